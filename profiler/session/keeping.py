@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ from pyprof.session.rows import Rows
 from pyprof.session.session import Session
 from pyprof.session.summarize import effort
 from pyprof.session.worker.messages import Naming
-from pyprof.symbolize.symbolizer import Symbolizer
+from pyprof.symbolize.symbolizer import Resolved, Symbolizer
 
 EVERY_S = 0.4
 """A little less than the time between two batches: each is kept as soon as it is there."""
@@ -48,10 +48,16 @@ class _Named:
     whole: bool
 
 
+Within = Callable[[Callable[[], Resolved]], Resolved | None]
+"""Does a job, which may be left anywhere: None where there was no time for it."""
+
+
 class Keeping:
     """Of one window; close() before its profile is written."""
 
-    def __init__(self, session: Session, naming: Naming, journal: Journal) -> None:
+    def __init__(self, session: Session, naming: Naming, journal: Journal, within: Within) -> None:
+        """within: where that leaves a look-up once, what follows has the names that are known."""
+        self._within: Within | None = within
         self._session = session
         self._naming = naming
         self._journal = journal
@@ -134,8 +140,20 @@ class Keeping:
 
     def _named(self, keys: Sequence[FrameKey], lines_s: float) -> _Named:
         """Their modules are indices of all that the journal has."""
+        symbolizer = self._symbolizer(lines_s)
+        found = self._within(lambda: symbolizer.resolve(keys)) if self._within is not None else None
+        if found is None:
+            self._within = None
+            found = self._symbolizer(NO_LINES, known_only=True).resolve(keys)
+        place = [self._modules.setdefault(info, len(self._modules)) for info in found.modules]
+        frames = tuple(
+            frame if frame.module < 0 else replace(frame, module=place[frame.module]) for frame in found.frames
+        )
+        return _Named(frames, not symbolizer.out_of_time)
+
+    def _symbolizer(self, lines_s: float, known_only: bool = False) -> Symbolizer:
         session = self._session
-        symbolizer = Symbolizer(
+        return Symbolizer(
             session.images,
             session.files.names,
             session.recorder.known_spaces,
@@ -143,14 +161,9 @@ class Keeping:
             session.code,
             session.runtimes.line,
             session.files.starts,
+            known_only,
             lacking=Diagnostics(),
         )
-        found = symbolizer.resolve(keys)
-        place = [self._modules.setdefault(info, len(self._modules)) for info in found.modules]
-        frames = tuple(
-            frame if frame.module < 0 else replace(frame, module=place[frame.module]) for frame in found.frames
-        )
-        return _Named(frames, not symbolizer.out_of_time)
 
     def _known(self, threads: Iterable[tuple[int, ThreadInfo]]) -> tuple[tuple[ThreadInfo, ...], dict[int, ThreadInfo]]:
         """The threads that are new, and those that have another name by now."""

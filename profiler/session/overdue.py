@@ -13,7 +13,7 @@ from typing import Protocol
 from pyprof.collectors.linux import procfs
 
 LEAVE_S = 0.7
-"""So long it may go on: as long as names may be looked up (worker/link.py). Then what there is is written."""
+"""So long it may go on. Names are looked up until shortly before (worker/link.py); what there is is written then."""
 ELAPSED_S = 6.0
 """A loop that does not get its processor time is left then. So is one that waits for a stub: what is behind it stands
 still, and a line may be slow.

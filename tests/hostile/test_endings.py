@@ -141,11 +141,9 @@ def test_names_that_are_not_found_in_time_are_left_out(tmp_path: Path) -> None:
         "    name_cache.symbol_sources = endless\n"
         "    link.NAMES_S = 0.3\n"
     )
-    out = tmp_path / "a.collapsed"
-    with (
-        python(BUSY) as target,
-        record(target.pid, out, "--sandbox", "-d", "0.5", "-v", path=str(tmp_path)) as recorder,
-    ):
+    out, kept = tmp_path / "a.collapsed", tmp_path / "a.pyprof"
+    arguments = ("--sandbox", "--save", str(kept), "-d", "0.5", "-v")
+    with python(BUSY) as target, record(target.pid, out, *arguments, path=str(tmp_path)) as recorder:
         _, said = recorder.communicate(timeout=HANGS_S)
     assert recorder.returncode == 0, said
     assert "no time to look them up" in said
@@ -153,6 +151,9 @@ def test_names_that_are_not_found_in_time_are_left_out(tmp_path: Path) -> None:
     first = sampled(out.read_text())[0][0]
     assert "python" in first[0]
     assert first[-1].startswith("<module>")
+    report = [*PYPROF, "report", str(kept), "--symbols", "/", "-o", str(out)]
+    subprocess.run(report, capture_output=True, timeout=HANGS_S, check=True)
+    assert sampled(out.read_text())[0][0][0] == "_start"
 
 
 def test_names_of_a_command_that_ended_by_itself_are_looked_up_for_longer(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ from pyprof.session.worker.messages import (
 from pyprof.session.worker.wire import Unpacker
 
 if TYPE_CHECKING:
-    from pyprof.session.keeping import Keeping
+    from pyprof.session.keeping import Keeping, Within
 
 _NO_WORDS = np.zeros(0, np.uint64)
 _NO_FLAGS = np.zeros(0, np.bool_)
@@ -147,15 +147,17 @@ class _Observed:
         threads = tuple(replace(thread, labels=naming.labels) for thread in found.threads)
         return replace(found, summary=summary, options=naming.options, threads=threads)
 
-    def begin_keeping(self, begin: Callable[[JournalBeginning, int], Journal | None], number: int) -> None:
-        """The window under way goes to the sink's journal as it grows."""
+    def begin_keeping(
+        self, begin: Callable[[JournalBeginning, int], Journal | None], number: int, within: Within
+    ) -> None:
+        """The window under way goes to the sink's journal as it grows. within: see Keeping."""
         from pyprof.session.keeping import Keeping  # most recordings have none
 
         naming = self.naming
         kinds = ValueType("samples", "count"), ValueType(naming.mode, "nanoseconds")
         start_ns, period_ns = self.session.recorder.began_ns, round(1e9 / naming.rate_hz)
         journal = begin(JournalBeginning(naming.title, start_ns, period_ns, kinds, naming.options), number)
-        self.keeping = Keeping(self.session, naming, journal) if journal is not None else None
+        self.keeping = Keeping(self.session, naming, journal, within) if journal is not None else None
 
     def end_keeping(self) -> None:
         """Before the window is cut."""
@@ -223,7 +225,8 @@ class Service:
         standing = self._standing
         if standing is not None and standing.sink and standing.delivered > self._kept:
             self._kept = standing.delivered
-            observed.begin_keeping(partial(self._keeper.journal, standing.sink), standing.delivered)
+            begin = partial(self._keeper.journal, standing.sink)
+            observed.begin_keeping(begin, standing.delivered, self._hurry.meanwhile)
         if observed.keeping is not None:
             observed.keeping.turn()
 
