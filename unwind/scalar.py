@@ -254,7 +254,7 @@ class Fallback(Protocol):
 
 Recover = Callable[["ScalarWalker", Registers, LaneMemory, KnownRule | None], LaneWalk | None]
 """The rest of a walk whose next rule (None: the fallback) needs a register that the sample withheld; None if it cannot
-be told for sure."""
+be known for sure."""
 
 Accept = Callable[[Registers, Registers], bool]
 """(callee, caller): may the caller stand? Asked for each frame of a walk that must be proved."""

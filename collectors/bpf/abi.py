@@ -25,7 +25,7 @@ BUCKETS = 32
 
 class LossReason(IntEnum):
     """Why something of a sample is missing: a number of enum reason in losses.h, which as_c() makes of this. comment:
-    there. counted: what the reader of a recording is told (profiler/model/reason_table.py), "" for nothing.
+    there. counted: what the reader of a recording sees (profiler/model/reason_table.py), "" for nothing.
     """
 
     comment: str
@@ -67,7 +67,7 @@ class LossReason(IntEnum):
     ARRIVAL_MISSED = (
         12,
         "a thread leaves its processor, and the program was not called when it came",
-        "arrival of a thread at a processor that the kernel did not tell",
+        "arrival of a thread at a processor that the kernel did not report",
     )
 
 

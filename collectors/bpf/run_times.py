@@ -1,4 +1,4 @@
-"""How much time samples of running threads stand for, where the kernel tells how long each thread ran.
+"""How much time samples of running threads stand for, where the kernel reports how long each thread ran.
 
 A timer that is due while a processor changes threads comes after the change. A thread that leaves its processor every
 few microseconds has fewer samples than time therefore, at any rate: its samples share the exact time.

@@ -147,7 +147,7 @@ class BpfSource:
             self._sampler.forget_thread(tid)
 
     def _place_stack(self, pid: int) -> None:
-        """The first thread's; where those of others end their mapping tells."""
+        """The first thread's; where those of others end their mapping says."""
         with contextlib.suppress(OSError, FormatError):
             directory = procfs.ProcDir(pid)
             try:

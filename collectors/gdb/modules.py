@@ -166,7 +166,7 @@ class RemoteModules:
     def _by_segments(self) -> tuple[Mapping, ...]:
         """A program that is loaded where its file says, to the byte: no pages, no loader."""
         if self.program.elf is None:
-            raise RemoteError("the stub does not tell what its target runs", "name the program's file: --exe FILE")
+            raise RemoteError("the stub does not say what its target runs", "name the program's file: --exe FILE")
         inode = self._inode(self.program.path)
         found = [
             Mapping(s.vaddr, s.vaddr + s.filesz, _perms(s.flags), s.offset, DEVICE, inode, self.program.path)

@@ -1,6 +1,6 @@
 """Which processes are stopped for their samples because of the program that they run; asked again when that changes.
 
-A process is looked at when it comes, after each exec and where it has mapped another file. A look that cannot tell yet
+A process is looked at when it comes, after each exec and where it has mapped another file. One that is not clear yet
 (an interpreter that has not begun) is taken again soon, later and later.
 """
 

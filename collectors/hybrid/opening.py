@@ -39,7 +39,7 @@ FROM_OUTSIDE = "Sleeping threads were read from outside: none was stopped"
 
 def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
     """None, or why not: another architecture; perf_events are not allowed, or only without the time in the kernel."""
-    if options.wakers:  # the program in the kernel tells them
+    if options.wakers:  # the program in the kernel reports them
         return bpf_opening.can(target, options)
     try:
         arch = procfs.arch(target.pid) if target.pid else WIDE

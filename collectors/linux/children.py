@@ -35,7 +35,7 @@ _BUDGET = 50  # a look that took t is followed by none for 50 t
 
 POLLING_NOTE = (
     "Children were found by looking for them at each sampling time: those that lived shorter are not in the profile "
-    "(as root the kernel tells of each one)."
+    "(as root the kernel reports each one)."
 )
 
 

@@ -100,7 +100,7 @@ class EventManager:
         self.ticks.took(found, lost, self._events)
 
     def endings(self) -> Endings | None:
-        """What the last records of threads tell. None where time in the kernel counts; of events on processors."""
+        """What the last records of threads say. None where time in the kernel counts; of events on processors."""
         if self.scope.processors or not self.scope.event.user_only:
             return None
         return self._last_records.endings(round(self.lost * 1e9 / self._rate_hz))

@@ -112,7 +112,7 @@ class SpaceTracker:
         """The mappings as they are while the thread that is read stands still. Never raises.
 
         It is part of the pause: the text is read only where something has changed, or modules change and nothing
-        cheaper tells, and only where reading it is quick. Of a new image it is read where that is not slow: nothing
+        cheaper says so, and only where reading it is quick. Of a new image it is read where that is not slow: nothing
         that was known of the old one says where the sample is, and the next exec may come before another look.
         """
         answer = self._changes.ask(pc, self._maps, self._restless_reads > 0)

@@ -34,8 +34,8 @@ class KnownThread:
 
 
 class ThreadList:
-    """Of one runtime. namespace_tid: a tid as the process's own pid namespace counts it. prepare: told of states that
-    nobody has read yet. known: by tid. wanted: all are to be listed again.
+    """Of one runtime. namespace_tid: a tid as the process's own pid namespace counts it. prepare: called with states
+    that nobody has read yet. known: by tid. wanted: all are to be listed again.
     """
 
     def __init__(

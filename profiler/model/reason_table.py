@@ -74,7 +74,7 @@ SAMPLING = (
            "The ring was full when a thread came back to its processor: this time is in its thread's sum, without "
            "a stack.",
            retry="a longer --min-block"),
-    Reason("arrival of a thread at a processor that the kernel did not tell", Stage.SAMPLING,
+    Reason("arrival of a thread at a processor that the kernel did not report", Stage.SAMPLING,
            "The kernel did not report a switch: such a wait ends with its wake-up, its time for a processor is "
            "missing."),
     Reason("thread of an interpreter's process without a state in it", Stage.INTERPRETER,
@@ -328,7 +328,7 @@ INTERPRETER = (
            "An error of pyprof's own: please report it.",
            lacks="sample{s} without Python functions"),
     Reason("--async: *", Stage.INTERPRETER,
-           "--async was asked for and this Python does not tell."),
+           "--async was asked for and this Python does not publish which task awaits which."),
 )
 
 SPOOL = (

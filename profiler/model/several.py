@@ -93,7 +93,7 @@ def _agreed(parts: Sequence[Profile]) -> dict[str, str]:
 
 
 def recent(profile: Profile, seconds: float) -> Profile:
-    """The samples of its last so many seconds, as if the recording had begun then; what it did is told as it was."""
+    """The samples of its last so many seconds, as if the recording had begun then; what it did is said as it was."""
     cut_ns = round(seconds * 1e9)
     if profile.duration_ns <= cut_ns:
         return profile

@@ -20,7 +20,7 @@ from pyprof.session.rows import UNKNOWN
 _PIECES = 64
 """Of what is missing, over the time of a window."""
 _LATE = 0.1
-"""A part of the processor time that fell into missed sampling times is told from this share of it on."""
+"""A part of the processor time that fell into missed sampling times is reported from this share of it on."""
 
 
 def with_unseen(window: Window) -> Window:

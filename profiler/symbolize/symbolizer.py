@@ -72,7 +72,7 @@ class Symbolizer:
 
     source_budget_s: most seconds that one resolve() reads DWARF for lines and inlined functions; None for no limit, 0:
     none are wanted. known_only: there is no time to read anything: names are those that were read before. lacking: is
-    told of what is missing; where the look-up will be repeated, that is of no interest.
+    called with what is missing; where the look-up will be repeated, that is of no interest.
     """
 
     def __init__(

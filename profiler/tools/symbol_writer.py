@@ -125,7 +125,7 @@ class SymbolWriter:
         return written
 
     def lines(self, written: Written) -> Iterator[bytes]:
-        """written: is told what is written and what is left out, on the way. Raises FormatError."""
+        """written: is called with what is written and what is left out, on the way. Raises FormatError."""
         for kind, lines in self._parts(written):
             for line in lines:
                 yield line
