@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("IPython", reason="IPython is a development dependency")
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "library.md"
 SESSION = """
 import json, os, sys
 from pathlib import Path
@@ -82,10 +85,15 @@ def test_error_of_a_cell_is_shown_and_so_is_its_page() -> None:
     assert "crunch" in dict(cell["functions"])
 
 
-def test_modes_are_those_of_record() -> None:
-    (cell,) = shown("%%pyprof --mode wall\ntime.sleep(0.6)")
+def test_cells_of_the_library_page_run_and_modes_are_those_of_record() -> None:
+    blocks = re.findall(r"^```\n(%.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert [block.split()[0] for block in blocks] == ["%load_ext", "%%pyprof"]
+    _, loaded, cell, after = shown("def compute(): return time.sleep(0.6)", *blocks, "print(answer)")
+    assert "already loaded" in loaded["text"]
     assert cell["types"][-1] == "wall"
+    assert cell["rate"] == 499
     assert any("sleep" in name for name, _ in cell["functions"])
+    assert after["text"] == "None\n"
 
 
 def test_wrong_options_and_help_run_nothing() -> None:
