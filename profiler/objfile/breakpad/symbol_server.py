@@ -8,6 +8,7 @@ A server is foreign: its answer is bounded in seconds and bytes, and redirects l
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import os
 import socket
@@ -21,7 +22,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from email.message import Message
-from gzip import GzipFile
 from typing import IO, cast
 
 from pyprof.diagnostics import Diagnostics
@@ -96,7 +96,7 @@ class SymbolServer:
             with new_file(folder, path) as file:
                 body = Paced(answer)
                 packed = answer.headers.get("Content-Encoding", "").lower() == "gzip"
-                copy_text(GzipFile(fileobj=cast(IO[bytes], body)) if packed else body, file, url)
+                copy_text(gzip.GzipFile(fileobj=cast(IO[bytes], body)) if packed else body, file, url)
                 if deadline.passed:
                     raise TimeoutError(f"over {MAX_SECONDS:.0f} s in all")
                 expected = answer.headers.get("Content-Length", "")

@@ -34,7 +34,7 @@ _BEGIN_TOGETHER = 4
 """So many batches wait for what the walk of the one before teaches: until then far too much of each stack is copied."""
 _STANDING_S = 0.5
 _STANDING_BUDGET = 200
-"""A state that took t to gather is followed by none for 200 t."""
+"""A state that took t of processor time to gather is followed by none for 200 t."""
 
 
 class Sampling:
@@ -161,9 +161,10 @@ class Sampling:
             self.unfollowed.look()
         now = time.monotonic()
         if self.sink is not None and now >= self._standing_at:
+            before_s = time.thread_time()
             self._link.send(Standing(self._gathered(cut=False), self._link.number(self.sink), self.delivered))
-            after = time.monotonic()
-            self._standing_at = after + max(_STANDING_S, _STANDING_BUDGET * (after - now))
+            spent_s = time.thread_time() - before_s
+            self._standing_at = time.monotonic() + max(_STANDING_S, _STANDING_BUDGET * spent_s)
         while link.functions:
             self._runtimes.keep(set(link.functions.popleft()))
         while link.taken:
