@@ -11,7 +11,7 @@ from typing import BinaryIO
 from pyprof.comparison.result import Amount, Comparison
 from pyprof.errors import OutputError, UsageError
 from pyprof.exporters import output_file
-from pyprof.exporters.utf8 import clean, dumps
+from pyprof.exporters.utf8 import dumps, encoded
 
 Writer = Callable[[Comparison, BinaryIO], None]
 
@@ -70,7 +70,7 @@ def write_csv(comparison: Comparison, out: BinaryIO) -> None:
     writer.writerow(columns)
     for row in zip(*columns.values(), strict=True):
         writer.writerow([_cell(each) for each in row])
-    out.write(clean(text.getvalue()).encode("utf-8"))
+    out.write(encoded(text.getvalue()))
 
 
 def _cell(value: object) -> object:

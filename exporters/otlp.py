@@ -20,6 +20,7 @@ from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.bounded import bounded, distinct_stacks
 from pyprof.exporters.names import UNKNOWN
 from pyprof.exporters.protobuf import data, number, packed, varint
+from pyprof.exporters.utf8 import encoded
 from pyprof.model.keys import ProcessKey
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
 
@@ -57,7 +58,7 @@ def _resource(thread: ThreadInfo) -> bytes:
     name = _text(thread.process)
     service = dict(thread.labels).get(_SERVICE) or f"unknown_service:{name}"  # as the specification has it
     named = {_SERVICE: service, "process.executable.name": name}
-    texts = [data(1, data(1, _bytes(key)) + data(2, data(1, _bytes(value)))) for key, value in named.items() if value]
+    texts = [data(1, data(1, encoded(key)) + data(2, data(1, encoded(value)))) for key, value in named.items() if value]
     return b"".join(texts) + data(1, data(1, b"process.pid") + data(2, _integer(thread.pid)))
 
 
@@ -113,14 +114,14 @@ class _Dictionary:
         return rows.setdefault(row, len(rows))
 
     def _string(self, text: str) -> int:
-        return self._row(STRING, _bytes(text))
+        return self._row(STRING, encoded(text))
 
     def _attribute(self, key: str, value: bytes) -> int:
         """value: an AnyValue."""
         return self._row(ATTRIBUTE, number(1, self._string(key)) + data(2, value))
 
     def _texts(self, texts: Mapping[str, str]) -> list[int]:
-        return [self._attribute(key, data(1, _bytes(value))) for key, value in texts.items() if value]
+        return [self._attribute(key, data(1, encoded(value))) for key, value in texts.items() if value]
 
     def _thread(self, thread: ThreadInfo) -> list[int]:
         labels = {name: value for name, value in thread.labels if name != _SERVICE}
@@ -157,10 +158,6 @@ class _Dictionary:
 
 def _text(text: str) -> str:
     return text or "process"
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "backslashreplace")
 
 
 def _integer(value: int) -> bytes:

@@ -20,6 +20,7 @@ from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.bounded import bounded, distinct_stacks
 from pyprof.exporters.names import UNKNOWN
 from pyprof.exporters.protobuf import data, number, packed, varint
+from pyprof.exporters.utf8 import encoded
 from pyprof.model.markers import MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
 
@@ -49,7 +50,7 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
         if options.evidence:
             packed_out.write(evidence.of_summary(profile.summary))
         for text in tables.strings:
-            packed_out.write(data(STRING_TABLE, text.encode("utf-8", "backslashreplace")))
+            packed_out.write(data(STRING_TABLE, encoded(text)))
 
 
 def _samples(profile: Profile, tables: PprofTables, location_of: list[bytes], labels: list[bytes]) -> Iterator[bytes]:

@@ -1,21 +1,39 @@
-"""Text and JSON that are UTF-8 whatever the target's names are: a file name is bytes, and need not be any text."""
+"""Text and JSON that are UTF-8 whatever the target's names are: a file name is bytes, and need not be any text.
+
+Changes of writing direction are written as `\\u202e`: a viewer would show what follows them elsewhere than it is. So
+are the controls that terminals obey and JSON does not escape.
+"""
 
 from __future__ import annotations
 
+import re
+
 import orjson
+
+from pyprof.model.text import DIRECTIONS
+
+_OBEYED = re.compile(f"[\x80-\x9f{DIRECTIONS}]")
+_IN_JSON = re.compile(rb"\xc2[\x80-\x9f]|\xd8\x9c|\xe2(?:\x80[\x8e\x8f\xaa-\xae]|\x81[\xa6-\xa9])")
+"""The same in UTF-8, in which no other letter holds these bytes."""
+
+
+def encoded(text: str) -> bytes:
+    """UTF-8; lone surrogates (bytes of a file name that are no UTF-8) as `\\udcNN`."""
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode("utf-8", "backslashreplace")
 
 
 def clean(text: str) -> str:
-    """Text without lone surrogates (bytes of a file name that are no UTF-8): those as `\\udcNN`."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    """Text that encoded() leaves as it is."""
+    return encoded(text).decode("utf-8")
 
 
 def dumps(document: object, option: int = 0) -> bytes:
     """JSON of dicts, lists and tuples, all texts clean. option: orjson's."""
     try:
-        return orjson.dumps(document, option=option)
+        written = orjson.dumps(document, option=option)
     except TypeError:  # orjson refuses surrogates
-        return orjson.dumps(_cleaned(document), option=option)
+        written = orjson.dumps(_cleaned(document), option=option)
+    return _IN_JSON.sub(lambda found: b"\\\\u%04x" % ord(found[0].decode()), written)
 
 
 def _cleaned(value: object) -> object:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from pyprof.exporters.names import levels, process_name, thread_name
+from pyprof.exporters.utf8 import clean
 from pyprof.model.profile import Profile
 from tests.exporters.support import PLAIN
 
@@ -21,7 +22,7 @@ def expected(
         if thread in hidden:
             continue
         stack = [level.name for frame in profile.path(leaf) for level in levels(profile, frame, PLAIN)]
-        stack = [name.encode("utf-8", "backslashreplace").decode() for name in stack]
+        stack = [clean(name) for name in stack]
         info = profile.threads[thread]
         groups = [process_name(info)] * (len(profile.processes) > 1) + [thread_name(info)] if by_thread else []
         path = tuple(groups + (stack[::-1] if bottom_up else stack))

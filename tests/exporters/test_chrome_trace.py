@@ -13,6 +13,7 @@ from hypothesis import assume, given
 from pyprof.errors import OutputError
 from pyprof.exporters.names import levels
 from pyprof.exporters.timing import IN_SEQUENCE
+from pyprof.exporters.utf8 import clean
 from pyprof.model.profile import Frame, Profile, ThreadInfo, ValueType
 from pyprof.model.selected import timed
 from tests.exporters.profiles import PERIOD_NS, START_NS, Builder, code, deep, golden, profiles
@@ -24,7 +25,7 @@ A, B, C = code("a", rel=0x10), code("b", rel=0x20), code("c", rel=0x30)
 
 def names(profile: Profile, leaf: int) -> tuple[str, ...]:
     found = [level.name for frame in profile.path(leaf) for level in levels(profile, frame, PLAIN)]
-    return tuple(name.encode("utf-8", "backslashreplace").decode() for name in found) or ("[unknown]",)
+    return tuple(map(clean, found)) or ("[unknown]",)
 
 
 def drawn(trace: Trace) -> list[tuple[int, int, tuple[str, ...]]]:

@@ -17,6 +17,7 @@ from hypothesis import assume, given
 from pyprof.exporters.firefox_tables import CATEGORIES, WAITS, breakpad_id
 from pyprof.exporters.names import levels
 from pyprof.exporters.timing import IN_SEQUENCE
+from pyprof.exporters.utf8 import clean
 from pyprof.model.profile import Frame, FrameKind, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.selected import timed
 from pyprof.model.walk import Trust
@@ -35,7 +36,7 @@ def firefox(profile: Profile) -> FirefoxProfile:
 
 def names(profile: Profile, leaf: int) -> tuple[str, ...]:
     found = [level.name for frame in profile.path(leaf) for level in levels(profile, frame, PLAIN)]
-    return tuple(name.encode("utf-8", "backslashreplace").decode() for name in found) or ("[unknown]",)
+    return tuple(map(clean, found)) or ("[unknown]",)
 
 
 def kernel(title: str) -> Frame:

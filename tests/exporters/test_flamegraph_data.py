@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from pyprof.exporters.flamegraph import LIBRARIES, SCRIPTS, _asset
 from pyprof.exporters.names import levels
+from pyprof.exporters.utf8 import clean
 from pyprof.model.profile import Profile
 from tests.exporters.profiles import EVIL, Builder, code, deep, golden, profiles, wide
 from tests.exporters.support import PLAIN, PROCESSES, THREADS, export
@@ -51,7 +52,7 @@ def expected(profile: Profile) -> dict[tuple[int, tuple[str, ...]], list[int]]:
     sums: dict[tuple[int, tuple[str, ...]], list[int]] = {}
     for thread, leaf, values in profile.totals():
         names = [level.name for frame in profile.path(leaf) for level in levels(profile, frame, PLAIN)]
-        path = tuple(name.encode("utf-8", "backslashreplace").decode() for name in names)
+        path = tuple(map(clean, names))
         row = sums.setdefault((thread, path), [0] * len(values))
         for column, value in enumerate(values.tolist()):
             row[column] += value

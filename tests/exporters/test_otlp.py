@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 
 from pyprof.exporters.names import levels
+from pyprof.exporters.utf8 import clean
 from pyprof.model.profile import Profile
 from pyprof.records import replace
 from tests.exporters.profiles import LABELS, LIBC, Builder, code, golden, profiles
@@ -80,8 +81,8 @@ def expected(profile: Profile, column: int) -> Counter[tuple[int, str, tuple[str
             named = [level.name for level in levels(profile, frame, PLAIN)]
             names += named if frame.lines or frame.title.startswith("[") or not frame.pc else [f"{frame.lookup:#x}"]
         info = profile.threads[thread]
-        plain = tuple(name.encode("utf-8", "backslashreplace").decode() for name in names)
-        sums[info.pid, info.name.encode("utf-8", "backslashreplace").decode(), plain] += int(values[column])
+        plain = tuple(map(clean, names))
+        sums[info.pid, clean(info.name), plain] += int(values[column])
     return Counter({key: value for key, value in sums.items() if value})
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import copy
+import gzip
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -13,7 +17,8 @@ import pytest
 from pyprof.errors import UsageError
 from pyprof.exporters.base import Exporter, ExportOptions
 from pyprof.exporters.registry import FORMATS, Format, by_file, by_name, names
-from tests.exporters.profiles import golden
+from pyprof.model.profile import ThreadInfo
+from tests.exporters.profiles import Builder, code, golden
 from tests.exporters.support import export
 
 
@@ -87,6 +92,31 @@ def test_output_does_not_depend_on_hash_seeds_or_the_file(entry: Format, tmp_pat
         subprocess.run(command, env={"PYTHONHASHSEED": seed, "PATH": ""}, timeout=60, check=True)
         written.append(path.read_bytes())
     assert written == [export(entry.name, golden())] * 2
+
+
+def texts_of(written: bytes) -> str:
+    """What is packed in a format, too: all of it, or the page's data."""
+    if written.startswith(b"\x1f\x8b"):
+        written = gzip.decompress(written)
+    packed = re.findall(rb"H4sI[A-Za-z0-9+/=]+", written)
+    return b"".join([written, *(gzip.decompress(base64.b64decode(piece)) for piece in packed)]).decode(
+        "utf-8", "replace"
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name != "recording"])
+def test_changes_of_writing_direction_are_escaped_in_every_format(name: str) -> None:
+    """By each viewer the rest of the name would be shown elsewhere than it is. A recording keeps names as they are."""
+    letters = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+    builder = Builder(threads=[ThreadInfo(100, 100, f"thread{letters}", f"process{letters}")])
+    builder.sample(
+        builder.node([code(f"function{letters}", file=f"/src/file{letters}.c", line=7), code("caf\u00e9 \u05d0")])
+    )
+    text = texts_of(export(name, replace(builder.build(), title=f"title{letters}"), ExportOptions(threads=True)))
+    assert not {*letters} & {*text}
+    assert "caf\u00e9 \u05d0" in text
+    escaped = re.escape("".join(f"\\u{ord(letter):04x}" for letter in letters)).replace(r"\\", r"\\{1,2}")
+    assert re.search(f"function{escaped}", text)
 
 
 @pytest.mark.parametrize("name", names())
