@@ -7,8 +7,9 @@ The value that the file names as its default, else the last one, is the primary 
 
 from __future__ import annotations
 
+import re
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from pyprof.errors import FormatError
 from pyprof.importers import evidence
 from pyprof.importers.builder import NOBODY, About, Builder
-from pyprof.importers.protobuf import Field, fields, numbers, packed, repeated, signed
+from pyprof.importers.protobuf import columns, fields, grouped, numbers, packed, repeated, signed
 from pyprof.model.labels import RESERVED, Labels
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.summary import Summary
@@ -27,6 +28,13 @@ _MOST = 1 << 28
 """Bytes that a file may inflate to."""
 _MOST_STACKS, _LONGEST_STACK = 100_000, 1 << 10
 """Stacks that are remembered from file to file, and bytes of one."""
+_NUMBER = rb"[\x80-\xff]{0,9}[\0-\x7f]"
+_USUAL_LOCATION = re.compile(
+    rb"\x08%(n)b(?:\x10%(n)b)?(?:\x18%(n)b)?"
+    rb"\x22([\0-\x7f])(\x08%(n)b(?:\x10%(n)b)?)(?:\xc2\x3e([\0-\x7f])(.*))?" % {b"n": _NUMBER},
+    re.DOTALL,
+)
+"""Of one function, its fields as they are usually written. Whether the sizes are right is for the caller."""
 FunctionNames = tuple[str, str, str | None]
 """name, system_name, file."""
 FunctionLine = tuple[FunctionNames, int]
@@ -60,12 +68,11 @@ def read_into(
     the file's beginning. wanted: are values of such types? Of a file that is not, or is refused, no sample is added.
     Raises FormatError.
     """
-    message = fields(_inflated(data))
-    texts = [value for key, value in message if key == STRING and isinstance(value, bytes)]
-    strings = [text.decode("utf-8", "surrogateescape") for text in texts]
+    rows, header = grouped(_inflated(data))
+    strings = [text.decode("utf-8", "surrogateescape") for text in rows.get(STRING, ())]
     if not strings or strings[0]:
         raise FormatError("pprof", 0, "the table of strings does not begin with an empty one")
-    return _Reader(message, strings, builder).about(title, since_ns, wanted)
+    return _Reader(rows, header, strings, builder).about(title, since_ns, wanted)
 
 
 def _inflated(data: bytes) -> bytes:
@@ -82,15 +89,11 @@ def _inflated(data: bytes) -> bytes:
 
 
 class _Reader:
-    def __init__(self, message: Sequence[Field], strings: list[str], builder: Builder) -> None:
+    def __init__(
+        self, rows: dict[int, list[bytes]], header: dict[int, int], strings: list[str], builder: Builder
+    ) -> None:
         self._strings = strings
-        self._rows: dict[int, list[bytes]] = {}
-        self._header: dict[int, int] = {}
-        for key, value in message:
-            if isinstance(value, bytes):
-                self._rows.setdefault(key, []).append(value)
-            else:
-                self._header[key] = value
+        self._rows, self._header = rows, header
         self._builder = builder
         self._left_out: set[str] = set()
 
@@ -135,29 +138,46 @@ class _Reader:
     def _frames(self) -> dict[int, int]:
         """Index of the frame by id of the location."""
         functions: dict[int, FunctionNames] = {}
-        for row in map(numbers, self._rows.get(FUNCTION, ())):
-            name, system_name, file = (self._text(row.get(at, 0)) for at in (2, 3, 4))
-            functions[row.get(1, 0)] = (name or system_name, system_name or name, file or None)
+        ids, *texts = columns(self._rows.get(FUNCTION, ()), (1, 2, 3, 4))
+        self._text(max(map(max, texts)) if ids else 0)
+        known_texts = self._strings.__getitem__
+        for id_, name, system_name, file in zip(ids, *(map(known_texts, column) for column in texts), strict=True):
+            functions[id_] = (name or system_name, system_name or name, file or None)
         mappings = self._mappings()
-        found: dict[int, int] = {}
+        spans = []
+        lines: list[bytes] = []
+        heads: list[bytes] = []
         for location in self._rows.get(LOCATION, ()):
-            row, lines, found_by = {}, [], b""
-            for key, value in fields(location):
-                if isinstance(value, int):
-                    row[key] = value
-                elif key == 4:
-                    lines.append(self._line(numbers(value), functions))
-                elif key == evidence.FIELD:
-                    found_by = value
-            module = mappings.get(row.get(2, 0), -1)
-            found[row.get(1, 0)] = self._known(row.get(3, 0), module, tuple(lines), found_by)
-        return found
+            first, found_by = len(lines), b""
+            usual = _USUAL_LOCATION.fullmatch(location)
+            if usual is not None and len(usual[2]) == usual[1][0] and len(usual[4] or b"") == (usual[3] or b"\0")[0]:
+                lines.append(usual[2])
+                heads.append(location[: usual.start(1) - 1])
+                found_by = usual[4] or b""
+            else:
+                head = b""
+                for key, value in fields(location):
+                    if isinstance(value, int):
+                        head += packed(key << 3) + packed(value)
+                    elif key == 4:
+                        lines.append(value)
+                    elif key == evidence.FIELD:
+                        found_by = value
+                heads.append(head)
+            spans.append((first, len(lines), found_by))
+        shown = self._lines(lines, functions)
+        known = zip(*columns(heads, (1, 2, 3)), spans, strict=True)
+        return {
+            id_: self._known(address, mappings.get(mapping, -1), tuple(shown[first:end]), found_by)
+            for id_, mapping, address, (first, end, found_by) in known
+        }
 
-    def _line(self, row: dict[int, int], functions: dict[int, FunctionNames]) -> FunctionLine:
-        function = functions.get(row.get(1, 0))
-        if function is None:
-            raise FormatError("pprof", row.get(1, 0), "a function that does not exist")
-        return function, max(signed(row.get(2, 0)), 0)
+    def _lines(self, rows: list[bytes], functions: dict[int, FunctionNames]) -> list[FunctionLine]:
+        ids, numbers_of = columns(rows, (1, 2))
+        unknown = next((id_ for id_ in ids if id_ not in functions), None)
+        if unknown is not None:
+            raise FormatError("pprof", unknown, "a function that does not exist")
+        return [(functions[id_], max(signed(line), 0)) for id_, line in zip(ids, numbers_of, strict=True)]
 
     def _known(self, address: int, module: int, lines: tuple[FunctionLine, ...], found_by: bytes) -> int:
         """The number of a frame. Files of one program have the same ones: they are made once."""
@@ -184,26 +204,32 @@ class _Reader:
     def _samples(self, frames: dict[int, int], order: list[int], time_ns: int) -> None:
         locations: list[bytes] = []
         values: list[bytes] = []
-        labels: list[tuple[bytes, ...]] = []
+        threads: list[int] = []
+        known: dict[bytes, int] = {}
         for row in self._rows.get(SAMPLE, ()):
+            stack_at, stack_end, labels_at = _usual(row)
+            thread = known.get(row[labels_at:]) if labels_at else None
+            if thread is not None:
+                locations.append(row[stack_at:stack_end])
+                values.append(row[stack_end + 2 : labels_at])
+                threads.append(thread)
+                continue
             parts: dict[int, list[bytes]] = {1: [], 2: [], 3: []}
             for key, value in fields(row):
                 if key in parts:
                     parts[key].append(value if isinstance(value, bytes) else packed(value))
             locations.append(b"".join(parts[1]))
             values.append(b"".join(parts[2]))
-            labels.append(tuple(parts[3]))
+            threads.append(self._thread(parts[3]))
+            if labels_at and b"".join(map(_as_label, parts[3])) == row[labels_at:]:
+                known[row[labels_at:]] = threads[-1]
         numbers_of, edges = repeated(locations)
         amounts, begin = repeated(values)
         if (wrong := np.flatnonzero(np.diff(begin) != len(order))).size:
             raise FormatError("pprof", int(wrong[0]), "a sample has more or fewer values than there are types")
         stacks = self._stacks(_looked_up(frames, numbers_of), edges.tolist())
-        known: dict[tuple[bytes, ...], int] = {}
-        threads = [
-            known[row] if row in known else known.setdefault(row, self._thread(row)) for row in map(tuple, labels)
-        ]
-        columns = amounts.view(np.int64).reshape(-1, len(order))[:, order]
-        self._builder.add(stacks, threads, time_ns, columns)
+        in_order = amounts.view(np.int64).reshape(-1, len(order))[:, order]
+        self._builder.add(stacks, threads, time_ns, in_order)
 
     def _stacks(self, frames: npt.NDArray[np.int32], edges: list[int]) -> list[int]:
         """The node of each stack. frames: of all, innermost first."""
@@ -242,6 +268,25 @@ class _Reader:
         known.add(own)
         pid, tid = (_number(labels.get(key, "")) for key in ("pid", "tid"))
         return ThreadInfo(pid, tid, labels.get("thread", ""), labels.get("process", ""), labels=own)
+
+
+def _usual(row: bytes) -> tuple[int, int, int]:
+    """Where the stack of a sample begins and ends, and where its labels begin, if its fields stand as they are usually
+    written, stack, values, labels: samples of a thread end alike. Zeros for others.
+    """
+    if len(row) < 6 or row[0] != 0x0A or row[1] >= 0x80 <= row[2]:
+        return 0, 0, 0
+    at, size = (2, row[1]) if row[1] < 0x80 else (3, row[1] & 0x7F | row[2] << 7)
+    end = at + size
+    if end + 1 >= len(row) or row[end] != 0x12 or row[end + 1] >= 0x80:
+        return 0, 0, 0
+    labels_at = end + 2 + row[end + 1]
+    return (at, end, labels_at) if labels_at < len(row) else (0, 0, 0)
+
+
+def _as_label(payload: bytes) -> bytes:
+    """The field of a sample that a label is."""
+    return b"\x1a" + packed(len(payload)) + payload
 
 
 def _looked_up(frames: dict[int, int], ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:

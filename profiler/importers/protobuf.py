@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,10 +23,16 @@ def fields(data: bytes) -> list[Field]:
     found: list[Field] = []
     at, end = 0, len(data)
     while at < end:
-        tag, at = (data[at], at + 1) if data[at] < 0x80 else _varint(data, at)
+        if at + 1 < end and (tag := data[at]) >= 0x80 > data[at + 1]:  # most numbers have one byte or two
+            tag, at = tag & 0x7F | data[at + 1] << 7, at + 2
+        else:
+            tag, at = (data[at], at + 1) if data[at] < 0x80 else _varint(data, at)
         kind = tag & 7
         if kind in (0, 2):
-            value, at = (data[at], at + 1) if at < end and data[at] < 0x80 else _varint(data, at)
+            if at + 1 < end and (value := data[at]) >= 0x80 > data[at + 1]:
+                value, at = value & 0x7F | data[at + 1] << 7, at + 2
+            else:
+                value, at = (data[at], at + 1) if at < end and data[at] < 0x80 else _varint(data, at)
             if kind == 0:
                 found.append((tag >> 3, value))
                 continue
@@ -39,6 +46,32 @@ def fields(data: bytes) -> list[Field]:
             found.append((tag >> 3, data[at : at + value]))
         at += value
     return found
+
+
+def grouped(data: bytes) -> tuple[dict[int, list[bytes]], dict[int, int]]:
+    """The fields of a message that has very many: those that are bytes, by their numbers; those that are numbers, the
+    last of each."""
+    rows: defaultdict[int, list[bytes]] = defaultdict(list)
+    others: dict[int, int] = {}
+    at, end = 0, len(data)
+    while at < end:
+        tag, at = (data[at], at + 1) if data[at] < 0x80 else _varint(data, at)
+        kind = tag & 7
+        if kind in _FIXED:
+            size = _FIXED[kind]
+        elif kind in (0, 2):
+            size, at = (data[at], at + 1) if at < end and data[at] < 0x80 else _varint(data, at)
+        else:
+            raise FormatError("protobuf", at, f"no such type of a field: {kind}")
+        if kind == 0:
+            others[tag >> 3] = size
+            continue
+        if size > end - at:
+            raise FormatError("protobuf", at, "a field reaches beyond its message")
+        if kind == 2:
+            rows[tag >> 3].append(data[at : at + size])
+        at += size
+    return rows, others
 
 
 def numbers(data: bytes) -> dict[int, int]:
@@ -62,6 +95,21 @@ def repeated(rows: Sequence[bytes]) -> tuple[npt.NDArray[np.uint64], npt.NDArray
     bits = (data & 0x7F).astype(np.uint64) << (7 * place).astype(np.uint64)
     numbers = np.add.reduceat(bits, first) if len(first) else np.zeros(0, np.uint64)
     return numbers, np.append(0, np.cumsum(last))[edges]
+
+
+def columns(rows: Sequence[bytes], keys: Sequence[int]) -> list[list[int]]:
+    """Fields that are numbers, of many messages at once: a list for each key, 0 where a message lacks it."""
+    words, edges = repeated(rows)
+    tags = words[::2]
+    if (np.diff(edges) % 2).any() or (tags & np.uint64(7)).any():  # there are fields of other kinds
+        found = [numbers(row) for row in rows]
+        return [[row.get(key, 0) for row in found] for key in keys]
+    row_of = np.repeat(np.arange(len(rows)), np.diff(edges) // 2)
+    result = np.zeros((len(keys), len(rows)), np.uint64)
+    for column, key in zip(result, keys, strict=True):
+        here = tags == key << 3
+        column[row_of[here]] = words[1::2][here]
+    return [column.tolist() for column in result]
 
 
 def packed(number: int) -> bytes:

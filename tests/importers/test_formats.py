@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,14 @@ import pytest
 
 import pyprof
 from pyprof.errors import RecordingError
+from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.page_samples import in_time
+from pyprof.exporters.protobuf import data, number, varint
+from pyprof.importers import pprof
+from pyprof.importers.pprof import LOCATION, SAMPLE
 from pyprof.importers.registry import load
 from pyprof.model.profile import FrameKind, ValueType
+from tests.exporters.pprof_reader import fields, varints
 from tests.exporters.pprof_reader import read as read_pprof
 from tests.exporters.profiles import golden
 from tests.exporters.support import THREADS, export
@@ -114,3 +120,32 @@ def test_library_loads_any_of_them(tmp_path: Path) -> None:
 def test_file_that_nobody_knows_is_refused(data: bytes, tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="no file that is known"):
         load(file(tmp_path, data))
+
+
+@pytest.mark.parametrize("unpacked", [False, True])
+def test_fields_in_another_order_and_numbers_one_by_one_mean_the_same(unpacked: bool) -> None:
+    """Readers have a short way for what is written as usual."""
+
+    def again(message: bytes, key: int) -> bytes:
+        if key not in (SAMPLE, LOCATION):
+            return message
+        parts = []
+        for each, value in sorted(fields(message), key=lambda field: -field[0]):
+            if isinstance(value, int):
+                parts.append(varint(each << 3) + varint(value))
+            elif unpacked and key == SAMPLE and each in (1, 2):
+                parts += [varint(each << 3) + varint(number) for number in varints(value)]
+            else:
+                parts.append(data(each, value))
+        return b"".join(parts)
+
+    whole = export("pprof", golden(), ExportOptions(evidence=True))
+    changed = b"".join(
+        number(key, value) if isinstance(value, int) else data(key, again(value, key))
+        for key, value in fields(gzip.decompress(whole))
+    )
+    assert changed != gzip.decompress(whole)
+    found, expected = pprof.read(changed, "x"), pprof.read(whole, "x")
+    assert (found.frames, found.threads, found.modules) == (expected.frames, expected.threads, expected.modules)
+    assert found.values.tolist() == expected.values.tolist()
+    assert [found.path(leaf) for leaf in found.stack] == [expected.path(leaf) for leaf in expected.stack]
