@@ -59,3 +59,13 @@ def test_readme_names_commands_that_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^    make (\w+)", text, re.MULTILINE):
         assert f"\n{target}:" in makefile, target
+
+
+def test_readme_has_an_install_line_a_picture_and_as_many_commands_as_it_says() -> None:
+    text = (ROOT / "README.md").read_text()
+    before, commands = text[: text.index("## Read on")].split("## Six commands")
+    assert before.count("`pip install .`") == 1
+    assert len(re.findall(r"^!\[", text, re.MULTILINE)) == 1
+    lines = re.findall(r"^    pyprof (\w+)", commands, re.MULTILINE)
+    assert len(lines) == 6
+    assert set(lines) == {"record", "top", "dump", "diff", "doctor"}
