@@ -67,8 +67,7 @@ def _prologue(code: bytes, at: int, wide: bool) -> tuple[int, int]:
                 break  # an argument
             saved.add(register)
             below += word
-        elif bare[:2] in (b"\x83\xec", b"\x81\xec"):
-            amount = _signed(bare, 2, len(bare) - 2)
+        elif (amount := _lowered(bare)) > 0:
             if room and amount == word:
                 break  # alignment of arguments
             below += amount
@@ -98,12 +97,19 @@ def _pushed(code: bytes, at: int, called: int, wide: bool) -> int:
             pushed += word
         elif 0x58 <= bare[0] < 0x60:
             pushed -= word
-        elif bare[:1] in (b"\x81", b"\x83") and bare[1] in (0xC4, 0xEC):
-            amount = _signed(bare, 2, len(bare) - 2)
-            pushed += amount if bare[1] == 0xEC else -amount
+        elif amount := _lowered(bare):
+            pushed += amount
         elif _leaves(bare) and at < called:
             pushed = 0
     return max(pushed, 0)
+
+
+def _lowered(bare: bytes) -> int:
+    """By how much sub or add of a number lowers sp. 128 bytes are made by `add $-128,%rsp`, which is shorter."""
+    if bare[:1] not in (b"\x81", b"\x83") or bare[1:2] not in (b"\xc4", b"\xec"):
+        return 0
+    amount = _signed(bare, 2, len(bare) - 2)
+    return amount if bare[1] == 0xEC else -amount
 
 
 def _bare(text: bytes, wide: bool) -> bytes:
@@ -129,9 +135,7 @@ def _popped(code: bytes, wide: bool) -> int:
         if code[:1] != b"\x48":
             return 0
         code = code[1:]
-    if code[:2] == b"\x83\xc4":
-        return max(_signed(code, 2, 1), 0)
-    return max(_signed(code, 2, 4), 0) if code[:2] == b"\x81\xc4" else 0
+    return max(-_lowered(code[: 3 if code[:1] == b"\x83" else 6]), 0)
 
 
 def _entries(code: bytes, wide: bool) -> Iterator[tuple[int, int]]:

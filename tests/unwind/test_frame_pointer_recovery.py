@@ -93,11 +93,19 @@ def test_call_through_a_pointer_is_believed_where_the_functions_room_ends() -> N
     assert found(asleep(world, words | below)) == ([*INSIDE, ROOT + 0x22], "root")
 
 
-def test_room_counts_the_arguments_that_are_popped_behind_the_call() -> None:
+def test_room_of_128_bytes_is_made_by_an_addition() -> None:
+    """gcc and clang write `add $-128,%rsp`: -128 fits into a byte, 128 does not."""
+    world, framed = framed_world(bytes.fromhex("554889e5 53 4883c480"))
+    fp, root = SP + 8 + 8 + 128, world.call(ROOT + 0x20)
+    assert found(asleep(world, {SP: framed, fp: 0, fp + 8: root})) == ([*INSIDE, ROOT + 0x22], "root")
+
+
+@pytest.mark.parametrize(("pops", "size"), [("4883c420", 32), ("4881c400010000", 256), ("4883ec80", 128)])
+def test_room_counts_the_arguments_that_are_popped_behind_the_call(pops: str, size: int) -> None:
     world, framed = framed_world(PROLOGUE)
-    at = FRAMED + 0x45
-    world.code[at : at + 4] = bytes.fromhex("4883c420")  # add $32,%rsp
-    fp, root = SP + 8 + ROOM + 32, world.call(ROOT + 0x20)
+    at, popping = FRAMED + 0x45, bytes.fromhex(pops)  # add $32,%rsp and the like
+    world.code[at : at + len(popping)] = popping
+    fp, root = SP + 8 + ROOM + size, world.call(ROOT + 0x20)
     assert found(asleep(world, {SP: framed, fp: 0, fp + 8: root})) == ([*INSIDE, ROOT + 0x22], "root")
 
 
