@@ -10,6 +10,7 @@ sampled_group  One collector of the agent
 log         Lines of the agent's log
 moments     Times as people write them
 notify      What systemd wants to hear
+own_cpu     What the agent costs
 places      Where the agent's spool is, if nobody says
 processes   Which processes there are, and what the rules say about each
 reading     What a spool says about a span of time

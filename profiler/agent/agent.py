@@ -12,6 +12,7 @@ from pyprof.agent.config import AgentConfig
 from pyprof.agent.disk import locked
 from pyprof.agent.inventory import Caps
 from pyprof.agent.notify import Notifier
+from pyprof.agent.own_cpu import OwnCpu
 from pyprof.agent.places import default_spool
 from pyprof.agent.processes import LOOK_S, ProcessTable
 from pyprof.agent.sampled_group import SampledGroup
@@ -41,6 +42,7 @@ class Agent:
         caps = Caps(values.max_bytes, values.max_files, values.max_age)
         self.spool = Spool(values.path or default_spool(), caps, self._diagnostics)
         self._writing = threading.Lock()
+        self._own_cpu = OwnCpu()
         self._wake = threading.Event()
         self._ending = self._reloading = False
         self._begin()
@@ -118,7 +120,7 @@ class Agent:
                 services=len(services),
                 processes=len(seen),
                 samples=profile.summary.samples,
-                profiler_cpu_s=profile.summary.profiler_cpu_s,
+                own_cpu_percent=self._own_cpu.percent(),
                 spool_segments=len(inventory),
                 spool_bytes=inventory.bytes,
                 **self._new_counts(),

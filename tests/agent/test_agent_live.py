@@ -79,6 +79,7 @@ def test_windows_of_what_the_rules_choose_are_in_the_spool(tmp_path: Path) -> No
                     each.wait()
     assert "reload failed" in log.read_text()
     assert [path for path in spool.rglob("*") if path.is_file() and not path.name.endswith(".pb.gz")] == []
+    assert all(0 <= float(str(line["own_cpu_percent"])) < 400 for line in windows(log))
     ends = sorted(int(path.name.split("-")[0]) for path in spool.glob("*/checkout/*"))
     assert len(ends) == len(windows(log))
     found = run("query", "--spool", str(spool), "--by", "version").stdout

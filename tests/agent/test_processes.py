@@ -11,6 +11,7 @@ import pytest
 
 from pyprof.agent import processes
 from pyprof.agent.config import parse
+from pyprof.agent.own_cpu import OwnCpu
 from pyprof.agent.processes import Facts, ProcessTable
 from pyprof.agent.selecting import RuleSelection
 from pyprof.collectors.linux import procfs
@@ -94,3 +95,12 @@ def test_look_that_fails_keeps_what_was_known(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(procfs, "all_pids", fail)
     assert again(found) is known
     assert found.failed == 1
+
+
+def test_what_the_agent_costs_is_the_time_of_its_processes() -> None:
+    spent = OwnCpu()
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+        while spent.percent() < 20:
+            pass
+        child.kill()
+    assert spent.percent() >= 0

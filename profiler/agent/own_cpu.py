@@ -1,0 +1,38 @@
+"""What the agent costs: processor time of its own process and of its workers."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from pyprof.collectors.linux.children import descendants
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_UTIME, _STIME = 11, 12
+"""Fields of /proc/PID/stat behind the name."""
+
+
+class OwnCpu:
+    """percent() is since it was asked last, of one processor."""
+
+    def __init__(self) -> None:
+        self._at, self._spent_s = time.monotonic(), _spent_s()
+
+    def percent(self) -> float:
+        now, spent_s = time.monotonic(), _spent_s()
+        share = max(spent_s - self._spent_s, 0.0) / max(now - self._at, 1e-3)  # a worker that ended took its time along
+        self._at, self._spent_s = now, spent_s
+        return round(100 * share, 2)
+
+
+def _spent_s() -> float:
+    return sum(map(_of, (os.getpid(), *descendants([os.getpid()])))) / _TICKS
+
+
+def _of(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return int(fields[_UTIME]) + int(fields[_STIME])
+    except (OSError, IndexError, ValueError):
+        return 0
