@@ -14,9 +14,10 @@ from pyprof.collectors.linux import procfs
 from pyprof.session.worker import link as link_module
 from pyprof.session.worker.channel import Channel
 from pyprof.session.worker.link import WorkerLink
-from pyprof.session.worker.process import Worker
+from pyprof.session.worker.process import PREFERRED, Worker
 
 NAMES_S = 0.01
+CAP_SYS_NICE = 23
 
 
 class Idle:
@@ -65,6 +66,18 @@ def test_worker_that_does_not_get_its_processor_time_is_waited_for(worker: Watch
     assert worker.preferred
     assert worker.hurried == 0
     worker.waits_s -= 60
+    link.receive(0)
+    assert worker.hurried == 1
+
+
+def test_what_the_loop_has_waited_before_it_began_does_not_count(
+    worker: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module.procfs, "waited_s", lambda pid, tid: 60.0)
+    link = WorkerLink(worker, NAMES_S)
+    link.end()
+    link.begin_loop()
+    time.sleep(2 * NAMES_S)
     link.receive(0)
     assert worker.hurried == 1
 
@@ -130,3 +143,17 @@ def test_worker_whose_answers_are_wanted_at_once_is_hurried_until_it_has_answere
     assert worker.hurried == 1
     link.receive(0)
     assert worker.hurried == 2
+
+
+def test_worker_that_is_waited_for_comes_before_others_where_that_is_allowed() -> None:
+    pairs = [Channel.pair() for _ in range(3)]
+    rights = int(procfs.thread_status(os.getpid())["CapEff"], 16)
+    with subprocess.Popen(["sleep", "600"]) as child:
+        before = os.getpriority(os.PRIO_PROCESS, child.pid)
+        Worker(child, *(ours for ours, _ in pairs)).prefer()
+        after = os.getpriority(os.PRIO_PROCESS, child.pid)
+        child.kill()
+    assert after == (PREFERRED if rights >> CAP_SYS_NICE & 1 else before)
+    for pair in pairs:
+        for end in pair:
+            end.close()

@@ -161,13 +161,13 @@ class _Overtime:
 
 class WorkerLink:
     """taken, functions: answers that the loop has not used yet, of batches and of Asks. broken: what went wrong in the
-    worker, None where nothing did; dead: what its end is reported as. loop: the sampler's thread, 0 for none.
+    worker, None where nothing did; dead: what its end is reported as.
     """
 
     def __init__(self, worker: Worker, names_s: float = NAMES_S) -> None:
         """names_s: how long the worker may go on after end()."""
         self.worker = worker
-        self.loop = 0
+        self._loop = 0, 0.0
         self._overtime = _Overtime(self._waited_s, names_s)
         self.packer = Packer(worker.notify)
         self.taken: deque[BatchTaken] = deque()
@@ -227,8 +227,15 @@ class WorkerLink:
         if requested:
             self.worker.prefer()
 
+    def begin_loop(self) -> None:
+        """The sampler's, in this thread."""
+        tid = threading.get_native_id()
+        self._loop = tid, procfs.waited_s(os.getpid(), tid)
+
     def _waited_s(self) -> float:
-        return self.worker.waited_s() + (procfs.waited_s(os.getpid(), self.loop) if self.loop else 0.0)
+        tid, before_s = self._loop
+        loop_s = procfs.waited_s(os.getpid(), tid) - before_s if tid else 0.0
+        return self.worker.waited_s() + max(loop_s, 0)
 
     def hasten(self) -> None:
         """The worker answers with what it has. From any thread, or a signal handler."""

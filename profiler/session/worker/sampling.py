@@ -110,7 +110,7 @@ class Sampling:
         for windows. Never raises for what goes wrong on the way: failure has it, and what was recorded until then is
         good.
         """
-        self._link.loop = threading.get_native_id()
+        self._link.begin_loop()
         try:
             self._link.send(Begin(*self._ways, self._collector.stats(), time.time_ns(), time.monotonic_ns()))
             self._turn()
