@@ -172,6 +172,7 @@ class Recording:
         kernel that does not return, or in a target's endless lists, it is left there after leave_s: what the worker has
         goes to the sink of deliveries.inherit(). left: is called then: did the sink get it? It must end this process.
         """
+        self._sampling.leaves = True
         threading.Thread(target=self._watch, args=(left, leave_s), name="pyprof end", daemon=True).start()
 
     def _watch(self, left: Callable[[bool], None], leave_s: float) -> None:

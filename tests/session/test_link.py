@@ -73,7 +73,7 @@ def test_worker_that_does_not_get_its_processor_time_is_waited_for(worker: Watch
 def test_what_the_loop_has_waited_before_it_began_does_not_count(
     worker: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link_module.procfs, "waited_s", lambda pid, tid: 60.0)
+    monkeypatch.setattr(procfs, "waited_s", lambda pid, tid: 60.0)
     link = WorkerLink(worker, NAMES_S)
     link.end()
     link.begin_loop()

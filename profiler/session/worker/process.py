@@ -139,15 +139,15 @@ class Worker:
         self.channel.hang_up()
         return self._ended(patience_s) is not None
 
-    def close(self, patience_s: float = _PATIENCE_S) -> None:
-        """After Bye, or at once. Safe to call twice."""
+    def close(self, patience_s: float = _PATIENCE_S, killed_s: float = _PATIENCE_S) -> None:
+        """After Bye, or at once. Safe to call twice. killed_s: how long one that had to be killed is waited for."""
         self.channel.close()
         self.questions.close()
         self._notices.close()
         if self._ended(patience_s) is None:
             with contextlib.suppress(ProcessLookupError):
                 self.kill()
-            self._ended(_PATIENCE_S)
+            self._ended(killed_s)
 
 
 class _Forked:

@@ -32,6 +32,10 @@ IN_FLIGHT = 64 << 20
 """Most bytes of batches that the worker has not taken yet."""
 _BEGIN_TOGETHER = 4
 """So many batches wait for what the walk of the one before teaches: until then far too much of each stack is copied."""
+WAITED_FOR_S = 0.15
+"""So long the end of the worker's process is waited for once somebody waits, and so long again once it was killed: what
+it had to write is written. A file of a silent file system that it has open holds it for longer.
+"""
 _STANDING_S = 0.5
 _STANDING_BUDGET = 200
 """A state that took t of processor time to gather is followed by none for 200 t."""
@@ -42,7 +46,8 @@ class Sampling:
 
     unfollowed: watches what children spend that the recording leaves out, None where it leaves none out. sink,
     delivered: who takes what there is if this process is killed, and the window's number. sampled: the collector
-    has ended. collecting: it is at work. It has 20 attributes: the loop's, and what a profile that is asked for takes
+    has ended. collecting: it is at work. leaves: this process ends
+    with the recording. It has 21 attributes: the loop's, and what a profile that is asked for takes
     from several of its steps.
     """
 
@@ -64,7 +69,7 @@ class Sampling:
         self.delivered = 0
         self.samples = 0
         self.sampled = threading.Event()
-        self.collecting = False
+        self.collecting = self.leaves = False
         self._collector = collector
         self._link = WorkerLink(worker, names_s)
         self._runtimes = runtimes
@@ -260,4 +265,7 @@ class Sampling:
         self.close_collector()
         with contextlib.suppress(PyprofError, OSError):
             self._link.send(Bye())
-        self._link.worker.close()
+        if self._end_ns and self.leaves:
+            self._link.worker.close(WAITED_FOR_S, WAITED_FOR_S)
+        else:
+            self._link.worker.close()
