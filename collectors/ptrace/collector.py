@@ -42,6 +42,8 @@ class PtraceCollector:
     batches(), learn() and close() belong to one thread: the kernel ties a tracee to the thread that seized it.
     source_id: of its batches. Raises NoSuchProcess, AccessDenied where the process cannot even be looked at (see
     attach.check_target).
+
+    It has 21 methods: the steps of a round, and what a Collector is asked.
     """
 
     def __init__(
@@ -153,12 +155,15 @@ class PtraceCollector:
         try:
             self._guard.enter()
             self._stopper.poll_pending()
+            first = self._sample_displaced() if self._sampler.turns.searches else None
             if self._finder is not None:
                 self._targets.add_all(self._finder.find(self._targets.by_pid), "child")
             for target in list(self._targets.by_pid.values()):
                 if not self._is_there(target):
                     continue
                 for thread, rounds in _turns(target):
+                    if thread is first:
+                        continue
                     if self._builder.full:
                         self._guard.leave()
                         yield from self._flush()
@@ -178,6 +183,18 @@ class PtraceCollector:
         if self._look is not None:
             self._look()
         self._scheduler.clock.stopped(self._stopper.stopped_ns - stopped_before)
+
+    def _sample_displaced(self) -> Thread | None:
+        """The thread whose processor we have, before it goes elsewhere; None if it is none of the targets'."""
+        if self._builder.full:
+            return None
+        for target in self._targets.by_pid.values():
+            with contextlib.suppress(OSError):
+                thread = target.find_displaced(self._sampler.turns.is_displaced)
+                if thread is not None:
+                    self._sample(target, thread, 1)
+                    return thread
+        return None
 
     def _is_there(self, target: TracedProcess) -> bool:
         """Look at a process before its threads."""

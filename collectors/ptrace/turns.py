@@ -148,6 +148,20 @@ class Turns:
             return runs and self._visits % len(self.visited) == 0
         return turn is Turn.DISPLACED or (runs and not self.visited)
 
+    @property
+    def searches(self) -> bool:
+        """Is who was displaced to be looked for before all else? Another processor that has nothing to do takes such a
+        thread, and most of them before all threads are looked at. Who may hurry displaces enough.
+        """
+        return bool(self.visited) and not self._ptrace.hurries and self._began_ns >= 0
+
+    def is_displaced(self, sched: bytes) -> bool:
+        """sched: of a thread."""
+        try:
+            return parse_sched(sched)[0] == self._began_ns
+        except ValueError:
+            return False
+
     def has_just_left(self, thread: Thread) -> bool:
         """Did a thread that sleeps run until we came? Raises ProcessLookupError. Who may not hurry is often late, and
         then most threads have just fallen asleep.

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
+from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.ptrace.turns import parse_sched
+from pyprof.collectors.thread_lives import Identities
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.arch import native_arches
+from pyprof.options import CollectOptions
 from tests.live.support.recording import record, running
 
 
@@ -25,6 +32,31 @@ def test_own_turn_is_in_the_kernels_file() -> None:
     began_ns, switches, waits = parse_sched(Path("/proc/thread-self/sched").read_bytes())
     assert began_ns > 0
     assert switches >= waits >= 0
+
+
+def test_displaced_thread_is_found_before_any_is_known_and_not_among_many(
+    binaries: Callable[[str], Path],
+) -> None:
+    """By its own file: here that of the thread which is asked for stands for one that was displaced."""
+    with running(binaries("c_relay"), "20000", "4", "1", stdin=subprocess.PIPE) as program:
+        tids = sorted(map(int, os.listdir(f"/proc/{program.pid}/task")))
+        target = TracedProcess(program.pid, CollectOptions(), Identities(), Diagnostics())
+        assert target.find_displaced(lambda sched: True) is None, "nobody knows how many there are"
+        target.look(BatchBuilder(native_arches(os.uname().machine), ArenaMemory(1 << 16), 0))
+        known = dict(target.threads)
+        newest = target.threads.pop(tids[-1])
+        for tid in tids:
+            found = target.find_displaced(lambda sched, name=b"(%d, #" % tid: name in sched)  # type: ignore[misc]
+            assert found is target.threads[tid]
+            assert (found is known[tid]) == (tid != tids[-1])
+        assert target.find_displaced(lambda sched: False) is None
+        newest.close()
+        chosen = TracedProcess(program.pid, CollectOptions(thread=re.compile("x")), Identities(), Diagnostics())
+        chosen.look(BatchBuilder(native_arches(os.uname().machine), ArenaMemory(1 << 16), 0))
+        assert chosen.find_displaced(lambda sched: True) is None
+        target.close()
+        chosen.close()
+        program.communicate()
 
 
 @pytest.mark.parametrize("run_us", ["50", "20000"])
