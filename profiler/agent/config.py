@@ -200,5 +200,5 @@ def printed() -> str:
     lines += [
         "# Templates: {name} {exe} {user} {unit} {cgroup} {container} {parent} {pid} {env:NAME}; {unit|name} is the"
     ]
-    lines += ["# the first that is not empty.", "[[rule]]", f'user = "{os.geteuid()}"', 'service = "{name}"']
+    lines += ["# first that is not empty.", "[[rule]]", f'user = "{os.geteuid()}"', 'service = "{name}"']
     return "\n".join(lines) + "\n"
