@@ -102,10 +102,10 @@ class CodeReader:
             return entry
         try:
             entry = self._read(address, head, identity)
-            now = self._memory.bytes(address + self.head_at, self.head_size)
+            now = self._memory.bytes(address, self.head_at + self.head_size)
         except Unreadable:
             return None
-        if now[self._identity] != identity:
+        if now[self.head_at :][self._identity] != identity or not self._objects.lives(now[: self.head_at]):
             return None
         if len(self._entries) >= _MOST_ENTRIES:
             self._entries.clear()

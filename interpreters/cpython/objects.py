@@ -25,6 +25,15 @@ class Objects:
         self.layout = layout
         self._minor = minor
 
+    def lives(self, begin: bytes) -> bool:
+        """begin: of an object, up to its type. What was freed keeps its contents but for the beginning, where the count
+        of references is none by then, or an allocator has put an address.
+        """
+        if self.layout.type != 8:  # free-threaded: ob_ref_local, ob_ref_shared
+            return begin[12:16] != b"\0\0\0\0" or int.from_bytes(begin[16:24], "little") >> 2 > 0
+        count = int.from_bytes(begin[:8], "little")
+        return count & 0xFFFF_FFFF > 0 and not count >> 32 & 0xFFFF
+
     def type_of(self, address: int) -> int:
         return self.memory.u64(address + self.layout.type)
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 from dataclasses import replace
 
+import pytest
+
 from pyprof.collectors.linux.libc import memory_reader
-from pyprof.interpreters.code_book import UNKNOWN, CodeBook
+from pyprof.interpreters.code_book import UNKNOWN, UNREAD, CodeBook
 from pyprof.interpreters.cpython.codes import CodeReader, PythonCode
 from pyprof.interpreters.cpython.layout import Layout, LineTableFormat
 from pyprof.interpreters.cpython.memory import Memory
+from pyprof.interpreters.cpython.objects import Objects
 from pyprof.interpreters.cpython.tables import LAYOUTS
 from pyprof.model.interpreter import FunctionPlace
 
@@ -35,6 +39,7 @@ class CodeObject:
         """number: differs from one code object to another. instructions: avma of the thread's copy."""
         code, of = self.layout.code, self.layout.object
         text = self._text + 256 * number
+        self._put(self.at, 1)
         self._put(self.at + of.type, self._kind)
         self._put(self.at + of.var_size, 100)
         self._put(text + of.text_length, len(name))
@@ -46,6 +51,10 @@ class CodeObject:
         self._put(self.at + code.tlbc, self._array)
         self._put(self._array, 2)
         self._put(self._array + 16, instructions)
+
+    def free(self, count: int) -> None:
+        """count: what stands where its references were counted."""
+        self._put(self.at, count)
 
     def head(self, reader: CodeReader) -> bytes:
         return ctypes.string_at(self.at + reader.head_at, reader.head_size)
@@ -70,6 +79,27 @@ def test_code_at_the_address_of_another_has_its_own_instructions() -> None:
         assert place is not None
         assert book.line(place).function == "ab"[n]
         assert place.instruction == 3
+
+
+@pytest.mark.parametrize("count", [0, 0x7F12_3456_7890, 0x5555_0000_0000], ids=["none", "next free", "rounded"])
+def test_freed_code_whose_contents_are_still_there_has_no_name(count: int) -> None:
+    found, reader, _ = made()
+    found.become("a", 0, 0x1000)
+    head = found.head(reader)
+    found.free(count)
+    assert reader.frame(found.at, head, 0, 0) == UNREAD
+    assert reader.lost == 1
+
+
+@pytest.mark.parametrize(
+    ("local", "shared", "lives"),
+    [(1, 0, True), (0, 5 << 2, True), (0, 0, False), (0, 3, False)],
+    ids=["of its thread", "of others", "none", "merged"],
+)
+def test_free_threaded_object_lives_while_one_of_its_counts_is_not_zero(local: int, shared: int, lives: bool) -> None:
+    layout = replace(LAYOUTS[12].object, type=24)
+    objects = Objects(Memory(memory_reader(os.getpid(), lambda: True)), layout, 13)
+    assert objects.lives(struct.pack("<QIIQ", 0x7F12_3456_7890, 0, local, shared)) == lives
 
 
 def test_code_that_runs_again_after_its_name_was_dropped_has_it_again() -> None:
