@@ -21,6 +21,7 @@ tools/         What `inspect`, `symbols` and `doctor` are made of, and what `rep
 diagnostics    Counters for what was tolerated, and problems of modules
 errors         Named conditions
 frame_sources  By what a frame is found: one table for options, help, pages and documentation
+handover       When all samples so far are wanted: a window is to be closed, and collectors keep samples for a while
 options        Options of a recording, as values
 records        Dataclasses that cost little to define
 """

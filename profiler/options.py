@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from pyprof.frame_sources import SCAN, selectable
-from pyprof.records import dataclass, field_names
+from pyprof.handover import Handover
+from pyprof.records import dataclass, field, field_names
 
 DEFAULT_RATE_HZ = 99.0
 DEFAULT_STACK_SIZE = 1 << 20
@@ -48,7 +49,7 @@ class CollectOptions:
 
     min_block_s: shorter waits need no stack of their own. stack_size: most bytes of stack copied. max_overhead: most
     share (0..1) of time that a target may be stopped, None for no limit. flush_s: a batch is yielded at the latest
-    after this time (0: after each sampling time).
+    after this time (0: after each sampling time), and when handover says so.
     """
 
     rate_hz: float = DEFAULT_RATE_HZ
@@ -64,6 +65,7 @@ class CollectOptions:
     min_block_s: float = DEFAULT_MIN_BLOCK_S
     wakers: bool = False
     locks: bool = False
+    handover: Handover = field(default_factory=Handover)
 
 
 @dataclass(frozen=True, slots=True)

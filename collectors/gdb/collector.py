@@ -78,19 +78,22 @@ class GdbRemoteCollector:
     def batches(self) -> Iterator[SampleBatch]:
         """The first sample is taken while the target still stands as the connection left it."""
         control = self._target.control
-        flush_ns = round(self._options.flush_s * 1e9)
+        flush_ns, handover = round(self._options.flush_s * 1e9), self._options.handover
         try:
             self._tick(control)
             control.go()
             yield from self._batch.take()
             flushed = time.monotonic_ns()
             while not self._stopping and not control.ended:
-                if self._wait(control, flushed + max(flush_ns, _SIGN_OF_LIFE_NS)):
+                alive_ns = flushed + max(flush_ns, _SIGN_OF_LIFE_NS)
+                if self._wait(control, min(alive_ns, handover.next_ns)):
                     self._tick(control)
                 now = time.monotonic_ns()
-                if now - flushed >= flush_ns or self._batch.full:
+                if now - flushed >= flush_ns or self._batch.full or now >= handover.next_ns:
                     flushed = now
                     yield from self._batch.take()
+                    if handover.gave(now):
+                        yield from self._batch.take()
         except (ConnectionLost, RemoteError) as error:
             if not self._ticks:
                 raise

@@ -15,6 +15,7 @@ from pyprof.collectors.linux.perf_arch import NARROW, WIDE
 from pyprof.collectors.perf.ring import online_cpus
 from pyprof.collectors.targets.request import CollectorTarget, Request
 from pyprof.errors import NoSuchProcess, PyprofError, UnsupportedArchitecture
+from pyprof.handover import Handover
 from pyprof.options import CollectOptions
 from pyprof.records import replace
 
@@ -101,5 +102,6 @@ def _from_outside(request: Request, pids: list[int]) -> SampleSource:
     """Sleeping threads only, none of which is stopped."""
     from pyprof.collectors.ptrace.opening import by_stops
 
-    asleep = replace(request.options, running=False, stop_sleepers=False, subprocesses=False, flush_s=0.0)
+    options = replace(request.options, flush_s=0.0, handover=Handover())
+    asleep = replace(options, running=False, stop_sleepers=False, subprocesses=False)
     return by_stops(replace(request, options=asleep), tuple(pids))

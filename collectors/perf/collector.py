@@ -153,7 +153,8 @@ class PerfCollector:
             self._begin()
 
     def batches(self) -> Iterator[SampleBatch]:
-        cadence = Cadence(self._options, self._trial)
+        cadence, handover = Cadence(self._options, self._trial), self._options.handover
+        handover.wake = self._waiter.wake
         last = self._leaving = False
         begun_ns = time.monotonic_ns()
         while not last and not self._leaving:
@@ -165,7 +166,7 @@ class PerfCollector:
                 break
             last = self._stopping or not self.members.goes_on
             now = time.monotonic_ns()
-            if not last and now - begun_ns < hold_ns and not self._full():
+            if not last and now - begun_ns < hold_ns and now < handover.next_ns and not self._full():
                 yield from self.maker.batches(Scan())
                 continue
             trial = self._trial
@@ -175,10 +176,16 @@ class PerfCollector:
                 cadence.tried(again=self._trial)
             else:
                 cadence.flushed()
+            if handover.gave(now):
+                yield from self.maker.batches(Scan())
 
     def _wait(self, due_ns: int) -> None:
         """Until then, unless something comes between."""
-        while not (self._stopping or self._full()) and (left := due_ns - time.monotonic_ns()) > 0:
+        handover = self._options.handover
+        while not (self._stopping or self._full()):
+            left = min(due_ns, handover.next_ns) - time.monotonic_ns()
+            if left <= 0:
+                break
             if self._look is not None:
                 self._look()
                 left = min(left, round(1e9 / self._options.rate_hz))

@@ -111,6 +111,8 @@ class PtraceCollector:
                         break
                     yield from self._flush()
                     scheduler.flushed(samples=False)
+                    if scheduler.handover.gave(time.monotonic_ns()):
+                        yield from self._flush()
                     continue
                 self._sampler.turns.arrived()
                 if self._selection is not None:
@@ -123,6 +125,8 @@ class PtraceCollector:
                     batches = self._flush()
                     scheduler.flushed(samples=len(batches[0]) > 0)
                     yield from batches
+                    if scheduler.handover.gave(time.monotonic_ns()):
+                        yield from self._flush()
             scheduler.clock.ended(time.monotonic_ns())
             self._account(force=True)
             if len(self._builder):

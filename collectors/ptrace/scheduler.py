@@ -29,6 +29,7 @@ class Scheduler:
         self._kept = self._missed = 0.0
         self._began_ns = 0
         self._options = options
+        self.handover = options.handover
         self._most_ns = round(options.flush_s * 1e9)
         self._flush_every_ns = 0
         self.begin()
@@ -64,7 +65,7 @@ class Scheduler:
             if left <= 0:
                 self._due_ns = None
                 return True
-            if now >= alive_ns and left > _SLEEP_NS:
+            if now >= min(alive_ns, self.handover.next_ns) and left > _SLEEP_NS:
                 return False
             if not look_after(min(left, _PENDING_SLEEP_NS)):
                 time.sleep(min(left, _SLEEP_NS) / 1e9)
@@ -93,7 +94,8 @@ class Scheduler:
     @property
     def is_flush_due(self) -> bool:
         """The first batch leaves after the first sampling time, so that learning begins."""
-        return time.monotonic_ns() - self._flushed_ns >= self._flush_every_ns
+        now = time.monotonic_ns()
+        return now - self._flushed_ns >= self._flush_every_ns or now >= self.handover.next_ns
 
     def flushed(self, samples: bool) -> None:
         """A batch leaves. samples: it is not empty; those to come wait longer then, up to flush_s."""

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pyprof.handover import NEVER_NS, Handover
 from pyprof.records import dataclass
 
 if TYPE_CHECKING:
@@ -16,17 +17,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """due: monotonic s."""
+    """at_ns: see BetweenBatches.ask."""
 
-    due: float
+    at_ns: int
     answer: Future[Any]
     job: Callable[[], Any]
 
 
 class BetweenBatches:
-    """Of one loop."""
+    """Of one loop. handover: with its collector."""
 
-    def __init__(self) -> None:
+    def __init__(self, handover: Handover) -> None:
+        self._handover = handover
         self._questions: list[_Question] = []
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -40,15 +42,17 @@ class BetweenBatches:
         """Until the loop has ended, at most so many seconds; has it?"""
         return self._over.wait(timeout)
 
-    def ask(self, due: float, job: Callable[[], T]) -> T | None:
-        """Have the loop do it once it is due (monotonic s); None if it has ended before."""
+    def ask(self, job: Callable[[], T], at_ns: int = 0) -> T | None:
+        """Have the loop do it: once it has all samples until then (monotonic), or at once. None if it ended before."""
         from concurrent.futures import Future
 
-        question = _Question(due, Future(), job)
+        question = _Question(at_ns, Future(), job)
         with self._lock:
             if self.over:
                 return None
             self._questions.append(question)
+        if at_ns:
+            self._handover.want(at_ns)
         try:
             found: T | None = question.answer.result()
         except BaseException:
@@ -56,11 +60,11 @@ class BetweenBatches:
             raise
         return found
 
-    def answer(self, now: float) -> None:
+    def answer(self, now_ns: int) -> None:
         """Only for the loop: do what was asked for and is due."""
         with self._lock:
-            due = [each for each in self._questions if each.due <= now]
-            self._questions = [each for each in self._questions if each.due > now]
+            due = [each for each in self._questions if self._handover.is_ready(each.at_ns, now_ns)]
+            self._questions = [each for each in self._questions if each not in due]
         for each in due:
             if each.answer.set_running_or_notify_cancel():
                 try:
@@ -72,4 +76,4 @@ class BetweenBatches:
         """Only for the loop: from now on nothing is done, and who waits for a result gets that as an error."""
         with self._lock:
             self._over.set()
-        self.answer(float("inf"))
+        self.answer(NEVER_NS)

@@ -6,6 +6,7 @@ import time
 from collections import deque
 
 from pyprof.exporters.base import Sink
+from pyprof.handover import Handover
 from pyprof.records import dataclass
 from pyprof.session.worker.link import Pending
 from pyprof.session.worker.sampling import Sampling
@@ -13,20 +14,22 @@ from pyprof.session.worker.sampling import Sampling
 
 @dataclass(slots=True)
 class _Windows:
-    """Who takes closed windows, and when the next one is due (monotonic s)."""
+    """Who takes closed windows, and when the next one is due (monotonic)."""
 
-    every: float
+    every_ns: int
     sink: Sink
-    due: float
+    due_ns: int
 
 
 class Deliveries:
     """Of one recording. every() and inherit() are for before its run(), rest() and failures() for after it."""
 
-    def __init__(self, sampling: Sampling) -> None:
+    def __init__(self, sampling: Sampling, handover: Handover) -> None:
+        """handover: with the collector."""
+        self._handover = handover
         self._sampling: Sampling | None = sampling
         self._windows: _Windows | None = None
-        self._wanted: deque[Sink] = deque()
+        self._wanted: deque[tuple[int, Sink]] = deque()
         self._pending: list[Pending] = []
         self._failed: list[Exception] = []
         self._count = 0
@@ -35,7 +38,9 @@ class Deliveries:
         """The profile of each `seconds` goes to the sink. The last one does not: Recording.stop() returns it, or rest()
         hands it over.
         """
-        self._windows = _Windows(seconds, sink, time.monotonic() + seconds)
+        every_ns = round(seconds * 1e9)
+        self._windows = _Windows(every_ns, sink, time.monotonic_ns() + every_ns)
+        self._handover.want(self._windows.due_ns)
 
     def inherit(self, sink: Sink) -> None:
         """Should this process be killed, what there is goes to the sink."""
@@ -43,7 +48,9 @@ class Deliveries:
 
     def write_out(self, sink: Sink) -> None:
         """The window under way goes to this sink, soon, and the next one begins. From any thread."""
-        self._wanted.append(sink)
+        at_ns = time.monotonic_ns()
+        self._wanted.append((at_ns, sink))
+        self._handover.want(at_ns)
 
     def rest(self, sink: Sink) -> None:
         """What Recording.stop() would return goes to the sink. Raises what it raises there."""
@@ -59,14 +66,15 @@ class Deliveries:
         self._collect(wait=True)
         return self._failed
 
-    def send_due(self, now: float) -> None:
+    def send_due(self, now_ns: int) -> None:
         """Only for the recording's loop, between two batches."""
-        while self._wanted:
-            self._send(self._wanted.popleft())
+        while self._wanted and self._handover.is_ready(self._wanted[0][0], now_ns):
+            self._send(self._wanted.popleft()[1])
         windows = self._windows
-        if windows and now >= windows.due:
+        if windows and self._handover.is_ready(windows.due_ns, now_ns):
             self._send(windows.sink)
-            windows.due += windows.every
+            windows.due_ns += windows.every_ns
+            self._handover.want(windows.due_ns)
 
     def _send(self, sink: Sink) -> None:
         self._collect(wait=False)

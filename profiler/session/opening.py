@@ -86,12 +86,14 @@ def of_stub(remote: RemoteOptions, options: RecordOptions, start: Start = spawne
     worker = start(options.confined)
     try:
         diagnostics = Diagnostics()
-        collector = GdbRemoteCollector(remote, options.collecting(subprocesses=False), diagnostics)
+        collect = options.collecting(subprocesses=False)
+        collector = GdbRemoteCollector(remote, collect, diagnostics)
     except BaseException:
         worker.close()
         raise
     subject = Recorded(collector.pid, collector.name)
-    return Recording(_sampling(collector, worker, None, diagnostics, options, subject), subject, options)
+    sampling = _sampling(collector, worker, None, diagnostics, options, subject)
+    return Recording(sampling, subject, options, collect.handover)
 
 
 def _of_selection(
@@ -120,7 +122,7 @@ def _of_selection(
     sampling = _sampling(collector, worker, runtimes, diagnostics, options, subject)
     if command is None and not selection.lasting and not collect.subprocesses:
         sampling.unfollowed = Unfollowed(selection.pids)
-    return Recording(sampling, subject, options, command)
+    return Recording(sampling, subject, options, collect.handover, command)
 
 
 def _sampling(

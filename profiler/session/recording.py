@@ -18,6 +18,7 @@ from typing import Self
 from pyprof.collectors.base import CollectorStats
 from pyprof.collectors.targets.launch import Launched
 from pyprof.errors import PyprofError, UsageError
+from pyprof.handover import Handover
 from pyprof.model.profile import Profile
 from pyprof.options import RecordOptions
 from pyprof.records import dataclass
@@ -56,16 +57,22 @@ class Recording:
     """
 
     def __init__(
-        self, sampling: Sampling, subject: Recorded, options: RecordOptions, command: Launched | None = None
+        self,
+        sampling: Sampling,
+        subject: Recorded,
+        options: RecordOptions,
+        handover: Handover,
+        command: Launched | None = None,
     ) -> None:
+        """handover: with the collector."""
         self.subject = subject
         self.options = options
         self.command = command
         self.failure: BaseException | None = None
         self.asked_to_end = False
-        self.deliveries = Deliveries(sampling)
+        self.deliveries = Deliveries(sampling, handover)
         self._kept: Sampling | None = sampling
-        self._between = BetweenBatches()
+        self._between = BetweenBatches(handover)
         self._stopping = threading.Lock()
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
@@ -144,10 +151,10 @@ class Recording:
         """What is to be done between two batches."""
         if self.command and not self.options.subprocesses and self.command.poll() is not None:
             self._sampling.stop()
-        now = time.monotonic()
-        self._between.answer(now)
+        now_ns = time.monotonic_ns()
+        self._between.answer(now_ns)
         if not self.asked_to_end:
-            self.deliveries.send_due(now)
+            self.deliveries.send_due(now_ns)
 
     def end(self) -> None:
         """Record nothing from now on; does not wait. From any thread, or a signal handler."""
@@ -208,7 +215,7 @@ class Recording:
 
         Takes up to half a second, and the time to look names up, in which the sampling goes on.
         """
-        asked = self._between.ask(0, lambda: self._sampling.ask(cut=False))
+        asked = self._between.ask(lambda: self._sampling.ask(cut=False), time.monotonic_ns())
         return asked.profile() if asked is not None else self.stop()
 
     def windows(self, every: float) -> Iterator[Profile]:
@@ -223,10 +230,10 @@ class Recording:
             return None if self.asked_to_end else self._sampling.ask(cut=True)
 
         def found() -> Iterator[Profile]:
-            due = time.monotonic() + every
-            while (asked := self._between.ask(due, cut)) is not None:
+            due_ns = time.monotonic_ns() + round(every * 1e9)
+            while (asked := self._between.ask(cut, due_ns)) is not None:
                 yield asked.profile()
-                due = max(due + every, time.monotonic())
+                due_ns = max(due_ns + round(every * 1e9), time.monotonic_ns())
             last = self.stop()
             if last.duration_ns:
                 yield last
@@ -240,7 +247,7 @@ class Recording:
             job()
             return True
 
-        if self._between.ask(0, do) is None:
+        if self._between.ask(do) is None:
             job()
 
     def detach(self) -> None:

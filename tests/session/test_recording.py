@@ -133,6 +133,18 @@ def test_sink_takes_windows_and_its_errors_are_told(target: subprocess.Popen[str
     assert any(int(samples) for _, samples in names)
 
 
+@pytest.mark.parametrize("collector", ["auto", "perf", "ptrace"])
+def test_window_has_what_was_sampled_in_it(target: subprocess.Popen[str], collector: str) -> None:
+    with opened(target.pid, RecordOptions(rate=200, collector=collector)) as recording:
+        recording.start()
+        windows = recording.windows(0.5)
+        next(windows)
+        found = [next(windows) for _ in range(3)]
+    of_before = [int((profile.time_ns < profile.start_ns).sum()) for profile in found]
+    assert sum(map(seen, found)) >= 20
+    assert sum(of_before) < 0.2 * sum(map(seen, found)), of_before
+
+
 def test_end_of_the_target_ends_the_recording(target: subprocess.Popen[str]) -> None:
     with opened(target.pid) as recording:
         recording.start()
