@@ -68,7 +68,10 @@ def test_windows_of_what_the_rules_choose_are_in_the_spool(tmp_path: Path) -> No
             second = busy(word, "2")
             config.write_text("[[rule]]\nnme = 1")
             agent.send_signal(signal.SIGHUP)
-            while not any(line["processes"] == 2 and line["samples"] for line in windows(log)[-1:]):
+            while not (
+                "reload failed" in log.read_text()
+                and any(line["processes"] == 2 and line["samples"] for line in windows(log)[-1:])
+            ):
                 time.sleep(0.05)
             agent.send_signal(signal.SIGTERM)
             assert agent.wait(60) == 0

@@ -75,9 +75,25 @@ def test_what_the_loop_has_waited_before_it_began_does_not_count(
 ) -> None:
     monkeypatch.setattr(procfs, "waited_s", lambda pid, tid: 60.0)
     link = WorkerLink(worker, NAMES_S)
-    link.end()
     link.begin_loop()
+    link.end()
+    link.loop_ended()
     time.sleep(2 * NAMES_S)
+    link.receive(0)
+    assert worker.hurried == 1
+
+
+def test_worker_has_time_after_a_loop_that_ended_late(worker: Watched) -> None:
+    link = WorkerLink(worker, 50 * NAMES_S)
+    link.begin_loop()
+    link.end()
+    time.sleep(60 * NAMES_S)
+    link.receive(0)
+    assert worker.hurried == 0, "behind a slow stub the loop ends late"
+    link.loop_ended()
+    link.receive(0)
+    assert worker.hurried == 0
+    time.sleep(50 * NAMES_S)
     link.receive(0)
     assert worker.hurried == 1
 

@@ -36,7 +36,7 @@ from pyprof.session.worker.wire import Packer
 
 NAMES_S = 0.6
 """So long after the end was asked for the worker may unwind and name: then it answers with what it has. Time in which
-the sampler's loop or the worker waits for a processor does not count.
+the sampler's loop or the worker waits for a processor, or for what is behind a stub, does not count.
 """
 ELAPSED_S = 10.0
 """So does a worker that does not get its processor time."""
@@ -44,6 +44,8 @@ _STARVED = 2
 """A worker that has more time than that gets so many times as long."""
 GIVE_UP_S = 60.0
 """A worker that does not even then is killed."""
+AFTER_THE_LOOP = 0.75
+"""This part of it at least once the sampler's loop has ended: behind a slow stub that alone may take all of it."""
 BY_ITSELF = 75
 """So many times as long where nobody asked the recording to end: a build has names in many large files."""
 _AGAIN_S = 0.25
@@ -135,6 +137,12 @@ class _Overtime:
         self._names_s = 0.0
         self._again_at = 0.0
 
+    def loop_ended(self) -> None:
+        """The sampler has done its part, perhaps late."""
+        missing_s = AFTER_THE_LOOP * self._names_s - self.left_s(time.monotonic())
+        if missing_s > 0:
+            self.lengthen(missing_s)
+
     def lengthen(self, seconds: float) -> None:
         self._began += seconds
         self._again_at += seconds
@@ -177,6 +185,8 @@ class WorkerLink:
         self._asked: dict[int, Pending] = {}
         self._sinks: list[Sink] = []
         self._heard_at = math.inf
+        self._replied_s = 0.0
+        self._looping = False
         self._killed = ""
         self._sending = threading.RLock()
         self._receiving = threading.Lock()
@@ -227,15 +237,21 @@ class WorkerLink:
         if requested:
             self.worker.prefer()
 
+    def loop_ended(self) -> None:
+        """After end(): the collector yields no more batches."""
+        self._looping = False
+        self._overtime.loop_ended()
+
     def begin_loop(self) -> None:
         """The sampler's, in this thread."""
         tid = threading.get_native_id()
         self._loop = tid, procfs.waited_s(os.getpid(), tid)
+        self._looping = True
 
     def _waited_s(self) -> float:
         tid, before_s = self._loop
         loop_s = procfs.waited_s(os.getpid(), tid) - before_s if tid else 0.0
-        return self.worker.waited_s() + max(loop_s, 0)
+        return self.worker.waited_s() + max(loop_s, 0) + self._replied_s
 
     def hasten(self) -> None:
         """The worker answers with what it has. From any thread, or a signal handler."""
@@ -246,7 +262,7 @@ class WorkerLink:
         now = time.monotonic()
         if self._overtime.is_endless(now) and not self._killed:
             self._kill(UNANSWERED)
-        elif self._overtime.is_over(now):
+        elif not self._looping and self._overtime.is_over(now):
             self.worker.hurry()
 
     def receive(self, timeout_s: float) -> None:
@@ -293,7 +309,7 @@ class WorkerLink:
 
     def _reply(self, call: SamplerCall) -> None:
         """To what the worker asks of an address space whose memory is no process's of this machine."""
-        space = self.packer.space(call.space)
+        space, began = self.packer.space(call.space), time.monotonic()
         value: object = None
         if space is not None and space.image is None:
             module = next((module for module in space.modules if module.start == call.at), None)
@@ -308,6 +324,7 @@ class WorkerLink:
                     value = space.stated(module)
             except (PyprofError, OSError):
                 value = None
+        self._replied_s += time.monotonic() - began
         self.send(Reply(value))
 
     def _died(self) -> BaseException:

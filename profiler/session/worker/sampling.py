@@ -133,6 +133,7 @@ class Sampling:
             self.collecting = False
             self.sampled.set()
             self._link.end(requested=bool(self._end_ns))
+            self._link.loop_ended()
             self._learn_the_rest()
             self._rest = self._gathered(cut=True)
             self.close_collector()
