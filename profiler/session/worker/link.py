@@ -112,10 +112,11 @@ def _value(data: Sequence[Part], kind: type[Value]) -> Value:
 
 class _Overtime:
     """One clock for what is still done once nothing is recorded any more, by the sampler and then by the worker, and
-    when that is enough. waited_s: how long they have waited for a processor, so far.
+    when that is enough. waited_s: how long they have waited for a processor, so far. looping: the sampler's loop runs.
     """
 
     def __init__(self, waited_s: Callable[[], float], names_s: float) -> None:
+        self.looping = False
         self._waited_s = waited_s
         self._names_s = names_s
         self._times: float = math.inf
@@ -139,6 +140,7 @@ class _Overtime:
 
     def loop_ended(self) -> None:
         """The sampler has done its part, perhaps late."""
+        self.looping = False
         missing_s = AFTER_THE_LOOP * self._names_s - self.left_s(time.monotonic())
         if missing_s > 0:
             self.lengthen(missing_s)
@@ -152,7 +154,7 @@ class _Overtime:
 
     def is_over(self, now: float) -> bool:
         """True again and again, but not each time: a signal that comes between two steps of the worker ends neither."""
-        if now <= self._again_at or self.left_s(now) > 0:
+        if self.looping or now <= self._again_at or self.left_s(now) > 0:
             return False
         self._again_at = now + _AGAIN_S
         return True
@@ -186,7 +188,6 @@ class WorkerLink:
         self._sinks: list[Sink] = []
         self._heard_at = math.inf
         self._replied_s = 0.0
-        self._looping = False
         self._killed = ""
         self._sending = threading.RLock()
         self._receiving = threading.Lock()
@@ -239,14 +240,13 @@ class WorkerLink:
 
     def loop_ended(self) -> None:
         """After end(): the collector yields no more batches."""
-        self._looping = False
         self._overtime.loop_ended()
 
     def begin_loop(self) -> None:
         """The sampler's, in this thread."""
         tid = threading.get_native_id()
         self._loop = tid, procfs.waited_s(os.getpid(), tid)
-        self._looping = True
+        self._overtime.looping = True
 
     def _waited_s(self) -> float:
         tid, before_s = self._loop
@@ -262,7 +262,7 @@ class WorkerLink:
         now = time.monotonic()
         if self._overtime.is_endless(now) and not self._killed:
             self._kill(UNANSWERED)
-        elif not self._looping and self._overtime.is_over(now):
+        elif self._overtime.is_over(now):
             self.worker.hurry()
 
     def receive(self, timeout_s: float) -> None:
