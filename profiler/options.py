@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from pyprof.frame_sources import SCAN, selectable
-from pyprof.handover import Handover
 from pyprof.records import dataclass, field, field_names
+
+if TYPE_CHECKING:
+    from pyprof.handover import Handover
 
 DEFAULT_RATE_HZ = 99.0
 DEFAULT_STACK_SIZE = 1 << 20
@@ -40,6 +43,12 @@ class TargetOptions:
         return len(self.pids) != 1
 
 
+def _handover() -> Handover:
+    from pyprof.handover import Handover  # what only parses options needs none
+
+    return Handover()
+
+
 @dataclass(frozen=True, slots=True)
 class CollectOptions:
     """rate_hz: samples a second of each thread. idle: threads that are not running; running: those that are.
@@ -65,7 +74,7 @@ class CollectOptions:
     min_block_s: float = DEFAULT_MIN_BLOCK_S
     wakers: bool = False
     locks: bool = False
-    handover: Handover = field(default_factory=Handover)
+    handover: Handover = field(default_factory=_handover)
 
 
 @dataclass(frozen=True, slots=True)
