@@ -120,12 +120,13 @@ class Symbolizer:
         return Resolved(frames, modules.infos())
 
     def _name_all(self, by_image: Mapping[Image, Sequence[_Found]]) -> dict[str, str]:
-        """System name -> what to show."""
+        """System name -> what to show. Files that name much for their size come first: there may be no time for all."""
         deadline = Deadline(self._source_budget_s)
         shown: dict[str, str] = {}
-        files = {image: self._names.file(image) for image in by_image}  # symbols first: lines may use up the time
-        for image, inside in by_image.items():
-            file = files[image]
+        order = sorted(by_image, key=lambda image: (image.module.end - image.module.start) / len(by_image[image]))
+        files = {image: self._names.file(image) for image in order}  # symbols first: lines may use up the time
+        for image in order:
+            file, inside = files[image], by_image[image]
             self._name(file, image, inside, deadline)
             self._name_trampolines(image, inside)
             self._find_starts(image, inside)

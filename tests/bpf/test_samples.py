@@ -69,7 +69,7 @@ def test_recursion_that_is_too_deep_has_its_innermost_functions_and_names_what_r
     python: Python, tmp_path: Path
 ) -> None:
     output = tmp_path / "deep.collapsed"
-    done = warm.run("record", "-o", str(output), *BY_BPF, "--", *python.command, "-c", DEEP)
+    done = warm.run("record", "-r", "399", "-o", str(output), *BY_BPF, "--", *python.command, "-c", DEEP)
     assert output.exists(), done.stderr
     deep = [(frames, n) for frames, n in stacks(output) if frames.count("deep (<string>)") > 100]
     cut = [(frames, n) for frames, n in deep if frames[0].startswith("[")]

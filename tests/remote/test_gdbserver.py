@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.gdb.collector import GdbRemoteCollector
+from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import ConnectionLost
 from pyprof.options import CollectOptions, RemoteOptions
@@ -53,6 +54,8 @@ def test_recorded_stacks_equal_the_ladder_and_the_target_runs_on(tmp_path: Path)
 
 def test_threads_that_sleep_are_sampled_only_if_asked_for(tmp_path: Path) -> None:
     with running(ladder("ladder"), "spin", LIFE) as program:
+        while procfs.state(program.pid, program.pid) == "running":
+            time.sleep(0.01)  # it waits for its threads, soon
         with gdbserver(program.pid) as address:
             assert record(address, tmp_path, seconds=0.7).summary["threads"] == 4
         with gdbserver(program.pid) as address:

@@ -13,12 +13,12 @@ from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.model.profile import FrameKind
 from pyprof.model.stacks import marker_key, native_key
 from pyprof.model.walk import StackEnd, Trust
-from pyprof.objfile.images import ImageStore
+from pyprof.objfile.images import Image, ImageStore
 from pyprof.session.assemble import WAITED_FOR_S
 from pyprof.session.worker.hurry import WorkerOutOfTime
 from pyprof.session.worker.link import NAMES_S
 from pyprof.symbolize.dwarf.lines import SourceLines
-from pyprof.symbolize.name_cache import NameCache
+from pyprof.symbolize.name_cache import FileNames, NameCache
 from pyprof.symbolize.symbolizer import Resolved, Symbolizer
 from pyprof.symbolize.unnamed import NAMELESS
 from tests.objfile.live import Live, library, running, symbol, where
@@ -117,6 +117,21 @@ def test_where_lines_use_up_the_time_functions_of_all_files_have_names(
     assert [frame.title for frame in found.frames] == [frame.title for frame in expected.frames]
     assert found.frames[0].title == "where::inner()"
     assert WAITED_FOR_S < NAMES_S
+
+
+def test_files_that_name_much_for_their_size_are_read_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    file = NameCache.file
+
+    def noted(names: NameCache, image: Image) -> FileNames:
+        read.append(image.module.name)
+        return file(names, image)
+
+    monkeypatch.setattr(NameCache, "file", noted)
+    with running([where(tmp_path)]) as live:
+        libc = next(module for module in live.space().modules if module.name.startswith("libc"))
+        resolve(live, (libc.start + 0x30000, True), (live.at["where_inner"], True))
+    assert read == ["where", libc.name]
 
 
 def test_vdso_functions_have_names(tmp_path: Path) -> None:
