@@ -112,6 +112,7 @@ def _run(arguments: argparse.Namespace) -> int:
     prefix = "" if arguments.log == "json" else "pyprof agent: "
     log = Log(lambda text: line(f"{prefix}{text}", sys.stderr), arguments.log == "json")
     agent = Agent(lambda: _load(arguments), log, Notifier(os.environ))
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, too: it does not end the agent
     listen(lambda number: agent.reload() if number == signal.SIGHUP else agent.end())
     agent.run()
     return 0

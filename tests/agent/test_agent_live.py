@@ -56,7 +56,19 @@ def test_windows_of_what_the_rules_choose_are_in_the_spool(tmp_path: Path) -> No
         notify.settimeout(60)
         first = busy(word, "1")
         agent = subprocess.Popen(
-            [sys.executable, "-m", "pyprof", "agent", "--config", str(config), "--spool", str(spool), "--log", "json"],
+            [
+                "nohup",
+                sys.executable,
+                "-m",
+                "pyprof",
+                "agent",
+                "--config",
+                str(config),
+                "--spool",
+                str(spool),
+                "--log",
+                "json",
+            ],
             stderr=out,
             env={**os.environ, "NOTIFY_SOCKET": str(address)},
         )
