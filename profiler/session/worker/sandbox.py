@@ -23,6 +23,7 @@ from pyprof.symbolize import demangle
 from pyprof.unwind import sources
 
 _LATE = (
+    "pyprof.handover",
     "pyprof.objfile.minidump.modules",
     "pyprof.session.evaluator_resume",
     "pyprof.session.keeping",
