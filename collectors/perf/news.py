@@ -61,11 +61,10 @@ class ProcessNews:
             kind, misc, size = header & 0xFFFF_FFFF, header >> 32 & 0xFFFF, header >> 48
             if size < 32 or size & 7 or size > head - position:
                 return head
-            if kind == MMAP2 and int(words[word + 1]) & 0xFFFF_FFFF in named_pids:
-                pass  # a program may make thousands a second
-            elif kind in (COMM, FORK, MMAP2) and size <= _BODY:
+            if kind in (COMM, FORK, MMAP2) and size <= _BODY:
                 ring.mend(position & (ring.size - 1), size)
-                self._note(kind, misc, words[word + 1 : word + size // 8 - 3].tobytes(), named_pids, born)
+                if kind != MMAP2 or int(words[word + 1]) & 0xFFFF_FFFF not in named_pids:
+                    self._note(kind, misc, words[word + 1 : word + size // 8 - 3].tobytes(), named_pids, born)
             position += size
         return position
 
