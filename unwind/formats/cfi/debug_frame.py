@@ -13,6 +13,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile, UnwindTable
 from pyprof.unwind.base import Extents
+from pyprof.unwind.formats.cfi.go_stacks import MOST_CODE, is_go, with_stacks
 from pyprof.unwind.formats.cfi.source import CfiTable, cfi_section
 from pyprof.unwind.rules import FunctionRows
 
@@ -32,18 +33,25 @@ class DebugFrame:
         self._arch = arch
         self._diagnostics = diagnostics
         self._table: CfiTable | FormatError | None = None
+        self._is_go = is_go(file, arch)
 
     def function_at(self, svma: int) -> FunctionRows | None:
         """Raises FormatError where the section's bytes or the function's entry are broken."""
         table = self._load()
-        return table.rows_at(table.find(svma), svma)
+        rows = table.rows_at(table.find(svma), svma)
+        return self._as_go(rows) if rows is not None and self._is_go else rows
 
     def extents(self) -> Extents:
         index = self._load().index
         return index.start, index.end
 
     def functions(self) -> Iterator[FunctionRows]:
-        return self._load().functions()
+        found = self._load().functions()
+        return map(self._as_go, found) if self._is_go else found
+
+    def _as_go(self, rows: FunctionRows) -> FunctionRows:
+        size = rows.end - rows.start
+        return with_stacks(rows, bytes(self._file.at_svma(rows.start, size))) if size <= MOST_CODE else rows
 
     def _load(self) -> CfiTable:
         if self._table is None:
