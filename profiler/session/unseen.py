@@ -75,8 +75,8 @@ def _parts(each: Unseen) -> list[tuple[Mark, int]]:
 @dataclass(frozen=True, slots=True)
 class ProcessorTime:
     """Seconds on processors; of them those that no sample stands for, because threads ran too short, records were lost,
-    or the kernel may not be sampled; and those in sampling times that were missed. seldom: of what ran too short or
-    had left their processor before the profiler had one.
+    or the kernel may not be sampled; and of the rest those in sampling times that were missed. seldom: of what ran too
+    short or had left its processor before the profiler had one.
     """
 
     spent: float
@@ -123,12 +123,14 @@ class ProcessorTime:
 def processor_time(window: Window) -> ProcessorTime:
     """By the kernel's accounts."""
     before, after = window.before.accounts, window.after.accounts
-    spent = due = 0
+    spent = late = 0
     for root, account in after.items():  # one whose tree has ended may be in no later account
         old = before.get(root, NO_ACCOUNT)
-        spent += max(account.spent_ns - old.spent_ns, 0)
-        due += max(account.due_ns + account.kernel_ns - old.due_ns - old.kernel_ns, 0)
+        ran = max(account.spent_ns - old.spent_ns, 0)
+        due, seen = account.due_ns - old.due_ns, account.seen_ns - old.seen_ns
+        spent += ran
+        late += max(ran - max(due, seen) - (account.kernel_ns - old.kernel_ns), 0)
     found = _found(window)
     rows = [(each.short_ns, each.lost_ns, each.kernel_ns, each.late_ns) for each in found] or [(0, 0, 0, 0)]
     short, lost, kernel, seldom = (round(sum(ns) / 1e9, 3) for ns in zip(*rows, strict=True))
-    return ProcessorTime(round(spent / 1e9, 3), short, lost, kernel, round((spent - due) / 1e9, 3), seldom)
+    return ProcessorTime(round(spent / 1e9, 3), short, lost, kernel, round(late / 1e9, 3), seldom)

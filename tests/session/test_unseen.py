@@ -85,3 +85,13 @@ def test_time_in_missed_sampling_times_is_told_where_it_is_much() -> None:
     (note,) = notes(found)
     assert "0.40 s of 1.00 s of processor time (40 %)" in note
     assert notes(window(Account("a", 1000 * MS, 950 * MS, 950 * MS))) == ()
+
+
+def test_what_samples_stand_for_was_not_missed() -> None:
+    """The target ran less than else while the profiler was late: what was seen, what is marked and what was missed is
+    the time that was spent.
+    """
+    found = window(Account("a", 1590 * MS, 930 * MS, 1370 * MS))
+    assert with_unseen(found) is found
+    assert processor_time(found).late == 0.22
+    assert processor_time(window(Account("a", 1000 * MS, 600 * MS, 1010 * MS))).late == 0
