@@ -35,6 +35,8 @@ _OTHER = re.compile(
 )
 _INSIDE = (_RUST, _CPP, _OTHER)
 """Known only right inside another frame of the start."""
+_LONGEST = 4096
+"""Letters of a name that may be one of these."""
 
 _LIBC_START = re.compile(r"(__libc_start_(main|call_main)|generic_start_main|_start_c$)")
 _CALLS = re.compile(r"std::rt::lang_start|Py_(Bytes|Run)?Main$|pymain_main$|node::Start\b|runtime\.")
@@ -79,7 +81,7 @@ def _by_name(level: Level, outermost: bool) -> bool:
         return False
     if name.partition("@")[0].partition(".isra")[0] in _ALWAYS:
         return True
-    return not outermost and any(pattern.match(name) for pattern in _INSIDE)
+    return not outermost and len(name) <= _LONGEST and any(pattern.match(name) for pattern in _INSIDE)
 
 
 def _by_calls(profile: Profile, level: Level, outermost: bool, called: Sequence[Level]) -> bool:

@@ -54,6 +54,7 @@ TABLE = {
     "exporters/test_changes_page.py": "system",
     "exporters/test_start_up_live.py": "live system",
     "hostile/test_openers.py": "unit",
+    "hostile/test_patterns.py": "unit",
     "hostile/test_security_page.py": "unit",
     "hostile/*": "live fuzz system",
     "interpreters/test_merge.py": "unit",

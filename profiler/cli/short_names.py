@@ -19,7 +19,7 @@ _PACKAGE = re.compile(r"[\w.~/-]+/([^/ ]+)")
 """Go's: the package's whole path comes first."""
 _PARAMETER = re.compile(r"\[?[A-Z]\]?")
 """A type that a generic function leaves open: its trait says more."""
-_SCOPES = re.compile(r"(?:\w+::)+(?=[\w{<\[(&*])")
+_SCOPES = re.compile(r"(?<!\w)(?:\w++::)+(?=[\w{<\[(&*])")
 _LONGEST = 4096
 """What of a name is looked at; some are 100,000 letters long."""
 

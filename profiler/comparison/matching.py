@@ -22,6 +22,8 @@ _CLONE = re.compile(r"(\.(isra|constprop|part|cold|lto_priv|llvm)(\.\d+)*)+$")
 _CLONE_WORDS = re.compile(r"( \[clone [^\]]{1,80}\]| \(\.(isra|constprop|part|cold|lto_priv|llvm)[.\d]*\))+$")
 _HASH = re.compile(r"::h[0-9a-f]{16}$")
 _VERSION = re.compile(r"(-\d[\d.]*)?\.so([.\d]*)$")
+_LONGEST_END = 512
+"""Letters at the end of a name in which compilers' additions are looked for."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -47,7 +49,8 @@ class Matching:
 
 def plain_name(name: str) -> str:
     """Without what compilers add to copies that they make of a function, and without Rust's hash of its crate."""
-    return _HASH.sub("", _CLONE_WORDS.sub("", _CLONE.sub("", name))) or name
+    begin, end = name[:-_LONGEST_END], name[-_LONGEST_END:]
+    return begin + _HASH.sub("", _CLONE_WORDS.sub("", _CLONE.sub("", end))) or name
 
 
 def plain_module(name: str) -> str:

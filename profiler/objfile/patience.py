@@ -29,9 +29,28 @@ LEAST_S = 0.1
 MOST_SILENT = 3
 """How long a call may take; and with so many mounts that do not answer."""
 _GLANCE_S = 0.002
+_LOOK_S = 0.05
 _MOUNT = b"mnt_id:"
 _LOCAL = (b"tmpfs", b"devtmpfs", b"ramfs", b"hugetlbfs", b"btrfs", b"zfs", b"proc", b"sysfs")
 """File systems without a device that nobody has to answer for."""
+
+
+_over: Callable[[], bool] = bool
+
+
+def heed(over: Callable[[], bool]) -> None:
+    """From now on nothing is waited for where over() says that there is no time left."""
+    global _over
+    _over = over
+
+
+def answered(event: threading.Event, seconds: float) -> bool:
+    """Does it come within so many seconds, and while there is time?"""
+    until = time.monotonic() + seconds
+    while not event.wait(min(_LOOK_S, max(until - time.monotonic(), 0))):
+        if _over() or time.monotonic() >= until:
+            return event.is_set()
+    return True
 
 
 class Unanswered(OSError):
@@ -67,7 +86,7 @@ class _Call:
         return not self.left
 
     def wait(self, seconds: float) -> bool:
-        if not self.done.wait(seconds):
+        if not answered(self.done, seconds):
             with self.lock:
                 self.left = not self.done.is_set()
         return not self.left
@@ -132,7 +151,7 @@ def _answers(found: int) -> bool:
     if not pid:
         _probe(found)
     until = time.monotonic() + (ANSWER_S if len(_silent) <= MOST_SILENT else LEAST_S) / 2
-    while time.monotonic() < until:
+    while time.monotonic() < until and not _over():
         try:
             if os.waitpid(pid, os.WNOHANG)[0]:
                 return True

@@ -1,17 +1,17 @@
 """What a window under way has so far, for the journal of its sink: a recording that is killed loses little.
 
-Each half second the frames, stacks and samples that are new go there, with the names of symbol tables and with what was
-counted so far. Source lines and inlined functions follow, a part after the other, while there is time: reading them may
-take seconds, in which nothing is unwound. What is decided at the end of a window is not in it: views (all native frames
-are kept), stacks that are completed later, processor time without samples. Names that this look-up does not find are
-not reported: those that the last one does not find are.
+Each half second the frames, stacks and samples that are new go there, with what was counted so far and the names that
+are known: nothing is read before that. Names of symbol tables follow at once, then source lines and inlined functions,
+a part after the other, while there is time: reading them may take seconds, in which nothing is unwound. What is decided
+at the end of a window is not in it: views (all native frames are kept), stacks that are completed later, processor time
+without samples. Names that this look-up does not find are not reported: those that the last one does not find are.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,8 @@ from pyprof.model.stacks import FrameKey
 from pyprof.model.summary import ModuleSummary, Summary
 from pyprof.records import dataclass, replace
 from pyprof.session.assemble import amounts
-from pyprof.session.recorder import Begun
-from pyprof.session.rows import Rows
+from pyprof.session.recorder import Begun, Fresh
+from pyprof.session.rows import Rows, joined
 from pyprof.session.session import Session
 from pyprof.session.summarize import effort
 from pyprof.session.worker.messages import Naming
@@ -34,6 +34,7 @@ from pyprof.symbolize.symbolizer import Resolved, Symbolizer
 EVERY_S = 0.4
 """A little less than the time between two batches: each is kept as soon as it is there."""
 NO_LINES = 0.0
+_NO_ROWS = joined([])
 LINES_S, MOST_LINES_S = 0.05, 1.6
 """Seconds in a turn for source lines. Where they were not enough, twice as many the next time, up to the second number;
 what needs still more stays without.
@@ -66,14 +67,15 @@ class Keeping:
         self._parts: list[Sequence[FrameKey]] = []
         self._lineless: deque[int] = deque()
         self._modules: dict[ModuleInfo, int] = {}
+        self._sent = 0
         self._threads: dict[int, tuple[int, ThreadInfo]] = {}
         self._due = time.monotonic() + EVERY_S
 
     def turn(self) -> None:
         """After each batch."""
-        if time.monotonic() >= self._due:
+        if (now := time.monotonic()) >= self._due:
+            self._due = now + EVERY_S
             self._send()
-            self._due = time.monotonic() + EVERY_S
 
     def close(self) -> None:
         """Returns when the journal has ended."""
@@ -82,29 +84,33 @@ class Keeping:
 
     def _send(self) -> None:
         fresh = self._session.recorder.since(self._begun)
-        if fresh.upto == self._begun and not self._lineless:
-            return
-        self._begun = fresh.upto
-        known_modules = len(self._modules)
-        named = self._with_lines()
-        frames = self._named(fresh.frames, NO_LINES).frames
-        if fresh.frames:
-            self._lineless.append(len(self._parts))
-        self._parts.append(fresh.frames)
+        if fresh.upto != self._begun:
+            self._begun = fresh.upto
+            self._add(fresh)
+            if fresh.frames:
+                self._lineless.append(number := len(self._parts) - 1)
+                self._rename({number: self._named(fresh.frames, NO_LINES).frames})
+        if named := self._with_lines():
+            self._rename(named)
+
+    def _add(self, fresh: Fresh) -> None:
+        frames = self._placed(self._symbolizer(NO_LINES, known_only=True).resolve(fresh.frames))
         new, renamed = self._known(fresh.threads)
+        samples, summary = self._samples(fresh.rows), self._effort()
+        self._parts.append(fresh.frames)
         self._journal.add(
-            JournalPart(
-                modules=tuple(self._modules)[known_modules:],
-                threads=new,
-                renamed=renamed,
-                frames=frames,
-                parent=fresh.parent,
-                frame=fresh.frame,
-                samples=self._samples(fresh.rows),
-                named=named,
-                summary=self._effort(),
-            )
+            JournalPart(self._new_modules(), new, renamed, frames, fresh.parent, fresh.frame, samples, summary=summary)
         )
+
+    def _rename(self, named: Mapping[int, Sequence[Frame]]) -> None:
+        """named: frames by the number of their part."""
+        self._parts.append(())
+        self._journal.add(JournalPart(self._new_modules(), (), {}, (), (), (), self._samples(_NO_ROWS), named))
+
+    def _new_modules(self) -> Sequence[ModuleInfo]:
+        """Those that the journal does not have."""
+        known, self._sent = self._sent, len(self._modules)
+        return tuple(self._modules)[known:]
 
     def _samples(self, rows: Rows) -> SampleColumns:
         naming = self._naming
@@ -145,11 +151,13 @@ class Keeping:
         if found is None:
             self._within = None
             found = self._symbolizer(NO_LINES, known_only=True).resolve(keys)
+        return _Named(self._placed(found), not symbolizer.out_of_time)
+
+    def _placed(self, found: Resolved) -> tuple[Frame, ...]:
         place = [self._modules.setdefault(info, len(self._modules)) for info in found.modules]
-        frames = tuple(
+        return tuple(
             frame if frame.module < 0 else replace(frame, module=place[frame.module]) for frame in found.frames
         )
-        return _Named(frames, not symbolizer.out_of_time)
 
     def _symbolizer(self, lines_s: float, known_only: bool = False) -> Symbolizer:
         session = self._session

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.diagnostics import Diagnostics
+from pyprof.objfile import patience
 from pyprof.objfile.breakpad import symbol_server, symbol_text
 from pyprof.objfile.breakpad.symbol_server import MAX_REDIRECTS, SymbolServer
 
@@ -89,7 +90,7 @@ def test_server_that_drips_is_left(head: bytes, tmp_path: Path, monkeypatch: pyt
 
 
 def test_seconds_of_all_files_are_bounded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(symbol_server, "MAX_SECONDS", 0.3)
+    monkeypatch.setattr(symbol_server, "MAX_SECONDS", 1.0)
     monkeypatch.setattr(symbol_server, "SLOWEST", 0)
     path, said, _ = fetch(drip(reply(TEXT)), tmp_path)
     assert path is None
@@ -172,3 +173,19 @@ def test_process_that_is_killed_while_it_fetches_leaves_no_file(tmp_path: Path) 
         _, status = os.waitpid(child, 0)
     assert os.WTERMSIG(status) == 9
     assert list(folder.iterdir()) == []
+
+
+def test_server_is_left_when_a_recording_has_no_more_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unwinding waits for it, too, and is not interrupted."""
+    monkeypatch.setattr(patience, "_over", bool)
+    silent = threading.Event()
+
+    def serve(connection: socket.socket, path: str) -> None:
+        patience.heed(lambda: True)
+        silent.wait(symbol_server.TIMEOUT_S)
+
+    path, said, asked = fetch(serve, tmp_path)
+    silent.set()
+    assert path is None
+    assert len(asked) == 1
+    assert "no answer by the end of the recording" in said

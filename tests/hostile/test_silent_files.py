@@ -71,7 +71,8 @@ def test_mount_that_was_silent_is_asked_no_more_and_others_are(
     for name in ("spin", "names", "other"):
         with pytest.raises(patience.Unanswered):
             foreign_path.open_file("/", str(shared.folder / name))
-        monkeypatch.setattr(patience, "ANSWER_S", HANGS_S)  # who waits now waits too long
+        monkeypatch.setattr(patience, "_answers", lambda _: pytest.fail("it is asked again"))
+        monkeypatch.setattr(patience, "ANSWER_S", HANGS_S)
     os.close(foreign_path.open_file("/", str(shared.folder.parent / "spin")))
 
 

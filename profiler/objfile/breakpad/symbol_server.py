@@ -19,13 +19,15 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from email.message import Message
+from functools import partial
 from typing import IO, cast
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
+from pyprof.objfile import patience
 from pyprof.objfile.breakpad.symbol_text import copy_text
 
 TIMEOUT_S = 10.0
@@ -65,7 +67,8 @@ class SymbolServer:
         url = "/".join([self.url, *(urllib.parse.quote(part, safe="") for part in parts)])
         begin = time.monotonic()
         try:
-            return self._download(url, path)
+            self._fetch(url, path)
+            return path
         except urllib.error.HTTPError as error:
             error.close()
             if error.code not in (403, 404, 410):
@@ -83,13 +86,25 @@ class SymbolServer:
         with suppress(OSError):
             os.unlink(path)
 
-    def _download(self, url: str, path: str) -> str:
-        request = urllib.request.Request(url, headers={"Accept-Encoding": "gzip", "User-Agent": "pyprof"})
+    def _fetch(self, url: str, path: str) -> None:
+        """In a thread: what a recording that is told to end waits for can be left there, the look-up of the server's
+        name, too.
+        """
         left = MAX_SECONDS - self._seconds
-        with (
-            RequestDeadline(min(TIMEOUT_S, left)) as deadline,
-            opener(deadline).open(request, timeout=TIMEOUT_S) as answer,
-        ):
+        with RequestDeadline(min(TIMEOUT_S, left)) as deadline:
+            call = _Call(partial(self._download, url, path, deadline, left))
+            call.start()
+            if not patience.answered(call.ended, left + TIMEOUT_S):
+                raise TimeoutError("no answer by the end of the recording")
+        if call.error is not None:
+            try:
+                raise call.error
+            finally:
+                call.error = None  # it holds the frame that holds the call
+
+    def _download(self, url: str, path: str, deadline: RequestDeadline, left: float) -> None:
+        request = urllib.request.Request(url, headers={"Accept-Encoding": "gzip", "User-Agent": "pyprof"})
+        with opener(deadline).open(request, timeout=TIMEOUT_S) as answer:
             deadline.move(left)
             folder = os.path.dirname(path)
             os.makedirs(folder, exist_ok=True)
@@ -102,12 +117,28 @@ class SymbolServer:
                 expected = answer.headers.get("Content-Length", "")
                 if expected.isdigit() and body.size < int(expected):
                     raise ValueError(f"{body.size} bytes where {expected} were promised")
-        return path
 
     def _fail(self, text: str) -> None:
         self._answers = False
         self._diagnostics.count("symbol server does not answer")
         self._diagnostics.problem(self.url, f"not asked again: {text}")
+
+
+class _Call(threading.Thread):
+    """error: what the job raised. Of one that is left nobody hears."""
+
+    def __init__(self, job: Callable[[], None]) -> None:
+        super().__init__(name="pyprof symbols", daemon=True)
+        self.error: Exception | None = None
+        self.ended = threading.Event()
+        self._job = job
+
+    def run(self) -> None:
+        try:
+            self._job()
+        except Exception as error:
+            self.error = error
+        self.ended.set()
 
 
 class Paced:
@@ -145,7 +176,9 @@ class RequestDeadline:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """What is still under way ends, too."""
         self._timer.cancel()
+        self._end()
         with self._lock:
             for known in self._sockets:
                 known.close()

@@ -275,6 +275,7 @@ def main(confined: bool, *ends: int) -> None:
 
 def _serve(channel: Channel, questions: Channel, notices: Channel, *, confined: bool, kept: Sequence[int] = ()) -> None:
     """What is needed later is loaded and the keeper is started before rights are given up."""
+    from pyprof.objfile import patience
     from pyprof.session.worker import sandbox
     from pyprof.session.worker.file_symbols import answer_questions
     from pyprof.session.worker.service import Service
@@ -285,6 +286,7 @@ def _serve(channel: Channel, questions: Channel, notices: Channel, *, confined: 
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     hurry = Hurry()
     hurry.obey()
+    patience.heed(lambda: hurry.late)
     if confined:
         sandbox.load()
     box = sandbox.Sandbox(notices, kept)

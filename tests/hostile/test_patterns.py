@@ -1,0 +1,28 @@
+"""Names that make a pattern try every split of them: looked at in one pass, or not at all."""
+
+from __future__ import annotations
+
+from pyprof.comparison.matching import plain_name
+from pyprof.exporters.names import Level
+from pyprof.exporters.start_up import start_nodes
+from pyprof.model.profile import FrameKind
+from tests.exporters.profiles import golden
+
+
+def test_additions_of_compilers_are_looked_for_at_the_end_of_a_name_only() -> None:
+    for addition in (".isra", ".isra.1", " (.cold)", " [clone .part]"):
+        name = "f" + addition * 200_000
+        assert plain_name(name + "x") == name + "x"
+    assert plain_name("f" * 100_000 + ".isra.0.cold") == "f" * 100_000
+
+
+def test_names_that_are_too_long_are_no_start_of_a_program() -> None:
+    callback = "<F as core::ops::function::FnOnce<()>>::call_once"
+    endless = "<" + " as core::ops::function::Fn<" * 100_000
+
+    def known(name: str) -> bool:
+        levels = [None, Level("_start", FrameKind.NATIVE, 0), Level(name, FrameKind.NATIVE, 0)]
+        return 2 in start_nodes(golden(), [0, 0, 1], levels)
+
+    assert known(callback)
+    assert not known(endless)
