@@ -54,7 +54,7 @@ def test_handler_on_its_own_stack_stands_on_the_one_that_it_interrupted(tmp_path
 DEEP = """import sys, threading, time
 def deep(n):
     if n: return deep(n - 1)
-    until = time.process_time() + 0.5
+    until = time.process_time() + float(sys.argv[1])
     while time.process_time() < until: pass
 sys.setrecursionlimit(10**5)
 threading.stack_size(512 << 20)
@@ -69,10 +69,14 @@ def test_recursion_that_is_too_deep_has_its_innermost_functions_and_names_what_r
     python: Python, tmp_path: Path
 ) -> None:
     output = tmp_path / "deep.collapsed"
-    done = warm.run("record", "-r", "399", "-o", str(output), *BY_BPF, "--", *python.command, "-c", DEEP)
-    assert output.exists(), done.stderr
-    deep = [(frames, n) for frames, n in stacks(output) if frames.count("deep (<string>)") > 100]
-    cut = [(frames, n) for frames, n in deep if frames[0].startswith("[")]
+    for seconds in ("0.5", "2", "8"):  # a busy machine knows the interpreter late
+        command = ("-r", "399", "-o", str(output), *BY_BPF, "--", *python.command, "-c", DEEP, seconds)
+        done = warm.run("record", *command)
+        assert output.exists(), done.stderr
+        deep = [(frames, n) for frames, n in stacks(output) if frames.count("deep (<string>)") > 100]
+        cut = [(frames, n) for frames, n in deep if frames[0].startswith("[")]
+        if count(cut) > 10:
+            break
     assert count(cut) > 10
     for frames, _ in cut:
         assert frames[0] == "[truncated: more than 1,024 functions, --collector ptrace copies them]"

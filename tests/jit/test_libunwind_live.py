@@ -11,7 +11,7 @@ from tests.live.support.recording import record, running
 
 def test_registration_and_cancellation_in_a_loop_are_seen_while_recorded(tmp_path: Path) -> None:
     """Two functions take turns at one address: with the other one's rules hardly a stack would reach main."""
-    with running(dyn(tmp_path, "offset"), "loop", "40") as program:
+    with running(dyn(tmp_path, "offset"), "loop", "200") as program:  # ms, more than a busy machine is late
         recording = record(program.pid, tmp_path, until=lambda recording: recording.samples > 100)
     turns = {
         name: sum(n for stack, n in recording.stacks.items() if stack[-3:-1] == (name, "call_next"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -60,16 +61,18 @@ def of(recording: Recording, name: str) -> int:
 def test_deep_thread_is_whole_by_stops_and_the_one_beside_it_is_never_stopped(
     collector: str, allowed: None, tmp_path: Path
 ) -> None:
+    def enough(recording: Recording) -> bool:
+        """Were there more stops than what a busy machine samples before the first of them?"""
+        stops = int(recording.summary["stops"]["count"])
+        return min(stops, of(recording, "flat")) > max(20, of(recording, "bottom") / 2)
+
     with running(ladder("ladder_beside"), "spin", LIFE, LIFE, "8000") as program:
-        recording = by_perf(
-            program.pid, tmp_path, "--collector", collector, until=lambda r: min(of(r, "bottom"), of(r, "flat")) > 20
-        )
+        recording = by_perf(program.pid, tmp_path, "--collector", collector, until=enough)
     summary = recording.summary
     assert recording.whole == 1.0
     assert all(stack[4:][: len(DEEP)] == DEEP for stack in recording.stacks if "bottom" in stack)
-    deep, beside = of(recording, "bottom"), of(recording, "flat")
-    assert min(deep, beside) > 20
-    assert deep - 20 < summary["stops"]["count"] <= deep
+    assert enough(recording)
+    assert summary["stops"]["count"] <= of(recording, "bottom")
     assert summary["trust"]["completed"] > 1000  # of the samples from before the first stop
     assert any("1 thread with " + TOO_LONG in note for note in summary["notes"])
 
@@ -120,10 +123,12 @@ def test_handler_on_its_own_stack_is_whole(allowed: None) -> None:
 def test_thread_whose_stacks_have_become_short_is_given_back(allowed: None) -> None:
     def given_back(profile: Profile) -> bool:
         """Was it stopped, and has it samples that are no stops, other than the first ones, which were cut?"""
-        whole = sum("main" in stack for stack in names(profile))
-        return TOO_LONG in " ".join(profile.summary.notes) and whole - profile.summary.stops.count > 100
+        if TOO_LONG not in " ".join(profile.summary.notes) or profile.summary.stops.count == 0:
+            return False
+        program.send_signal(signal.SIGUSR1)
+        return sum("main" in stack for stack in names(profile)) - profile.summary.stops.count > 100
 
-    with running(ladder("ladder_beside"), "spin", LIFE, "2", "8000") as program:
+    with running(ladder("ladder_beside"), "spin", LIFE, LIFE, "8000") as program:
         profile = watched(program.pid, given_back, collector="perf", rate=499)
     assert given_back(profile)
 

@@ -18,6 +18,7 @@ from pyprof.options import CollectOptions, UnwindOptions
 from pyprof.session.recorder import Window
 from pyprof.session.session import Session
 from tests.cli.support import pyprof
+from tests.collectors.targets import wait_asleep
 from tests.live.support.ladders import ladder
 from tests.live.support.recording import LIFE, record, running
 from tests.support import missing
@@ -82,6 +83,7 @@ def test_rate_falls_with_the_samples_that_found_no_room(spinner: int) -> None:
 
 def test_nothing_that_runs_means_no_rate() -> None:
     with subprocess.Popen(["sleep", "60"]) as sleeper:
+        wait_asleep(sleeper.pid)
         summaries = recorded(sleeper.pid, 99, 0.6)
         sleeper.kill()
     assert [summary.samples for summary in summaries] == [0]

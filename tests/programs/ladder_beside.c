@@ -1,13 +1,20 @@
-/* Two threads that spin: one at the bottom of a recursion DEPTH frames deep, for DEEP_SECONDS, then flat; the other
-   always flat.
+/* Two threads that spin: one at the bottom of a recursion DEPTH frames deep, for DEEP_SECONDS or until SIGUSR1, then
+   flat; the other always flat.
 
    ladder_beside spin SECONDS DEEP_SECONDS [DEPTH] */
 
 #include "ladder.h"
 
 #include <pthread.h>
+#include <signal.h>
 
-static double deep_until;
+static volatile double deep_until;
+
+static void be_flat(int signal)
+{
+	(void)signal;
+	deep_until = 0;
+}
 
 static double now(void)
 {
@@ -50,6 +57,7 @@ int main(int argc, char **argv)
 		return 2;
 	end_after(argv[2]);
 	deep_until = now() + atof(argv[3]);
+	signal(SIGUSR1, be_flat);
 	pthread_t thread;
 	if (pthread_create(&thread, 0, beside, 0))
 		return 3;
