@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 DEFAULT_RATE_HZ = 99.0
 DEFAULT_STACK_SIZE = 1 << 20
 DEFAULT_MIN_BLOCK_S = 0.001
+DEFAULT_FLUSH_S = 0.5
 LEAST_STACK_SIZE, MOST_STACK_SIZE = 1 << 12, 1 << 30
 MOST_RATE_HZ = 1e6
 DEFAULT_MAX_DEPTH = 1 << 20
@@ -70,7 +71,7 @@ class CollectOptions:
     thread: re.Pattern[str] | None = None
     stack_size: int = DEFAULT_STACK_SIZE
     max_overhead: float | None = None
-    flush_s: float = 0.5
+    flush_s: float = DEFAULT_FLUSH_S
     min_block_s: float = DEFAULT_MIN_BLOCK_S
     wakers: bool = False
     locks: bool = False

@@ -71,7 +71,7 @@ class BpfCollector(PerfCollector):
         return Lost(self.source.lost, self.slots() == (0, 0))
 
     def _longest_wait_ns(self) -> int:
-        return _LONGEST_NS
+        return max(_LONGEST_NS, round(1e9 * self._options.flush_s))
 
     def _full(self) -> bool:
         return self.source.full or self._reader.rings.much_used

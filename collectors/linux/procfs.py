@@ -314,6 +314,12 @@ def all_pids() -> list[int]:
     return sorted(int(entry) for entry in os.listdir("/proc") if entry.isdigit())
 
 
+def pids_by_entry() -> dict[int, int]:
+    """The same, each with the number of its folder's inode: a later process of that pid has another one."""
+    with os.scandir("/proc") as entries:
+        return {int(entry.name): entry.inode() for entry in entries if entry.name.isdigit()}
+
+
 def started(tid: int) -> int | None:
     """When a thread or process began, in clock ticks since the machine did; None if it has ended.
 

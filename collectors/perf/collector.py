@@ -39,6 +39,8 @@ USER_ONLY = "Time in the kernel has no samples: sudo sysctl kernel.perf_event_pa
 NEVER_STOPPED = ": the target was never stopped"
 
 _WATCH_NS = 10_000_000
+_WATCHES = 50
+"""While samples may wait: others' programs begin all the time, and each of their records would wake us."""
 
 
 class PerfCollector:
@@ -76,6 +78,7 @@ class PerfCollector:
         self.members = Members(pid, selection, options, TrackedProcesses(ids, options.subprocesses))
         self.watch: Callable[[], int | None] | None = None
         self._watch_ns = self._watched_ns = 0
+        self._watch_each_ns = max(_WATCH_NS, round(1e9 * options.flush_s / _WATCHES))
         self.slots: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._options = options
         self._trial = True
@@ -203,10 +206,10 @@ class PerfCollector:
         wake us that is as soon as one has come, but not more often than we would look for them.
         """
         now = time.monotonic_ns()
-        soon_ns = self._watched_ns + _WATCH_NS
+        soon_ns = self._watched_ns + self._watch_each_ns
         if now >= (soon_ns if self._waiter.notified else self._watch_ns):
             self._waiter.listen()
-            self._watched_ns, soon_ns = now, now + _WATCH_NS
+            self._watched_ns, soon_ns = now, now + self._watch_each_ns
             again_ns = watch()
             if again_ns is None:
                 return None

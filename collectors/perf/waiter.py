@@ -53,6 +53,8 @@ class Waiter:
         ended = []
         for fd, _ in self._poll.poll(max(ns, 0) / 1e9):
             self.notified |= fd in self._news
+            if fd == self._wake:
+                os.eventfd_read(fd)  # or each later wait would return at once
             if fd in self._watched:
                 ended.append(fd)
         for fd in ended:

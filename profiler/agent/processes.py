@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 
 from pyprof.agent.rules import NOT_RECORDED, RuleVerdict, TargetRule, judge, user_name
+from pyprof.agent.settings import SamplingChoice
 from pyprof.collectors.linux import procfs
 from pyprof.errors import FormatError
 from pyprof.records import dataclass
@@ -27,6 +28,7 @@ _MOST_ENVIRONMENT = 1 << 16
 _UNIT = re.compile(r"([^/]+\.(?:service|scope|socket|mount|swap|slice))(?:/|$)")
 _CONTAINER = re.compile(r"(?:^|[/:_.-])([0-9a-f]{64})(?:[/.]|$)")
 _TICKS = os.sysconf("SC_CLK_TCK")
+_TICK_NS = 1_000_000_000 // _TICKS
 
 
 class Facts:
@@ -96,8 +98,11 @@ def _user(pid: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """start: clock ticks since boot. at: monotonic s of the look. young: it had just begun then."""
+    """entry: of /proc, see procfs.pids_by_entry(). start: clock ticks since boot. at: monotonic s of the look. young:
+    it had just begun then.
+    """
 
+    entry: int
     start: int
     comm: str
     at: float
@@ -116,7 +121,8 @@ class ProcessTable:
         self._rules = rules
         self._own = own
         self._ours = {own}
-        self._gone: dict[int, tuple[float, RuleVerdict]] = {}
+        self._gone: dict[int, list[tuple[float, Seen]]] = {}
+        self._forget_at = 0.0
         self._next = 0.0
 
     def look(self) -> dict[int, Seen]:
@@ -127,20 +133,33 @@ class ProcessTable:
         self._next = now + LOOK_S
         try:
             uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
-            found = {pid: seen for pid in procfs.all_pids() if (seen := self._seen(pid, now, uptime)) is not None}
+            entries = procfs.pids_by_entry().items()
+            found = {pid: seen for pid, entry in entries if (seen := self._seen(pid, entry, now, uptime)) is not None}
         except OSError:
             self.failed += 1
             return self.by_pid
-        gone = {pid: (now, self.by_pid[pid].verdict) for pid in self.by_pid.keys() - found.keys()}
-        self._gone = {pid: known for pid, known in (self._gone | gone).items() if now < known[0] + GONE_S}
+        for pid, seen in self.by_pid.items():
+            if seen.verdict.service and (pid not in found or found[pid].start != seen.start):
+                self._gone.setdefault(pid, []).append((now, seen))
+        if now >= self._forget_at:
+            self._forget(now)
         self._ours &= found.keys() | {self._own}
         self.by_pid = found
         return found
 
-    def _seen(self, pid: int, now: float, uptime: float) -> Seen | None:
+    def _forget(self, now: float) -> None:
+        self._forget_at = now + _AGAIN_S
+        kept = {pid: [each for each in gone if now < each[0] + GONE_S] for pid, gone in self._gone.items()}
+        self._gone = {pid: gone for pid, gone in kept.items() if gone}
+
+    def chosen(self, sampling: SamplingChoice) -> frozenset[tuple[int, int]]:
+        """Pid and start of those that a collector is to sample, by the last look."""
+        return frozenset((pid, seen.start) for pid, seen in self.by_pid.items() if sampling in seen.verdict.samplings)
+
+    def _seen(self, pid: int, entry: int, now: float, uptime: float) -> Seen | None:
         """None: it is gone. Raises OSError where that is not known."""
         known = self.by_pid.get(pid)
-        if known is not None and not known.young and now - known.at < _AGAIN_S:
+        if known is not None and not known.young and known.entry == entry and now - known.at < _AGAIN_S:
             return known
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
@@ -152,15 +171,20 @@ class ProcessTable:
         if stat.ppid in self._ours:
             self._ours.add(pid)
         if stat.is_kernel_thread or pid in self._ours:
-            return Seen(stat.start, stat.comm, now, False, NOT_RECORDED)
+            return Seen(entry, stat.start, stat.comm, now, False, NOT_RECORDED)
         young = uptime - stat.start / _TICKS < _YOUNG_S
         if known is not None and (known.start, known.comm) == (stat.start, stat.comm) and not known.young:
-            return Seen(stat.start, stat.comm, now, young, known.verdict)
-        return Seen(stat.start, stat.comm, now, young, judge(self._rules, Facts(pid, stat.comm, stat.ppid)))
+            return Seen(entry, stat.start, stat.comm, now, young, known.verdict)
+        return Seen(entry, stat.start, stat.comm, now, young, judge(self._rules, Facts(pid, stat.comm, stat.ppid)))
 
-    def verdict(self, pid: int) -> RuleVerdict:
-        """Also of a process that ended not long ago."""
-        seen = self.by_pid.get(pid)
-        if seen is not None and seen.verdict.service:
-            return seen.verdict
-        return self._gone[pid][1] if pid in self._gone else NOT_RECORDED
+    def verdict(self, pid: int, started_ns: int) -> RuleVerdict:
+        """Also of a process that ended not long ago. started_ns: by the monotonic clock; of processes that had this
+        number, that one counts which began nearest to it.
+        """
+        known = [seen for _, seen in self._gone.get(pid, ())]
+        if pid in self.by_pid and self.by_pid[pid].verdict.service:
+            known.append(self.by_pid[pid])
+        if not known:
+            return NOT_RECORDED
+        began_ns = started_ns + time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+        return min(known, key=lambda seen: abs(seen.start * _TICK_NS - began_ns)).verdict

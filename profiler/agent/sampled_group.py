@@ -20,6 +20,8 @@ _AGAIN_S = 30.0
 """After a collector that failed."""
 _NAMES_S = 2.0
 """When all ends: for names that are not known by then."""
+_FLUSH_S = 2.0
+"""So long samples wait for others: each batch costs about as much as a hundred samples."""
 
 
 class SampledGroup:
@@ -49,6 +51,7 @@ class SampledGroup:
         self._took, self._failed = took, failed
         self._recording: Recording | None = None
         self._thread: threading.Thread | None = None
+        self._known: frozenset[tuple[int, int]] = frozenset()
         self._not_before = 0.0
 
     @property
@@ -56,9 +59,20 @@ class SampledGroup:
         return self._thread is not None and self._thread.is_alive()
 
     def tend(self) -> None:
-        """Begin to record where there is something to record and nobody does."""
-        if self.running or time.monotonic() < self._not_before:
-            return
+        """Begin to record where there is something to record and nobody does. What is new is recorded from now on."""
+        if self.running:
+            self._find_new()
+        elif time.monotonic() >= self._not_before:
+            self._begin()
+
+    def _find_new(self) -> None:
+        """The collector looks for itself with each batch, which is too late for a process that is new."""
+        found = self._table.chosen(self.sampling)
+        if not found <= self._known and self._recording is not None:
+            self._recording.look_around()
+        self._known = found
+
+    def _begin(self) -> None:
         self._release()
         self._not_before = time.monotonic() + _AGAIN_S
         try:
@@ -66,7 +80,7 @@ class SampledGroup:
             if selection is None:
                 self._not_before = 0.0
                 return
-            self._recording = opening.of_selection(selection, self._options, "agent")
+            self._recording = opening.of_selection(selection, self._options, "agent", _FLUSH_S)
         except PyprofError as error:
             self._failed(self.sampling, error)
             return

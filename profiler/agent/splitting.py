@@ -22,14 +22,16 @@ OTHER = "other"
 _EVIDENCE = ExportOptions(evidence=True)
 
 
-def segments(profile: Profile, verdict: Callable[[int], RuleVerdict], services: Iterable[str]) -> list[SpoolSegment]:
-    """verdict: by pid. services: those that had processes; one that did nothing has an empty segment, which tells it
-    from one that was not recorded.
+def segments(
+    profile: Profile, verdict: Callable[[int, int], RuleVerdict], services: Iterable[str]
+) -> list[SpoolSegment]:
+    """verdict: by pid and start. services: those that had processes; one that did nothing has an empty segment, which
+    tells it from one that was not recorded.
     """
     found: dict[str, list[int]] = {}
     threads = []
     for index, thread in enumerate(profile.threads):
-        verdict_of = verdict(thread.pid)
+        verdict_of = verdict(*thread.process_key)
         service = verdict_of.service or OTHER
         found.setdefault(service if service in found or len(found) < MOST_SERVICES else OTHER, []).append(index)
         threads.append(replace(thread, labels=verdict_of.labels or (("service", OTHER),)))

@@ -18,6 +18,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
 from pyprof.model.labels import labels_of
 from pyprof.options import (
+    DEFAULT_FLUSH_S,
     DEFAULT_SOURCES,
     KNOWN_SOURCES,
     LEAST_STACK_SIZE,
@@ -30,6 +31,7 @@ from pyprof.options import (
     StackOptions,
     TargetOptions,
 )
+from pyprof.records import replace
 from pyprof.session.recording import Recorded, Recording
 from pyprof.session.rehearsal import runs_python
 from pyprof.session.runtimes import Runtimes
@@ -48,10 +50,13 @@ def of_processes(targets: TargetOptions, options: RecordOptions, start: Start = 
     return _of_selection(selection, options, subject, start)
 
 
-def of_selection(selection: Selection, options: RecordOptions, name: str) -> Recording:
-    """Processes that somebody else chose. name: what they are called together. Raises what of_processes() raises."""
+def of_selection(selection: Selection, options: RecordOptions, name: str, flush_s: float) -> Recording:
+    """Processes that somebody else chose. name: what they are called together. flush_s: see CollectOptions. Raises what
+    of_processes() raises.
+    """
     check(options)
-    return _of_selection(selection, options, Recorded(selection.pids[0], name, True), spawned)
+    subject = Recorded(selection.pids[0], name, True)
+    return _of_selection(selection, options, subject, spawned, flush_s=flush_s)
 
 
 def of_command(command: Launched, options: RecordOptions, start: Start = spawned) -> Recording:
@@ -97,7 +102,12 @@ def of_stub(remote: RemoteOptions, options: RecordOptions, start: Start = spawne
 
 
 def _of_selection(
-    selection: Selection, options: RecordOptions, subject: Recorded, start: Start, command: Launched | None = None
+    selection: Selection,
+    options: RecordOptions,
+    subject: Recorded,
+    start: Start,
+    command: Launched | None = None,
+    flush_s: float = DEFAULT_FLUSH_S,
 ) -> Recording:
     worker = start(options.confined)
     selection.ours.add(worker.pid)
@@ -109,7 +119,7 @@ def _of_selection(
             options.follow_tasks,
             options.stack_size,
         )
-        collect = options.collecting(subprocesses=command is not None)
+        collect = replace(options.collecting(subprocesses=command is not None), flush_s=flush_s)
         program = (shutil.which(command.command[0]) or command.command[0]) if command is not None else ""
         worker.wait_until_ready()  # samples of before wait to be walked, and what walks teach comes late by that
         selection.ours.update(descendants([worker.pid]))  # its keeper

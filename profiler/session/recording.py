@@ -53,7 +53,7 @@ class Recording:
     the recording early, None where nothing did; what was recorded until then is good. asked_to_end: was it the duration
     or a call that ended it? deliveries: what goes to a sink.
 
-    It has 25 methods: what a caller, a signal and the loop itself do with one recording.
+    It has 26 methods: what a caller, a signal and the loop itself do with one recording.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Recording:
         self.asked_to_end = False
         self.deliveries = Deliveries(sampling, handover)
         self._kept: Sampling | None = sampling
+        self._handover = handover
         self._between = BetweenBatches(handover)
         self._stopping = threading.Lock()
         self._ending = threading.Event()
@@ -249,6 +250,10 @@ class Recording:
 
         if self._between.ask(do) is None:
             job()
+
+    def look_around(self) -> None:
+        """There may be other processes to record than before: the collector looks now. From any thread."""
+        self._handover.want(time.monotonic_ns())
 
     def detach(self) -> None:
         """Like close(), but the command runs on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,10 @@ from pyprof.agent.own_cpu import OwnCpu
 from pyprof.agent.processes import Facts, ProcessTable
 from pyprof.agent.selecting import RuleSelection
 from pyprof.collectors.linux import procfs
+from pyprof.records import replace
+from tests.support import missing
 
+LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 READY = "print('ready', flush=True); input()"
 
 
@@ -34,6 +38,26 @@ def started(*words: str, **environment: str) -> subprocess.Popen[bytes]:
     assert child.stdout is not None
     assert child.stdout.readline() == b"ready\n"
     return child
+
+
+def started_as(pid: int, *words: str) -> subprocess.Popen[bytes]:
+    """With this number, which is free."""
+    if not os.access(LAST_PID, os.W_OK):
+        missing(f"needs root, and a kernel with CONFIG_CHECKPOINT_RESTORE: {LAST_PID}")
+    while True:
+        LAST_PID.write_text(str(pid - 1))
+        child = started(*words)
+        if child.pid == pid:
+            return child
+        child.communicate(b"\n")
+
+
+def began_ns(pid: int) -> int:
+    """Monotonic."""
+    ticks = procfs.started(pid)
+    assert ticks is not None
+    since_boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+    return ticks * 10**9 // os.sysconf("SC_CLK_TCK") - since_boot_ns
 
 
 def again(found: ProcessTable) -> dict[int, processes.Seen]:
@@ -81,7 +105,24 @@ def test_new_process_is_found_by_the_next_look_and_one_that_ended_is_still_named
         assert list(selection.find({child.pid})) == []
         child.communicate(b"\n")
     assert child.pid not in again(found)
-    assert found.verdict(child.pid).service == "found"
+    assert found.verdict(child.pid, 0).service == "found"
+
+
+def test_process_that_got_the_number_of_another_is_judged_anew_and_each_keeps_its_own_name() -> None:
+    """The kernel gives a number again after 30,000 others; here it is told to give this one."""
+    found = table(
+        'cmdline = "agent-test-first"\nservice = "first"\n[[rule]]\ncmdline = "agent-test-next"\nservice = "next"'
+    )
+    with started("agent-test-first") as first:
+        again(found)
+        first_ns = began_ns(first.pid)
+        found.by_pid[first.pid] = replace(found.by_pid[first.pid], young=False)
+        first.communicate(b"\n")
+    with started_as(first.pid, "agent-test-next") as second:
+        again(found)
+        assert found.verdict(second.pid, began_ns(second.pid)).service == "next"
+        assert found.verdict(second.pid, first_ns).service == "first"
+        second.communicate(b"\n")
 
 
 def test_look_that_fails_keeps_what_was_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,10 +130,10 @@ def test_look_that_fails_keeps_what_was_known(monkeypatch: pytest.MonkeyPatch) -
     known = again(found)
     assert len(known) > 1
 
-    def fail() -> list[int]:
+    def fail() -> dict[int, int]:
         raise OSError(24, "too many open files")
 
-    monkeypatch.setattr(procfs, "all_pids", fail)
+    monkeypatch.setattr(procfs, "pids_by_entry", fail)
     assert again(found) is known
     assert found.failed == 1
 

@@ -107,7 +107,7 @@ def test_window_is_split_by_service_and_services_that_slept_have_a_segment(tmp_p
     pids = sorted({thread.pid for thread in profile.threads})
     assert len(pids) > 1
     verdicts = {pids[0]: RuleVerdict("first", (("service", "first"), ("v", "1")))}
-    found = split(profile, lambda pid: verdicts.get(pid, NOT_RECORDED), ["first", "asleep"])
+    found = split(profile, lambda pid, _: verdicts.get(pid, NOT_RECORDED), ["first", "asleep"])
     assert [each.name.service for each in found] == ["asleep", "first", "other"]
     opened(tmp_path).put(found)
     assert services(str(tmp_path)) == ["asleep", "first", "other"]

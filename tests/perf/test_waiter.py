@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import threading
 
 import pytest
@@ -25,3 +26,19 @@ def test_waking_beside_closing_writes_to_nothing_that_is_closed(monkeypatch: pyt
     waiter.wake()
     closing.join()
     waiter.wake()
+
+
+def test_who_was_woken_sleeps_the_next_time() -> None:
+    """Windows wake a collector: one that then never slept again would take a whole processor."""
+    waiter = Waiter()
+    for _ in range(2):
+        waiter.wake()
+        waiter.wake()
+        assert is_ready(waiter)
+        assert waiter.wait(1e9, ()) == []
+        assert not is_ready(waiter)
+    waiter.close()
+
+
+def is_ready(waiter: Waiter) -> bool:
+    return bool(select.select([waiter._poll.fileno()], [], [], 0)[0])
