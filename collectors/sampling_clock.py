@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pyprof.model.reasons import said
+
 JITTER = 0.3
 FIRST_PAUSE_NS = 200_000
 """Estimated cost of the first round of stops, so that a limit holds from the first second on."""
@@ -44,10 +46,8 @@ class SamplingClock:
         """What the limit did to the rate, as a sentence for the summary; nothing if it did nothing."""
         if not self.left_out or self._limit is None:
             return ()
-        return (
-            f"rate lowered from {self._rate_hz:g} to {self.rate_hz:.3g} samples a second, "
-            f"so that the target is stopped at most {100 * self._limit:g} % of the time",
-        )
+        wanted, reached, limit = f"{self._rate_hz:g}", f"{self.rate_hz:.3g}", f"{100 * self._limit:g}"
+        return (said("rate_lowered", wanted=wanted, reached=reached, limit=limit),)
 
     def next_due(self, now_ns: int) -> int:
         """Go to the next slot; monotonic time at which to sample. Slots wholly in the past are skipped.

@@ -48,5 +48,5 @@ class Diagnostics:
         """Nothing is mapped from these paths any more: their problems have been reported."""
         self.problems = {path: found for path, found in self.problems.items() if path not in paths}
 
-    def problem(self, path: str, text: str, remedy: str = "") -> None:
-        self.problems.setdefault(path, set()).add(Problem(text, remedy))
+    def problem(self, path: str, found: Problem) -> None:
+        self.problems.setdefault(path, set()).add(found)

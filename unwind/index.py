@@ -19,6 +19,7 @@ from pyprof.errors import FormatError
 from pyprof.frame_sources import FALLBACK
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
+from pyprof.model.reasons import problem_of
 from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image, ImageStore
@@ -156,7 +157,7 @@ class FileTables:
             self._diagnostics.count(f"{source.name}: broken entry, skipped")
             self._broken += 1
             if self._broken <= MAX_PROBLEMS:
-                self._diagnostics.problem(self._path, error.message)
+                self._diagnostics.problem(self._path, problem_of(error))
             return None
         if function is None or not function.start <= svma < function.end or not function.starts:
             return None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
+from pyprof.model.reasons import problem_of
 from pyprof.objfile.base import ObjectFile
 from pyprof.records import dataclass
 from pyprof.unwind.base import Source
@@ -83,7 +84,7 @@ def open_sources(
             source = reader(file, arch, diagnostics)
         except FormatError as error:
             diagnostics.count(f"{name}: broken, not used")
-            diagnostics.problem(file.name, error.message)
+            diagnostics.problem(file.name, problem_of(error))
             continue
         if source is not None:
             found.append(source)

@@ -13,6 +13,7 @@ from pyprof.frame_sources import FALLBACK, SCAN
 from pyprof.model.arch import Arch
 from pyprof.model.columns import distinct
 from pyprof.model.modules import AddressSpace
+from pyprof.model.reasons import problem
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import Walk, lookup_pc
 from pyprof.objfile.base import ObjectFile
@@ -132,7 +133,7 @@ class Unwinder:
             self._diagnostics.count("unwind rules that compute too much", budget.refused)
             module = space.module_at(budget.at)
             if module:
-                self._diagnostics.problem(module.path, "its unwind rules compute too much, stacks through it are cut")
+                self._diagnostics.problem(module.path, problem("rules_compute_too_much"))
             budget.refused = budget.at = 0
 
     def _pass_time(self, batch: SampleBatch) -> None:

@@ -24,6 +24,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import ConnectionLost, RemoteError
 from pyprof.model.arch import Arch
 from pyprof.model.profile import ThreadInfo
+from pyprof.model.reasons import said
 from pyprof.model.sample import Piece, SampleBatch, SampleKind
 from pyprof.options import CollectOptions, RemoteOptions
 
@@ -55,7 +56,7 @@ class GdbRemoteCollector:
         first = _FIRST_OF_PROCESS if target.modules.is_process else _FIRST
         self._threads = RemoteThreads(target.stub, target.pid, options.stack_size, first)
         self._batch = BatchBuilder([target.arch], BytesMemory(_MOST_BYTES), _SOURCE, target.registers.unknown)
-        self._notes = [target.control.note] if target.control.note else []
+        self._notes = {"control": target.control.note} if target.control.note else {}
 
     @property
     def pid(self) -> int:
@@ -98,7 +99,7 @@ class GdbRemoteCollector:
             if not self._ticks:
                 raise
             self._stopping = True
-            self._notes.append(f"the recording ended early: {error.message}" + (f" {error.hint}" if error.hint else ""))
+            self._notes["lost"] = said("stub_lost_early", why=f"{error.message} {error.hint}".strip())
             self._diagnostics.count("connection to the stub ended early")
         if len(self._batch):
             yield from self._batch.take()
@@ -142,7 +143,7 @@ class GdbRemoteCollector:
             if not self._options.idle:
                 threads = [t for t in threads if t.state == "R" or not t.state]
         elif self._timed and not self._options.idle and not self._ticks:
-            self._note("the stub does not say which threads run: sleeping ones are sampled too")
+            self._notes["states"] = "the stub does not say which threads run: sleeping ones are sampled too"
         return [thread.id for thread in threads]
 
     def _standing(self, threads: list[RemoteThread]) -> list[RemoteThread]:
@@ -153,15 +154,8 @@ class GdbRemoteCollector:
         if standing is None:
             return threads
         if len(threads) > 1:
-            self._note(
-                "qemu-user stops one thread only", f": the others ({len(threads) - 1}), which run on, were left out"
-            )
+            self._notes.setdefault("one thread", said("stub_one_thread", others=len(threads) - 1))
         return [thread for thread in threads if thread.id.tid == standing.tid]
-
-    def _note(self, what: str, more: str = "") -> None:
-        """Say it once."""
-        if not any(note.startswith(what) for note in self._notes):
-            self._notes.append(what + more)
 
     def _sample(self, thread_id: ThreadId) -> None:
         target = self._target
@@ -236,7 +230,7 @@ class GdbRemoteCollector:
             ticking_ns=self._ticking_ns,
             pauses=control.pauses.snapshot(),
             skipped=self._clock.skipped if control.paced else 0,
-            notes=(*self._notes, *self._clock.notes),
+            notes=(*self._notes.values(), *self._clock.notes),
         )
 
     def stop(self) -> None:

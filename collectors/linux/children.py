@@ -18,6 +18,7 @@ from typing import Protocol
 
 from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.reasons import said
 
 _NETLINK_CONNECTOR = 11
 _CN_IDX_PROC = _CN_VAL_PROC = 1
@@ -33,10 +34,7 @@ _ACK_S = 0.1
 _MOST_MESSAGES = 20_000
 _BUDGET = 50  # a look that took t is followed by none for 50 t
 
-POLLING_NOTE = (
-    "Children were found by looking for them at each sampling time: those that lived shorter are not in the profile "
-    "(as root the kernel reports each one)."
-)
+POLLING_NOTE = said("children_polled")
 
 
 class ChildFinder(Protocol):

@@ -32,10 +32,11 @@ from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
 from pyprof.model.profile import ThreadInfo
+from pyprof.model.reasons import said
 from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
 
-USER_ONLY = "Time in the kernel has no samples: sudo sysctl kernel.perf_event_paranoid=1 gives it some"
+USER_ONLY = said("kernel_not_sampled")
 NEVER_STOPPED = ": the target was never stopped"
 
 _WATCH_NS = 10_000_000

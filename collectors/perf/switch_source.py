@@ -15,6 +15,7 @@ from pyprof.collectors.perf.copy_size import TOO_LONG, beyond_copy
 from pyprof.collectors.perf.switches import Switched, Switches
 from pyprof.collectors.switch_events import ENDED, I64, Happened, Mask
 from pyprof.model.profile import ThreadInfo
+from pyprof.model.reasons import said
 from pyprof.model.sample import SampleBatch
 from pyprof.records import dataclass, field, replace
 
@@ -116,13 +117,13 @@ class PerfSwitchSource:
             stacks = f"read from outside (those {stacks}: sudo sysctl kernel.perf_event_paranoid=1)"
         exact = "exact"
         if lost_ns := self.switches.lost_ns:
-            exact += f", but for {lost_ns / 1e9:.2g} s of which records were lost, counted like the time around"
+            exact = said("switches_lost", seconds=f"{lost_ns / 1e9:.2g}")
         notes = [f"Time off the processor is {exact}; its stacks are {stacks}"]
         if self._cuts:
-            notes.append(f"Cut short in this mode: {TOO_LONG} (--collector ptrace has them whole)")
+            notes.append(said("stacks_not_copied", stacks=TOO_LONG))
         if count := self.switches.cycle.rests:
             what = "The machine" if self.switches.everything else f"{count} thread{'s' if count > 1 else ''}"
-            notes.append(f"{what} switched so often that only a part of it was recorded; the rest is counted like that")
+            notes.append(said("switches_in_part", what=what))
         return tuple(notes)
 
     def close(self) -> None:

@@ -29,6 +29,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
 from pyprof.model.arch import native_arches
 from pyprof.model.profile import ThreadInfo
+from pyprof.model.reasons import said
 from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
 
@@ -315,10 +316,7 @@ def _seldom(threads: int) -> tuple[str, ...]:
     """What the reader should know of threads of which stops have cut system calls short."""
     if not threads:
         return ()
-    return (
-        f"Stops have cut system calls of {threads} thread{'s' * (threads > 1)} short. From then on such a thread is "
-        f"stopped in one round of {TRANSFERRING}, and its samples count for all of them.",
-    )
+    return (said("calls_cut_short", threads=f"{threads} thread{'s' * (threads > 1)}", rounds=TRANSFERRING),)
 
 
 def _turns(target: TracedProcess) -> Iterator[tuple[Thread, int]]:

@@ -16,6 +16,7 @@ from typing import Protocol
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.targets import attach
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError, UsageError
+from pyprof.model.reasons import said
 from pyprof.options import TargetOptions
 from pyprof.records import dataclass, field
 
@@ -89,10 +90,10 @@ def select(options: TargetOptions) -> Selection:
             errors.append(error)
     if not possible:
         raise errors[0]
-    refused = tuple(f"Left out: {error.message}." for error in errors)
+    refused = tuple(said("process_left_out", why=error.message) for error in errors)
     if lasting and len(refused) > 1:
         more = "; as root, more of them may" if os.geteuid() else ""
-        refused = (f"Left out: {len(refused)} processes that may not be sampled{more}.",)
+        refused = (said("processes_left_out", count=len(refused), hint=more),)
     return Selection(tuple(possible), refused, lasting, options.everything and not criteria, fits)
 
 

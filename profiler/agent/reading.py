@@ -20,6 +20,7 @@ from pyprof.errors import FormatError, PyprofError, RecordingError
 from pyprof.importers import pprof
 from pyprof.importers.builder import About, Builder
 from pyprof.model.profile import Profile, ValueType
+from pyprof.model.reasons import said
 from pyprof.model.summary import Summary
 from pyprof.model.summed import summed
 from pyprof.recording.opening import read_bytes
@@ -149,7 +150,7 @@ def _built(builder: Builder, heads: _Heads, title: str, gapless: bool) -> Profil
     note = f"{heads.read:,} segments of {covered_ns / 60e9:,.1f} minutes; samples have the time of their window."
     done = summed(heads.done)
     if heads.bad:
-        unread = f"{len(heads.bad):,} segments could not be read, the first: {heads.bad[0]}"
+        unread = said("segments_unreadable", count=f"{len(heads.bad):,}", first=heads.bad[0])
         done = replace(done, notes=(*done.notes, unread))
     length_ns = covered_ns if gapless else last - first
     profile = builder.build(About(title, heads.kinds, note, 0, length_ns, heads.period_ns, done))

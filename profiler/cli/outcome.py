@@ -11,10 +11,9 @@ from pyprof.cli.words import duration, many, percent, shorten
 from pyprof.collectors.hybrid.opening import FROM_OUTSIDE
 from pyprof.model.functions import Costs, costs, lock_costs
 from pyprof.model.profile import Profile
-from pyprof.model.reasons import ENDS, counted, end_title, lacking
+from pyprof.model.reasons import ENDS, SENTENCES, counted, end_title, lacking
 from pyprof.model.summary import Summary
 from pyprof.model.walk import StackEnd
-from pyprof.symbolize.unnamed import NAMELESS
 
 TOP = 5
 _LABEL, _MODULE = 9, 22
@@ -22,6 +21,7 @@ BY_PERF = "by perf_events"
 _WHAT = {"cpu": "processor time", "wall": "time", "offcpu": "time off the processor", "lock": "time in locks"}
 _SLOW = 0.95
 """Below this share of the wanted rate the rate is printed."""
+_NAMELESS = SENTENCES["code_without_names"].sentence
 
 
 def report(profile: Profile, width: int, page: bool, verbose: bool) -> list[str]:
@@ -136,7 +136,7 @@ def _quality(summary: Summary) -> str:
 def _missing(summary: Summary) -> str:
     lacks = [module for module in summary.modules if module.problems]
     without = [m for m in lacks if any("symbols" in problem.text for problem in m.problems)]
-    made = {m.path: problem for m in lacks for problem in m.problems if problem.text == NAMELESS}
+    made = {m.path: problem for m in lacks for problem in m.problems if problem.text == _NAMELESS}
     parts = []
     if made:
         share = percent(sum(module.own for module in lacks if module.path in made), summary.shown.total)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
+from pyprof.model.reasons import said
 from pyprof.model.walk import StackEnd
 
 _WOKEN, _NOBODY = "[woken by ", "a timer or an interrupt"
 _UNITS = ("", "K", "M", "G", "T")
 
-CUT_TITLES: dict[StackEnd, str] = {end: f"[truncated: {end.words}]" for end in StackEnd if end is not StackEnd.ROOT}
+CUT_TITLES: dict[StackEnd, str] = {end: said("cut", words=end.words) for end in StackEnd if end is not StackEnd.ROOT}
 
 
 class MarkKind(IntEnum):
@@ -62,20 +63,20 @@ class Mark(NamedTuple):
         if self.kind is MarkKind.LOCK:
             return f"[{self.name}]"
         if self.kind is MarkKind.LONG_CHAIN and not self.enough:
-            return f"[truncated: more than {self.lacking:,} functions, --collector ptrace copies them]"
+            return said("cut_long_chain", count=f"{self.lacking:,}")
         if self.kind is MarkKind.LONG_CHAIN:
-            return f"[truncated: about {self.lacking:,} functions, --stack-size {_size(self.enough)} copies them]"
+            return said("cut_chain", count=f"{self.lacking:,}", size=_size(self.enough))
         if self.kind is MarkKind.SCATTERED:
-            return f"[truncated: more than {self.lacking:,} functions, too many to read one by one]"
+            return said("cut_scattered", count=f"{self.lacking:,}")
         return _merge_title(self) if self.kind is MarkKind.MERGE else _TITLES[self.kind]
 
 
 _TITLES = {
-    MarkKind.LEFT_OUT: "[frames left out: too many to keep]",
-    MarkKind.NOT_SAMPLED: "[not sampled: too short to see]",
-    MarkKind.LOST: "[not sampled: records lost]",
-    MarkKind.IN_KERNEL: "[not sampled: in the kernel]",
-    MarkKind.LATE: "[not sampled: too short to see, or the profiler came late]",
+    MarkKind.LEFT_OUT: said("frames_left_out"),
+    MarkKind.NOT_SAMPLED: said("time_too_short"),
+    MarkKind.LOST: said("time_lost"),
+    MarkKind.IN_KERNEL: said("time_in_kernel"),
+    MarkKind.LATE: said("time_too_short_or_late"),
 }
 
 LEFT_OUT = Mark(MarkKind.LEFT_OUT)
@@ -113,9 +114,9 @@ def scattered_mark(count: int) -> Mark:
 
 def _cut_title(mark: Mark) -> str:
     if mark.enough and mark.end is StackEnd.UNREADABLE:
-        return f"[truncated: --stack-size {_size(mark.enough)} copies all of it]"
+        return said("cut_at_copy", size=_size(mark.enough))
     if mark.enough and mark.end is StackEnd.DEPTH:
-        return f"[truncated: {mark.end.words}, --max-depth {mark.enough} is enough]"
+        return said("cut_at_depth", words=mark.end.words, frames=mark.enough)
     return CUT_TITLES.get(mark.end, "[truncated]")
 
 
@@ -126,9 +127,7 @@ def _size(size: int) -> str:
 
 
 def _merge_title(mark: Mark) -> str:
-    parts = ["merge: partial"]
-    if mark.unplaced:
-        parts.append(f"{mark.unplaced} run{'s' if mark.unplaced > 1 else ''} unplaced")
-    if mark.without_run:
-        parts.append(f"{mark.without_run} evaluator{'s' if mark.without_run > 1 else ''} without a run")
-    return f"[{', '.join(parts)}]"
+    unplaced = f", {mark.unplaced} run{'s' if mark.unplaced > 1 else ''} unplaced" if mark.unplaced else ""
+    evaluators = f"{mark.without_run} evaluator{'s' if mark.without_run > 1 else ''}"
+    without_run = f", {evaluators} without a run" if mark.without_run else ""
+    return said("not_matched", unplaced=unplaced, without_run=without_run)

@@ -3,7 +3,7 @@
 A reason's name is what the code counts (Diagnostics.count), the label of how a stack ended, or what an error says of
 itself (PyprofError.reason). Names are stable: they stand in JSON. In a name of the table `*` stands for anything: a
 file's section, a cause. Counters, the summary, the terminal, the page and docs/formats.md take their words from here,
-by reasons.py.
+by reasons.py. The rows whose words have arguments stand in reason_sentences.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Reasons by name: what a counter means, how a stack ended, why something was refused (reason_table.py)."""
+"""Reasons by name: what a counter means, how a stack ended, why something was refused, what a file lacks.
+
+The table has two files: reason_table.py, and reason_sentences.py for the rows whose words have arguments.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from pyprof.model import reason_table
+from pyprof.diagnostics import Problem
+from pyprof.errors import PyprofError
+from pyprof.model import reason_sentences, reason_table
 from pyprof.model.reason import Reason
 from pyprof.records import replace
 
@@ -29,6 +34,33 @@ COUNTERS = (
     *reason_table.SPOOL,
 )
 """What is counted. The first that fits counts."""
+
+SENTENCES = {
+    reason.name: reason for reason in (*reason_sentences.PROBLEMS, *reason_sentences.NOTES, *reason_sentences.MARKERS)
+}
+"""What is said with arguments."""
+
+
+def said(name: str, **arguments: object) -> str:
+    """A note or a marker: the sentence of its row."""
+    return SENTENCES[name].sentence.format_map(arguments)
+
+
+def problem(name: str, **arguments: object) -> Problem:
+    """What a file lacks: the sentence of its row, and the command that mends it."""
+    row = SENTENCES[name]
+    return Problem(row.sentence.format_map(arguments), row.retry.format_map(arguments))
+
+
+def problem_counted(name: str) -> Problem:
+    """The same of what is counted, too: a counter's name is its text."""
+    found = counted(name)
+    return Problem(name, found.retry if found else "")
+
+
+def problem_of(error: PyprofError) -> Problem:
+    """The same of an error, whose row is that of its refusal."""
+    return Problem(error.message, error.hint or REFUSALS[error.reason].retry)
 
 
 @lru_cache(maxsize=1024)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from pyprof.diagnostics import Problem
 from pyprof.model.reason import Reason
-from pyprof.model.reasons import counted, end_reason
+from pyprof.model.reasons import counted, end_reason, problem
 from pyprof.records import dataclass, field, field_names
 
 PARTLY_READ = "partly_interpreted"
@@ -81,16 +81,16 @@ class FunctionsMissing:
     kernel: bool = False
 
     @property
-    def sentence(self) -> str:
+    def problem(self) -> Problem:
         where = "1 process" if len(self.pids) == 1 else f"{len(self.pids):,} processes"
         how = f"{self.remedy}, without -k, has them" if self.kernel else f"{self.remedy} has them"
-        return (
-            f"{self.language} functions are missing in {where}: {how if self.remedy else 'pyprof does not read them'}"
+        return problem(
+            "functions_missing",
+            language=self.language,
+            where=where,
+            how=how if self.remedy else "pyprof does not read them",
+            command=f"pyprof record {self.remedy} …" if self.remedy else "",
         )
-
-    @property
-    def problem(self) -> Problem:
-        return Problem(self.sentence, f"pyprof record {self.remedy} …" if self.remedy else "")
 
     def to_json(self) -> dict[str, object]:
         return {"language": self.language, "pids": list(self.pids), "value": self.value}
@@ -107,14 +107,12 @@ class Children:
     children_s: float = 0.0
 
     @property
-    def sentence(self) -> str:
-        """ "" unless most of the time was the children's."""
+    def problem(self) -> Problem | None:
+        """None unless most of the time was the children's."""
         if self.children_s <= max(self.own_s, _LEAST_S):
-            return ""
-        return (
-            f"Children used {self.children_s:.2f} s of processor time, the process itself {self.own_s:.2f} s: children "
-            "are not in this profile, -s records them too"
-        )
+            return None
+        own_s, children_s = f"{self.own_s:.2f}", f"{self.children_s:.2f}"
+        return problem("children_not_followed", own_s=own_s, children_s=children_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +185,9 @@ class Summary:
         """What must be read before anything else."""
         found = (
             *(missing.problem for missing in self.functions_missing if missing.value >= MUCH * self.shown.total),
-            Problem(self.children.sentence, "pyprof record -s …"),
+            self.children.problem,
         )
-        return tuple(problem for problem in found if problem.text)
+        return tuple(problem for problem in found if problem is not None)
 
     def to_json(self) -> dict[str, object]:
         """The stable form of --summary."""

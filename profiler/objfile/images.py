@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Module, StatedId
+from pyprof.model.reasons import problem, problem_counted
 from pyprof.objfile.absent import AbsentFile
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.breakpad.ids import is_stated
@@ -32,9 +33,6 @@ SILENT = "file not read: its file system does not answer"
 NOT_FOUND = "file of a module not found"
 NOT_COMPARED = "file could not be compared with the mapped one"
 NO_SYMBOLS = "neither file nor symbol file of a module found"
-NO_SYMBOLS_REMEDY = "--symbols with a folder or server of NAME/ID/NAME.sym; for files: --exe FILE, --sysroot DIR"
-REMEDY = "name the program by --exe FILE, the target's files by --sysroot DIR"
-"""Where the target is no process of this machine."""
 
 
 @dataclass(eq=False)
@@ -188,7 +186,7 @@ class ImageStore:
 
     def _silent(self, module: Module) -> None:
         self._diagnostics.count(SILENT)
-        self._diagnostics.problem(module.path, SILENT)
+        self._diagnostics.problem(module.path, problem_counted(SILENT))
 
     def _windows(self, space: AddressSpace, avma: int) -> Image | None:
         """A Windows module that Wine mapped: its id, by which its symbol file is found."""
@@ -200,8 +198,8 @@ class ImageStore:
         image = self._made(Image(module, memory, module.start, space.root, from_memory=True), stated.name)
         if image.symbols is None:
             self._diagnostics.count(NO_SYMBOLS)
-            text = f"windows module without a symbol file ({stated.debug_id or 'no id'}): frames may be missing"
-            self._diagnostics.problem(module.path, text, NO_SYMBOLS_REMEDY)
+            lacking = problem("windows_without_symbols", identity=stated.debug_id or "no id")
+            self._diagnostics.problem(module.path, lacking)
         return image
 
     def _stated(self, space: AddressSpace, module: Module, avma: int, stated: StatedId) -> Image:
@@ -220,12 +218,11 @@ class ImageStore:
         image = self._made(Image(module, absent, module.start, space.root, from_memory=True), stated.name)
         if differs:
             self._diagnostics.count(DIFFERS)
-            self._diagnostics.problem(module.path, f"{DIFFERS}: not used", REMEDY)
+            self._diagnostics.problem(module.path, problem("file_differs_elsewhere", how="not used"))
         if image.symbols is None and image.debug is None:
             self._diagnostics.count(NO_SYMBOLS)
-            identity = stated.debug_id or "no id"
-            text = f"neither its file nor a symbol file found ({identity}): frames may be missing"
-            self._diagnostics.problem(module.path, text, NO_SYMBOLS_REMEDY)
+            lacking = problem("neither_file_nor_symbols", identity=stated.debug_id or "no id")
+            self._diagnostics.problem(module.path, lacking)
         return image
 
     def _from_memory(self, space: AddressSpace, module: Module, avma: int) -> Image | None:
@@ -263,19 +260,21 @@ class ImageStore:
         here = space.files is None
         if differs:
             self._diagnostics.count(DIFFERS)
-            remedy = "restart the target, so that it runs the file that is on disk" if here else REMEDY
-            self._diagnostics.problem(module.path, f"{DIFFERS}: {how}", remedy)
+            self._diagnostics.problem(
+                module.path, problem("file_differs", how=how) if here else problem("file_differs_elsewhere", how=how)
+            )
         elif module.deleted and image and here:
             self._diagnostics.count("deleted file read from memory")
         elif unproved and image is None:
             self._diagnostics.count(NOT_COMPARED)
-            self._diagnostics.problem(module.path, "not proved to be the mapped file, not used", "" if here else REMEDY)
+            self._diagnostics.problem(
+                module.path, problem("file_not_proved") if here else problem("file_not_proved_elsewhere")
+            )
         elif not here:
             build_id = build_id_in_memory(space.read, module.start)
             self._diagnostics.count(NOT_FOUND)
             known = f" (build-id {build_id})" if build_id else ""
-            text = f"file not found{known}: unwound by frame pointers only, frames may be missing"
-            self._diagnostics.problem(module.path, text, REMEDY)
+            self._diagnostics.problem(module.path, problem("file_not_found", known=known))
         elif image is None and module.path and not module.path.startswith("/memfd:"):
             self._diagnostics.count(NOT_FOUND)
 

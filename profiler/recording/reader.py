@@ -15,6 +15,7 @@ from pyprof.model.contents import summary_of_part
 from pyprof.model.labels import Labels
 from pyprof.model.markers import Mark, MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
+from pyprof.model.reasons import said
 from pyprof.model.summary import Summary
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.recording.cells import TableRows, referred
@@ -36,7 +37,7 @@ _USUAL_SAMPLES = 10_000_000
 _MOST_PER_BYTE = 8
 """A file may have so many samples a byte, and _USUAL_SAMPLES in any case: what it claims must not fill the memory."""
 
-INTERRUPTED = "The recording was interrupted, or is still under way: it ends with the last second that was written."
+INTERRUPTED = said("recording_interrupted")
 
 
 def load(path: str | PathLike[str]) -> Profile:

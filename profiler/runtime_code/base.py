@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from pyprof.diagnostics import Diagnostics
+from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.model.arch import Arch
 from pyprof.model.code import CodeName, Span
 from pyprof.model.modules import AddressSpace
@@ -84,8 +84,9 @@ class NoImage:
         return None
 
 
-def problem(diagnostics: Diagnostics, label: str, message: str) -> None:
-    diagnostics.problem(module_path(label), message)
+def report(diagnostics: Diagnostics, label: str, found: Problem) -> None:
+    """A problem of a process's list of code."""
+    diagnostics.problem(module_path(label), found)
 
 
 JIT = "[jit] "

@@ -9,13 +9,14 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.code import CodeMap, CodeName, Span
 from pyprof.model.modules import AddressSpace, Module
+from pyprof.model.reasons import problem_of
 from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image
 from pyprof.objfile.opening import open_registered
 from pyprof.objfile.target_structs import TargetStructs
 from pyprof.records import dataclass, field
-from pyprof.runtime_code.base import CodeScan, Rows, RuleAt, module_path, problem
+from pyprof.runtime_code.base import CodeScan, Rows, RuleAt, module_path, report
 from pyprof.unwind.formats.gdb_jit import (
     DESCRIPTOR,
     JitEntry,
@@ -98,7 +99,7 @@ class GdbCode:
         except FormatError as error:
             if last != b"broken":
                 self._diagnostics.count("gdb jit: descriptor not usable")
-                problem(self._diagnostics, self.label, error.message)
+                report(self._diagnostics, self.label, problem_of(error))
             self._descriptors[avma] = (b"broken", 0)
             return False
         rest = REST * len(found.entries) * 20_000 if len(found.entries) > SHORT_LIST else 0
@@ -170,7 +171,7 @@ class GdbCode:
             file = open_registered(data, module_path(self.label))
         except FormatError as error:
             self._diagnostics.count("gdb jit: object file not usable")
-            problem(self._diagnostics, self.label, error.message)
+            report(self._diagnostics, self.label, problem_of(error))
             self._forget(key, scan.now_ns)
             self._known[key] = _Known(entry, self._mark(scan, entry))
             return True

@@ -10,13 +10,14 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.code import CodeMap, CodeName, Span
 from pyprof.model.modules import AddressSpace, Mapping
+from pyprof.model.reasons import problem, problem_of
 from pyprof.model.walk import Trust
 from pyprof.objfile import patience
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.objfile.jitdump import JitdumpClosed, JitdumpReader, Loaded, Record
 from pyprof.objfile.opener import below, current
 from pyprof.records import dataclass
-from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, problem
+from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, report
 from pyprof.unwind.formats.cfi.entries import CfiSection
 from pyprof.unwind.formats.cfi.source import CfiTable
 from pyprof.unwind.formats.libunwind.tables import shifted
@@ -76,7 +77,7 @@ class JitdumpCode(NoImage):
         if file.cut and path not in self._broken:
             self._broken.add(path)
             self._diagnostics.count("jitdump: too large, the rest is not read")
-            problem(self._diagnostics, self.label, "the file is too large: the rest is not read")
+            report(self._diagnostics, self.label, problem("code_file_too_large"))
         return changed
 
     def close(self) -> None:
@@ -92,7 +93,7 @@ class JitdumpCode(NoImage):
         except FormatError as error:
             self._broken.add(path)
             self._diagnostics.count("jitdump: broken, the rest is not read")
-            problem(self._diagnostics, self.label, error.message)
+            report(self._diagnostics, self.label, problem_of(error))
             return False
         for record in records:
             self._take(scan, record)
@@ -132,7 +133,7 @@ class JitdumpCode(NoImage):
             found = value.table.rows_at(value.table.find(svma), svma)
         except FormatError as error:
             self._diagnostics.count("jitdump: broken table")
-            problem(self._diagnostics, self.label, error.message)
+            report(self._diagnostics, self.label, problem_of(error))
             return None
         return None if found is None else (shifted(found, value.shift), Trust.JITDUMP)
 

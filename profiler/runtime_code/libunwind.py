@@ -10,9 +10,10 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.code import CodeMap, CodeName, Span
 from pyprof.model.modules import ReadMemory
+from pyprof.model.reasons import problem_of
 from pyprof.model.walk import Trust
 from pyprof.records import dataclass, field
-from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, problem
+from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, report
 from pyprof.unwind.formats.libunwind.dynamic import MAX_TABLE_BYTES, DynInfo, DynList, DynReader, Head, RegionFormat
 from pyprof.unwind.formats.libunwind.locate import LIST
 from pyprof.unwind.formats.libunwind.regions import NotDescribed, Procedure
@@ -89,7 +90,7 @@ class LibunwindCode(NoImage):
         except FormatError as error:
             if not state.broken:
                 self._diagnostics.count("libunwind: list not usable")
-                problem(self._diagnostics, self.label, error.message)
+                report(self._diagnostics, self.label, problem_of(error))
             state.broken = True
             return False
         before, state.generation, state.first = state.generation, found.generation, first
@@ -129,7 +130,7 @@ class LibunwindCode(NoImage):
                 info = reader.info(head, state.usual)
             except FormatError as error:
                 self._diagnostics.count("libunwind: registration not usable")
-                problem(self._diagnostics, self.label, error.message)
+                report(self._diagnostics, self.label, problem_of(error))
             if known is not None:
                 if known[1] is not None and info == known[1].value.info and head.format == RegionFormat.DYNAMIC:
                     continue
@@ -169,7 +170,7 @@ class LibunwindCode(NoImage):
                 value.table = open_table(info, read, arch, self._diagnostics, most)
             except FormatError as error:
                 self._diagnostics.count("libunwind: table not usable")
-                problem(self._diagnostics, self.label, error.message)
+                report(self._diagnostics, self.label, problem_of(error))
             value.size = held_bytes(info, value.table, arch)
             self._loaded += value.size
         return value
@@ -191,7 +192,7 @@ class LibunwindCode(NoImage):
                 found = self._procedure_rows(value, pc, lambda at: rule_at(at, exact))
         except FormatError as error:
             self._diagnostics.count("libunwind: broken entry, skipped")
-            problem(self._diagnostics, self.label, error.message)
+            report(self._diagnostics, self.label, problem_of(error))
             return None
         except NotDescribed as reason:
             self._diagnostics.count(str(reason))

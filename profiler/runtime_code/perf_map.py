@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pyprof.diagnostics import Diagnostics
+from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import FormatError
 from pyprof.model.code import CodeName, Span
 from pyprof.model.code_table import CodeTable, NamedRanges
+from pyprof.model.reasons import problem, problem_of
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.objfile.held_bytes import HeldBytes
 from pyprof.objfile.images import SILENT
-from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, problem
+from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, report
 from pyprof.symbolize.perfmap import PerfMapReader
 
 LINE_BYTES = 30
@@ -39,7 +40,7 @@ class PerfMapCode(NoImage):
         data, anew = self._file.more()
         if self._file.silent:
             self._diagnostics.count(SILENT)
-            problem(self._diagnostics, self.label, "the perf map was not read: its file system does not answer")
+            report(self._diagnostics, self.label, problem("perf_map_silent"))
             self.close()
         while self._file is not None and (data or anew):
             self._next = b"", False
@@ -56,7 +57,7 @@ class PerfMapCode(NoImage):
             try:
                 self._held.add(len(piece.names) + LINE_BYTES * len(piece.start))
             except FormatError as error:
-                self._leave(error.message)
+                self._leave(problem_of(error))
                 return
             yield piece
             data, anew = file.more()
@@ -64,12 +65,12 @@ class PerfMapCode(NoImage):
                 self._next = data, anew
                 return
         if file.cut:
-            self._leave("the file is too large: the rest is not read")
+            self._leave(problem("code_file_too_large"))
 
-    def _leave(self, why: str) -> None:
+    def _leave(self, why: Problem) -> None:
         """Read no more of it, and say so."""
         self._diagnostics.count("perf map: too large, the rest is not read")
-        problem(self._diagnostics, self.label, why)
+        report(self._diagnostics, self.label, why)
         self.close()
 
     def close(self) -> None:

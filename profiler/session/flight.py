@@ -17,6 +17,7 @@ import time
 from pyprof.errors import RecordingError
 from pyprof.exporters.base import Journal, JournalBeginning, Sink
 from pyprof.model.profile import Profile
+from pyprof.model.reasons import said
 from pyprof.model.several import merge, recent
 from pyprof.records import dataclass, replace
 
@@ -24,7 +25,7 @@ MOST_FILES = 10
 """The time that is kept has so many windows, if that makes none shorter or longer than these (s)."""
 SHORTEST_S, LONGEST_S = 1.0, 60.0
 _SUFFIX = ".pyprof"
-UNREADABLE = "A part of what was kept could not be read."
+UNREADABLE = said("kept_unreadable")
 
 
 def window_s(last_s: float) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 from pyprof.collectors.cpu_accounts import NO_ACCOUNT, Unseen, unseen
 from pyprof.model.markers import IN_KERNEL, LATE, LOST, NOT_SAMPLED, Mark
 from pyprof.model.profile import ThreadInfo
+from pyprof.model.reasons import said
 from pyprof.model.stacks import marker_key
 from pyprof.records import dataclass, replace
 from pyprof.session.recorder import Window
@@ -94,30 +95,22 @@ class ProcessorTime:
     def sentences(self) -> tuple[str, ...]:
         """What the reader of a picture with blocks should know of them."""
         parts = (
-            (self.short, "by threads or processes that ran too short to be seen"),
-            (
-                self.seldom,
-                "by what ran too short to be seen, or had left its processor before the profiler, which may not come "
-                "before others (CAP_SYS_NICE), had one",
-            ),
-            (self.lost, "whose records were lost"),
-            (self.kernel, "in the kernel, which may not be sampled"),
+            (self.short, "too_short"),
+            (self.seldom, "too_short_or_late"),
+            (self.lost, "records_lost"),
+            (self.kernel, "kernel_time"),
         )
-        return tuple(
-            f"Not sampled: {part:.2f} s of {self.spent:.2f} s of processor time ({100 * part / self.spent:.0f} %), "
-            f"{why}: marked [not sampled]"
-            for part, why in parts
-            if part
-        )
+        return tuple(said(why, time=self._share(part)) for part, why in parts if part)
 
     @property
     def missed(self) -> tuple[str, ...]:
         """What the reader of any picture should know: there is no block of it."""
         if self.late < _LATE * self.spent or not self.late:
             return ()
-        share = 100 * self.late / self.spent
-        text = f"Not in the picture: {self.late:.2f} s of {self.spent:.2f} s of processor time ({share:.0f} %), at"
-        return (f"{text} sampling times that pyprof missed: it was late, or records were lost",)
+        return (said("times_missed", time=self._share(self.late)),)
+
+    def _share(self, part: float) -> str:
+        return f"{part:.2f} s of {self.spent:.2f} s of processor time ({100 * part / self.spent:.0f} %)"
 
 
 def processor_time(window: Window) -> ProcessorTime:

@@ -14,6 +14,7 @@ from pyprof.model.columns import distinct
 from pyprof.model.interpreter import FunctionPlace, SampleState
 from pyprof.model.modules import Module
 from pyprof.model.profile import FrameKind
+from pyprof.model.reasons import said
 from pyprof.model.stacks import FrameKey, StackTable, interpreter_key
 from pyprof.model.tree import rewrite
 from pyprof.model.walk import lookup_pc
@@ -69,11 +70,12 @@ def with_compiled(window: Window, compiled: Callable[[FrameKey], FunctionPlace |
 def _of_holders(window: Window, lockless: bool) -> Window:
     """Only samples whose thread held its interpreter's lock."""
     kept = np.flatnonzero(window.state & SampleState.HOLDS_LOCK)
-    note = f"Only threads that held the GIL: {len(kept)} of {len(window.node)} samples."
+    why = ""
     if not len(kept) and not (window.state & SampleState.INTERPRETED).any():
-        note += " No interpreter was seen in them (--collector perf sees none)."
+        why = " No interpreter was seen in them (--collector perf sees none)."
     elif not len(kept) and lockless:
-        note += " The interpreter is free-threaded: it has no GIL."
+        why = " The interpreter is free-threaded: it has no GIL."
+    note = said("not_holding_lock", held=len(kept), all=len(window.node), why=why)
     return replace(
         window,
         time_ns=window.time_ns[kept],

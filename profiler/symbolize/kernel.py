@@ -8,6 +8,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import ARCHES
 from pyprof.model.call_names import call_names
 from pyprof.model.kernel import NOT_ONE_BY_ONE, Blocked, KernelFrame
+from pyprof.model.reasons import problem_counted
 from pyprof.objfile.opener import current
 
 _ARCHES = {arch.name: arch for arch in ARCHES.values()}
@@ -66,7 +67,7 @@ class KernelNames:
                     found[start] = f"{name} {words[3].decode('utf-8', 'replace')}" if len(words) > 3 else name
         if not found:
             self._diagnostics.count(HIDDEN)
-            self._diagnostics.problem("[kernel]", HIDDEN, "sudo sysctl kernel.kptr_restrict=0")
+            self._diagnostics.problem("[kernel]", problem_counted(HIDDEN))
         starts = sorted(found)
         self._names = [found[start] for start in starts]
         return starts

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from pyprof.diagnostics import Diagnostics
+from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.model.code import CodeName
 from pyprof.model.interpreter import FunctionPlace
 from pyprof.model.markers import Mark
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
+from pyprof.model.reasons import problem
 from pyprof.model.stacks import FrameKey
 from pyprof.model.walk import Trust, lookup_pc
 from pyprof.objfile.images import Image, ImageStore
@@ -22,7 +23,7 @@ from pyprof.symbolize.described import DescribedCode
 from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime
 from pyprof.symbolize.dwarf.lines import SourcePlace
 from pyprof.symbolize.name_cache import FileNames, NameCache, Named
-from pyprof.symbolize.unnamed import MADE, NAMELESS, Labels, name_it, runtime_code, unnamed
+from pyprof.symbolize.unnamed import MADE, Labels, name_it, runtime_code, unnamed
 
 InterpreterName = Callable[[FunctionPlace], Line]
 """(an interpreter's frame) -> its function, file and line."""
@@ -31,8 +32,6 @@ FunctionStart = Callable[[Image, int], int | None]
 """(image, lookup pc) -> svma where the function there begins, None if not known."""
 
 
-LATER = "record with -o FILE.pyprof, then: pyprof report FILE.pyprof --symbols {path}"
-"""What brings names that there was no time for."""
 TRAMPOLINE = "<signal handler called>"
 """What gdb calls the kernel's way back from a handler; libraries export no name for it."""
 _AT_ONCE_S = 0.05
@@ -141,14 +140,14 @@ class Symbolizer:
         """The same, as far as it was read before."""
         shown: dict[str, str] = {}
         for image, inside in by_image.items():
-            path, later = image.module.path, LATER.format(path=shlex.quote(image.module.path))
+            path = image.module.path
             file = self._names.seen(image)
             if file is None:
                 self._diagnostics.count("names not looked up: out of time")
-                self._diagnostics.problem(path, "no names: there was no time to look them up", later)
+                self._diagnostics.problem(path, problem("no_time_for_names", path=shlex.quote(path)))
                 continue
             if self._fill_in(file, image, inside) and file.may_have_lines:
-                self._out_of_time(path, "there was no time to read them")
+                self._out_of_time(path, problem("no_time_for_lines", path=shlex.quote(path)))
             shown.update(file.shown)
         return shown
 
@@ -191,7 +190,7 @@ class Symbolizer:
         """Fill in system_name, function and source: what is known already, else as the file says."""
         for text in file.broken:
             self._names.diagnostics.count("broken symbol table")
-            self._names.diagnostics.problem(image.module.path, f"broken symbol table: {text}")
+            self._names.diagnostics.problem(image.module.path, problem("symbol_table_broken", where=text))
         file.broken.clear()
         fresh = self._fill_in(file, image, inside)
         self._names.looked_up(len(inside) - len(fresh), len(fresh))
@@ -224,7 +223,9 @@ class Symbolizer:
             if item.module is not None and item.image is None and item.code is None and not item.system_name:
                 item.region = runtime_code(self._spaces[item.key.space], item.module)
                 if item.region.startswith(MADE):
-                    self._diagnostics.problem(item.module.path, NAMELESS, name_it(item.region))
+                    self._diagnostics.problem(
+                        item.module.path, problem("code_without_names", command=name_it(item.region))
+                    )
 
     def _name_trampolines(self, image: Image, inside: Sequence[_Found]) -> None:
         """What a signal handler returns to, by its code."""
@@ -253,13 +254,13 @@ class Symbolizer:
                     item.system_name = item.source[-1].name
                 whole += 1
         except OutOfTime:
-            self._out_of_time(path, f"reading them takes over {self._source_budget_s:g} s")
+            self._lines_take_long(path)
         for error in lines.broken:
             self._names.diagnostics.count("broken DWARF")
-            self._names.diagnostics.problem(path, f"broken DWARF: {error}")
+            self._names.diagnostics.problem(path, problem("debug_information_broken", where=error))
         lines.broken.clear()
         if lines.split:
-            self._diagnostics.problem(path, "split DWARF: inlined functions are in .dwo files, which are not read")
+            self._diagnostics.problem(path, problem("debug_information_split"))
         return whole
 
     def _add_symbol_file(self, file: FileNames, image: Image, inside: Sequence[_Found], deadline: Deadline) -> bool:
@@ -275,7 +276,7 @@ class Symbolizer:
                 deadline.check()
             except OutOfTime:
                 if with_lines:
-                    self._out_of_time(image.module.path, f"reading them takes over {self._source_budget_s:g} s")
+                    self._lines_take_long(image.module.path)
                 with_lines = False
             place = names.find(image.rel(item.lookup), with_lines)
             if place is None:
@@ -285,17 +286,21 @@ class Symbolizer:
             item.source = item.source or place.places
         return with_lines
 
-    def _out_of_time(self, path: str, why: str) -> None:
+    def _lines_take_long(self, path: str) -> None:
+        seconds = f"{self._source_budget_s:g}"
+        self._out_of_time(path, problem("lines_take_long", seconds=seconds, path=shlex.quote(path)))
+
+    def _out_of_time(self, path: str, lacking: Problem) -> None:
         self.out_of_time = True
         self._diagnostics.count("lines not looked up: out of time")
-        self._diagnostics.problem(path, f"lines only in part: {why}", LATER.format(path=shlex.quote(path)))
+        self._diagnostics.problem(path, lacking)
 
     def _report_missing(self, file: FileNames, image: Image, inside: Sequence[_Found]) -> None:
         here = image.module.has_file and image.file.is_here
         if not file.complete and here and not all(item.system_name for item in inside):
             path = image.module.path
             remedy = self._names.packages(image.root).symbols_remedy(path, image.file.build_id, image.root)
-            self._diagnostics.problem(path, "no symbols: only exported names", remedy)
+            self._diagnostics.problem(path, problem("exported_names_only", command=remedy))
 
     def _find_starts(self, image: Image, inside: Sequence[_Found]) -> None:
         """Where the functions begin that have no name."""

@@ -14,7 +14,6 @@ from pyprof.model.modules import AddressSpace, Module
 _SHOWN = 8
 """Digits of a build-id."""
 
-NAMELESS = "code made at run time, without names: its process says nothing about it"
 MADE = "[JIT code"
 _NAME_IT = {
     "node": "node --perf-basic-prof …",

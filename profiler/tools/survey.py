@@ -11,6 +11,7 @@ from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace, Module
+from pyprof.model.reasons import problem, problem_of
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.records import dataclass
@@ -86,7 +87,7 @@ def _survey_module(module: Module, image: Image | None, diagnostics: Diagnostics
         if _has_table(debug, ".debug_frame") and ".debug_frame" not in unwind:
             unwind.append(".debug_frame (debug file)")
     if not unwind:
-        diagnostics.problem(module.path, "no unwind sections: unwound by frame pointers only")
+        diagnostics.problem(module.path, problem("no_unwind_tables"))
     arch = file.arch
     return ModuleSurvey(
         module.path,
@@ -121,7 +122,7 @@ def _frame_pointers(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> s
                 starts.add(rows.start)
                 keeps += any(rule.cfa_reg == arch.fp for rule in rows.rules)
     except FormatError as error:
-        diagnostics.problem(file.name, error.message)
+        diagnostics.problem(file.name, problem_of(error))
     looked = len(starts)
     if not looked:
         return "unknown"

@@ -8,15 +8,29 @@ from functools import cache
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
+from string import Formatter
 
 import pytest
 
 from pyprof.cli.terminal import refuse
 from pyprof.collectors.bpf.abi import LossReason
-from pyprof.errors import NoSuchProcess, PyprofError
+from pyprof.diagnostics import Problem
+from pyprof.errors import FormatError, NoSuchProcess, PyprofError
 from pyprof.model.interpreter import PARTIAL
 from pyprof.model.reason import Reason
-from pyprof.model.reasons import COUNTERS, ENDS, REFUSALS, counted, end_reason, lacking
+from pyprof.model.reason_sentences import MARKERS, NOTES, PROBLEMS
+from pyprof.model.reasons import (
+    COUNTERS,
+    ENDS,
+    REFUSALS,
+    SENTENCES,
+    counted,
+    end_reason,
+    lacking,
+    problem,
+    problem_counted,
+    problem_of,
+)
 from pyprof.model.summary import NOT_SAMPLED_LABEL, PARTLY_READ, Summary, lacks
 from pyprof.model.walk import StackEnd
 from tests import syntax
@@ -89,6 +103,68 @@ def test_every_sentence_is_of_a_counter_that_there_is() -> None:
     assert [entry.name for entry in COUNTERS if id(entry) not in used] == []
 
 
+def _with_arguments() -> Iterator[tuple[str, str, frozenset[str]]]:
+    """(where, name, arguments) of all that is said with arguments; a name that is chosen elsewhere has none."""
+    for folder in ("profiler", "unwind", "collectors", "interpreters", "exporters"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in syntax.nodes(path):
+                if isinstance(node, ast.Call) and ast.unparse(node.func) in ("said", "problem"):
+                    name = node.args[0] if node.args else None
+                    if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                        arguments = frozenset(keyword.arg or "**" for keyword in node.keywords)
+                        yield f"{path.relative_to(ROOT)}:{node.lineno}", name.value, arguments
+
+
+_CHOSEN = {reason: frozenset({"time"}) for reason in ("too_short", "too_short_or_late", "records_lost", "kernel_time")}
+"""Rows that session/unseen.py takes by a table of its own."""
+
+
+def fields(reason: Reason) -> frozenset[str]:
+    parts = (*Formatter().parse(reason.sentence), *Formatter().parse(reason.retry))
+    return frozenset(field for _, field, _, _ in parts if field is not None)
+
+
+def test_whatever_is_said_with_arguments_has_its_row_and_gives_what_the_row_asks_for() -> None:
+    found = list(_with_arguments())
+    assert len(found) > 50
+    assert [(where, name) for where, name, _ in found if name not in SENTENCES] == []
+    assert [each for each in found if each[2] != fields(SENTENCES[each[1]])] == []
+    assert {name for _, name, _ in found} | _CHOSEN.keys() == SENTENCES.keys()
+    assert {name: fields(SENTENCES[name]) for name in _CHOSEN} == _CHOSEN
+
+
+def test_problems_of_files_are_made_from_rows_only() -> None:
+    """Diagnostics.problem() is given what problem(), problem_counted() or problem_of() made, by whatever name."""
+    given = [
+        (f"{path.relative_to(ROOT)}:{node.lineno}", ast.unparse(node.args[1]))
+        for folder in ("profiler", "unwind", "collectors", "interpreters")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for node in syntax.nodes(path)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("iagnostics.problem")
+    ]
+    assert len(given) > 20
+    assert [each for each in given if not each[1].startswith(("problem", "lacking", "found"))] == []
+    makers = {
+        f"{path.relative_to(ROOT)}"
+        for path in sorted((ROOT / "profiler").rglob("*.py"))
+        for node in syntax.nodes(path)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Problem"
+    }
+    assert makers == {"profiler/model/reasons.py", "profiler/recording/facts.py"}  # the second reads what was written
+
+
+def test_problem_has_the_words_and_the_command_of_its_row() -> None:
+    path = "'/a {b}'"
+    assert problem("no_time_for_names", path=path) == Problem(
+        "no names: there was no time to look them up",
+        "record with -o FILE.pyprof, then: pyprof report FILE.pyprof --symbols '/a {b}'",
+    )
+    hidden = "addresses of the kernel's functions are hidden"
+    assert problem_counted(hidden) == Problem(hidden, "sudo sysctl kernel.kptr_restrict=0")
+    assert problem_of(FormatError(".eh_frame", 18, "no CIE")) == Problem(".eh_frame+0x12: no CIE", "")
+    assert problem_of(NoSuchProcess("there is no process 7")).remedy == REFUSALS["no_process"].retry
+
+
 def test_every_error_has_its_reason_and_every_refusal_an_error() -> None:
     for module, _ in sources():
         if module.startswith(("pyprof.collectors", "pyprof.session", "pyprof.unwind", "pyprof.interpreters")):
@@ -126,6 +202,9 @@ def test_documentation_has_the_table_as_it_is() -> None:
     assert table("| counter | what it means | what helps |") == [row(reason.name, reason) for reason in COUNTERS]
     ends = [row(f"`{name}`: {reason.title}", reason) for name, reason in ENDS.items()]
     assert table("| end | what it means | what helps |") == ends
+    for heading, reasons in (("problem", PROBLEMS), ("note", NOTES), ("marker", MARKERS)):
+        rows = [row(f"`{reason.name}`", reason) for reason in reasons]
+        assert table(f"| {heading} | what is said | what helps |") == rows
     refusals = [row(f"`{name}`", reason) for name, reason in REFUSALS.items()]
     assert table("| refusal | what it means | what helps |") == refusals
 

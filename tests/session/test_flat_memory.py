@@ -20,7 +20,7 @@ from pyprof.collectors.batch_builder import bare_batch
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.libc import memory_reader
 from pyprof.collectors.thread_lives import Leaving
-from pyprof.diagnostics import Diagnostics
+from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.exporters.base import JournalBeginning
 from pyprof.interpreters.code_book import CodeBook
 from pyprof.interpreters.cpython.codes import PythonCode
@@ -101,7 +101,7 @@ class Churn:
         infos = [ThreadInfo(own, t, f"thread {t}", f"process {number}", number, number) for t in tid.tolist()]
         self._now = {info.key for info in infos}
         self._infos |= {info.key: info for info in infos}
-        self._diagnostics.problem(f"{self._library}.{number}", "is only here to be forgotten")
+        self._diagnostics.problem(f"{self._library}.{number}", Problem("is only here to be forgotten"))
         code = self._book.add(
             PythonCode(f"f{number}", f"C.f{number}", f"{number}.py", 1, LineTableFormat.LOCATIONS, b"")
         )

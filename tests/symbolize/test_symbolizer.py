@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.diagnostics import Diagnostics
+from pyprof.model import reasons
 from pyprof.model.markers import cut_mark
 from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.model.profile import FrameKind
@@ -20,7 +21,6 @@ from pyprof.session.worker.link import NAMES_S
 from pyprof.symbolize.dwarf.lines import SourceLines
 from pyprof.symbolize.name_cache import FileNames, NameCache
 from pyprof.symbolize.symbolizer import Resolved, Symbolizer
-from pyprof.symbolize.unnamed import NAMELESS
 from tests.objfile.live import Live, library, running, symbol, where
 from tests.support import build, need
 
@@ -163,7 +163,7 @@ def test_code_without_a_file_is_one_function_of_its_program_wherever_it_is_mappe
     assert {module.path for module in resolved.modules} == {"[anon]"}
     assert not any(module.has_functions for module in resolved.modules)
     (problem,) = diagnostics.problems["[anon]"]
-    assert problem.text == NAMELESS
+    assert problem == reasons.problem("code_without_names", command=problem.remedy)
     assert problem.remedy == "node --perf-basic-prof …"
 
 

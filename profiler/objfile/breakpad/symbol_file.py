@@ -15,6 +15,7 @@ import numpy as np
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
+from pyprof.model.reasons import problem
 from pyprof.objfile.breakpad.index import CHUNK, Ranges, RecordIndex, build_index
 from pyprof.objfile.breakpad.records import (
     FuncRecord,
@@ -249,7 +250,12 @@ class SymbolFile:
         self._diagnostics.count(f"symbol file: {what}", times)
         if self._named < MAX_NAMED:
             self._named += 1
-            self._diagnostics.problem(self.name, f"line {line}: {what}" if line else f"{what}: {times}")
+            self._diagnostics.problem(
+                self.name,
+                problem("symbol_file_line", line=line, what=what)
+                if line
+                else problem("symbol_file_lines", what=what, times=times),
+            )
 
     def _line_number(self, offset: int) -> int:
         marks = self.index.marks

@@ -27,6 +27,7 @@ from typing import IO, cast
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
+from pyprof.model.reasons import problem
 from pyprof.objfile import patience
 from pyprof.objfile.breakpad.symbol_text import copy_text
 
@@ -121,7 +122,7 @@ class SymbolServer:
     def _fail(self, text: str) -> None:
         self._answers = False
         self._diagnostics.count("symbol server does not answer")
-        self._diagnostics.problem(self.url, f"not asked again: {text}")
+        self._diagnostics.problem(self.url, problem("symbol_server_silent", why=text))
 
 
 class _Call(threading.Thread):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, UsageError
+from pyprof.model.reasons import problem
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.breakpad.ids import breakpad_id, same_id
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
@@ -91,10 +92,9 @@ class SymbolStore:
             self._diagnostics.count(DIFFERS)
             self._diagnostics.problem(
                 path,
-                f"{other.name} is the symbol file of another build: it says {other.module.id}, the file is {wanted}"
+                problem("symbol_file_differs", file=other.name, stated=other.module.id, wanted=wanted)
                 if wanted
-                else f"{other.name} cannot be proved to be its symbol file: it has neither build-id nor .text",
-                "give the symbol file of the build that runs",
+                else problem("symbol_file_not_proved", file=other.name),
             )
         return None
 
@@ -118,7 +118,7 @@ class SymbolStore:
             except (FormatError, OSError) as error:
                 self._opened[path] = None
                 self._diagnostics.count("symbol file that cannot be read")
-                self._diagnostics.problem(path, str(error))
+                self._diagnostics.problem(path, problem("symbol_file_unreadable", why=error))
         return self._opened[path]
 
 

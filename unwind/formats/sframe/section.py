@@ -14,6 +14,7 @@ import numpy as np
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
+from pyprof.model.reasons import problem_of
 from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.records import dataclass, replace
@@ -114,7 +115,7 @@ class SFrame:
                 rows = self.function(i)
             except FormatError as error:
                 self._diagnostics.count("sframe: function with broken rows")
-                self._diagnostics.problem(self._file, error.message)
+                self._diagnostics.problem(self._file, problem_of(error))
                 if budget < 0:
                     return
                 continue

@@ -1,0 +1,122 @@
+"""The rows of that table whose words have arguments: of one file, of a recording, in a stack.
+
+sentence and retry are templates here: `{how}` is filled in where the reason is met (reasons.said, reasons.problem). A
+reason's name stands in the code, nowhere else. The other rows: reason_table.py.
+"""
+
+from __future__ import annotations
+
+from pyprof.model.reason import Reason, Stage
+
+_ELSEWHERE = "name the program by --exe FILE, the target's files by --sysroot DIR"
+"""Where the target is no process of this machine."""
+_NO_SYMBOLS = "--symbols with a folder or server of NAME/ID/NAME.sym; for files: --exe FILE, --sysroot DIR"
+_LATER = "record with -o FILE.pyprof, then: pyprof report FILE.pyprof --symbols {path}"
+
+# fmt: off
+PROBLEMS = (
+    Reason("rules_compute_too_much", Stage.TABLES,
+           "its unwind rules compute too much, stacks through it are cut"),
+    Reason("no_unwind_tables", Stage.TABLES, "no unwind sections: unwound by frame pointers only"),
+    Reason("windows_without_symbols", Stage.FILES,
+           "windows module without a symbol file ({identity}): frames may be missing", retry=_NO_SYMBOLS),
+    Reason("neither_file_nor_symbols", Stage.FILES,
+           "neither its file nor a symbol file found ({identity}): frames may be missing", retry=_NO_SYMBOLS),
+    Reason("file_differs", Stage.FILES,
+           "file differs from the mapped one: {how}",
+           retry="restart the target, so that it runs the file that is on disk"),
+    Reason("file_differs_elsewhere", Stage.FILES, "file differs from the mapped one: {how}", retry=_ELSEWHERE),
+    Reason("file_not_proved", Stage.FILES, "not proved to be the mapped file, not used"),
+    Reason("file_not_proved_elsewhere", Stage.FILES, "not proved to be the mapped file, not used", retry=_ELSEWHERE),
+    Reason("file_not_found", Stage.FILES,
+           "file not found{known}: unwound by frame pointers only, frames may be missing", retry=_ELSEWHERE),
+    Reason("symbol_file_differs", Stage.FILES,
+           "{file} is the symbol file of another build: it says {stated}, the file is {wanted}",
+           retry="give the symbol file of the build that runs"),
+    Reason("symbol_file_not_proved", Stage.FILES,
+           "{file} cannot be proved to be its symbol file: it has neither build-id nor .text",
+           retry="give the symbol file of the build that runs"),
+    Reason("symbol_file_unreadable", Stage.FILES, "{why}"),
+    Reason("symbol_file_line", Stage.FILES, "line {line}: {what}"),
+    Reason("symbol_file_lines", Stage.FILES, "{what}: {times}"),
+    Reason("symbol_server_silent", Stage.FILES, "not asked again: {why}"),
+    Reason("symbol_table_broken", Stage.FILES, "broken symbol table: {where}"),
+    Reason("exported_names_only", Stage.FILES, "no symbols: only exported names", retry="{command}"),
+    Reason("no_time_for_names", Stage.FILES, "no names: there was no time to look them up", retry=_LATER),
+    Reason("no_time_for_lines", Stage.FILES, "lines only in part: there was no time to read them", retry=_LATER),
+    Reason("lines_take_long", Stage.FILES, "lines only in part: reading them takes over {seconds} s", retry=_LATER),
+    Reason("debug_information_broken", Stage.FILES, "broken DWARF: {where}"),
+    Reason("debug_information_split", Stage.FILES,
+           "split DWARF: inlined functions are in .dwo files, which are not read"),
+    Reason("code_without_names", Stage.RUN_TIME_CODE,
+           "code made at run time, without names: its process says nothing about it", retry="{command}"),
+    Reason("perf_map_silent", Stage.RUN_TIME_CODE, "the perf map was not read: its file system does not answer"),
+    Reason("code_file_too_large", Stage.RUN_TIME_CODE, "the file is too large: the rest is not read"),
+)
+"""What one object file, or one file about code, lacks or has wrong (Diagnostics.problem). retry: a command to type."""
+
+NOTES = (
+    Reason("processes_left_out", Stage.TARGET, "Left out: {count} processes that may not be sampled{hint}."),
+    Reason("process_left_out", Stage.TARGET, "Left out: {why}."),
+    Reason("children_polled", Stage.TARGET,
+           "Children were found by looking for them at each sampling time: those that lived shorter are not in the "
+           "profile (as root the kernel reports each one)."),
+    Reason("children_not_followed", Stage.TARGET,
+           "Children used {children_s} s of processor time, the process itself {own_s} s: children are not in this "
+           "profile, -s records them too", retry="pyprof record -s …"),
+    Reason("calls_cut_short", Stage.TARGET,
+           "Stops have cut system calls of {threads} short. From then on such a thread is stopped in one round of "
+           "{rounds}, and its samples count for all of them."),
+    Reason("rate_lowered", Stage.SAMPLING,
+           "rate lowered from {wanted} to {reached} samples a second, so that the target is stopped at most {limit} % "
+           "of the time"),
+    Reason("kernel_not_sampled", Stage.SAMPLING,
+           "Time in the kernel has no samples: sudo sysctl kernel.perf_event_paranoid=1 gives it some"),
+    Reason("stacks_not_copied", Stage.SAMPLING,
+           "Cut short in this mode: {stacks} (--collector ptrace has them whole)"),
+    Reason("switches_in_part", Stage.SAMPLING,
+           "{what} switched so often that only a part of it was recorded; the rest is counted like that"),
+    Reason("switches_lost", Stage.SAMPLING,
+           "exact, but for {seconds} s of which records were lost, counted like the time around"),
+    Reason("too_short", Stage.SAMPLING,
+           "Not sampled: {time}, by threads or processes that ran too short to be seen: marked [not sampled]"),
+    Reason("too_short_or_late", Stage.SAMPLING,
+           "Not sampled: {time}, by what ran too short to be seen, or had left its processor before the profiler, "
+           "which may not come before others (CAP_SYS_NICE), had one: marked [not sampled]"),
+    Reason("records_lost", Stage.SAMPLING,
+           "Not sampled: {time}, whose records were lost: marked [not sampled]"),
+    Reason("kernel_time", Stage.SAMPLING,
+           "Not sampled: {time}, in the kernel, which may not be sampled: marked [not sampled]"),
+    Reason("times_missed", Stage.SAMPLING,
+           "Not in the picture: {time}, at sampling times that pyprof missed: it was late, or records were lost"),
+    Reason("stub_lost_early", Stage.TARGET, "the recording ended early: {why}"),
+    Reason("stub_one_thread", Stage.TARGET,
+           "qemu-user stops one thread only: the others ({others}), which run on, were left out"),
+    Reason("functions_missing", Stage.INTERPRETER, "{language} functions are missing in {where}: {how}",
+           retry="{command}"),
+    Reason("not_holding_lock", Stage.OPTIONS, "Only threads that held the GIL: {held} of {all} samples.{why}"),
+    Reason("recording_interrupted", Stage.OUTPUT,
+           "The recording was interrupted, or is still under way: it ends with the last second that was written."),
+    Reason("kept_unreadable", Stage.OUTPUT, "A part of what was kept could not be read."),
+    Reason("segments_unreadable", Stage.SPOOL, "{count} segments could not be read, the first: {first}"),
+)
+"""What a recording as a whole lacks: notes and warnings of its summary."""
+
+MARKERS = (
+    Reason("cut", Stage.STACKS, "[truncated: {words}]"),
+    Reason("cut_at_copy", Stage.STACKS, "[truncated: --stack-size {size} copies all of it]"),
+    Reason("cut_at_depth", Stage.STACKS, "[truncated: {words}, --max-depth {frames} is enough]"),
+    Reason("cut_chain", Stage.INTERPRETER, "[truncated: about {count} functions, --stack-size {size} copies them]"),
+    Reason("cut_long_chain", Stage.INTERPRETER,
+           "[truncated: more than {count} functions, --collector ptrace copies them]"),
+    Reason("cut_scattered", Stage.INTERPRETER,
+           "[truncated: more than {count} functions, too many to read one by one]"),
+    Reason("frames_left_out", Stage.OUTPUT, "[frames left out: too many to keep]"),
+    Reason("time_too_short", Stage.SAMPLING, "[not sampled: too short to see]"),
+    Reason("time_too_short_or_late", Stage.SAMPLING, "[not sampled: too short to see, or the profiler came late]"),
+    Reason("time_lost", Stage.SAMPLING, "[not sampled: records lost]"),
+    Reason("time_in_kernel", Stage.SAMPLING, "[not sampled: in the kernel]"),
+    Reason("not_matched", Stage.INTERPRETER, "[merge: partial{unplaced}{without_run}]"),
+)
+"""Frames without code that say what a stack, or a block of time, lacks (markers.py)."""
+# fmt: on
