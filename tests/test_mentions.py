@@ -37,6 +37,21 @@ OTHERS = {
     "oddities.append",
 }
 """Not ours."""
+CLASS = re.compile(r"(?<![\w`./<$:-])([A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+)(?![\w/-]|\.\w)")
+OTHER_CLASSES = {
+    *("PyCodeObject", "PyDictKeysObject", "PyDictValues", "PyFrameObject", "PyGenObject", "PyInterpreterState"),
+    *("PyFrameObjects", "PyObject", "PySetObject", "PyThreadState", "InitVar"),  # CPython's
+    *(
+        "AnyValue",
+        "ProfilesData",
+        "ProfilesDictionary",
+        "OpenTelemetry",
+        "InteractiveShell",
+    ),  # of formats and libraries
+    *("CodeView", "HotSpot", "MiniDebugInfo", "PerfSupportPlugin"),  # compilers and what they write
+    *("InstructionAddressSeemsValid", "ScanForReturnAddress"),  # Breakpad's
+    "ThumbExpandImm",  # of ARM's manual
+}
 
 
 def prose(path: Path) -> Iterator[tuple[int, str]]:
@@ -149,7 +164,19 @@ def test_modules_and_their_members_that_prose_names_are_there() -> None:
     assert [(where, name) for where, name in found if not is_there(name)] == []
 
 
+def test_classes_that_prose_of_the_package_names_are_defined() -> None:
+    ours = (*(f"{room}/" for room in FOLDERS[:5]), "docs/design.md", "docs/library.md", "docs/porting.md")
+    found = [(where, name) for where, text in mentions() if where.startswith(ours) for name in CLASS.findall(text)]
+    assert len(found) > 50
+    assert [
+        (where, name) for where, name in found if name not in defined() | OTHER_CLASSES and not hasattr(builtins, name)
+    ] == []
+
+
 def test_what_is_not_there_would_be_found() -> None:
+    assert CLASS.findall("a RuleTable and (BatchWalk), of ModuleMap. Neither `GitHub` nor Class.name") == [
+        *("RuleTable", "BatchWalk", "ModuleMap"),
+    ]
     assert FILE.findall("see unwind/nobody.py, and (gone.js).") == ["unwind/nobody.py", "gone.js"]
     assert FUNCTION.findall("as rewrite() and Tree.child() do, not f(x)") == ["rewrite", "Tree.child"]
     assert [name for name in ("rewrite", "Tree.child") if not function_is_there(name)] == []

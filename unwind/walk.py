@@ -68,7 +68,7 @@ class _Found:
 
 
 class BatchWalk:
-    """The walk of one batch. Use: walk_group for each address space (or scalar for single lanes), then finish."""
+    """The walk of one batch. Use: group() for each address space (or scalar() for single lanes), then finish()."""
 
     def __init__(self, batch: SampleBatch, rules: RuleTable, max_depth: int) -> None:
         self._batch = batch

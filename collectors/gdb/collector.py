@@ -1,7 +1,7 @@
 """Samples of a target behind a stub of the GDB remote serial protocol: gdbserver, qemu, OpenOCD, J-Link.
 
-How it is connected to stands in gdb_connect, what the stub is asked in gdb_stub, how the target is stopped in
-gdb_control, what is mapped in gdb_spaces. Whatever happens the target runs on: it is detached from, or continued, on
+How it is connected to stands in connect.py, what the stub is asked in stub.py, how the target is stopped in
+control.py, what is mapped in spaces.py. Whatever happens the target runs on: it is detached from, or continued, on
 every way out.
 """
 

@@ -1,6 +1,6 @@
-"""Stopping and resuming through a stub. Three ways, one protocol; gdb_remote chooses.
+"""Stopping and resuming through a stub. Three ways, one protocol; connect.py chooses.
 
-    NonStop    each thread is stopped alone while it is read; the others run on (gdb_non_stop)
+    NonStop    each thread is stopped alone while it is read; the others run on (non_stop.py)
     AllStop    Ctrl-C stops everything, everything is read, everything goes on
     Stepping   nothing runs but by single steps, N between two samples: for stubs that no Ctrl-C reaches
 

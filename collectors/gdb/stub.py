@@ -1,4 +1,4 @@
-"""What a stub is asked, as methods: features, objects, memory, registers, threads, files. Running: gdb_control.
+"""What a stub is asked, as methods: features, objects, memory, registers, threads, files. Running: control.py.
 
 In: a Link. Out: values. An `E` reply is None or empty, silence and nonsense raise (ConnectionLost, RemoteError); every
 answer has a size limit. GDB manual, "Packets", "General Query Packets", "vFile Packets".

@@ -1,10 +1,10 @@
 """ARM's exception index as a source of rules.
 
 What it promises holds at call sites only (ehabi32: tables serve exceptions, not prologues), so the order of the
-sources asks .debug_frame first at an exact pc; prologues and epilogues get their rows from the code (exidx_rows). A
+sources asks .debug_frame first at an exact pc; prologues and epilogues get their rows from the code (rows.py). A
 function that cannot be unwound (CANTUNWIND, "refuse to unwind") is not covered: the next source, and in the end the
 link register of an innermost frame, may still know. Where a process and its threads begin is the exception
-(exidx_roots): it has no caller.
+(roots.py): it has no caller.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """libunwind's dynamic unwind-info: what a process has registered by _U_dyn_register, read from its memory.
 
 In: the avma of `_U_dyn_info_list`. Out: DynInfo values, complete: nothing is read of the target later but what tables
-point to. What they mean: libunwind_regions (procedures), libunwind_tables (tables); see docs/run-time-code.md.
+point to. What they mean: regions.py (procedures), tables.py (tables); see docs/run-time-code.md.
 Source: libunwind-dynamic(3); include/libunwind-dynamic.h of libunwind 1.1 to 1.8, and src/mi/Gdyn-remote.c for how a
 list that changes is read.
 
