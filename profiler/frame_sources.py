@@ -12,15 +12,12 @@ from pyprof.records import dataclass
 class FrameSource:
     """name: in every output, that of a Trust in lower case. option: the name for --unwind that allows it, "" where none
     does. words: as pages show it. meaning: one sentence for the documentation, without its full stop.
-
-    run_time: of code that no file describes.
     """
 
     name: str
     option: str
     words: str
     meaning: str
-    run_time: bool = False
 
     @property
     def described(self) -> str:
@@ -42,16 +39,9 @@ FRAME_SOURCES = (
         "libunwind_dynamic",
         "code registered at run time",
         "What the program registered by `_U_dyn_register`",
-        run_time=True,
     ),
-    FrameSource(
-        "gdb_jit",
-        "gdb_jit",
-        "JIT, debugger interface",
-        "An object file that the program registered for GDB",
-        run_time=True,
-    ),
-    FrameSource("jitdump", "jitdump", "jitdump", "The unwind tables of a jitdump file", run_time=True),
+    FrameSource("gdb_jit", "gdb_jit", "JIT, debugger interface", "An object file that the program registered for GDB"),
+    FrameSource("jitdump", "jitdump", "jitdump", "The unwind tables of a jitdump file"),
     FrameSource("fp", "fp", "frame pointer", "A frame record that the frame pointer leads to"),
     FrameSource("lr", "fp", "link register", "The link register, of a function that has no frame yet or makes none"),
     FrameSource("epilogue", "fp", "instructions up to the return", "The instructions that lead to the frame's return"),
@@ -85,9 +75,3 @@ def selectable() -> tuple[FrameSource, ...]:
 def option_help() -> str:
     """The sources that --unwind names, each with its words."""
     return "; ".join(source.described for source in selectable())
-
-
-def documentation() -> str:
-    """The table of docs/formats.md."""
-    rows = (f"| `{s.name}` | {f'`{s.option}`' if s.option else '–'} | {s.meaning} |" for s in FRAME_SOURCES)
-    return "\n".join(("| source | allowed by `--unwind` | what it is |", "|---|---|---|", *rows))

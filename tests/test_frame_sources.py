@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pyprof.frame_sources import FALLBACK, FRAME_SOURCES, SCAN, documentation, selectable
+from pyprof.frame_sources import FALLBACK, FRAME_SOURCES, SCAN, selectable
 from pyprof.model.walk import Trust
 from pyprof.options import DEFAULT_SOURCES, KNOWN_SOURCES
 from pyprof.unwind.sources import with_symbols
 from tests.cli.support import pyprof
 
 ROOT = Path(__file__).resolve().parent.parent
+OF_RUN_TIME_CODE = ("libunwind_dynamic", "gdb_jit", "jitdump")
+"""Sources of code that no file describes."""
 
 
 def test_each_number_has_its_row() -> None:
@@ -21,8 +23,8 @@ def test_each_number_has_its_row() -> None:
 def test_options_are_the_sources_that_can_be_chosen_and_tables_have_readers() -> None:
     assert (*DEFAULT_SOURCES, SCAN) == KNOWN_SOURCES
     assert {source.option for source in FRAME_SOURCES} - {""} == set(KNOWN_SOURCES)
-    tables = [source.name for source in selectable() if not source.run_time and source.name not in (FALLBACK, SCAN)]
-    assert tables == list(with_symbols(lambda file: None))
+    tables = list(with_symbols(lambda file: None))
+    assert [source.name for source in selectable()] == [*tables, *OF_RUN_TIME_CODE, FALLBACK, SCAN]
 
 
 def test_page_shows_the_words_of_the_table() -> None:
@@ -33,7 +35,9 @@ def test_page_shows_the_words_of_the_table() -> None:
 
 
 def test_documentation_has_the_table() -> None:
-    assert f"\n\n{documentation()}\n\n" in (ROOT / "docs" / "formats.md").read_text()
+    rows = (f"| `{s.name}` | {f'`{s.option}`' if s.option else '–'} | {s.meaning} |" for s in FRAME_SOURCES)
+    table = "\n".join(("| source | allowed by `--unwind` | what it is |", "|---|---|---|", *rows))
+    assert f"\n\n{table}\n\n" in (ROOT / "docs" / "formats.md").read_text()
 
 
 def test_help_names_each_source() -> None:

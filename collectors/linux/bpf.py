@@ -10,23 +10,13 @@ import numpy as np
 from pyprof.collectors.linux import libc
 from pyprof.records import dataclass
 
-HASH, ARRAY, PERCPU_ARRAY, LRU_HASH, RINGBUF = 1, 2, 6, 9, 27
+ARRAY = 2
+"""Type of a map."""
 PERF_EVENT, RAW_TRACEPOINT = 7, 17
 """Types of programs."""
 RDONLY_PROG = 1 << 7
 
-_MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _PROG_LOAD, _RAW_TRACEPOINT_OPEN, _BTF_LOAD, _FREEZE, _NEXT_ID = (
-    0,
-    1,
-    2,
-    3,
-    5,
-    17,
-    18,
-    22,
-    11,
-)
-_NEXT_MAP_ID = 12
+_MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _PROG_LOAD, _RAW_TRACEPOINT_OPEN, _BTF_LOAD, _FREEZE = 0, 1, 2, 3, 5, 17, 18, 22
 _LOOKUP_BATCH = 24
 _BATCH = 1024
 _LOG_SIZE = 1 << 20
@@ -135,27 +125,6 @@ def open_raw_tracepoint(program: int, name: str) -> int:
     """The program runs at each hit until the descriptor is closed."""
     text = name.encode() + b"\0"
     return libc.bpf(_RAW_TRACEPOINT_OPEN, bytearray(struct.pack("=QII", _address(text), program, 0)))
-
-
-def program_ids() -> set[int]:
-    """Of all programs in the kernel."""
-    return _ids(_NEXT_ID)
-
-
-def map_ids() -> set[int]:
-    """Of all maps in the kernel."""
-    return _ids(_NEXT_MAP_ID)
-
-
-def _ids(command: int) -> set[int]:
-    found: set[int] = set()
-    at = 0
-    while True:
-        attr = bytearray(struct.pack("=III", at, 0, 0))
-        if libc.bpf(command, attr) < 0:
-            return found
-        at = struct.unpack_from("=I", attr, 4)[0]
-        found.add(at)
 
 
 def _text(log: bytearray) -> str:

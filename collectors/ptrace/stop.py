@@ -71,10 +71,10 @@ class Outcome(IntEnum):
 
 
 class Stopper:
-    """held: what is seized now. last_lane: of the thread that was stopped last, where it was sampled. copy: of its
-    stack. pauses: each stop in ns, from the last moment at which the thread surely ran; stopped_ns: their sum.
-    transferring: threads of which a stop has cut a system call short. ended: pid -> sampling times at which a thread of
-    it ran and ended before it stopped, until who reads them clears them.
+    """held: what is seized now. copy: of the stack of the thread that was stopped last. pauses: each stop in ns, from
+    the last moment at which the thread surely ran; stopped_ns: their sum. transferring: threads of which a stop has cut
+    a system call short. ended: pid -> sampling times at which a thread of it ran and ended before it stopped, until who
+    reads them clears them.
     """
 
     def __init__(
@@ -87,7 +87,6 @@ class Stopper:
         """arches: what the threads of this machine may run."""
         self.ptrace = libc.PtraceCalls()
         self.held: dict[int, HeldThread] = {}
-        self.last_lane = -1
         self.transferring = 0
         self.ended: Counter[int] = Counter()
         self.pauses = PauseLog()
@@ -133,7 +132,6 @@ class Stopper:
             status = self.ptrace.poll_stop(tid)
             if status > 0:
                 outcome = self._finish(held, status)
-                self.last_lane = len(self._builder) - 1
                 self._finish_others(None, self._last_stop_ns)
                 return outcome
             if status < 0 or (woken and state(tid) in ENDED):

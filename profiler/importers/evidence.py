@@ -17,7 +17,6 @@ from pyprof.model.walk import StackEnd, Trust
 from pyprof.records import dataclass
 
 FIELD = 1000
-_PAUSES = ("p50_us", "p99_us", "max_us", "share")
 _MOST = 1 << 50
 _MOST_COUNTERS = 1000
 _LONGEST = 1 << 20

@@ -67,7 +67,6 @@ PPC64LE = Arch(
     word=8,
     registers=(*tuple(f"r{n}" for n in range(32)), "lr", "pc"),
     dwarf={**{n: n for n in range(32)}, 65: 32},
-    ra_dwarf=65,
     pc=33,
     sp=1,
     fp=31,

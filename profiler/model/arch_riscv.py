@@ -148,7 +148,6 @@ RISCV64 = Arch(
     word=8,
     registers=_NAMES,
     dwarf={n: n - 1 for n in range(1, 32)},
-    ra_dwarf=_RA,
     pc=31,
     sp=_SP - 1,
     fp=_S0 - 1,

@@ -75,7 +75,6 @@ S390X = Arch(
     word=8,
     registers=(*tuple(f"r{n}" for n in range(16)), *tuple(f"f{n}" for n in _FPR_ORDER), "pc"),
     dwarf={**{n: n for n in range(32)}, 65: 32},
-    ra_dwarf=14,
     pc=32,
     sp=15,
     fp=11,

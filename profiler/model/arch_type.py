@@ -17,7 +17,7 @@ class Arch:
 
     elf_machine, elf_class: e_machine, and 32 or 64. byteorder: of data, "little" or "big". word: bytes of an address.
     registers: column names; a column's index is its place in SampleBatch.regs.
-    dwarf: DWARF register number -> column. ra_dwarf: the usual return-address column of CIEs.
+    dwarf: DWARF register number -> column.
     lr: column of the link register, or -1 where the call pushes the return address. callee_saved: not sp, lr, pc.
     pc_mask: the bits of a pc or return address that are address (ARM: bit 0 says Thumb).
     pac_mask: the bits of a signed return address that hold the signature, at the usual size of addresses;
@@ -36,7 +36,6 @@ class Arch:
     word: int
     registers: tuple[str, ...]
     dwarf: dict[int, int]
-    ra_dwarf: int
     pc: int
     sp: int
     fp: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import struct
 import subprocess
 import time
 from pathlib import Path
@@ -16,7 +17,7 @@ from pyprof.collectors.bpf.kernel_types import member_offset
 from pyprof.collectors.bpf.object import BpfObject
 from pyprof.collectors.bpf.sampler import KINDS, OF_WAITS, KernelTargets, Sampler, program, ring_size
 from pyprof.collectors.hybrid import bpf_opening
-from pyprof.collectors.linux import bpf, procfs
+from pyprof.collectors.linux import libc, procfs
 from pyprof.collectors.perf.ring import online_cpus
 from pyprof.collectors.targets.request import CollectorTarget
 from pyprof.errors import FormatError
@@ -25,6 +26,8 @@ from tests.live.support.recording import PYPROF
 from tests.support import build
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "collectors" / "bpf"
+_NEXT_PROGRAM, _NEXT_MAP = 11, 12
+"""Commands of bpf(2)."""
 MOST_VERIFIED = 50_000
 """Instructions, of the million that the kernel would look at."""
 
@@ -77,19 +80,31 @@ def held(pid: int, kind: str) -> set[int]:
     return {int(found[1]) for text in texts if (found := re.search(rf"^{kind}:\s+(\d+)", text, re.MULTILINE))}
 
 
+def in_kernel(command: int) -> set[int]:
+    """Ids of all programs, or of all maps."""
+    found: set[int] = set()
+    at = 0
+    while True:
+        attr = bytearray(struct.pack("=III", at, 0, 0))
+        if libc.bpf(command, attr) < 0:
+            return found
+        at = struct.unpack_from("=I", attr, 4)[0]
+        found.add(at)
+
+
 def gone(programs: set[int], maps: set[int]) -> bool:
     """The kernel frees them some time after the last descriptor was closed."""
     end = time.monotonic() + 20
-    while (programs & bpf.program_ids() or maps & bpf.map_ids()) and time.monotonic() < end:
+    while (programs & in_kernel(_NEXT_PROGRAM) or maps & in_kernel(_NEXT_MAP)) and time.monotonic() < end:
         time.sleep(0.05)
-    return not programs & bpf.program_ids() and not maps & bpf.map_ids()
+    return not programs & in_kernel(_NEXT_PROGRAM) and not maps & in_kernel(_NEXT_MAP)
 
 
 def test_nothing_stays_in_the_kernel() -> None:
     sampler = Sampler(KernelTargets(99), 1 << 20, online_cpus())
     programs, maps = held(os.getpid(), "prog_id"), held(os.getpid(), "map_id")
-    assert len(programs & bpf.program_ids()) >= 3
-    assert len(maps & bpf.map_ids()) >= 8
+    assert len(programs & in_kernel(_NEXT_PROGRAM)) >= 3
+    assert len(maps & in_kernel(_NEXT_MAP)) >= 8
     sampler.close()
     del sampler  # with its view of the ring
     assert gone(programs, maps)
@@ -103,8 +118,8 @@ def test_nothing_stays_of_a_recording_that_is_killed(mode: str, tmp_path: Path) 
         while len(programs := held(recording.pid, "prog_id")) < (3 if mode == "cpu" else 5) and time.monotonic() < end:
             time.sleep(0.05)
         maps = held(recording.pid, "map_id")
-        assert programs <= bpf.program_ids()
-        assert len(maps & bpf.map_ids()) >= 8
+        assert programs <= in_kernel(_NEXT_PROGRAM)
+        assert len(maps & in_kernel(_NEXT_MAP)) >= 8
         recording.kill()
     assert gone(programs, maps)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import random
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import orjson
 import pytest
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from pyprof.errors import FormatError, PyprofError, RecordingError
 from pyprof.importers import collapsed, pprof, speedscope
 from pyprof.importers.registry import load
+from tests.agent.filled import segment
 from tests.exporters.profiles import golden
 from tests.exporters.support import export
 
@@ -72,11 +75,18 @@ def test_gzip_that_grows_without_end_is_refused(tmp_path: Path, monkeypatch: pyt
         load(path)
 
 
-@pytest.mark.parametrize("name", ["speedscope", "pprof", "collapsed"])
+def whole_files() -> Iterator[tuple[str, ModuleType, bytes]]:
+    """(kind, its reader, contents before compression); a segment of the agent's is a pprof file with more in it."""
+    yield "speedscope", speedscope, export("speedscope", golden())
+    yield "pprof", pprof, gzip.decompress(export("pprof", golden()))
+    yield "collapsed", collapsed, export("collapsed", golden())
+    yield "segment", pprof, gzip.decompress(segment(golden(), "web", 1_700_000_060_000_000_000).data)
+
+
+@pytest.mark.parametrize("name", ["speedscope", "pprof", "collapsed", "segment"])
 def test_mutated_files_give_a_profile_or_one_sentence(name: str) -> None:
-    whole = export(name, golden())
-    whole = gzip.decompress(whole) if name == "pprof" else whole
-    module, rng = {"speedscope": speedscope, "pprof": pprof, "collapsed": collapsed}[name], random.Random(7)
+    ((module, whole),) = [(reader, whole) for kind, reader, whole in whole_files() if kind == name]
+    rng = random.Random(7)
     refused = 0
     for _ in range(200):
         data = bytearray(whole)

@@ -22,6 +22,16 @@ from pyprof.unwind.rules import FunctionRows
 PCREL_SDATA4 = 0x1B
 
 
+def ra_column(arch: Arch) -> int:
+    """Of the register that usually is a CIE's return address."""
+    return arch.pc if arch.lr < 0 else arch.lr
+
+
+def ra_register(arch: Arch) -> int:
+    """Its DWARF number."""
+    return next(number for number, column in arch.dwarf.items() if column == ra_column(arch))
+
+
 def uleb(value: int) -> bytes:
     out = bytearray()
     while True:

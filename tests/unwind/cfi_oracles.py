@@ -21,6 +21,7 @@ from pyprof.unwind.formats.cfi.eh_frame import eh_frame_source
 from pyprof.unwind.formats.cfi.source import CfiTable
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 from tests.support import need
+from tests.unwind.cfi_assembler import ra_column
 
 Function = tuple[int, int, list[tuple[int, str]]]
 """start, end, and (location, row), neighbouring equal rows merged."""
@@ -123,7 +124,7 @@ def llvm_rows(path: str, section: str) -> dict[int, Function]:
 def llvm_row(text: str, arch: Arch) -> str:
     cfa, _, rest = text.partition(": ")
     regs: dict[int, str] = {}
-    ra = register_name(arch, arch.pc if arch.lr < 0 else arch.lr)
+    ra = register_name(arch, ra_column(arch))
     for part in re.split(r", (?=[A-Z][A-Z0-9]*=)", rest) if rest else ():
         name, _, value = part.partition("=")
         column = _llvm_column(name, arch)
@@ -131,7 +132,7 @@ def llvm_row(text: str, arch: Arch) -> str:
             continue
         own = register_name(arch, column)
         words = own if value == "same" else _llvm_value(value, arch)
-        if column == arch.dwarf[arch.ra_dwarf]:
+        if column == ra_column(arch):
             ra = words
         if column != arch.pc:
             regs[column] = words
@@ -256,8 +257,8 @@ def readelf_form(rule: Rule, arch: Arch) -> str:
     cfa = f"{arch.registers[rule.cfa_reg]}{rule.cfa_off:+d}"
     if rule.cfa_reg < 0 or rule.cfa_deref:
         cfa = "exp"
-    cells = [cell(arch.registers[c], r) for c, r in rule.regs if c != arch.dwarf[arch.ra_dwarf]]
-    if rule.ra != RegRule(RegKind.REG_PLUS, 0, arch.dwarf[arch.ra_dwarf]) and rule.ra.kind != RegKind.SAME:
+    cells = [cell(arch.registers[c], r) for c, r in rule.regs if c != ra_column(arch)]
+    if rule.ra != RegRule(RegKind.REG_PLUS, 0, ra_column(arch)) and rule.ra.kind != RegKind.SAME:
         cells.append(cell("ra", rule.ra))
     return " ".join([cfa, *sorted(c for c in cells if c)])
 

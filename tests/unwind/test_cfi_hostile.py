@@ -19,7 +19,7 @@ from pyprof.unwind.formats.cfi.eh_frame_hdr import NAME, read_search_table
 from pyprof.unwind.formats.cfi.entries import CfiSection
 from pyprof.unwind.formats.cfi.source import CfiTable
 from pyprof.unwind.rules import FunctionRows, RegKind
-from tests.unwind.cfi_assembler import Frames
+from tests.unwind.cfi_assembler import Frames, ra_register
 
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 ARCHES = (X86_64, I386, AARCH64, ARM, S390X)
@@ -116,7 +116,7 @@ def test_random_section_gives_rows_or_format_error(data: bytes, arch: Arch, eh: 
 @given(st.binary(max_size=60), st.binary(max_size=120), st.sampled_from(ARCHES), st.sampled_from([1, 2, 4, 255]))
 def test_random_instructions_give_rows_or_format_error(initial: bytes, code: bytes, arch: Arch, align: int) -> None:
     frames = Frames(word=arch.word, byteorder=arch.byteorder)
-    cie = frames.cie(initial, code_align=align, ra=arch.ra_dwarf, data_align=-arch.word)
+    cie = frames.cie(initial, code_align=align, ra=ra_register(arch), data_align=-arch.word)
     frames.fde(cie, 0x1000, 0x10000, code)
     ask_everything(frames.section(), arch, None)
 
@@ -139,7 +139,7 @@ def test_random_table_gives_a_sorted_one_or_format_error(data: bytes, byteorder:
 def test_any_expression_is_described(expression: bytes, arch: Arch) -> None:
     frames = Frames(word=arch.word, byteorder=arch.byteorder)
     code = b"\x0f" + bytes([len(expression)]) + expression
-    at = frames.fde(frames.cie(b"", ra=arch.ra_dwarf), 0x1000, 0x10, code)
+    at = frames.fde(frames.cie(b"", ra=ra_register(arch)), 0x1000, 0x10, code)
     assert frames.rows(at, arch)[0].startswith("+0x0 cfa = ")
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from pyprof.errors import FormatError
 from pyprof.unwind.formats.exidx.index import Entry, Model, entries
-from pyprof.unwind.formats.exidx.opcodes import listing
 from tests.support import missing
 from tests.unwind.exidx.build import source_of
+from tests.unwind.exidx.listing import listing
 from tests.unwind.exidx.readelf import readelf_entries
 
 FOLDER = Path("/usr/arm-linux-gnueabihf/lib")
@@ -38,7 +38,7 @@ def test_every_entry_reads_as_readelf_reads_it(name: str) -> None:
         if mine.model is not Model.CANT_UNWIND:
             assert mine.personality == theirs.personality
         if mine.model in (Model.INLINE, Model.COMPACT):
-            assert [(op.code.hex(" "), op.text) for op in listing(mine.code, "s", 0)] == theirs.opcodes
+            assert [(op.code.hex(" "), op.text) for op in listing(mine.code)] == theirs.opcodes
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
@@ -60,7 +60,7 @@ def test_generic_entries_of_libstdcxx_decode_by_the_convention_of_gcc() -> None:
     assert len({e.personality for e in generic}) == 1
     for entry in generic:
         try:
-            ops = listing(entry.code, "s", 0)
+            ops = listing(entry.code)
         except FormatError as error:
             pytest.fail(f"{entry}: {error}")
         assert len(entry.code) % 4 == 3

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from pyprof.errors import FormatError
-from pyprof.unwind.formats.exidx.opcodes import OpKind, decode, listing
+from pyprof.unwind.formats.exidx.opcodes import OpKind, decode
 from tests.support import need
 from tests.unwind.exidx.build import assemble, function
+from tests.unwind.exidx.listing import listing
 from tests.unwind.exidx.readelf import readelf_entries
 
 OPERANDS = (0x00, 0x01, 0x03, 0x0F, 0x10, 0x1F, 0x30, 0x35, 0x72, 0x7F, 0xF0, 0xFF)
@@ -30,7 +31,7 @@ NO_SUCH_REGISTER = re.compile(r"pop \{(b3 .*-D(1[6-9]|[23]\d)|c8 .*-D(3[2-9]|4\d
 
 def text_of(code: bytes) -> str:
     try:
-        ops = listing(code, "s", 0)
+        ops = listing(code)
     except FormatError:
         return "reserved"
     assert b"".join(op.code for op in ops) == code

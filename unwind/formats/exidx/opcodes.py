@@ -43,7 +43,7 @@ def decode(code: bytes, section: str, at: int) -> list[Opcode]:
     done: list[Opcode] = []
     position = 0
     while position < len(code):
-        op = _one(code, position, section, at)
+        op = instruction(code, position, section, at)
         done.append(op)
         if op.kind in (OpKind.FINISH, OpKind.REFUSE):
             return done
@@ -52,17 +52,7 @@ def decode(code: bytes, section: str, at: int) -> list[Opcode]:
     return done
 
 
-def listing(code: bytes, section: str, at: int) -> list[Opcode]:
-    """Every instruction that stands there, those after a finish (padding) too; for inspection."""
-    done: list[Opcode] = []
-    position = 0
-    while position < len(code):
-        done.append(_one(code, position, section, at))
-        position += len(done[-1].code)
-    return done
-
-
-def _one(code: bytes, position: int, section: str, at: int) -> Opcode:
+def instruction(code: bytes, position: int, section: str, at: int) -> Opcode:
     first = code[position]
     if first < 0x80:
         step = ((first & 0x3F) << 2) + 4

@@ -17,8 +17,8 @@ from pyprof.model.arch import Arch
 from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.unwind.base import Extents
-from pyprof.unwind.formats.exidx import opcodes as exidx_opcodes
 from pyprof.unwind.formats.exidx.index import SECTION, TABLE, Entry, ExidxIndex, Model, entries
+from pyprof.unwind.formats.exidx.opcodes import decode
 from pyprof.unwind.formats.exidx.roots import roots
 from pyprof.unwind.formats.exidx.rows import RowReader
 from pyprof.unwind.formats.exidx.rules import rule_of
@@ -80,7 +80,7 @@ class Exidx:
             return None
         if entry.code not in self._rules:
             section, at = (SECTION, entry.start) if entry.table < 0 else (TABLE, entry.table)
-            opcodes = exidx_opcodes.decode(entry.code, section, at)
+            opcodes = decode(entry.code, section, at)
             self._rules[entry.code] = rule_of(opcodes, self._arch, section, at)
         return self._rules[entry.code]
 
