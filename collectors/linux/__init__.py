@@ -2,7 +2,6 @@
 
 bpf            bpf(2): maps, type information and programs as descriptors
 children       Finds the children of sampled processes
-file_limit     How many files we may hold open
 kernel_waits   Kernel functions that wait uninterruptibly, from /proc/kallsyms
 libc           System calls that Python lacks, by ctypes
 link_map       The dynamic loader's list of loaded objects (struct r_debug, struct link_map in <link.h>)
@@ -11,7 +10,7 @@ mapped_memory  Reads the memory of a process as it was mapped earlier
 perf_arch      The architecture whose registers perf_events sample here, and that of its 32-bit code
 procfs         What /proc says about a process
 regset         The kernel's register set of a stopped task (NT_PRSTATUS), read as that of one architecture
-rights         Giving up rights, for good
+rights         What this process may do, and giving up rights for good
 seccomp        A filter of system calls for a process that only computes, on what it has been given descriptors of
 syscalls       Which system calls survive a ptrace stop, and which can be made to start again
 task_state     State of one task from /proc, read between its stop and its resume

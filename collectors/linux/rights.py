@@ -1,9 +1,10 @@
-"""Giving up rights, for good: the user, the groups and with them all capabilities."""
+"""What this process may do: how many files it may hold open; and giving up rights, for good."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 
 from pyprof.collectors.linux import libc
 
@@ -11,8 +12,8 @@ NOBODY = 65534
 
 
 def become_nobody() -> bool:
-    """True if this process, all its threads, has no rights from now on but those of everybody: it must be root. A user
-    namespace may know no such user.
+    """True if this process, all its threads, has no rights from now on but those of everybody: it must be root. User,
+    groups and with them all capabilities go. A user namespace may know no such user.
     """
     if os.geteuid() != 0:
         return False
@@ -29,3 +30,11 @@ def hide() -> None:
     """Nobody of the same user may trace this process or read its memory."""
     with contextlib.suppress(OSError):
         libc.prctl(libc.PR_SET_DUMPABLE, 0)
+
+
+def raise_file_limit(most: int) -> None:
+    """Up to the hard limit, or to `most` where that is less or there is none."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(hard, most) if hard > 0 else most
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.cpu_accounts import Accounts, Endings, Lost
-from pyprof.collectors.linux.file_limit import raise_file_limit
+from pyprof.collectors.linux.rights import raise_file_limit
 from pyprof.collectors.perf.absent_pages import AbsentPages
 from pyprof.collectors.perf.attr import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf.batches import BatchMaker, Elsewhere, RingBatches

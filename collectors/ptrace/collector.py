@@ -15,7 +15,7 @@ from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.cpu_accounts import Accounts
 from pyprof.collectors.linux.children import ChildFinder, child_finder
-from pyprof.collectors.linux.file_limit import raise_file_limit
+from pyprof.collectors.linux.rights import raise_file_limit
 from pyprof.collectors.ptrace.guard import StopGuard
 from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.ptrace.sampler import TRANSFERRING, Sampler

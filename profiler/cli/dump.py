@@ -176,7 +176,7 @@ def header_lines(subject: Subject) -> Iterator[str]:
     if subject.reason:
         yield subject.reason
     for found in subject.unread:
-        yield found.problem.text
+        yield found.sentence
 
 
 def text_lines(

@@ -24,7 +24,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.linux.file_limit import raise_file_limit
+from pyprof.collectors.linux.rights import raise_file_limit
 from pyprof.errors import PyprofError
 from pyprof.session.worker.channel import Channel, Closed
 from pyprof.session.worker.hurry import SIGNAL, WANTED, Hurry
