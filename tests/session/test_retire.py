@@ -1,0 +1,172 @@
+"""A window was closed: whoever has parts tells each of them, so that none keeps what only the past needs. What
+the parts then forget is tested where they are, and for a whole recording in test_flat_memory.py.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pyprof.collectors.bpf.collector import BpfCollector
+from pyprof.collectors.bpf.wait_collector import BpfWaitCollector
+from pyprof.collectors.hybrid.collector import HybridCollector
+from pyprof.collectors.hybrid.until_interpreter import UntilInterpreter
+from pyprof.collectors.hybrid.until_short_lives import UntilShortLives
+from pyprof.collectors.hybrid.whole_process import WholeProcessCollector
+from pyprof.collectors.offcpu.collector import WallClockCollector
+from pyprof.collectors.perf.collector import PerfCollector
+from pyprof.collectors.perf.switch_source import PerfSwitchSource
+from pyprof.collectors.perf.thread_names import ThreadNames
+from pyprof.collectors.ptrace.collector import PtraceCollector
+from pyprof.collectors.ptrace.targets import Targets
+from pyprof.collectors.replay.log import LoggedCollector
+from pyprof.collectors.thread_lives import Leaving
+from pyprof.diagnostics import Diagnostics, Problem
+from pyprof.objfile.base import ObjectFile
+from pyprof.options import UnwindOptions
+from pyprof.session.session import Session
+from pyprof.session.until_whole import UntilWhole
+from pyprof.session.worker.sampling import Sampling
+from pyprof.unwind.unwinder import Unwinder
+from tests import syntax
+from tests.session.test_session import Silent
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Part:
+    """Stands for a part: how often it was told, and with what."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[object, ...]] = []
+        self.roots: dict[int, int] = {}
+
+    def retire(self, *arguments: object) -> None:
+        self.told.append(arguments)
+
+
+def plain(*names: str) -> Callable[[], tuple[dict[str, object], list[Part]]]:
+    """Attributes that are parts."""
+
+    def made() -> tuple[dict[str, object], list[Part]]:
+        parts = [Part() for _ in names]
+        return dict(zip(names, parts, strict=True)), parts
+
+    return made
+
+
+def by_perf(*more: str) -> Callable[[], tuple[dict[str, object], list[Part]]]:
+    """What all that sample by the kernel's records have, and more parts."""
+
+    def made() -> tuple[dict[str, object], list[Part]]:
+        names, accounts = Part(), Part()
+        others, parts = plain(*more)()
+        tracked = SimpleNamespace(names=names, roots={})
+        attributes = {"members": SimpleNamespace(tracked=tracked), "_accounts": accounts, "_met": {}}
+        return {**attributes, "maker": SimpleNamespace(sampled=set()), **others}, [names, accounts, *parts]
+
+    return made
+
+
+def by_switches() -> tuple[dict[str, object], list[Part]]:
+    running, cycle = Part(), Part()
+    return {"running": running, "switches": SimpleNamespace(cycle=cycle)}, [running, cycle]
+
+
+WITH_PARTS: dict[type, Callable[[], tuple[dict[str, object], list[Part]]]] = {
+    HybridCollector: plain("_past", "_perf", "_stops"),
+    WholeProcessCollector: plain("_past", "_now"),
+    UntilInterpreter: plain("_past", "_now"),
+    UntilShortLives: plain("_past", "_now"),
+    WallClockCollector: plain("_source", "_out_of_band"),
+    LoggedCollector: plain("_inner"),
+    UntilWhole: plain("_collector"),
+    PerfSwitchSource: by_switches,
+    PerfCollector: by_perf(),
+    BpfCollector: by_perf("source"),
+    BpfWaitCollector: by_perf("source"),
+}
+
+
+@pytest.mark.parametrize("kind", WITH_PARTS, ids=lambda kind: kind.__name__)
+def test_each_part_is_told_once_that_a_window_was_closed(kind: type) -> None:
+    attributes, parts = WITH_PARTS[kind]()
+    collector = kind.__new__(kind)
+    for name, value in attributes.items():
+        setattr(collector, name, value)
+    collector.retire()
+    assert [len(part.told) for part in parts] == [1] * len(parts)
+
+
+def test_stops_tell_targets_accounts_and_forget_refused_threads_that_ended() -> None:
+    collector = PtraceCollector.__new__(PtraceCollector)
+    targets, accounts, refused = Part(), Part(), {2**22 + 1}
+    collector.__dict__.update(_targets=targets, _accounts=accounts, _sampler=SimpleNamespace(refused=refused))
+    collector.retire()
+    assert (targets.told, accounts.told, refused) == ([()], [({},)], set())
+
+
+def calls_in_retire(path: Path) -> int:
+    """How many calls of a part's retire() the methods of that name have."""
+    return sum(
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "retire"
+        for method in syntax.nodes(path)
+        if isinstance(method, ast.FunctionDef) and method.name == "retire"
+        for node in ast.walk(method)
+    )
+
+
+def test_no_collector_that_tells_parts_is_missing_here() -> None:
+    found = {
+        str(path.relative_to(ROOT)) for path in sorted((ROOT / "collectors").rglob("*.py")) if calls_in_retire(path)
+    }
+    bases = {base for kind in (*WITH_PARTS, PtraceCollector) for base in kind.__mro__}
+    here = {f"{base.__module__.removeprefix('pyprof.').replace('.', '/')}.py" for base in bases}
+    tell_lives = {"collectors/perf/thread_names.py", "collectors/ptrace/targets.py"}
+    assert found - here == tell_lives
+
+
+def test_tables_of_threads_tell_the_lives_of_threads() -> None:
+    lives, names, targets = Part(), ThreadNames.__new__(ThreadNames), Targets.__new__(Targets)
+    names.__dict__.update(_lives=lives, _names={}, _leaving=Leaving())
+    names.retire(set())
+    assert lives.told == [()]
+    targets.__dict__.update(by_pid={}, _infos={}, _seen=set(), _root_of={}, _young={}, refused={2**22 + 1})
+    targets.__dict__.update(_leaving=Leaving(), _unseen=Leaving(), _ids=SimpleNamespace(lives=lives))
+    targets.retire()
+    assert (len(lives.told), targets.refused) == (2, set())
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_sampler_tells_its_collector_while_that_samples_and_the_interpreters(closed: bool) -> None:
+    collector, runtimes, sampling = Part(), Part(), Sampling.__new__(Sampling)
+    sampling.__dict__.update(_closed=closed, _collector=collector, _runtimes=runtimes)
+    sampling._retire()
+    assert (collector.told, runtimes.told) == ([] if closed else [()], [()])
+
+
+def test_worker_tells_rules_starts_names_and_what_was_said_of_modules() -> None:
+    session = Session(Silent(), UnwindOptions(), Diagnostics())
+    left, rules, starts, names = {object()}, Part(), Part(), Part()
+    session.diagnostics.problem("/gone", Problem("is not mapped any more"))
+    session.__dict__.update(
+        images=SimpleNamespace(forget=lambda *spaces: left, paths=set()),
+        unwinder=rules,
+        files=SimpleNamespace(starts=starts, names=names),
+    )
+    for problems in (["/gone"], []):  # late samples may still be in the window after
+        session.retire(session.cut())
+        assert list(session.diagnostics.problems) == problems
+    assert (rules.told, starts.told, names.told) == ([(left,)] * 2, [(left,)] * 2, [(set(), left)] * 2)
+
+
+def test_rules_of_each_architecture_are_told() -> None:
+    parts, files = [Part(), Part()], frozenset[ObjectFile]()
+    unwinder = Unwinder.__new__(Unwinder)
+    unwinder.__dict__.update(_indexes=dict(enumerate(parts)))
+    unwinder.retire(files)
+    assert [part.told for part in parts] == [[(files,)]] * 2
