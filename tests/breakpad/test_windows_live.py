@@ -49,7 +49,9 @@ def test_every_sample_of_a_recording_is_whole(arch: str, tmp_path: Path) -> None
     path = module(arch, tmp_path)
     symbols(arch, path, tmp_path / "symbols")
     with running(host(arch, tmp_path), str(path), LIFE) as program:
-        recording = record(program.pid, tmp_path, "--symbols", str(tmp_path / "symbols"), seconds=1)
+        recording = record(
+            program.pid, tmp_path, "--symbols", str(tmp_path / "symbols"), seconds=1, until=lambda r: r.samples > 20
+        )
     assert recording.samples > 20
     assert recording.whole == 1
     for stack in recording.stacks:
