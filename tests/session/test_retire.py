@@ -8,6 +8,7 @@ import ast
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -95,7 +96,7 @@ WITH_PARTS: dict[type, Callable[[], tuple[dict[str, object], list[Part]]]] = {
 @pytest.mark.parametrize("kind", WITH_PARTS, ids=lambda kind: kind.__name__)
 def test_each_part_is_told_once_that_a_window_was_closed(kind: type) -> None:
     attributes, parts = WITH_PARTS[kind]()
-    collector = object.__new__(kind)
+    collector: Any = object.__new__(kind)
     for name, value in attributes.items():
         setattr(collector, name, value)
     collector.retire()
