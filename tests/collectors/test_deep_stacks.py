@@ -28,7 +28,7 @@ from pyprof.collectors.targets.spaces import MapsEvidence
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.model.modules import AddressSpace, Mapping
-from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.sample import Beyond, SampleBatch, SampleKind
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.options import UnwindOptions
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
@@ -199,6 +199,30 @@ def test_whole_stacks_are_those_of_their_stop(monkeypatch: pytest.MonkeyPatch, b
                 if frames is not None and len(true) * FRAME > 2 * COPY:
                     found[true[-3]] += 1
     assert min(found["left"], found["right"]) > 10
+
+
+def test_stop_copies_the_part_of_a_known_stack_that_changes_and_not_all_that_it_may() -> None:
+    most, length = 1 << 20, 10 << 20
+    stack = np.zeros(length, np.uint8)
+    base = stack.ctypes.data
+    deep = DeepStack()
+
+    def read(inner: int) -> int:
+        """The rest, after a stop `inner` bytes deeper. What the next stop copies and looks at."""
+        deep.read(PtraceCalls(), os.getpid(), base + inner, memoryview(stack)[inner:most], length - inner, 8)
+        size = deep.to_copy(base, most)
+        return size + sum(size for _, size in deep.spots(base + size, base + length))
+
+    assert deep.to_copy(base, most) == most
+    assert 64 << 10 <= read(0) < 300 << 10
+    assert deep.to_copy(base - (8 << 10), most) == max(64 << 10, (8 << 10) + (16 << 10))
+    assert deep.outer is not None
+    beyond = Beyond(length, deep.outer)
+    deep.learn(beyond, whole=False, missing=0, most=most)
+    assert deep.to_copy(base, most) == most, "the rest is read anew"
+    assert 128 << 10 <= read(0) < 400 << 10
+    assert read(200 << 10) > 216 << 10
+    assert deep.to_copy(base, most) == 216 << 10, "up to what is known, and a part of that"
 
 
 def test_caller_that_lies_far_from_the_end_of_its_memory_is_looked_at_from_the_second_stop_on() -> None:
