@@ -17,6 +17,8 @@ from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.model.sample import SampleBatch
 
 _MUCH, _SIGMAS = 0.2, 2
+_UNSURE_NS = 100_000_000
+"""More than that share is missed at first, until stops have learned what they sample; it is no reason to leave them."""
 _WINDOW_NS = 2_000_000_000
 """Of processor time: what was missed is judged in parts of this length."""
 
@@ -39,7 +41,7 @@ class Missed:
         due, seen, born = due_ns - self._due_ns, seen_ns - self._seen_ns, births - self._births
         if due <= 0:
             return False
-        least = max(_MUCH * due, _SIGMAS * math.sqrt(due * self._period_ns))
+        least = max(_MUCH * due + _UNSURE_NS, _SIGMAS * math.sqrt(due * self._period_ns))
         if due > _WINDOW_NS:
             self._due_ns, self._seen_ns, self._births = due_ns, seen_ns, births
         return least < due - seen < born * self._period_ns

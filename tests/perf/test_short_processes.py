@@ -31,6 +31,8 @@ BATCH = cast("SampleBatch", object())
         (1000, 1000 * MS, 400 * MS, True),
         (1000, 1000 * MS, 900 * MS, False),  # a tenth
         (1000, 4 * MS, 1 * MS, False),  # three samples: chance
+        (1000, 300 * MS, 180 * MS, False),  # stops have just begun
+        (1000, 300 * MS, 100 * MS, True),
         (20, 1000 * MS, 400 * MS, False),  # so few births cannot be the reason
         (1000, 0, 0, False),
     ],
