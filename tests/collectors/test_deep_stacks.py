@@ -209,7 +209,7 @@ def test_stop_copies_the_part_of_a_known_stack_that_changes_and_not_all_that_it_
 
     def read(inner: int) -> int:
         """The rest, after a stop `inner` bytes deeper. What the next stop copies and looks at."""
-        deep.read(PtraceCalls(), os.getpid(), base + inner, memoryview(stack)[inner:most], length - inner, 8)
+        deep.read(PtraceCalls(), os.getpid(), base + inner, stack.data[inner:most], length - inner, 8)
         size = deep.to_copy(base, most)
         return size + sum(size for _, size in deep.spots(base + size, base + length))
 
