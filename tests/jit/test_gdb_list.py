@@ -11,13 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import ARM, I386, X86_64, Arch
+from pyprof.model.code import ALWAYS
+from pyprof.model.modules import AddressSpace
 from pyprof.objfile.elf.memory_object import memory_object
-from pyprof.runtime_code.gdb_jit import code_ranges
+from pyprof.runtime_code.base import CodeScan
+from pyprof.runtime_code.gdb_jit import GdbCode, code_ranges
 from pyprof.symbolize.elf_symtab import symbol_sources
 from pyprof.symbolize.symbols import SymbolTable
-from pyprof.unwind.formats.gdb_jit import MAX_ENTRIES, JitEntry, read_list, read_object
+from pyprof.unwind.formats.gdb_jit import DESCRIPTOR, MAX_ENTRIES, JitEntry, read_list, read_object
 from tests.jit.memory import Memory
 from tests.support import need
 
@@ -72,6 +76,18 @@ def test_endless_list_is_read_in_bounds() -> None:
     found = read_list(read, X86_64, D)
     assert (len(found.entries), found.whole) == (MAX_ENTRIES, False)
     assert memory.reads < 3 * MAX_ENTRIES
+
+
+def test_list_that_changes_whenever_it_is_read_is_read_a_few_times() -> None:
+    memory, diagnostics = listed((0x2000, 0, 0, 1, 2), first=0x2000), Diagnostics()
+
+    def read(avma: int, size: int) -> bytes:
+        struct.pack_into("<I", memory.pieces[D], 4, memory.reads)
+        return memory.read(avma, size)
+
+    scan = CodeScan(AddressSpace(1, 1, 0, (), read, ""), X86_64, ALWAYS, 100, ((DESCRIPTOR, D),))
+    GdbCode((), diagnostics).update(scan)
+    assert diagnostics.counts["gdb jit: list changed while it was read"] == 1
 
 
 def test_unknown_version_and_monstrous_sizes_are_refused() -> None:

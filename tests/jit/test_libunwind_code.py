@@ -44,6 +44,17 @@ def test_registration_that_is_gone_when_it_is_read_again_is_kept_as_it_was_read(
     assert [(span.start, span.value.info.with_offset) for span in code.spans] == [(CODE - 16, True), (CODE, False)]
 
 
+def test_list_that_changes_whenever_it_is_read_is_read_a_few_times() -> None:
+    memory, diagnostics = with_procedure(X86_64, offset=True), Diagnostics()
+
+    def read(avma: int, size: int) -> bytes:
+        struct.pack_into("<I", memory.pieces[LIST], 4, memory.reads)
+        return memory.read(avma, size)
+
+    LibunwindCode(diagnostics).update(scan(read, 100))
+    assert diagnostics.counts["libunwind: list changed while it was read"] == 1
+
+
 def tables(memory: Memory, kind: int, generation: int, count: int) -> None:
     """A list of infos whose tables are all one piece of memory."""
     memory.put(TABLE, bytes(SIZE))
