@@ -32,6 +32,8 @@ from pyprof.model.walk import StackEnd
 
 BASE = 0x7F00_0000_0000
 SIZE = 1 << 16
+MOST_AT_ONCE = 2 << 20
+"""Bytes that anything is asked for, whatever a structure says of its size."""
 
 
 @pytest.mark.parametrize("avma", [-8, 0, (1 << 64) - 1 + 24])
@@ -53,6 +55,7 @@ def nonsense(seed: int) -> Callable[[int, int], bytes]:
     data = struct.pack(f"<{len(words)}Q", *words)
 
     def read(avma: int, size: int) -> bytes:
+        assert size <= MOST_AT_ONCE
         at = avma - BASE
         return data[at : at + size] if 0 <= at <= SIZE else b""
 

@@ -162,6 +162,7 @@ def test_ticks_of_another_clock_are_no_times() -> None:
     [
         b"\x7fELF" + bytes(60),
         HEADER[:4] + struct.pack("<I", 9) + HEADER[8:],
+        HEADER[:8] + struct.pack("<I", 2**32 - 16) + HEADER[12:],
         HEADER + struct.pack("<IIQ", 0, 8, 0),
         HEADER + struct.pack("<IIQ", 0, 0xFFFFFFFF, 0),
         HEADER + record(0, 0, b"short"),
@@ -172,6 +173,11 @@ def test_ticks_of_another_clock_are_no_times() -> None:
 def test_broken_files_are_refused(text: bytes) -> None:
     with pytest.raises(FormatError):
         JitdumpReader().read(text)
+
+
+def test_code_beyond_all_addresses_is_none() -> None:
+    at, body = 2**64 - 8, struct.pack("<IIQQQQ", 1, 1, 2**64 - 8, 2**64 - 8, 16, 0) + b"f\0"
+    assert JitdumpReader().read(HEADER + record(0, 1, body) + move(2, 0x1000, at, 8)) == []
 
 
 @given(st.data())
