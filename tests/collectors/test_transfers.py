@@ -40,7 +40,7 @@ def test_each_call_that_a_stop_cut_short_is_counted(
 
 
 def some_seldom(recording: Recording) -> bool:
-    """Long enough to tell once a round from once in 32 rounds."""
+    """Long enough to tell once a round from once in 64 rounds."""
     assert recording.stats is not None
     weights = [lane.weight for lane in recording.lanes]
     return recording.stats.ticks >= 600 and max(weights, default=0) >= sampler.TRANSFERRING
