@@ -29,7 +29,7 @@ NAME = re.compile(
     r"|bpf|perf|ptrace|gdb|hybrid|offcpu|postmortem|cpython)(?:\.(?!md\b)\w+)+)"
 )
 WORTH_IT = re.compile(r"#.*(?:\w\.\w|\(\))")
-"""A comment, or what looks like one, with any of them: to find its tokens takes Python ten times as long as to parse it."""
+"""A comment, or what looks like one, with any of them: a file's tokens take ten times as long as its tree."""
 ROOMS = {name: ROOT / name for name in ("unwind", "collectors", "exporters", "interpreters")}
 ROOMS |= {folder.name: folder for top in ("collectors", "interpreters") for folder in (ROOT / top).glob("*/")}
 

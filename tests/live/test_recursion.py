@@ -85,7 +85,7 @@ def test_recursion_that_works_at_its_bottom_is_whole_and_small_parts_are_copied(
 
 def test_recursion_that_goes_up_and_down_has_only_its_own_frames(tmp_path: Path) -> None:
     with running(ladder("ladder_recursion"), "travel", str(DEPTH), LIFE) as program:
-        recording = record(program.pid, tmp_path, seconds=3, rate=99, until=deep_and_other)
+        recording = record(program.pid, tmp_path, seconds=2, rate=99, until=deep_and_other)
     found = whole(recording)
     assert deep_and_other(recording)
     for of in found:
