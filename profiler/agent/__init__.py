@@ -5,9 +5,12 @@ clock       When windows end
 config      The agent's configuration: TOML in, checked values out
 disk        The file system, as far as the spool needs it
 groups      A profile by label
+health      Is the agent well? /healthz and /metrics
+http_page   Pages on 127.0.0.1
 inventory   Which segments a spool has, and which of them must go
 sampled_group  One collector of the agent
 log         Lines of the agent's log
+metrics     Numbers of a running agent, as OpenMetrics text
 moments     Times as people write them
 notify      What systemd wants to hear
 own_cpu     What the agent costs

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pyprof.agent.clock import WindowClock
 from pyprof.agent.config import AgentConfig
 from pyprof.agent.disk import locked
+from pyprof.agent.health import Health
 from pyprof.agent.inventory import Caps
+from pyprof.agent.metrics import Gauge
 from pyprof.agent.notify import Notifier
 from pyprof.agent.own_cpu import OwnCpu
 from pyprof.agent.places import default_spool
@@ -22,6 +25,9 @@ from pyprof.agent.spool import Spool
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.model.profile import Profile
+
+if TYPE_CHECKING:
+    from pyprof.agent.http_page import HttpPages
 
 Say = Callable[..., None]
 """(level, event, **fields): one line of the log."""
@@ -38,7 +44,6 @@ class Agent:
         values = self._config.values
         self._lock = locked(values.path or default_spool())
         self._diagnostics = Diagnostics()
-        self._reported: dict[str, int] = {}
         caps = Caps(values.max_bytes, values.max_files, values.max_age)
         self.spool = Spool(values.path or default_spool(), caps, self._diagnostics)
         self._writing = threading.Lock()
@@ -46,6 +51,16 @@ class Agent:
         self._wake = threading.Event()
         self._ending = self._reloading = False
         self._begin()
+        self._health = Health(values.every, self._gauges(), self._diagnostics)
+
+    def _gauges(self) -> dict[str, Gauge]:
+        return {
+            "processes": lambda: sum(bool(seen.verdict.samplings) for seen in self._table.by_pid.values()),
+            "looks_failed": lambda: self._table.failed,
+            "recordings": lambda: sum(lane.running for lane in self._lanes),
+            "spool_bytes": lambda: self.spool.inventory.bytes,
+            "spool_segments": lambda: len(self.spool.inventory),
+        }
 
     def _begin(self) -> None:
         """With the rules of now."""
@@ -66,7 +81,17 @@ class Agent:
         self._wake.set()
 
     def run(self) -> None:
-        """Raises OSError where the spool cannot be read."""
+        """Raises OSError where the spool cannot be read, UsageError where the port is taken."""
+        with contextlib.closing(self._pages()) if self._config.values.port else contextlib.nullcontext():
+            self._run()
+
+    def _pages(self) -> HttpPages:
+        from pyprof.agent.http_page import HttpPages  # most agents have none
+
+        pages = {"/metrics": self._health.metrics_page, "/healthz": self._health.page}
+        return HttpPages(self._config.values.port, pages)
+
+    def _run(self) -> None:
         self.spool.open()
         self._say("info", "started", spool_segments=len(self.spool.inventory), spool_bytes=self.spool.inventory.bytes)
         self._notifier.send("READY=1")
@@ -76,6 +101,7 @@ class Agent:
             for lane in self._lanes:
                 lane.tend()
             self._table.look()
+            self._health.beat()
             self._notifier.alive()
             self._wake.wait(LOOK_S)
             self._wake.clear()
@@ -97,10 +123,13 @@ class Agent:
             config = self._load()
         except PyprofError as error:
             self._say("error", "reload failed", error=error.message)
+            self._health.reloaded(False)
         else:
             self._close()
             self._config = config
             self._begin()
+            self._health.every = config.values.every
+            self._health.reloaded(True)
             self._say("info", "reloaded", rules=len(config.rules))
         self._notifier.send("READY=1")
 
@@ -110,7 +139,8 @@ class Agent:
         found = segments(profile, self._table.verdict, services)
         with self._writing:
             kept = self.spool.put(found)
-            inventory = self.spool.inventory
+            self._health.metrics.took(sampling.mode, profile, kept)
+            inventory, dropped = self.spool.inventory, self._health.new_counts()
             self._say(
                 "info" if kept else "error",
                 "window" if kept else "window not written",
@@ -123,17 +153,11 @@ class Agent:
                 own_cpu_percent=self._own_cpu.percent(),
                 spool_segments=len(inventory),
                 spool_bytes=inventory.bytes,
-                **self._new_counts(),
+                **({"dropped": dropped} if dropped else {}),
             )
 
-    def _new_counts(self) -> dict[str, Any]:
-        """What was dropped since the last line."""
-        counts = dict(self._diagnostics.counts)
-        found = {name: count - self._reported.get(name, 0) for name, count in counts.items()}
-        self._reported = counts
-        return {"dropped": found} if (found := {name: count for name, count in found.items() if count}) else {}
-
     def _failed(self, sampling: SamplingChoice, error: BaseException) -> None:
+        self._health.metrics.count("failures", sampling.mode)
         hint = error.hint if isinstance(error, PyprofError) else ""
         about = {"error": str(error) or type(error).__name__, **({"hint": hint} if hint else {})}
         self._say("error", "not recording", mode=sampling.mode, rate=sampling.rate, **about)

@@ -1,4 +1,4 @@
-"""What the agent costs: processor time of its own process and of its workers."""
+"""What the agent costs: processor time and memory of its own process and of its workers."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ class OwnCpu:
     """percent() is since it was asked last, of one processor."""
 
     def __init__(self) -> None:
-        self._at, self._spent_s = time.monotonic(), _spent_s()
+        self._at, self._spent_s = time.monotonic(), spent()
 
     def percent(self) -> float:
-        now, spent_s = time.monotonic(), _spent_s()
+        now, spent_s = time.monotonic(), spent()
         share = max(spent_s - self._spent_s, 0.0) / max(now - self._at, 1e-3)  # a worker that ended took its time along
         self._at, self._spent_s = now, spent_s
         return round(100 * share, 2)
 
 
-def _spent_s() -> float:
+def spent() -> float:
+    """Seconds of processor time so far, of processes that are there."""
     return sum(map(_of, (os.getpid(), *descendants([os.getpid()])))) / _TICKS
 
 
@@ -36,3 +37,17 @@ def _of(pid: int) -> int:
         return int(fields[_UTIME]) + int(fields[_STIME])
     except (OSError, IndexError, ValueError):
         return 0
+
+
+def memory() -> int | None:
+    """Bytes; what processes share counts once (Pss). None where the kernel does not say."""
+    found = [_pss_kb(pid) for pid in (os.getpid(), *descendants([os.getpid()]))]
+    return None if found[0] is None else sum(kb or 0 for kb in found) << 10
+
+
+def _pss_kb(pid: int) -> int | None:
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith(b"Pss:"))
+    except (OSError, StopIteration, IndexError, ValueError):
+        return None

@@ -39,6 +39,7 @@ SETTINGS = (
     Setting("sampling", "python", "VIEW", '"extensions"', f"native frames beside Python's: {', '.join(NATIVE_VIEWS)}"),
     Setting("sampling", "collector", "COLLECTOR", '"auto"', f"how samples are taken: {', '.join(COLLECTORS)}"),
     Setting("sampling", "max_stopped", "PERCENT", "1", "percent of its time that a process may be stopped, by stops"),
+    Setting("http", "port", "PORT", "", "127.0.0.1:PORT has /metrics and /healthz; without it nothing is listened at"),
 )
 """Tables with one value a name; [labels] and [[rule]] stand beside them."""
 
@@ -88,6 +89,7 @@ class Values:
     python: str = "extensions"
     collector: str = "auto"
     max_stopped: float = 1.0
+    port: int = 0
     labels: dict[str, str] = field(default_factory=dict)
 
 
@@ -139,6 +141,10 @@ def _number(kind: str, value: object) -> float | int:
         if size is None or size < 1 << 20:
             raise Wrong('is not a size from "1M" on, such as "500M" or "2G"')
         return size
+    if kind == "PORT":
+        if not isinstance(number, int) or not 1 <= number <= 65535:
+            raise Wrong("is not a port from 1 to 65535")
+        return number
     least, most = {"COUNT": (1, 10**7), "RATE": (0, MOST_RATE_HZ), "PERCENT": (0, 100)}[kind]
     if number is None or not least <= number <= most or not number or (kind == "COUNT" and not isinstance(value, int)):
         raise Wrong(f"is not a number above 0, at most {most:g}" if kind != "COUNT" else "is not a number of files")

@@ -29,6 +29,16 @@ FULL = "spool: segment dropped, the disk is full"
 NOT_WRITTEN = "spool: segment lost, it could not be written"
 STRANGE = "spool: file that is no segment"
 REFUSED = "spool: refused segment dropped, more than are kept"
+REASONS = {
+    "old": OLD,
+    "many": MANY,
+    "large": LARGE,
+    "disk_full": FULL,
+    "not_written": NOT_WRITTEN,
+    "no_segment": STRANGE,
+    "refused": REFUSED,
+}
+"""What is counted, by a word for metrics."""
 QUEUE, ASIDE = "queue", "refused"
 MOST_REFUSED = 100
 """Of each reason."""

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.request import urlopen
 
 from tests.warm import run
 
 BUSY = "import sys\ndef spin():\n    while True: sum(range(2000))\nprint('ready', flush=True); spin()"
 CONFIG = """
+[http]
+port = PORT
 [windows]
 every = "1s"
 [labels]
@@ -48,9 +52,9 @@ def test_windows_of_what_the_rules_choose_are_in_the_spool(tmp_path: Path) -> No
     """Started by nobody's service manager but this test: it is told READY; a process that comes later is found, a
     configuration that became wrong changes nothing, and the end comes with the last window.
     """
-    word = f"agent-live-{os.getpid()}"
+    word, port = f"agent-live-{os.getpid()}", 20_000 + os.getpid() % 12_000
     config, spool, log, address = (tmp_path / name for name in ("agent.toml", "spool", "log", "notify"))
-    config.write_text(CONFIG.replace("WORD", word))
+    config.write_text(CONFIG.replace("WORD", word).replace("PORT", str(port)))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify, log.open("wb") as out:
         notify.bind(str(address))
         notify.settimeout(60)
@@ -85,6 +89,10 @@ def test_windows_of_what_the_rules_choose_are_in_the_spool(tmp_path: Path) -> No
                 and any(line["processes"] == 2 and line["samples"] for line in windows(log)[-1:])
             ):
                 time.sleep(0.05)
+            said = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
+            assert "pyprof_agent_processes 2\n" in said
+            assert "pyprof_agent_reload_success 0\n" in said
+            assert re.search(r'windows_total\{mode="cpu"\} [1-9]', said)
             agent.send_signal(signal.SIGTERM)
             assert agent.wait(60) == 0
         finally:

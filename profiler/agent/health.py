@@ -1,0 +1,71 @@
+"""Is the agent well? Says so to whoever asks: /healthz, and /metrics beside it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from pyprof.agent.metrics import CONTENT_TYPE, Gauge, Metrics
+from pyprof.agent.own_cpu import memory, spent
+from pyprof.diagnostics import Diagnostics
+
+SILENT_S = 30.0
+"""A loop that turns once a second is stuck after so long."""
+WINDOWS = 3
+"""So many windows' lengths after the last one of a target that is there, something is wrong."""
+
+
+class Health:
+    """every: a window's length; gauges: of Metrics, "processes" among them; the others are from here. beat() is for the
+    agent's loop, the rest for any thread.
+    """
+
+    def __init__(self, every: float, gauges: Mapping[str, Gauge], diagnostics: Diagnostics) -> None:
+        self.every = every
+        self._diagnostics = diagnostics
+        self._reported: dict[str, int] = {}
+        self._reload = 1.0, time.time()
+        self._beat = time.monotonic()
+        self._idle_at = time.time()
+        self._processes = gauges["processes"]
+        own: dict[str, Gauge] = {
+            "cpu_seconds": spent,
+            "memory_bytes": memory,
+            "last_window_timestamp_seconds": lambda: self.metrics.last_window_s,
+            "reload_success": lambda: self._reload[0],
+            "reload_timestamp_seconds": lambda: self._reload[1],
+        }
+        self.metrics = Metrics({**gauges, **own}, lambda: self._diagnostics.counts)
+
+    def beat(self) -> None:
+        self._beat = time.monotonic()
+        if not self._processes():
+            self._idle_at = time.time()
+
+    def reloaded(self, success: bool) -> None:
+        self._reload = float(success), time.time()
+
+    def new_counts(self) -> dict[str, int]:
+        """What was dropped since this was asked last."""
+        counts = dict(self._diagnostics.counts)
+        found = {name: count - self._reported.get(name, 0) for name, count in counts.items()}
+        self._reported = counts
+        return {name: count for name, count in found.items() if count}
+
+    def complaint(self) -> str:
+        """What is wrong, "" if nothing is."""
+        silent_s = time.monotonic() - self._beat
+        if silent_s > SILENT_S:
+            return f"the agent does nothing since {silent_s:.0f} s"
+        since_s = time.time() - max(self.metrics.last_window_s, self._idle_at)
+        if since_s > WINDOWS * self.every:
+            return f"no window since {since_s:.0f} s, though there are processes to record"
+        return ""
+
+    def page(self) -> tuple[int, str, str]:
+        """For /healthz."""
+        complaint = self.complaint()
+        return 503 if complaint else 200, "text/plain; charset=utf-8", f"{complaint or 'ok'}\n"
+
+    def metrics_page(self) -> tuple[int, str, str]:
+        return 200, CONTENT_TYPE, self.metrics.text()

@@ -1,0 +1,70 @@
+"""/metrics and /healthz of a running agent, on 127.0.0.1 only."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from pyprof.errors import UsageError
+
+ADDRESS = "127.0.0.1"
+_PATIENCE_S = 5.0
+_MOST_AT_ONCE = 8
+Page = Callable[[], tuple[int, str, str]]
+"""Status, content type, text."""
+
+
+class HttpPages:
+    """pages: by path. port: 0 for any; the one that was taken afterwards. Raises UsageError."""
+
+    def __init__(self, port: int, pages: dict[str, Page]) -> None:
+        room = threading.BoundedSemaphore(_MOST_AT_ONCE)
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = _PATIENCE_S
+
+            def do_GET(self) -> None:
+                page = pages.get(self.path.partition("?")[0])
+                status, kind, text = page() if page is not None else (404, "text/plain", "/metrics, /healthz\n")
+                body = text.encode()
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """The agent's log is of its work."""
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+
+            def process_request(self, request: object, client_address: object) -> None:
+                """Who asks while many are being answered is hung up on."""
+                if room.acquire(blocking=False):
+                    super().process_request(request, client_address)  # type: ignore[arg-type]
+                else:
+                    self.shutdown_request(request)  # type: ignore[arg-type]
+
+            def process_request_thread(self, request: object, client_address: object) -> None:
+                try:
+                    super().process_request_thread(request, client_address)  # type: ignore[arg-type]
+                finally:
+                    room.release()
+
+            def handle_error(self, request: object, client_address: object) -> None:
+                """Who asked has gone."""
+
+        try:
+            self._server = Server((ADDRESS, port), Handler)
+        except OSError as error:
+            raise UsageError(f"{ADDRESS}:{port} cannot be listened at: {error.strerror}", "another http.port") from None
+        self.port = int(self._server.server_address[1])
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(1.0,), name="pyprof http", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,104 @@
+"""Numbers of a running agent, as OpenMetrics text (openmetrics.io, 1.0). Labels have values from fixed sets only: never
+what a process chooses.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from pyprof.agent.spool import REASONS
+from pyprof.model.profile import Profile
+from pyprof.options import SIMPLE_MODES
+from pyprof.records import dataclass
+
+CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+PREFIX = "pyprof_agent_"
+Gauge = Callable[[], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricKind:
+    """labels: a label's name and its values, all that there are; none: ("", ("",))."""
+
+    name: str
+    kind: str
+    help: str
+    labels: tuple[str, tuple[str, ...]] = ("", ("",))
+
+
+_MODE, _REASON = ("mode", SIMPLE_MODES), ("reason", tuple(REASONS))
+COUNTERS = (
+    MetricKind("windows", "counter", "Windows that are in the spool.", _MODE),
+    MetricKind("windows_not_written", "counter", "Windows that the spool could not take when they ended.", _MODE),
+    MetricKind("samples", "counter", "Samples in windows.", _MODE),
+    MetricKind("sampling_times_missed", "counter", "Sampling times that were not kept.", _MODE),
+    MetricKind("pauses", "counter", "Stops of threads for their samples.", _MODE),
+    MetricKind("failures", "counter", "Recordings that ended early, or could not begin.", _MODE),
+    MetricKind("dropped", "counter", "Segments that were dropped, and files that are none.", _REASON),
+    MetricKind("cpu_seconds", "counter", "Processor time of the agent and its workers."),
+    MetricKind("looks_failed", "counter", "Looks at the list of processes that failed."),
+)
+GAUGES = (
+    MetricKind("memory_bytes", "gauge", "Memory of the agent and its workers, what they share once."),
+    MetricKind("processes", "gauge", "Processes that the rules choose."),
+    MetricKind("recordings", "gauge", "Recordings under way."),
+    MetricKind("spool_bytes", "gauge", "Bytes of all segments."),
+    MetricKind("spool_segments", "gauge", "Segments."),
+    MetricKind("last_window_timestamp_seconds", "gauge", "When the last window was taken."),
+    MetricKind("reload_success", "gauge", "Was the configuration right when it was read last?"),
+    MetricKind("reload_timestamp_seconds", "gauge", "When the configuration was read last."),
+)
+
+
+class Metrics:
+    """count(), took() and text() from any thread. gauges: a number, or None where it is not known, by its name
+    (also of counters that somebody else keeps): asked for when the text is.
+    """
+
+    def __init__(self, gauges: Mapping[str, Gauge], dropped: Callable[[], Mapping[str, int]]) -> None:
+        """dropped: counts by reason."""
+        self.last_window_s = 0.0
+        self._gauges = gauges
+        self._dropped = dropped
+        self._counts: dict[tuple[str, str], int] = {}
+        self._lock = threading.Lock()
+
+    def count(self, name: str, label: str, number: int = 1) -> None:
+        with self._lock:
+            self._counts[name, label] = self._counts.get((name, label), 0) + number
+
+    def took(self, mode: str, profile: Profile, kept: bool) -> None:
+        """A window."""
+        self.last_window_s = time.time()
+        summary = profile.summary
+        self.count("windows" if kept else "windows_not_written", mode)
+        self.count("samples", mode, summary.samples)
+        self.count("sampling_times_missed", mode, summary.skipped)
+        self.count("pauses", mode, summary.stops.count)
+
+    def text(self) -> str:
+        return "".join(f"{line}\n" for line in self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        dropped = self._dropped()
+        for metric in (*COUNTERS, *GAUGES):
+            yield f"# TYPE {PREFIX}{metric.name} {metric.kind}"
+            yield f"# HELP {PREFIX}{metric.name} {metric.help}"
+            label, values = metric.labels
+            for value in values:
+                number = self._number(metric, dropped, value)
+                if number is not None:
+                    suffix = "_total" if metric.kind == "counter" else ""
+                    labels = f'{{{label}="{value}"}}' if label else ""
+                    yield f"{PREFIX}{metric.name}{suffix}{labels} {number:.15g}"
+        yield "# EOF"
+
+    def _number(self, metric: MetricKind, dropped: Mapping[str, int], value: str) -> float | None:
+        if metric.name in self._gauges:
+            return self._gauges[metric.name]()
+        if metric.labels is _REASON:
+            return dropped.get(REASONS[value], 0)
+        with self._lock:
+            return self._counts.get((metric.name, value), 0)

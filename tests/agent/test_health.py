@@ -1,0 +1,91 @@
+"""What a running agent says of itself: numbers with labels from fixed sets, and whether it is well."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import socket
+import time
+
+import pytest
+
+from pyprof.agent import health, http_page, spool
+from pyprof.agent.health import Health
+from pyprof.agent.http_page import ADDRESS, HttpPages
+from pyprof.agent.metrics import COUNTERS, GAUGES, PREFIX
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import UsageError
+from tests.exporters.profiles import golden
+
+LINE = re.compile(r'([a-z_]+)(?:\{([a-z]+)="([a-z_]+)"\})? (-?[0-9.e+]+)')
+
+
+def made(processes: int = 1) -> tuple[Health, Diagnostics]:
+    diagnostics = Diagnostics()
+    return Health(60.0, {"processes": lambda: processes}, diagnostics), diagnostics
+
+
+def numbers(text: str) -> dict[tuple[str, str], float]:
+    lines = text.splitlines()
+    assert lines[-1] == "# EOF"
+    found = [LINE.fullmatch(line) for line in lines if not line.startswith("#")]
+    assert all(found)
+    return {(match[1].removeprefix(PREFIX), match[3] or ""): float(match[4]) for match in found if match}
+
+
+def test_numbers_are_those_of_windows_and_drops_and_labels_are_from_fixed_sets() -> None:
+    well, diagnostics = made()
+    well.metrics.took("cpu", golden(), True)
+    well.metrics.took("cpu", golden(), False)
+    diagnostics.count(spool.FULL, 3)
+    found = numbers(well.metrics.text())
+    samples = golden().summary.samples
+    assert samples
+    assert found["samples_total", "cpu"] == 2 * samples
+    assert (found["windows_total", "cpu"], found["windows_not_written_total", "cpu"]) == (1, 1)
+    assert (found["dropped_total", "disk_full"], found["dropped_total", "old"]) == (3, 0)
+    assert found["memory_bytes", ""] > 1 << 20
+    assert found["cpu_seconds_total", ""] > 0
+    values = {value for metric in (*COUNTERS, *GAUGES) for value in metric.labels[1]}
+    assert {label for _, label in found} <= values
+
+
+def test_each_reason_of_the_spool_has_its_label() -> None:
+    counted = {value for name, value in vars(spool).items() if name.isupper() and str(value).startswith("spool: ")}
+    assert counted == set(spool.REASONS.values())
+
+
+def test_agent_is_unwell_when_its_loop_stands_still_or_windows_stay_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    well, _ = made()
+    well.beat()
+    assert well.page()[::2] == (200, "ok\n")
+    now, monotonic = time.time(), time.monotonic()
+    monkeypatch.setattr(time, "time", lambda: now + health.WINDOWS * 60 + 1)
+    assert well.page()[0] == 503
+    assert made(processes=0)[0].page()[0] == 200, "nothing to record is no fault"
+    well.metrics.took("cpu", golden(), True)
+    assert well.page()[0] == 200
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic + health.SILENT_S + 1)
+    assert "does nothing" in well.page()[2]
+
+
+def test_pages_are_answered_on_this_host_and_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_page, "_PATIENCE_S", 600.0)
+    well, _ = made()
+    pages = HttpPages(0, {"/metrics": well.metrics_page, "/healthz": well.page})
+    try:
+        with pytest.raises(UsageError, match="cannot be listened at"):
+            HttpPages(pages.port, {})
+        for path, status in (("/metrics", 200), ("/healthz?verbose", 200), ("/", 404)):
+            asked = http.client.HTTPConnection(ADDRESS, pages.port, timeout=30)
+            asked.request("GET", path)
+            answer = asked.getresponse()
+            assert answer.status == status
+            assert answer.read()
+            asked.close()
+        silent = [socket.create_connection((ADDRESS, pages.port), timeout=30) for _ in range(9)]
+        assert silent[8].recv(1) == b""
+        for each in silent:
+            each.close()
+    finally:
+        pages.close()
