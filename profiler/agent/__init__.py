@@ -10,7 +10,7 @@ http_page   Pages on 127.0.0.1
 inventory   Which segments a spool has, and which of them must go
 sampled_group  One collector of the agent
 log         Lines of the agent's log
-metrics     Numbers of a running agent, as OpenMetrics text
+metrics     Numbers of a running agent, as the text that Prometheus reads
 moments     Times as people write them
 notify      What systemd wants to hear
 own_cpu     What the agent costs
@@ -24,4 +24,5 @@ settings    Each setting of the agent's configuration
 splitting   From a window of all processes to segments
 spool       The spool: a directory of segments that are never changed
 status      How the agent does, from its segments alone
+unit        The systemd unit of the agent
 """

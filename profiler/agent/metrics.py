@@ -1,5 +1,5 @@
-"""Numbers of a running agent, as OpenMetrics text (openmetrics.io, 1.0). Labels have values from fixed sets only: never
-what a process chooses.
+"""Numbers of a running agent, as the text that Prometheus reads (openmetrics.io, 1.0). Labels have values from fixed
+sets only: never what a process chooses.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ examples:
   pyprof agent --print-config > agent.toml          every setting, with what it means
   pyprof agent --config agent.toml --check          all errors, each with its line
   pyprof agent --config agent.toml --log json
+  pyprof agent install --config /etc/pyprof/agent.toml    a systemd unit
   pyprof agent status                               what the spool has, and which files lack names
 """
 
@@ -43,13 +44,16 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("what", nargs="?", choices=("run", "status"), default="run", help="(default: run)")
+    parser.add_argument("what", nargs="?", choices=("run", "status", "install"), default="run", help="(default: run)")
     parser.add_argument("--config", metavar="FILE", help="rules and settings (TOML)")
     parser.add_argument("--check", action="store_true", help="only check the configuration")
     parser.add_argument("--print-config", action="store_true", help="print the default configuration, commented")
     parser.add_argument("--log", choices=("text", "json"), default="text", help="(default: %(default)s)")
     parser.add_argument("--spool", metavar="DIR", help="in place of spool.path (docs/agent.md)")
     parser.add_argument("--since", default="1h", metavar="TIME", help="of status (default: %(default)s)")
+    parser.add_argument(
+        "--unit-dir", default="/etc/systemd/system", metavar="DIR", help="of install (default: %(default)s)"
+    )
     parser.set_defaults(run=run)
 
 
@@ -61,6 +65,12 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.check:
         return _check(arguments)
+    if arguments.what == "install":
+        from pyprof.cli.agent_install import install
+
+        for text in install(_load(arguments), arguments.config, arguments.unit_dir):
+            line(text)
+        return 0
     if arguments.what == "status":
         for text in _status(arguments):
             line(text)

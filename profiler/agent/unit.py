@@ -1,0 +1,76 @@
+"""The systemd unit of the agent: what it may do, and what it is limited to (systemd.exec(5), systemd.service(5))."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+NAME = "pyprof-agent.service"
+MARK = "# Written by pyprof agent install; written anew by it.\n"
+CAPABILITIES = {
+    "CAP_BPF": "load the program in the kernel that takes samples",
+    "CAP_PERFMON": "attach it to the processors, and sample by perf_events",
+    "CAP_SYS_PTRACE": "read the memory and the files of other users' processes",
+    "CAP_DAC_READ_SEARCH": "read programs and libraries that only their owner may read",
+}
+"""What root's agent keeps, and what for."""
+_TEXT = """\
+[Unit]
+Description=pyprof agent: continuous profiling of this host
+After=local-fs.target
+
+[Service]
+Type=notify
+ExecStart={command}
+ExecReload=/bin/kill -HUP $MAINPID
+Restart=on-failure
+RestartSec=10
+WatchdogSec=60
+TimeoutStopSec=15
+# What it may cost others: little of the processor when that is short, and no more memory than this.
+Nice=5
+CPUWeight=20
+MemoryHigh=300M
+MemoryMax=500M
+TasksMax=256
+LimitNOFILE=1048576
+# What it may do.
+CapabilityBoundingSet={capabilities}
+NoNewPrivileges=yes
+# What it may write.
+StateDirectory=pyprof
+UMask=0077
+ProtectSystem=strict
+{writable}ProtectHome=read-only
+# What it needs no access to.
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+RestrictAddressFamilies=AF_UNIX AF_INET
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+SystemCallArchitectures=native
+IPAddressDeny=any
+IPAddressAllow=localhost
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def text(command: Sequence[str], spool: str) -> str:
+    """command: absolute paths. spool: its folder, "" for the one in /var/lib/pyprof."""
+    writable = f"ReadWritePaths={quoted(spool)}\n" if spool else ""
+    words = " ".join(quoted(word).replace("$", "$$") for word in command)
+    return MARK + _TEXT.format(command=words, capabilities=" ".join(CAPABILITIES), writable=writable)
+
+
+def quoted(word: str) -> str:
+    """As one word of a unit. Raises ValueError for what no unit can hold."""
+    if not word.isprintable():
+        raise ValueError(f"{word!r} cannot stand in a unit")
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}"' if set(escaped) & set(" '\";\\") or not escaped else escaped

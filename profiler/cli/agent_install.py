@@ -1,0 +1,73 @@
+"""`pyprof agent install`: the systemd unit that runs the agent, and what it means."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+from pyprof.agent import unit
+from pyprof.agent.config import AgentConfig
+from pyprof.errors import UsageError
+from pyprof.exporters import output_file
+from pyprof.objfile.source import open_regular
+
+_CONFIG = "/etc/pyprof/agent.toml"
+
+
+def make_folder(path: str) -> None:
+    """Raises OSError."""
+    os.makedirs(path, 0o700, exist_ok=True)
+
+
+def install(
+    config: AgentConfig, path: str | None, folder: str, make: Callable[[str], None] = make_folder
+) -> Iterator[str]:
+    """Writes the unit into the folder. path: of the configuration. make: makes the spool's folder where that is another
+    than the usual one: the service finds it. Result: lines that say what was done.
+    """
+    if path is None:
+        raise UsageError(
+            "the service needs a configuration, which says whose processes it records",
+            f"pyprof agent --print-config > {_CONFIG}, edit it, then: pyprof agent install --config {_CONFIG}",
+        )
+    command = [sys.executable, "-m", "pyprof", "agent", "--config", os.path.abspath(path), "--log", "json"]
+    spool = os.path.abspath(config.values.path) if config.values.path else ""
+    if spool:
+        command += ["--spool", spool]
+    try:
+        text = unit.text(command, spool)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    to = os.path.join(folder, unit.NAME)
+    try:
+        _write(to, text)
+        if spool:
+            make(spool)
+    except OSError as error:
+        reason = "it was not written by pyprof" if error.errno == errno.EEXIST else error.strerror
+        raise UsageError(f"{to} cannot be written: {reason}", "--unit-dir DIR writes it elsewhere") from None
+    yield f"wrote {to}"
+    yield f"  it runs: {' '.join(command)}"
+    yield "  as root, with nothing of root's rights but:"
+    yield from (f"    {name:20} {meaning}" for name, meaning in unit.CAPABILITIES.items())
+    yield f"  it writes to {spool or '/var/lib/pyprof'} only, and reaches no other host"
+    yield "  it has at most 500 MB, and little of the processors while others need them"
+    yield "next: systemctl daemon-reload && systemctl enable --now pyprof-agent"
+
+
+def _write(to: str, text: str) -> None:
+    """Raises OSError; EEXIST where there is another file."""
+    if output_file.look(to) is not None:
+        with open(open_regular(to), "rb") as file:
+            known = file.read(len(unit.MARK))
+        if known != unit.MARK.encode():
+            raise FileExistsError(errno.EEXIST, "there is another file", to)
+
+    def write(out: BinaryIO) -> None:
+        os.fchmod(out.fileno(), 0o644)
+        out.write(text.encode())
+
+    output_file.replace(to, write)

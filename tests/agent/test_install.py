@@ -1,0 +1,63 @@
+"""The systemd unit: what it runs is what was asked for, systemd takes it, and a file of somebody else stays."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pyprof.agent import unit
+from pyprof.agent.config import parse
+from pyprof.cli.agent_install import install
+from pyprof.errors import UsageError
+
+CONFIG = parse('[spool]\npath = "/srv/a spool"\n[[rule]]\nname = "*"', "x")
+
+
+def test_unit_runs_the_agent_as_it_was_asked_for_with_no_more_rights_than_are_named(tmp_path: Path) -> None:
+    config = tmp_path / 'a "b" %h $c.toml'
+    said = list(install(CONFIG, str(config), str(tmp_path), lambda path: None))
+    lines = (tmp_path / unit.NAME).read_text().splitlines()
+    (command,) = [line.removeprefix("ExecStart=") for line in lines if line.startswith("ExecStart=")]
+    words = [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(command)]
+    assert words[1:] == ["-m", "pyprof", "agent", "--config", str(config), "--log", "json", "--spool", "/srv/a spool"]
+    assert 'ReadWritePaths="/srv/a spool"' in lines
+    assert f"CapabilityBoundingSet={' '.join(unit.CAPABILITIES)}" in lines
+    assert [line for line in said if "/srv/a spool only" in line]
+    if shutil.which("systemd-analyze"):
+        checked = subprocess.run(["systemd-analyze", "verify", tmp_path / unit.NAME], capture_output=True, text=True)
+        assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_unit_is_written_over_its_own_kind_only(tmp_path: Path) -> None:
+    made: list[str] = []
+    for _ in range(2):
+        list(install(CONFIG, "agent.toml", str(tmp_path), made.append))
+    assert made == ["/srv/a spool"] * 2
+    there = tmp_path / unit.NAME
+    whole = there.read_text()
+    there.write_text("[Service]\nExecStart=/bin/true\n")
+    with pytest.raises(UsageError, match="not written by pyprof"):
+        list(install(CONFIG, "agent.toml", str(tmp_path), made.append))
+    assert there.read_text().endswith("/bin/true\n")
+    there.unlink()
+    (tmp_path / "other").write_text(whole)
+    there.symlink_to(tmp_path / "other")
+    list(install(CONFIG, "other.toml", str(tmp_path), made.append))
+    assert not there.is_symlink(), "a link is replaced, not followed"
+    assert (tmp_path / "other").read_text() == whole
+    assert whole.startswith(unit.MARK)
+
+
+def test_service_without_a_configuration_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="needs a configuration"):
+        list(install(CONFIG, None, str(tmp_path), lambda path: None))
+
+
+@pytest.mark.parametrize("word", ["a\nExecStartPre=/bin/rm", "\x1b[0m"])
+def test_word_that_no_unit_can_hold_is_refused(word: str) -> None:
+    with pytest.raises(ValueError, match="cannot stand in a unit"):
+        unit.quoted(word)
