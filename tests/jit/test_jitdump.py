@@ -128,9 +128,11 @@ def unwinding(start: int, stands: int, header: bytes, *, header_first: bool) -> 
 HDR = bytes.fromhex("011b033b ccffffff 01000000 c0ffffff e8ffffff".replace(" ", ""))
 
 
+@pytest.mark.parametrize("size", [16, 13])
 @pytest.mark.parametrize("header_first", [False, True])
-def test_tables_are_found_on_either_side_of_their_header(header_first: bool, tmp_path: Path) -> None:
-    text = unwinding(0x1000, 0x1010, HDR, header_first=header_first) + load(2, 0x1000, 16, "f")
+def test_tables_are_found_on_either_side_of_their_header(header_first: bool, size: int, tmp_path: Path) -> None:
+    """They stand behind the code, at the next multiple of 8."""
+    text = unwinding(0x1000, 0x1010, HDR, header_first=header_first) + load(2, 0x1000, size, "f")
     assert rules(looked_at(tmp_path / "jit-1.dump", HEADER + text), 0x1000) == [8, 32]
 
 
@@ -144,10 +146,11 @@ def test_tables_with_an_address_of_their_own_hold_for_all_code_that_follows(tmp_
 
 
 def rules(code: JitdumpCode, start: int) -> list[int]:
-    """Of each row: how far the CFA is above the stack pointer."""
+    """Of each row of the function that begins there: how far the CFA is above the stack pointer."""
     span = code.spans.find(start, 1 << 39)
     assert span is not None
     found = code.rows(span, start, True, lambda pc, exact: None)
+    assert found is None or found[0].start == start
     return [rule.cfa_off for rule in found[0].rules] if found else []
 
 
