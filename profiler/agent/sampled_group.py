@@ -81,7 +81,7 @@ class SampledGroup:
                 self._not_before = 0.0
                 return
             self._recording = opening.of_selection(selection, self._options, "agent", _FLUSH_S)
-        except PyprofError as error:
+        except (PyprofError, OSError) as error:  # no room for a process, or too many files: that passes
             self._failed(self.sampling, error)
             return
         self._recording.start()

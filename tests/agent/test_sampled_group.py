@@ -1,0 +1,40 @@
+"""One collector of the agent: what keeps it from beginning is said, and ends nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from pyprof.agent.clock import WindowClock
+from pyprof.agent.config import parse
+from pyprof.agent.processes import ProcessTable
+from pyprof.agent.sampled_group import SampledGroup
+from pyprof.errors import AccessDenied
+from pyprof.session import opening
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EAGAIN, "no room"), AccessDenied("not allowed", "")])
+def test_recording_that_cannot_begin_is_said_and_tried_again_later(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the host has no room for a process now, an agent of months goes on."""
+    config = parse('[[rule]]\nname = "*"', "x")
+    begun, said = [], []
+
+    def fail(*_: object) -> None:
+        begun.append(1)
+        raise error
+
+    monkeypatch.setattr(opening, "of_selection", fail)
+    table, (sampling,) = ProcessTable(config.rules, -1), config.samplings()
+    group = SampledGroup(
+        sampling, config.values, table, WindowClock(60), lambda *_: None, lambda _, wrong: said.append(wrong)
+    )
+    for _ in range(3):
+        group.tend()
+    assert os.getpid() in table.by_pid
+    assert (begun, said) == ([1], [error])
+    assert not group.running
+    group.close()
