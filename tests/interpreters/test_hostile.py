@@ -165,6 +165,19 @@ def test_tables_of_offsets_are_refused_or_within_their_structures(minor: int, da
     assert min(layout.gil_holder, layout.gil_locked) >= 0
 
 
+@pytest.mark.parametrize("minor", sorted(debug_offsets.FIELDS))
+def test_each_number_of_a_table_is_looked_at(minor: int) -> None:
+    fields = debug_offsets.FIELDS[minor]
+    good = [512 if field == "size" else 64 for _, field in fields]
+    assert debug_offsets.read_layout(table(minor, good)).thread.size <= 512
+    wrong = [(at, 1 << 25) for at in range(len(fields))]
+    for name, value in (("gil_runtime_state", 72), ("linetable", 60)):  # fields before what they are fields of
+        wrong += [(at, value) for at, (_, field) in enumerate(fields) if field == name]
+    for at, value in wrong:
+        with pytest.raises(FormatError):
+            debug_offsets.read_layout(table(minor, [*good[:at], value, *good[at + 1 :]]))
+
+
 @given(st.binary(max_size=1000))
 def test_any_bytes_as_table_are_a_format_error(data: bytes) -> None:
     with pytest.raises(FormatError):
