@@ -102,6 +102,8 @@ TABLE = {
     "session/test_flat_memory.py": "system",
     "session/test_unfollowed.py": "live",
     "session/test_one_function.py": "live system",
+    "session/test_keeping.py": "live system",
+    "session/test_names_ahead.py": "live system",
     "session/*": "unit",
     "survival/*": "live system",
     "symbolize/test_symbolizer.py": "live system",

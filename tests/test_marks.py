@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -44,14 +45,24 @@ def asking(path: Path) -> set[str]:
     use.
     """
     functions = [node for node in syntax.tree(path).body if isinstance(node, ast.FunctionDef)]
+    marked = {each.name for each in functions if any("pytest.mark." in text for text in kinds_of(each))}
+    return {name for name in _asking(path) - marked if name.startswith("test_")}
+
+
+@cache
+def _asking(path: Path) -> frozenset[str]:
+    """Functions of a file, and of those of the tests' helpers that it imports, that ask for a tool."""
+    if path == TESTS / "support.py":
+        return frozenset({"build", "need"})
+    functions = [node for node in syntax.tree(path).body if isinstance(node, ast.FunctionDef)]
     names = {"open_page", "browser"}  # fixtures of the page's tests
     for node in syntax.nodes(path):
-        if isinstance(node, ast.ImportFrom) and node.module == "tests.support":
-            names |= {each.name for each in node.names} & {"build", "need"}
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests."):
+            helper = TESTS.parent / f"{(node.module or '').replace('.', '/')}.py"
+            names |= {each.name for each in node.names} & _asking(helper) if helper.exists() else set()
     for _ in functions:
         names |= {each.name for each in functions if names & used(each)}
-    marked = {each.name for each in functions if any("pytest.mark." in text for text in kinds_of(each))}
-    return {name for name in names - marked if name.startswith("test_")}
+    return frozenset(names)
 
 
 def used(function: ast.FunctionDef) -> set[str]:

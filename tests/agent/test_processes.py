@@ -108,6 +108,7 @@ def test_new_process_is_found_by_the_next_look_and_one_that_ended_is_still_named
     assert found.verdict(child.pid, 0).service == "found"
 
 
+@pytest.mark.system
 def test_process_that_got_the_number_of_another_is_judged_anew_and_each_keeps_its_own_name() -> None:
     """The kernel gives a number again after 30,000 others; here it is told to give this one."""
     found = table(

@@ -59,8 +59,10 @@ def test_folders_that_are_empty_go(tmp_path: Path) -> None:
 def test_start_reads_names_and_sizes_only(tmp_path: Path) -> None:
     found, _ = spool(tmp_path, Caps())
     found.put([segment(day, 100) for day in range(90, 95)])
-    for path in (*tmp_path.glob("19*/web/*"), *tmp_path.glob("queue/far/19*/web/*")):
+    paths = [*tmp_path.glob("19*/web/*"), *tmp_path.glob("queue/far/19*/web/*")]
+    for path in paths:
         path.write_bytes(b"broken")
+    for path in paths:  # of which two are one file
         path.chmod(0)
     again, _ = spool(tmp_path, Caps(most_bytes=13))
     assert files(tmp_path) == [93, 94]

@@ -209,6 +209,7 @@ def test_every_frame_of_code_has_its_address_in_its_library(profile: Profile) ->
 MODULES = Path(__file__).parents[2] / "tooling" / "firefox" / "node_modules"
 
 
+@pytest.mark.system
 def test_mozillas_own_program_reads_the_same_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its `load` gives its other process half a second to start, which a busy machine does not: the test starts it."""
     program = [str(MODULES / ".bin" / "node"), str(MODULES / "@firefox-devtools/profiler-cli/dist/profiler-cli.js")]

@@ -162,6 +162,7 @@ def test_exported_function_tells_where_the_hidden_list_is(
     assert decode_getter(bytes.fromhex(code), 0x5000, arch) == expected
 
 
+@pytest.mark.system
 def test_shared_libunwind_of_this_machine_is_understood() -> None:
     from pyprof.objfile.elf.file import ElfFile
     from pyprof.unwind.formats.libunwind.locate import find_list
