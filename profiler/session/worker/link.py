@@ -258,19 +258,16 @@ class WorkerLink:
         self._overtime.hasten()
         self.worker.hurry()
 
-    def _press(self) -> float:
-        """Seconds until it is to be done again, at most."""
+    def _press(self) -> None:
         now = time.monotonic()
         if self._overtime.is_endless(now) and not self._killed:
             self._kill(UNANSWERED)
         elif self._overtime.is_over(now):
             self.worker.hurry()
-        left_s = self._overtime.left_s(now)
-        return left_s if left_s > 0 else TURN_S
 
     def receive(self, timeout_s: float) -> None:
         """Take all answers that there are; one thread at a time does so for all."""
-        timeout_s = min(timeout_s, self._press())
+        self._press()
         if not self._receiving.acquire(timeout=max(timeout_s, 0) or -1 if timeout_s else 0.001):
             return
         try:
