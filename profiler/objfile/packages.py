@@ -20,6 +20,11 @@ class Packages:
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], str | None] = {}
 
+    @property
+    def kept(self) -> int:
+        """Files that were asked for."""
+        return len(self._known)
+
     def symbols_remedy(self, path: str, build_id: str, root: str) -> str:
         """A command, "" if none is known: no server has what was built here or came as a wheel. path: as the target
         names the file; root: where its names start.

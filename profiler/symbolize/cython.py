@@ -28,6 +28,11 @@ class CythonLines:
         self._rights = rights
         self._files: dict[str, list[tuple[int, str, int]]] = {}
 
+    @property
+    def kept(self) -> int:
+        """Files that were read."""
+        return len(self._files)
+
     def find(self, file: str, line: int) -> tuple[str, int] | None:
         """(.pyx, line)."""
         if not file.endswith((".c", ".cpp", ".cc", ".cxx")) or not file.startswith("/"):

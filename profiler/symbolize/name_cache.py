@@ -59,6 +59,12 @@ class FileNames:
         self.shown: dict[str, str] = {}
         self._image = image
 
+    @property
+    def kept(self) -> int:
+        """Answers, shown names, and units whose lines were read: what a file takes grows with their number."""
+        lines = self.__dict__.get("lines")
+        return len(self.found) + len(self.shown) + (lines.units if lines is not None else 0)
+
     @cached_property
     def lines(self) -> SourceLines | None:
         """None where there is no DWARF."""
@@ -80,22 +86,21 @@ class FileNames:
         return self.shown
 
 
-_SOME_USES = 8
-"""What is used often is measured again after one in so many more uses: measuring takes a millisecond a file."""
+_SOME_PARTS, _SOME_GROWTH = 16, 8
+"""What has grown by so many parts and one in so many is measured again: measuring takes a millisecond a file."""
 
 
 @dataclass(slots=True)
 class _Entry:
-    """value: a FileNames or what one root's folders say. root: where it was found, "" where that does not matter.
+    """value: a file's names or what one root's folders say. root: where it was found, "" where that does not matter.
 
-    uses: windows and other callers that asked for it. due: how many of them measure it again; see _SOME_USES.
+    size: bytes, when it was measured last. due: how many parts it has when it is measured again; see _SOME_GROWTH.
     """
 
-    value: object
+    value: FileNames | Packages | CythonLines
     root: str
     size: int = 0
-    uses: int = 1
-    due: int = 1
+    due: int = 0
 
 
 @dataclass
@@ -165,15 +170,14 @@ class NameCache:
     def _entry(self, key: Hashable) -> _Entry | None:
         entry = self._entries.get(key)
         if entry is not None:
-            entry.uses += 1
             self._entries.move_to_end(key)
         return entry
 
     def trim(self) -> None:
-        """Measure what may have grown, and drop what was used least recently until the rest is small enough."""
+        """Measure what has grown, and drop what was used least recently until the rest is small enough."""
         for entry in self._entries.values():
-            if entry.uses >= entry.due:
-                entry.size, entry.due = footprint(entry.value), entry.uses + 1 + entry.uses // _SOME_USES
+            if (kept := entry.value.kept) >= entry.due:
+                entry.size, entry.due = footprint(entry.value), kept + _SOME_PARTS + kept // _SOME_GROWTH
         total = self.nbytes
         while total > self.most_bytes:
             _, entry = self._entries.popitem(last=False)

@@ -39,6 +39,11 @@ class SourceLines:
         self.split = False
         """Some unit has its entries in a .dwo file, which is not read."""
 
+    @property
+    def units(self) -> int:
+        """How many have been read."""
+        return len(self._units)
+
     def find(self, svma: int, deadline: Deadline) -> list[SourcePlace]:
         """Innermost first, the last is the function that has the code; [] if nothing is known. Raises OutOfTime."""
         svma -= self._shift
