@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -56,6 +57,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(kind)
         if "live" in kinds and item.config.option.reruns is None:
             item.add_marker(pytest.mark.flaky(reruns=RERUNS_OF_LIVE_TESTS))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Signals that a test left blocked would keep later ones from being timed out, and their programs from ending."""
+    if blocked := signal.pthread_sigmask(signal.SIG_BLOCK, ()):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
+        pytest.fail(f"{item.nodeid} left {len(blocked)} signals blocked", pytrace=False)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -226,7 +226,8 @@ def test_mozillas_own_program_reads_the_same_sums(tmp_path: Path, monkeypatch: p
     server = [*program, "--daemon", str(path), "--session", "golden"]
     with subprocess.Popen(server, stdout=subprocess.DEVNULL) as it:
         try:
-            assert any(run("status").returncode == 0 for _ in range(200))
+            status = next((said for _ in range(200) if (said := run("status")).returncode == 0), None)
+            assert status is not None, (it.poll(), run("status").stderr, os.listdir(tmp_path))
             text = run("thread", "samples").stdout
         finally:
             it.terminate()

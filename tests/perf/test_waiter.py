@@ -41,4 +41,6 @@ def test_who_was_woken_sleeps_the_next_time() -> None:
 
 
 def is_ready(waiter: Waiter) -> bool:
-    return bool(select.select([waiter._poll.fileno()], [], [], 0)[0])
+    poll = select.poll()  # select(2) knows no descriptor above 1,023
+    poll.register(waiter._poll.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
