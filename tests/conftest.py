@@ -19,6 +19,7 @@ RERUNS_OF_LIVE_TESTS = 2
 
 # a busy machine is no error
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("tests"), max_examples=20)  # of 100: all others try those
 settings.load_profile("tests")
 
 
@@ -27,6 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for kind, meaning in marks.KINDS.items():
         config.addinivalue_line("markers", f"{kind}: {meaning}")
     support.only_units = config.option.markexpr == "unit"
+    if support.only_units:
+        settings.load_profile("quick")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a thousand commands would each compile what they import
     if support.BUILDS not in os.environ:  # a worker has its controller's
         os.environ[support.BUILDS] = tempfile.mkdtemp(prefix="pyprof-builds-")
@@ -52,7 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         kinds = {mark.name for mark in item.iter_markers()} & marks.KINDS.keys()
         if not kinds:
-            kinds = marks.of(item.path.relative_to(FOLDER).as_posix())
+            kinds = set(marks.of(item.path.relative_to(FOLDER).as_posix()))
             for kind in kinds:
                 item.add_marker(kind)
         if "live" in kinds and item.config.option.reruns is None:

@@ -7,6 +7,7 @@ from its file has marks of its own.
 from __future__ import annotations
 
 from fnmatch import fnmatch
+from functools import cache
 
 KINDS = {
     "unit": "needs nothing but Python: no compiler, no other tool, no rights, no program to look at",
@@ -124,6 +125,9 @@ TABLE = {
 """Pattern of a path below tests/ -> its marks."""
 
 
-def of(path: str) -> set[str]:
+@cache
+def of(path: str) -> frozenset[str]:
     """path: of a test file, below tests/."""
-    return next((set(kinds.split()) for pattern, kinds in TABLE.items() if fnmatch(path, pattern)), {"unit"})
+    return next(
+        (frozenset(kinds.split()) for pattern, kinds in TABLE.items() if fnmatch(path, pattern)), frozenset({"unit"})
+    )

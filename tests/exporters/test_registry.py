@@ -79,19 +79,23 @@ def test_equal_profiles_are_equal_bytes(entry: Format, threads: bool) -> None:
     assert one.getvalue() == two.getvalue()
 
 
-@pytest.mark.parametrize("entry", FORMATS, ids=names())
-def test_output_does_not_depend_on_hash_seeds_or_the_file(entry: Format, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def of_other_seeds(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A folder for each seed: all formats, written by a process of that seed."""
     script = (
-        "import sys; from tests.exporters.profiles import golden; from tests.exporters.support import export;"
-        "open(sys.argv[2], 'wb').write(export(sys.argv[1], golden()))"
+        "import sys; from tests.exporters.profiles import golden; from tests.exporters.support import export\n"
+        "for name in sys.argv[2:]: open(f'{sys.argv[1]}/{name}', 'wb').write(export(name, golden()))"
     )
-    written = []
-    for seed in ("1", "2"):
-        path = tmp_path / f"{seed}.out"
-        command = [sys.executable, "-c", script, entry.name, str(path)]
-        subprocess.run(command, env={"PYTHONHASHSEED": seed, "PATH": ""}, timeout=60, check=True)
-        written.append(path.read_bytes())
-    assert written == [export(entry.name, golden())] * 2
+    folders = [tmp_path_factory.mktemp(f"seed{seed}") for seed in (1, 2)]
+    for seed, folder in enumerate(folders, 1):
+        command = [sys.executable, "-c", script, str(folder), *names()]
+        subprocess.run(command, env={"PYTHONHASHSEED": str(seed), "PATH": ""}, timeout=60, check=True)
+    return folders
+
+
+@pytest.mark.parametrize("name", names())
+def test_output_does_not_depend_on_hash_seeds_or_the_file(name: str, of_other_seeds: list[Path]) -> None:
+    assert [(folder / name).read_bytes() for folder in of_other_seeds] == [export(name, golden())] * 2
 
 
 def texts_of(written: bytes) -> str:
