@@ -42,15 +42,24 @@ class Objects:
 
     def text(self, address: int, most: int = MOST_TEXT) -> str:
         """A str; raises Unreadable, also where it is none or longer than `most` letters."""
-        if self.memory.u64(address + self.layout.text_length) > most:
+        length, state = self._text_head(address)
+        if length > most:
             raise Unreadable(f"str at {address:#x}")
-        return self.beginning(address, most)
+        return self._letters(address, state, length)
 
     def beginning(self, address: int, letters: int, errors: str = "replace") -> str:
         """So many letters of a str, or all that it has. errors: as in bytes.decode. Raises Unreadable."""
+        length, state = self._text_head(address)
+        return self._letters(address, state, min(length, letters), errors)
+
+    def _text_head(self, address: int) -> tuple[int, int]:
+        """The length and the state of a str."""
+        length, state = self.layout.text_length, self.layout.text_state
+        head = self.memory.bytes(address, max(length + 8, state + 4))
+        return int.from_bytes(head[length : length + 8], "little"), int.from_bytes(head[state : state + 4], "little")
+
+    def _letters(self, address: int, state: int, length: int, errors: str = "replace") -> str:
         layout = self.layout
-        length = min(self.memory.u64(address + layout.text_length), letters)
-        state = self.memory.u32(address + layout.text_state)
         kind = state >> layout.kind_shift & 7
         if kind not in (1, 2, 4) or not state & layout.compact:
             raise Unreadable(f"str at {address:#x}")

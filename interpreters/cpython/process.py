@@ -32,6 +32,7 @@ class PythonProcess:
     def __init__(self, recording: InterpreterContext, programs: Programs, namespace_tid: Callable[[int], int]) -> None:
         """programs: what is known of files. namespace_tid: a tid as the process's own pid namespace counts it."""
         self._recording = recording
+        self._programs = programs
         self._namespace_tid = namespace_tid
         self._finder = RuntimeFinder(
             programs, lambda why: recording.diagnostics.count(f"python frames not read: {why}")
@@ -108,7 +109,7 @@ class PythonProcess:
         elif changed and self.threads is not None:
             self.threads.wanted = True
         if changed or runtime is not self._opened:
-            self._names.read_from(PythonThreadNames(runtime, finder.memory))
+            self._names.read_from(PythonThreadNames(runtime, finder.memory, self._programs.keys))
             self._find_tasks(runtime, space)
         self._opened = runtime
         assert self.threads is not None

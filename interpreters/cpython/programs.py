@@ -24,11 +24,15 @@ _File = tuple[str, int, str]
 
 
 class Programs:
-    """What is known of files: where their interpreter is; what it is like, if one was seen."""
+    """What is known of files: where their interpreter is; what it is like, if one was seen.
+
+    keys: see PythonThreadNames.
+    """
 
     def __init__(self, symbols: KnownSymbols) -> None:
         self._symbols = symbols
         self._seen: dict[_File, Runtime] = {}
+        self.keys: dict[str, int] = {}
 
     def learn(self, runtime: Runtime) -> None:
         """It was seen to run in a process."""

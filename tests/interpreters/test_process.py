@@ -24,6 +24,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.code_book import CodeBook
 from pyprof.interpreters.cpython.memory import Memory, gather_now
+from pyprof.interpreters.cpython.names import PythonThreadNames
 from pyprof.interpreters.cpython.process import PythonProcess
 from pyprof.interpreters.cpython.programs import Programs
 from pyprof.interpreters.cpython.rows import FrameRowReader, fold, head_of
@@ -85,6 +86,37 @@ def started(*command: str) -> Iterator[subprocess.Popen[str]]:
 def said(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline()
+
+
+@pytest.mark.parametrize("python", [HERE, pythons()[-1]], ids=lambda python: python.name)
+def test_names_of_threads_are_found_in_a_forked_child_without_a_look_at_each_module(python: Python) -> None:
+    program = (
+        "import argparse, json, os, subprocess, sys, threading\n"
+        "if not os.fork():\n    print(os.getpid(), flush=True)\nsys.stdin.read()\n"
+    )
+    with started(*python.command, "-c", program) as parent:
+        child = int(said(parent))
+        reads = 0
+
+        def counted(avma: int, size: int) -> bytes:
+            nonlocal reads
+            reads += 1
+            return memory_reader(child, lambda: True)(avma, size)
+
+        reader = Reader(child)
+        reader.names()
+        runtime = reader.process.runtime
+        assert runtime is not None
+        keys: dict[str, int] = {}
+        assert list(PythonThreadNames(runtime, Memory(memory_reader(parent.pid, lambda: True)), keys).read().values())
+        assert keys.keys() == {"threading", "_active", "_name"}
+        found = {}
+        for name, known in {"known": keys, "nothing": {}, "false": dict.fromkeys(keys, 4096)}.items():
+            reads = 0
+            names = PythonThreadNames(runtime, Memory(counted), dict(known)).read()
+            assert list(names.values()) == ["MainThread"]
+            found[name] = reads
+        assert 0 < 3 * found["known"] < found["nothing"] == found["false"]
 
 
 @pytest.mark.parametrize("randomized", [True, False])
