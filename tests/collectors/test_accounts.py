@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -23,7 +24,8 @@ MS = 1_000_000
 
 
 def family(pid: int) -> dict[int, int]:
-    return dict.fromkeys((pid, *procfs.ProcDir(pid).children()), pid)
+    with closing(procfs.ProcDir(pid)) as process:
+        return dict.fromkeys((pid, *process.children()), pid)
 
 
 @pytest.mark.parametrize("what", ["thread", "process"])
@@ -35,8 +37,9 @@ def test_time_of_all_that_came_and_went_between_looks_is_known(what: str, progra
         kept.look(family(target.pid), force=True)
     assert target.process.stdin is not None
     target.process.stdin.close()
-    while not procfs.ProcDir(target.pid).stat().is_zombie:
-        pass
+    with closing(procfs.ProcDir(target.pid)) as process:
+        while not process.stat().is_zombie:
+            pass
     kept.look({target.pid: target.pid}, force=True)
     assert target.process.stdout is not None
     _, spent = map(int, target.process.stdout.read().split())
