@@ -28,9 +28,8 @@ from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import Piece, SampleBatch, StackSlab
 from pyprof.records import replace
 
-_FIRST_COPY = 64 << 10
-_ROOM = 8192
-"""Bytes of a stack that are copied beyond twice of what walks needed so far."""
+_FIRST_COPY, _LEAST_COPY = 128 << 10, 64 << 10
+"""Bytes of a stack that are copied before walks have said what they need, and at least after that."""
 
 
 class BpfSource:
@@ -222,13 +221,17 @@ class BpfSource:
                 self._diagnostics.count(reason.counted, n)
 
     def learn(self, feedback: Feedback) -> None:
-        """How much of the stacks the walks needed: twice that is copied, all that a record holds where one was cut."""
+        """How much of the stacks walks needed: four times that is copied, all that a record holds where one was cut.
+
+        Only the end of a thread's own stack is known. One that lies in an arena (a coroutine's) would be copied with
+        what follows it, so the first walks may lower what is copied, too. Later ones do not: deep calls come and go.
+        """
         base, top, missing = feedback.batch.stack.base, feedback.top, feedback.missing
         needed = int((top[top > base] - base[top > base]).max(initial=0))
         if (missing > base).any():
             needed = MOST_STACK
-        wanted = min(max(2 * needed + _ROOM, _FIRST_COPY), MOST_STACK)
-        if wanted > self._copy:
+        wanted = min(max(4 * needed, _LEAST_COPY), MOST_STACK)
+        if wanted > self._copy or self._copy == _FIRST_COPY:
             self._copy = wanted
             self._limit()
 

@@ -154,7 +154,7 @@ def test_stacks_of_shallow_threads_do_not_make_the_copies_of_others_short(monkey
             source.learn(feedback([1], reach))
     finally:
         source.close()
-    assert limits == [64 << 10, 68_192, 256 << 10]
+    assert limits == [128 << 10, 64 << 10, 120_000, 256 << 10]
 
 
 def test_samples_that_find_no_room_are_counted() -> None:
