@@ -223,7 +223,7 @@ class Accounts:
             elif found.start >= self._began:
                 spent[root] = _plus(spent[root], ns)
         for pid, old in known.items():
-            if pid not in self._members and self._children and old.parent in known:
+            if pid not in self._members and self._children and self._was_waited_for(old, known):
                 spent[old.root] = _plus(spent[old.root], old.ns, -1)  # from now on it is in its parent's account
         kept, missed = slots[0] - self._slots[0], slots[1] - self._slots[1]
         self._slots = slots
@@ -235,6 +235,14 @@ class Accounts:
         after = self._clock()
         self._not_before = after + max(_LOOK_NS, _BUDGET * (after - before))
         return True
+
+    def _was_waited_for(self, ended: _Member, known: Mapping[int, _Member]) -> bool:
+        """Is there a process in whose account its time is now? There is none where its parents have ended, too."""
+        for _ in known:
+            if ended.parent in self._members or ended.parent not in known:
+                break
+            ended = known[ended.parent]
+        return ended.parent in known and ended.parent in self._members
 
     def totals(self) -> tuple[int, int]:
         """Nanoseconds that were due, and those that samples stand for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,26 @@ def test_children_that_are_not_followed_do_not_count(program: Start) -> None:
         pass
     kept.look({target.pid: target.pid}, force=True)
     assert 0 < kept.result()[target.pid].spent_ns < 100 * MS
+
+
+def test_time_of_children_stays_where_their_parent_ends_between_the_same_looks() -> None:
+    """Nobody's account has it then: the parent was reaped, too."""
+    burn = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; echo; read line <&3"
+    with subprocess.Popen(
+        ["sh", "-c", f"{{ {burn}; }} 3<&0 & exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        kept = Accounts(FAMILY)
+        kept.begin({parent.pid: parent.pid})
+        assert parent.stdout.readline() == b"\n"
+        roots = family(parent.pid)
+        kept.look(roots, force=True)
+        spent = kept.result()[parent.pid].spent_ns
+        parent.communicate()
+    while any(Path(f"/proc/{pid}").exists() for pid in roots):
+        pass
+    kept.look(roots, force=True)
+    assert kept.result()[parent.pid].spent_ns == spent > 20 * MS
 
 
 def sum_of_children(pid: int) -> int:
