@@ -23,6 +23,7 @@ from pyprof.exporters.page_samples import in_time
 from pyprof.exporters.utf8 import clean, dumps
 from pyprof.model.functions import Function
 from pyprof.model.profile import Profile
+from pyprof.model.reasons import said
 from pyprof.model.walk import Trust
 
 LIBRARIES = ("dispatch", "timer", "ease", "color", "interpolate", "format", "selection", "transition", "drag", "zoom")
@@ -67,6 +68,17 @@ _LEVEL = 6
 """Of compression: 9 makes files a hundredth smaller and takes ten times as long."""
 
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
+
+
+WORDS = {
+    "notSampled": said("page_not_sampled"),
+    "cutShort": said("page_cut_short"),
+    "notExpanded": said("page_not_expanded"),
+    "noSource": said("page_no_source"),
+    "sourceChanged": said("page_source_changed"),
+    "firstRows": said("page_first_rows", rows="{rows}", all="{all}"),
+}
+"""What the page's scripts say of what it shows in part only, by their names for it."""
 
 
 Beside = Callable[[list[Function]], Mapping[str, object]]
@@ -201,6 +213,7 @@ def _data(profile: Profile, options: ExportOptions, beside: Beside | None = None
         "threads": [[t.pid, t.tid, text(labelled_name(profile, t)), text(t.process)] for t in profile.threads],
         "labels": [list(label) for label in profile.labels.items()],
         "summary": profile.summary.to_json(),
+        "words": WORDS,
         **({"source": {**tree.source.document, "of": tree.lines}} if tree.source else {}),
         **(beside(tree.functions) if beside else {}),
     }

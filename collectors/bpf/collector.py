@@ -14,17 +14,18 @@ from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.bpf.source import BpfSource
 from pyprof.collectors.cpu_accounts import Lost
 from pyprof.collectors.perf.batches import RingBatches, by_width
-from pyprof.collectors.perf.collector import PerfCollector
+from pyprof.collectors.perf.collector import NEVER_STOPPED, PerfCollector
 from pyprof.collectors.perf.reader import FOREVER_NS
 from pyprof.collectors.perf.scope import Scope, scope_of_records
 from pyprof.collectors.targets.selection import Selection
 from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.reasons import said
 from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
 from pyprof.records import replace
 
-NOTE = "Sampled by a program in the kernel (BPF)"
+NOTE = said("by_program")
 _LONGEST_NS = 1_000_000_000
 """A live view shows each second."""
 
@@ -112,9 +113,9 @@ class BpfCollector(PerfCollector):
         return replace(super().stats(), ticks=self._taken, ticking_ns=ticking_ns, skipped=lost)
 
     def _notes(self) -> tuple[str, ...]:
-        note = f"{NOTE}: {self._why}" if self._why else NOTE
+        note = said("by_program_because", why=self._why) if self._why else NOTE
         if self.maker.elsewhere is None:
-            note += " The target was never stopped." if self._why else ": the target was never stopped"
+            note += said("never_stopped_because") if self._why else NEVER_STOPPED
         return (note, *self.members.refused)
 
     def close(self) -> None:

@@ -33,6 +33,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.kernel import Blocked, KernelStack
 from pyprof.model.keys import ThreadKey
 from pyprof.model.profile import ThreadInfo
+from pyprof.model.reasons import said
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import CollectOptions
 from pyprof.records import replace
@@ -229,10 +230,7 @@ class BpfWaitCollector(BpfCollector):
         return stats if self._options.running else replace(stats, ticking_ns=0)
 
     def _notes(self) -> tuple[str, ...]:
-        least_ms = self.source.rates.most_ns / 1e6
-        exact = "Time off the processor is exact but for a few waits in a thousand"
-        stacks = f"waits of {least_ms:g} ms and more have the stacks of when they began"
-        return (*super()._notes(), f"{exact}; {stacks}")
+        return (*super()._notes(), said("waits_by_program", least_ms=f"{self.source.rates.most_ns / 1e6:g}"))
 
     def threads(self) -> list[ThreadInfo]:
         outside = self._outside.threads() if self._outside is not None else []

@@ -143,7 +143,7 @@ class GdbRemoteCollector:
             if not self._options.idle:
                 threads = [t for t in threads if t.state == "R" or not t.state]
         elif self._timed and not self._options.idle and not self._ticks:
-            self._notes["states"] = "the stub does not say which threads run: sleeping ones are sampled too"
+            self._notes["states"] = said("stub_states_unknown")
         return [thread.id for thread in threads]
 
     def _standing(self, threads: list[RemoteThread]) -> list[RemoteThread]:

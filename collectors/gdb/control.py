@@ -17,6 +17,7 @@ from typing import Protocol
 from pyprof.collectors.gdb.stub import StopReply, Stub, ThreadId
 from pyprof.errors import ConnectionLost, NotTraceable, RemoteError
 from pyprof.model.pauses import PauseLog
+from pyprof.model.reasons import said
 
 HALT_S = 3.0
 SLICE_S = 0.02
@@ -224,10 +225,7 @@ class Stepping:
     def __init__(self, stub: Stub, pid: int, steps: int) -> None:
         self.ended = False
         self.pauses = PauseLog()
-        self.note = (
-            f"Sampled by stepping: one sample each {steps} instructions. Shares are shares of instructions; "
-            "the target ran much slower than by itself"
-        )
+        self.note = said("by_stepping", steps=steps)
         self.stepped: ThreadId | None = None
         self._stub = stub
         self._pid = pid

@@ -18,9 +18,9 @@ from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.stop_candidates import StopCandidates
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.copy_size import TOO_LONG
-from pyprof.collectors.ptrace.opening import BY_STOPS
 from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.model.profile import ThreadInfo
+from pyprof.model.reasons import said
 from pyprof.model.sample import SampleBatch
 from pyprof.records import replace
 
@@ -180,9 +180,10 @@ class HybridCollector:
     def _notes(self, of_perf: tuple[str, ...], of_stops: tuple[str, ...]) -> tuple[str, ...]:
         why = self._by_image.why if self._by_image is not None else {}
         if self._copied or not why:
-            notes = [*of_perf, *(f"{BY_STOPS}{_count(len(pids), 'process')}: {text}" for text, pids in why.items())]
+            in_part = ((text, _count(len(pids), "process")) for text, pids in why.items())
+            notes = [*of_perf, *(said("by_stops_in_part", processes=count, why=text) for text, count in in_part)]
         else:
-            notes = [*(f"{BY_STOPS}{reason}" for reason in why), *of_perf[1:]]
+            notes = [*(said("by_stops", why=reason) for reason in why), *of_perf[1:]]
         return (*notes, *self._deep(), *of_stops)
 
     def _deep(self) -> tuple[str, ...]:
@@ -192,7 +193,7 @@ class HybridCollector:
         what = _count(threads, "thread")
         if processes:
             what += f", and then all threads of {'their process' if processes == 1 else 'their processes'},"
-        return (f"Stopped for their samples: {what} with {TOO_LONG} (--stack-size 64K stops nothing)",)
+        return (said("stopped_for_depth", threads=what, stacks=TOO_LONG),)
 
     def stop(self) -> None:
         self._stopping = True

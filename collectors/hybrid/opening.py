@@ -27,6 +27,7 @@ from pyprof.collectors.perf.scope import choose_scope
 from pyprof.collectors.ptrace.opening import by_stops
 from pyprof.collectors.targets.request import CollectorTarget, Request
 from pyprof.errors import NoSuchProcess, PyprofError, UnsupportedArchitecture
+from pyprof.model.reasons import said
 from pyprof.options import CollectOptions
 from pyprof.records import replace
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from pyprof.collectors.offcpu.collector import WallClockCollector
     from pyprof.collectors.ptrace.collector import PtraceCollector
 
-FROM_OUTSIDE = "Sleeping threads were read from outside: none was stopped"
+FROM_OUTSIDE = said("sleepers_from_outside")
 
 
 def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
@@ -142,7 +143,7 @@ class _Openings:
         """Sleeping threads only, none of which is stopped."""
         asleep = replace(self._options, running=False, stop_sleepers=False, flush_s=flush_s)
         request = replace(self._request, options=asleep)
-        return by_stops(request, request.selection.pids, FROM_OUTSIDE)
+        return by_stops(request, request.selection.pids, note=FROM_OUTSIDE)
 
     def _wall_clock(self, pids: tuple[int, ...], launched: bool) -> WallClockCollector:
         from pyprof.collectors.offcpu.collector import WallClockCollector

@@ -9,6 +9,7 @@ from pyprof.collectors.hybrid.by_image import ByImage, NeedsStops
 from pyprof.collectors.hybrid.collector import HybridCollector
 from pyprof.collectors.hybrid.succession import Succession
 from pyprof.errors import NoSuchProcess, PyprofError
+from pyprof.model.reasons import said
 
 Successor = Callable[[list[int], str], Collector]
 """(pids, why) -> the collector of these processes. Raises what collectors raise."""
@@ -45,4 +46,4 @@ class UntilInterpreter(Succession):
         return ""
 
     def said(self, notes: tuple[str, ...], for_s: float) -> tuple[str, ...]:
-        return (*notes, f"Until an interpreter was found, perf_events recorded: {for_s:.1f} s")
+        return (*notes, said("until_interpreter", seconds=f"{for_s:.1f}"))

@@ -14,6 +14,7 @@ from pyprof.collectors.hybrid.by_image import NeedsStops
 from pyprof.collectors.hybrid.succession import Succession
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.errors import NoSuchProcess, PyprofError
+from pyprof.model.reasons import said
 from pyprof.model.sample import SampleBatch
 
 _MUCH, _SIGMAS = 0.2, 2
@@ -82,5 +83,5 @@ class UntilShortLives(Succession):
     def said(self, notes: tuple[str, ...], for_s: float) -> tuple[str, ...]:
         from pyprof.collectors.perf.collector import NEVER_STOPPED
 
-        before = f"Until short stops had missed too much, because processes or threads ended first: {for_s:.1f} s"
+        before = said("until_short_lives", seconds=f"{for_s:.1f}")
         return (*(note.removesuffix(NEVER_STOPPED) for note in notes), before)

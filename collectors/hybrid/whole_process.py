@@ -12,9 +12,9 @@ from typing import Protocol
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.collectors.closed_collectors import ClosedCollectors, joined
 from pyprof.collectors.hybrid.by_image import ByImage
-from pyprof.collectors.ptrace.opening import BY_STOPS
 from pyprof.errors import PyprofError
 from pyprof.model.profile import ThreadInfo
+from pyprof.model.reasons import said
 from pyprof.model.sample import SampleBatch
 from pyprof.records import replace
 
@@ -120,9 +120,9 @@ class WholeProcessCollector:
         found = joined(self._past.stats, self._now.stats())
         if not self._by_stops and not self._ns[True]:
             return found
-        notes = [f"{BY_STOPS}{reason}" for reason in self._by_image.why]
+        notes = [said("by_stops", why=reason) for reason in self._by_image.why]
         if without_ns := self._ns[False]:
-            notes.append(f"For {without_ns / 1e9:.1f} s no program needed stops: perf_events recorded these")
+            notes.append(said("no_stops_needed", seconds=f"{without_ns / 1e9:.1f}"))
         of_stops = self._notes + (self._now.stats().notes if self._by_stops else ())
         return replace(found, notes=(*notes, *dict.fromkeys(of_stops)))
 

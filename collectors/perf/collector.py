@@ -37,7 +37,7 @@ from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
 
 USER_ONLY = said("kernel_not_sampled")
-NEVER_STOPPED = ": the target was never stopped"
+NEVER_STOPPED = said("never_stopped")
 
 _WATCH_NS = 10_000_000
 _WATCHES = 50
@@ -311,7 +311,7 @@ class PerfCollector:
 
     def _notes(self) -> tuple[str, ...]:
         event = self._events.scope.event
-        note = f"Sampled by perf_events ({event.name})"
+        note = said("by_events", event=event.name)
         if self.maker.elsewhere is None:
             note += NEVER_STOPPED
         return (note, *((USER_ONLY,) if event.user_only else ()), *self.members.refused)

@@ -112,13 +112,10 @@ class PerfSwitchSource:
         return replace(stats, notes=(*stats.notes, *self._notes()))
 
     def _notes(self) -> tuple[str, ...]:
-        stacks = "of when threads left it"
-        if not self.switches.stacks:
-            stacks = f"read from outside (those {stacks}: sudo sysctl kernel.perf_event_paranoid=1)"
         exact = "exact"
         if lost_ns := self.switches.lost_ns:
             exact = said("switches_lost", seconds=f"{lost_ns / 1e9:.2g}")
-        notes = [f"Time off the processor is {exact}; its stacks are {stacks}"]
+        notes = [said("waits", exact=exact) if self.switches.stacks else said("waits_from_outside", exact=exact)]
         if self._cuts:
             notes.append(said("stacks_not_copied", stacks=TOO_LONG))
         if count := self.switches.cycle.rests:

@@ -10,12 +10,11 @@ from pyprof.collectors.targets import attach
 from pyprof.collectors.targets.request import CollectorTarget, Request
 from pyprof.errors import PyprofError, UnsupportedArchitecture
 from pyprof.model.arch import native_arches
+from pyprof.model.reasons import said
 from pyprof.options import CollectOptions
 
 if TYPE_CHECKING:
     from pyprof.collectors.ptrace.collector import PtraceCollector
-
-BY_STOPS = "Sampled by short stops (ptrace): "
 
 
 def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
@@ -37,7 +36,8 @@ def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
 def open(request: Request) -> PtraceCollector:
     """Raises what PtraceCollector raises."""
     reasons = " ".join(f"{error.message.rstrip('.')}. {error.hint}".strip() for error in request.refusals)
-    return by_stops(request, request.selection.pids, BY_STOPS + reasons if reasons else "")
+    note = said("by_stops", why=reasons) if reasons else ""
+    return by_stops(request, request.selection.pids, note)
 
 
 def by_stops(request: Request, pids: tuple[int, ...], note: str = "") -> PtraceCollector:

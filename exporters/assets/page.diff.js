@@ -129,7 +129,7 @@ function showChanges(model, changes, state, matches, letter, on) {
       ),
     ),
   );
-  const many = rows.length > TABLE_ROWS ? `The first ${TABLE_ROWS} of ${groupThousands(rows.length)} functions; search to see others.` : `${formatCount(rows.length, "function")}.`;
+  const many = rows.length > TABLE_ROWS ? firstRows(model, TABLE_ROWS, rows.length) : `${formatCount(rows.length, "function")}.`;
   byId("rows-note").textContent = `${many} Of both recordings as a whole; grey: may be chance.`;
   for (const head of queryAll("#changes th")) {
     const mine = head.querySelector("button")?.dataset.sort === column;

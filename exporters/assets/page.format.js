@@ -5,6 +5,11 @@ const groupThousands = d3.format(",");
 /** @type {[least: number, unit: string][]} */
 const UNITS_NS = [[3600e9, "h"], [60e9, "min"], [1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
 
+/** @type {(model: Model, rows: number, all: number) => string} */
+function firstRows(model, rows, all) {
+  return model.words.firstRows.replace("{rows}", groupThousands(rows)).replace("{all}", groupThousands(all));
+}
+
 /** @type {(ns: number) => string} */
 function formatNanoseconds(ns) {
   if (!ns) return "0 s";

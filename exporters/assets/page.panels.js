@@ -94,9 +94,9 @@ function showTooltip(model, tree, node, metric, zoomed, x, y) {
   const list = element("dl");
   for (const [term, text] of pairs) list.append(element("dt", null, term), element("dd", null, text));
   const warnings = [];
-  if (frame.group === "[not sampled]") warnings.push("No sample stands for this time: what ran is not known.");
-  else if (frame.kind === KIND.MARKER) warnings.push("These stacks were cut short here: their outer callers are not known.");
-  if (tree.more.has(node)) warnings.push("Callers beyond this frame are not expanded: there are too many stacks.");
+  if (frame.group === "[not sampled]") warnings.push(model.words.notSampled);
+  else if (frame.kind === KIND.MARKER) warnings.push(model.words.cutShort);
+  if (tree.more.has(node)) warnings.push(model.words.notExpanded);
   box.replaceChildren(
     element("div", { class: "name" }, nameOf(model, tree, node)),
     element("div", { class: "meter", share: tree.value[node] / (tree.total || 1) }),

@@ -89,7 +89,7 @@ function showSource(model, source, state, whole) {
   const name = state.center < 0 ? "" : model.frames[state.center].name;
   byId("source-name").textContent = name;
   byId("source-look").hidden = state.center < 0;
-  byId("source-note").textContent = file < 0 ? "Its source is not in this page." : source.files[file][1] ? "Changed after the recording: lines may be others." : "";
+  byId("source-note").textContent = file < 0 ? model.words.noSource : source.files[file][1] ? model.words.sourceChanged : "";
   const own = new Map();
   const total = new Map();
   const mine = new Set();

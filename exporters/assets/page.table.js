@@ -59,7 +59,7 @@ function showTable(model, tree, state, matches, colours, letter, on) {
   );
   byId("rows-note").textContent =
     rows.length > TABLE_ROWS
-      ? `The first ${TABLE_ROWS} of ${groupThousands(rows.length)} functions; search to see others.`
+      ? firstRows(model, TABLE_ROWS, rows.length)
       : `${formatCount(rows.length, "function")}.`;
   for (const head of queryAll("#table-view th")) {
     const mine = head.querySelector("button")?.dataset.sort === column;

@@ -13,6 +13,7 @@ from pyprof.interpreters.base import Detected, Interpreter, LiveProcess
 from pyprof.interpreters.cpython.codes import LANGUAGE, PythonCode
 from pyprof.interpreters.cpython.layout import LineTableFormat
 from pyprof.interpreters.cpython.locate import is_own
+from pyprof.model.reasons import said
 
 if TYPE_CHECKING:  # the process that only names frames reads none
     from pyprof.interpreters.cpython.process import PythonProcess
@@ -42,7 +43,7 @@ class CPython(Interpreter):
         if runtime is None:
             return None
         version, module = runtime.layout.version, runtime.located.module.path
-        stops = "" if trampoline_is_on(process) else f"CPython {version} runs in it without a perf trampoline."
+        stops = "" if trampoline_is_on(process) else said("without_trampoline", version=version)
         return Detected(LANGUAGE, version, module, stops=stops)
 
     def reader(self, process: LiveProcess) -> PythonProcess:

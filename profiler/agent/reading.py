@@ -147,7 +147,7 @@ def _nothing(heads: _Heads, mode: str) -> PyprofError:
 def _built(builder: Builder, heads: _Heads, title: str, gapless: bool) -> Profile:
     first, last = min(start for start, _ in heads.windows), max(end for _, end in heads.windows)
     covered_ns = int(heads.before(np.array([last]))[0])
-    note = f"{heads.read:,} segments of {covered_ns / 60e9:,.1f} minutes; samples have the time of their window."
+    note = said("read_from_segments", count=f"{heads.read:,}", minutes=f"{covered_ns / 60e9:,.1f}")
     done = summed(heads.done)
     if heads.bad:
         unread = said("segments_unreadable", count=f"{len(heads.bad):,}", first=heads.bad[0])

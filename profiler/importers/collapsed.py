@@ -7,6 +7,7 @@ import re
 from pyprof.errors import FormatError
 from pyprof.importers.builder import About, Builder, named
 from pyprof.model.profile import Frame, FrameKind, Profile, ValueType
+from pyprof.model.reasons import said
 from pyprof.model.walk import Trust
 
 _LINE = re.compile(r"(.*\S) (\d{1,18})(?:\.\d*)?$")
@@ -34,8 +35,8 @@ def read(data: bytes, title: str) -> Profile:
             left_out += bool(line.strip())
     if not found:
         raise FormatError("line", 0, "no line is a stack with a count")
-    more = f"; {left_out:,} lines that are no stacks were left out" if left_out else ""
-    note = f"Read from collapsed stacks, which know nothing of times and threads{more}."
+    more = said("lines_left_out", count=f"{left_out:,}") if left_out else ""
+    note = said("read_from_collapsed", more=more)
     return builder.build(About(title, (ValueType("samples", "count"),), note))
 
 

@@ -13,6 +13,7 @@ import orjson
 from pyprof.errors import FormatError
 from pyprof.importers.builder import About, Builder, named
 from pyprof.model.profile import FrameKind, Profile, ThreadInfo, ValueType
+from pyprof.model.reasons import said
 
 _NS = {"nanoseconds": 1, "microseconds": 1e3, "milliseconds": 1e6, "seconds": 1e9}
 _MOST = 2**62
@@ -61,7 +62,7 @@ def _read(document: Any, title: str) -> Profile:
     primary = ValueType("time", "nanoseconds") if known else ValueType("bytes" if unit == "bytes" else "weight", unit)
     kinds = (ValueType("samples", "count"), primary)
     name = document.get("name") or title
-    return builder.build(About(str(name), kinds, "Read from a speedscope file.", 0, longest if known else 0))
+    return builder.build(About(str(name), kinds, said("read_from_speedscope"), 0, longest if known else 0))
 
 
 def _frame(entry: Any) -> Any:

@@ -56,6 +56,40 @@ PROBLEMS = (
 """What one object file, or one file about code, lacks or has wrong (Diagnostics.problem). retry: a command to type."""
 
 NOTES = (
+    Reason("by_stops", Stage.SAMPLING, "Sampled by short stops (ptrace): {why}"),
+    Reason("by_stops_in_part", Stage.SAMPLING, "Sampled by short stops (ptrace): {processes}: {why}"),
+    Reason("by_stepping", Stage.SAMPLING,
+           "Sampled by stepping: one sample each {steps} instructions. Shares are shares of instructions; the target "
+           "ran much slower than by itself"),
+    Reason("by_events", Stage.SAMPLING, "Sampled by perf_events ({event})"),
+    Reason("by_program", Stage.SAMPLING, "Sampled by a program in the kernel (BPF)"),
+    Reason("by_program_because", Stage.SAMPLING, "Sampled by a program in the kernel (BPF): {why}"),
+    Reason("never_stopped", Stage.SAMPLING, ": the target was never stopped"),
+    Reason("never_stopped_because", Stage.SAMPLING, " The target was never stopped."),
+    Reason("without_trampoline", Stage.INTERPRETER, "CPython {version} runs in it without a perf trampoline."),
+    Reason("until_interpreter", Stage.SAMPLING, "Until an interpreter was found, perf_events recorded: {seconds} s"),
+    Reason("until_short_lives", Stage.SAMPLING,
+           "Until short stops had missed too much, because processes or threads ended first: {seconds} s"),
+    Reason("no_stops_needed", Stage.SAMPLING,
+           "For {seconds} s no program needed stops: perf_events recorded these"),
+    Reason("stopped_for_depth", Stage.STACKS,
+           "Stopped for their samples: {threads} with {stacks} (--stack-size 64K stops nothing)"),
+    Reason("sleepers_from_outside", Stage.SAMPLING, "Sleeping threads were read from outside: none was stopped"),
+    Reason("waits", Stage.SAMPLING, "Time off the processor is {exact}; its stacks are of when threads left it"),
+    Reason("waits_from_outside", Stage.SAMPLING,
+           "Time off the processor is {exact}; its stacks are read from outside (those of when threads left it: sudo "
+           "sysctl kernel.perf_event_paranoid=1)"),
+    Reason("waits_by_program", Stage.SAMPLING,
+           "Time off the processor is exact but for a few waits in a thousand; waits of {least_ms} ms and more have "
+           "the stacks of when they began"),
+    Reason("stub_states_unknown", Stage.TARGET,
+           "the stub does not say which threads run: sleeping ones are sampled too"),
+    Reason("read_from_collapsed", Stage.OUTPUT,
+           "Read from collapsed stacks, which know nothing of times and threads{more}."),
+    Reason("lines_left_out", Stage.OUTPUT, "; {count} lines that are no stacks were left out"),
+    Reason("read_from_speedscope", Stage.OUTPUT, "Read from a speedscope file."),
+    Reason("read_from_segments", Stage.OUTPUT,
+           "{count} segments of {minutes} minutes; samples have the time of their window."),
     Reason("processes_left_out", Stage.TARGET, "Left out: {count} processes that may not be sampled{hint}."),
     Reason("process_left_out", Stage.TARGET, "Left out: {why}."),
     Reason("children_polled", Stage.TARGET,
@@ -100,7 +134,18 @@ NOTES = (
     Reason("kept_unreadable", Stage.OUTPUT, "A part of what was kept could not be read."),
     Reason("segments_unreadable", Stage.SPOOL, "{count} segments could not be read, the first: {first}"),
 )
-"""What a recording as a whole lacks: notes and warnings of its summary."""
+"""What a recording as a whole lacks, and how it was made: notes and warnings of its summary."""
+
+PAGE = (
+    Reason("page_not_sampled", Stage.SAMPLING, "No sample stands for this time: what ran is not known."),
+    Reason("page_cut_short", Stage.STACKS, "These stacks were cut short here: their outer callers are not known."),
+    Reason("page_not_expanded", Stage.OUTPUT,
+           "Callers beyond this frame are not expanded: there are too many stacks."),
+    Reason("page_no_source", Stage.OUTPUT, "Its source is not in this page."),
+    Reason("page_source_changed", Stage.OUTPUT, "Changed after the recording: lines may be others."),
+    Reason("page_first_rows", Stage.OUTPUT, "The first {rows} of {all} functions; search to see others."),
+)
+"""What the flame graph's page says of a frame, a source or a table that it shows in part only."""
 
 MARKERS = (
     Reason("cut", Stage.STACKS, "[truncated: {words}]"),

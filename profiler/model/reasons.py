@@ -36,7 +36,9 @@ COUNTERS = (
 """What is counted. The first that fits counts."""
 
 SENTENCES = {
-    reason.name: reason for reason in (*reason_sentences.PROBLEMS, *reason_sentences.NOTES, *reason_sentences.MARKERS)
+    reason.name: reason
+    for table in (reason_sentences.PROBLEMS, reason_sentences.NOTES, reason_sentences.MARKERS, reason_sentences.PAGE)
+    for reason in table
 }
 """What is said with arguments."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
@@ -16,9 +17,10 @@ from pyprof.cli.terminal import refuse
 from pyprof.collectors.bpf.abi import LossReason
 from pyprof.diagnostics import Problem
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError
+from pyprof.exporters.flamegraph import WORDS
 from pyprof.model.interpreter import PARTIAL
 from pyprof.model.reason import Reason
-from pyprof.model.reason_sentences import MARKERS, NOTES, PROBLEMS
+from pyprof.model.reason_sentences import MARKERS, NOTES, PAGE, PROBLEMS
 from pyprof.model.reasons import (
     COUNTERS,
     ENDS,
@@ -153,6 +155,69 @@ def test_problems_of_files_are_made_from_rows_only() -> None:
     assert makers == {"profiler/model/reasons.py", "profiler/recording/facts.py"}  # the second reads what was written
 
 
+_NOTE = re.compile(r"(^|_)notes?$", re.IGNORECASE)
+_SAYS_NOTES = {"_notes", "notes", "said", "_deep", "_seldom"}
+"""Functions whose results are notes."""
+
+
+def test_notes_are_made_from_rows_only() -> None:
+    """No text of a note stands where it is made: it has a row, so that the table has all of them."""
+    found = [
+        (f"{path.relative_to(ROOT)}:{text.lineno}", ast.unparse(text))
+        for folder in ("profiler", "collectors", "interpreters")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if path.name != "reason_sentences.py"
+        for value in _notes_made(path)
+        for text in _texts(value)
+    ]
+    assert found == []
+    made = ast.parse('note = f"Sampled by {who}, sometimes"; notes = [said("by_stops", why="a b c d"), word]')
+    assert [len(list(_texts(value))) for node in made.body for value in _note_values(node)] == [1, 0]
+
+
+def _notes_made(path: Path) -> Iterator[ast.expr]:
+    for node in syntax.nodes(path):
+        yield from _note_values(node)
+
+
+def _note_values(node: ast.AST) -> Iterator[ast.expr]:
+    """What is assigned to, appended to or given as a note, and what a function that makes them returns."""
+    if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) and node.value is not None:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        names = [ast.unparse(each.value if isinstance(each, ast.Subscript) else each) for each in targets]
+        if any(_NOTE.search(name) for name in names):
+            yield node.value
+    elif isinstance(node, ast.keyword) and _NOTE.search(node.arg or ""):
+        yield node.value
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if _NOTE.search(ast.unparse(node.func.value)) and node.func.attr in ("append", "extend", "setdefault"):
+            yield from node.args
+    elif isinstance(node, ast.FunctionDef) and node.name in _SAYS_NOTES:
+        yield from (each.value for each in ast.walk(node) if isinstance(each, ast.Return) and each.value is not None)
+
+
+def _texts(value: ast.AST) -> Iterator[ast.expr]:
+    """Literals of more than two words; not what a row is given."""
+    if isinstance(value, ast.Call) and ast.unparse(value.func) in ("said", "problem"):
+        return
+    if isinstance(value, ast.Constant | ast.JoinedStr) and _spelled(value).count(" ") > 1:
+        yield value
+    for child in () if isinstance(value, ast.JoinedStr) else ast.iter_child_nodes(value):
+        yield from _texts(child)
+
+
+def test_sentences_of_the_page_are_rows() -> None:
+    """Its scripts have no sentence: what it shows in part only is said in the words that its data has."""
+    scripts = sorted((ROOT / "exporters/assets").glob("page.*.js"))
+    sentence = re.compile(r"""["'`][A-Z][^"'`\n]* [^"'`\n]*\.["'`]""")
+    assert len(scripts) > 20
+    assert [(path.name, found) for path in scripts for found in sentence.findall(path.read_text())] == []
+    assert sentence.findall('shown = "These stacks were cut short."; more = `${count}. Of both`;') != []
+    used = "".join(path.read_text() for path in scripts)
+    assert [name for name in WORDS if f"model.words.{name}" not in used] == []
+    assert len(WORDS) == len(PAGE)
+
+
 def test_problem_has_the_words_and_the_command_of_its_row() -> None:
     path = "'/a {b}'"
     assert problem("no_time_for_names", path=path) == Problem(
@@ -202,7 +267,7 @@ def test_documentation_has_the_table_as_it_is() -> None:
     assert table("| counter | what it means | what helps |") == [row(reason.name, reason) for reason in COUNTERS]
     ends = [row(f"`{name}`: {reason.title}", reason) for name, reason in ENDS.items()]
     assert table("| end | what it means | what helps |") == ends
-    for heading, reasons in (("problem", PROBLEMS), ("note", NOTES), ("marker", MARKERS)):
+    for heading, reasons in (("problem", PROBLEMS), ("note", NOTES), ("marker", MARKERS), ("of the page", PAGE)):
         rows = [row(f"`{reason.name}`", reason) for reason in reasons]
         assert table(f"| {heading} | what is said | what helps |") == rows
     refusals = [row(f"`{name}`", reason) for name, reason in REFUSALS.items()]

@@ -46,10 +46,22 @@ interface Data {
   threads: [pid: number, tid: number, name: number, process: number][];
   labels: [name: string, value: string][];
   summary: Summary;
+  words: Words;
   strings: string[];
   source?: SourceData;
   /** Of two recordings: see changes_page.py. */
   changes?: Changes;
+}
+
+/** What is shown in part only: see WORDS in flamegraph.py. */
+interface Words {
+  notSampled: string;
+  cutShort: string;
+  notExpanded: string;
+  noSource: string;
+  sourceChanged: string;
+  /** Has {rows} and {all}. */
+  firstRows: string;
 }
 
 /** See page_source.py. of: by row of samples. */
