@@ -72,12 +72,12 @@ def test_children_that_are_not_followed_do_not_count(program: Start) -> None:
 def test_time_of_children_stays_where_their_parent_ends_between_the_same_looks() -> None:
     """Nobody's account has it then: the parent was reaped, too."""
     burn = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; echo; read line <&3"
+    kept = Accounts(FAMILY)
+    kept.begin({})
     with subprocess.Popen(
         ["sh", "-c", f"{{ {burn}; }} 3<&0 & exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as parent:
         assert parent.stdout is not None
-        kept = Accounts(FAMILY)
-        kept.begin({parent.pid: parent.pid})
         assert parent.stdout.readline() == b"\n"
         roots = family(parent.pid)
         kept.look(roots, force=True)
