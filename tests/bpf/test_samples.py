@@ -74,14 +74,16 @@ def test_recursion_that_is_too_deep_has_its_innermost_functions_and_names_what_r
         done = warm.run("record", *command)
         assert output.exists(), done.stderr
         deep = [(frames, n) for frames, n in stacks(output) if frames.count("deep (<string>)") > 100]
-        cut = [(frames, n) for frames, n in deep if frames[0].startswith("[")]
+        # a stack of fewer functions may have the mark of a merge in part: it was sampled in the middle of a call
+        cut = [(frames, n) for frames, n in deep if frames[0].startswith("[truncated")]
         if count(cut) > 10:
             break
     assert count(cut) > 10
     for frames, _ in cut:
         assert frames[0] == "[truncated: more than 1,024 functions, --collector ptrace copies them]"
         assert frames.count("deep (<string>)") == MOST_ROWS
-    assert all(frames.count("deep (<string>)") < MOST_ROWS for frames, _ in deep if not frames[0].startswith("["))
+    rest = [frames for frames, _ in deep if not frames[0].startswith("[truncated")]
+    assert all(frames.count("deep (<string>)") < MOST_ROWS for frames in rest)
 
 
 def test_kernel_copies_as_many_frames_as_the_reader_of_them_believes() -> None:

@@ -78,7 +78,8 @@ def test_without_marks_of_parents_a_greenlet_s_own_frames_are_in_their_place(pyt
         for caller, callee in pairwise(names):
             assert caller in callers[callee], names
         if names[:1] in (["first"], ["second"]):
-            stub = next(at for at, frame in enumerate(frames) if "inner_bootstrap" in frame)
+            stub = next((at for at, frame in enumerate(frames) if "inner_bootstrap" in frame), None)
+            assert stub is not None, frames
             first = next(at for at, frame in enumerate(frames) if frame.endswith("(greenlets.py)"))
             assert stub < first, frames
             assert frames[0].startswith("[merge: partial"), frames
