@@ -2,13 +2,15 @@
 
 The jitter keeps the sampler from running in step with the target. Slots that went by while we were late are
 skipped and counted, never made up for: nobody looked, so nothing is claimed of that time. With a limit on the time that
-the target is stopped, slots are left out until the time stopped so far is within it; the next sample stands for them.
+the target is stopped, slots are left out until the time stopped so far is within it; the next sample stands for them,
+and for slots that a stride leaves out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from pyprof.handover import Stride
 from pyprof.model.reasons import said
 
 JITTER = 0.3
@@ -22,12 +24,21 @@ class SamplingClock:
     random: uniform in [0, 1). left_out: slots not used for the limit's sake.
     """
 
-    def __init__(self, rate_hz: float, max_overhead: float | None, start_ns: int, random: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        rate_hz: float,
+        max_overhead: float | None,
+        start_ns: int,
+        random: Callable[[], float],
+        stride: Stride | None = None,
+    ) -> None:
         self.period_ns = max(1, round(1e9 / rate_hz))
         self.skipped = 0
         self.left_out = 0
         self.weight = 1
         self._rate_hz = rate_hz
+        self._stride = stride or Stride()
+        self._thinned = 0
         self._limit = max_overhead
         self._random = random
         self.start_ns = start_ns
@@ -38,8 +49,8 @@ class SamplingClock:
 
     @property
     def rate_hz(self) -> float:
-        """Slots a second that were meant to be used; below the wanted rate once the limit took hold."""
-        return self._rate_hz * self._used / max(self._used + self.left_out, 1)
+        """Slots a second that were meant to be used; below the wanted rate once the limit or a stride took hold."""
+        return self._rate_hz * self._used / max(self._used + self.left_out + self._thinned, 1)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -52,13 +63,16 @@ class SamplingClock:
     def next_due(self, now_ns: int) -> int:
         """Go to the next slot; monotonic time at which to sample. Slots wholly in the past are skipped.
 
-        weight is then how many slots the sample stands for: itself and those left out for the limit's sake.
+        weight is then how many slots the sample stands for: itself and those left out for the limit's or the stride's
+        sake.
         """
         following = self._slot + 1
-        wanted = max(following, self._affordable())
+        strided = following + self._stride.every - 1
+        wanted = max(strided, self._affordable())
         slot = max(wanted, self._slot_at(now_ns))
         self.weight = wanted - following + 1
-        self.left_out += wanted - following
+        self._thinned += strided - following
+        self.left_out += wanted - strided
         self.skipped += slot - wanted
         self._used += 1
         self._slot = slot
@@ -67,7 +81,7 @@ class SamplingClock:
 
     def ended(self, now_ns: int) -> None:
         """No slot is used any more. Those that went by since the last one are skipped, too."""
-        following = max(self._slot + 1, self._affordable())
+        following = max(self._slot + self._stride.every, self._affordable())
         self.skipped += max(self._slot_at(now_ns) - following, 0)
 
     def _slot_at(self, now_ns: int) -> int:

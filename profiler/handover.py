@@ -49,3 +49,12 @@ class Handover:
     def is_ready(self, at_ns: int, now_ns: int) -> bool:
         """May the window that ends at a time be closed?"""
         return self._given_ns >= at_ns or now_ns >= at_ns + PATIENCE_NS
+
+
+class Stride:
+    """Of one recording. every: of so many sampling times one is used, and its samples stand for all of them. May be set
+    from any thread, by whoever keeps a budget; collectors read it before each use.
+    """
+
+    def __init__(self) -> None:
+        self.every = 1

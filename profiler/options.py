@@ -10,7 +10,7 @@ from pyprof.frame_sources import SCAN, selectable
 from pyprof.records import dataclass, field, field_names
 
 if TYPE_CHECKING:
-    from pyprof.handover import Handover
+    from pyprof.handover import Handover, Stride
 
 DEFAULT_RATE_HZ = 99.0
 DEFAULT_STACK_SIZE = 1 << 20
@@ -50,6 +50,12 @@ def _handover() -> Handover:
     return Handover()
 
 
+def _stride() -> Stride:
+    from pyprof.handover import Stride
+
+    return Stride()
+
+
 @dataclass(frozen=True, slots=True)
 class CollectOptions:
     """rate_hz: samples a second of each thread. idle: threads that are not running; running: those that are.
@@ -59,7 +65,7 @@ class CollectOptions:
 
     min_block_s: shorter waits need no stack of their own. stack_size: most bytes of stack copied. max_overhead: most
     share (0..1) of time that a target may be stopped, None for no limit. flush_s: a batch is yielded at the latest
-    after this time (0: after each sampling time), and when handover says so.
+    after this time (0: after each sampling time), and when handover says so. stride: how many sampling times are used.
     """
 
     rate_hz: float = DEFAULT_RATE_HZ
@@ -76,6 +82,7 @@ class CollectOptions:
     wakers: bool = False
     locks: bool = False
     handover: Handover = field(default_factory=_handover)
+    stride: Stride = field(default_factory=_stride)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,8 @@ class BpfCollector(PerfCollector):
         lanes = np.flatnonzero(taken.wanted)
         batch = source.dressed(taken.switched.take(lanes), lanes)
         self._taken += len(lanes)
-        for part in by_width(batch, np.ones(len(lanes), np.bool_), samples.narrow[lanes]):
+        parts = by_width(batch, np.ones(len(lanes), np.bool_), samples.narrow[lanes])
+        for part in map(self._decimation.thinned, parts):
             self.saw(part)
             yield part
         self._unwound(taken)

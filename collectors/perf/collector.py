@@ -25,7 +25,7 @@ from pyprof.collectors.perf.reader import FOREVER_NS, RingReader
 from pyprof.collectors.perf.records import FORK, U64, SampleRecords, Scan
 from pyprof.collectors.perf.ring import online_cpus, open_rings
 from pyprof.collectors.perf.scope import Scope, choose_scope
-from pyprof.collectors.perf.short_lives import Starvation
+from pyprof.collectors.perf.short_lives import Decimation, Starvation
 from pyprof.collectors.perf.waiter import FIRST_FLUSH_NS, Cadence, Waiter
 from pyprof.collectors.targets.selection import Selection
 from pyprof.collectors.thread_lives import Identities
@@ -82,6 +82,7 @@ class PerfCollector:
         self._watch_each_ns = max(_WATCH_NS, round(1e9 * options.flush_s / _WATCHES))
         self.slots: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._options = options
+        self._decimation = Decimation(options.stride)
         self._trial = True
         self._stopping = self._leaving = False
         self._look: Callable[[], None] | None = None
@@ -260,7 +261,7 @@ class PerfCollector:
         first = self._trial and bool(found.samples) and not (last or self._stopping)
         if first or last:  # no samples while tables are read: that takes longer than the rings have room
             self._events.pause()
-        for batch in self.maker.batches(found):
+        for batch in map(self._decimation.thinned, self.maker.batches(found)):
             self.saw(batch)
             yield batch
         births = sum(record.kind == FORK for record in found.others)

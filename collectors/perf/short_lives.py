@@ -12,6 +12,9 @@ from functools import cached_property
 import numpy as np
 
 from pyprof.collectors.perf.records import I64, TIME, U64
+from pyprof.handover import Stride
+from pyprof.model.sample import SampleBatch
+from pyprof.records import replace
 
 _RATE_HZ = 8000
 """Records a second of a thread's time, at most."""
@@ -20,24 +23,48 @@ _JUDGED_NS, _MUCH = 50_000_000, 0.15
 _SOON_NS, _NO_HURRY_NS = 100_000_000, 1 << 62
 
 
-class Thinning:
-    """factor: of so many records one is kept, if they were made after since_ns."""
+class Draw:
+    """One of each run of so many, runs going on from call to call; begin() begins a new one."""
 
     def __init__(self) -> None:
-        self.factor = 1
-        self._since_ns = 0
+        self._of = 1
         self._skip = self._pick = 0
 
     @cached_property
     def _random(self) -> np.random.Generator:
         return np.random.default_rng()  # numpy.random takes 20 ms to load
 
+    def begin(self, of: int) -> None:
+        """Of so many from now on. What a run that was begun has is kept or not, as it was drawn."""
+        self._of, self._skip, self._pick = of, 0, 0
+
+    def take(self, n: int) -> I64:
+        """Indices of the next n."""
+        runs = np.arange(-self._skip, n, self._of)
+        picks = self._random.integers(self._of, size=len(runs))
+        if self._skip:
+            picks[0] = self._pick
+        if len(runs):
+            self._pick = int(picks[-1])
+        self._skip = (self._skip + n) % self._of
+        at = runs + picks
+        return at[(at >= 0) & (at < n)]
+
+
+class Thinning:
+    """factor: of so many records one is kept, if they were made after since_ns."""
+
+    def __init__(self) -> None:
+        self.factor = 1
+        self._since_ns = 0
+        self._draw = Draw()
+
     def begin(self, rate_hz: float, most_hz: float, now_ns: int) -> None:
         """From now on. rate_hz: of samples. most_hz: what the rings can hold."""
         before, self.factor = self.factor, max(int(min(_RATE_HZ, most_hz) / rate_hz), 1)
         if before == 1:
             self._since_ns = now_ns
-        self._skip = self._pick = 0
+        self._draw.begin(self.factor)
 
     def kept(self, words: U64, pieces: list[I64]) -> list[I64]:
         """pieces: first words of samples. Of all older ones, and of one in `factor` of the others."""
@@ -46,20 +73,8 @@ class Thinning:
         first = np.concatenate(pieces)
         dense = words[first + TIME].view(np.int64) >= self._since_ns
         keep = ~dense
-        keep[np.flatnonzero(dense)[self._drawn(int(np.count_nonzero(dense)))]] = True
+        keep[np.flatnonzero(dense)[self._draw.take(int(np.count_nonzero(dense)))]] = True
         return [first[keep]] if keep.any() else []
-
-    def _drawn(self, n: int) -> I64:
-        """Indices below n: one of each run of `factor`; runs go on from call to call."""
-        runs = np.arange(-self._skip, n, self.factor)
-        picks = self._random.integers(self.factor, size=len(runs))
-        if self._skip:
-            picks[0] = self._pick
-        if len(runs):
-            self._pick = int(picks[-1])
-        self._skip = (self._skip + n) % self.factor
-        at = runs + picks
-        return at[(at >= 0) & (at < n)]
 
 
 class Starvation:
@@ -83,3 +98,23 @@ class Starvation:
         starved = _MUCH * due < missing < self._births * self._period_ns
         self._due, self._seen, self._births, self.patience_ns = due_ns, seen_ns, 0, _NO_HURRY_NS
         return starved
+
+
+class Decimation:
+    """One of so many samples in place of them all, as a Stride says: its weight is theirs. For samples that the
+    kernel takes anyway; what is left out is not unwound.
+    """
+
+    def __init__(self, stride: Stride) -> None:
+        self._stride = stride
+        self._every = 1
+        self._draw = Draw()
+
+    def thinned(self, batch: SampleBatch) -> SampleBatch:
+        if self._stride.every != self._every:
+            self._every = self._stride.every
+            self._draw.begin(self._every)
+        if self._every == 1 or not len(batch):
+            return batch
+        part = batch.take(self._draw.take(len(batch)))
+        return replace(part, weight=part.weight * self._every)

@@ -41,7 +41,8 @@ class Scheduler:
 
     def _start_clock(self) -> None:
         rate_hz = self._options.rate_hz * self.visits
-        self.clock = SamplingClock(rate_hz, self._options.max_overhead, time.monotonic_ns(), random.random)
+        limit, stride = self._options.max_overhead, self._options.stride
+        self.clock = SamplingClock(rate_hz, limit, time.monotonic_ns(), random.random, stride)
         self._due_ns: int | None = None
 
     def visit(self, processors: int) -> None:

@@ -1,9 +1,11 @@
 """The agent: it records what rules choose, for as long as the machine runs, and keeps windows in a spool.
 
 agent       The agent as a whole: rules, collectors, windows, the spool
+budget      Keeping the agent's budget
 clock       When windows end
 config      The agent's configuration: TOML in, checked values out
 disk        The file system, as far as the spool needs it
+governor    How much the agent does: a law of control
 groups      A profile by label
 health      Is the agent well? /healthz and /metrics
 http_page   Pages on 127.0.0.1

@@ -8,18 +8,19 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pyprof.agent.budget import BudgetKeeper
 from pyprof.agent.clock import WindowClock
 from pyprof.agent.config import AgentConfig
 from pyprof.agent.disk import locked
+from pyprof.agent.governor import Budget
 from pyprof.agent.health import Health
 from pyprof.agent.inventory import Caps
 from pyprof.agent.metrics import Gauge
 from pyprof.agent.notify import Notifier
-from pyprof.agent.own_cpu import OwnCpu
 from pyprof.agent.places import default_spool
 from pyprof.agent.processes import LOOK_S, ProcessTable
 from pyprof.agent.sampled_group import SampledGroup
-from pyprof.agent.settings import SamplingChoice
+from pyprof.agent.settings import SamplingChoice, Values
 from pyprof.agent.splitting import segments
 from pyprof.agent.spool import Spool
 from pyprof.diagnostics import Diagnostics
@@ -47,7 +48,7 @@ class Agent:
         caps = Caps(values.max_bytes, values.max_files, values.max_age)
         self.spool = Spool(values.path or default_spool(), caps, self._diagnostics)
         self._writing = threading.Lock()
-        self._own_cpu = OwnCpu()
+        self._budget = BudgetKeeper(_budget(values), say)
         self._wake = threading.Event()
         self._ending = self._reloading = False
         self._begin()
@@ -56,19 +57,29 @@ class Agent:
     def _gauges(self) -> dict[str, Gauge]:
         return {
             "processes": lambda: sum(bool(seen.verdict.samplings) for seen in self._table.by_pid.values()),
+            "processes_left_out": self._left_out,
+            "sampling_stride": lambda: self._budget.stride.every,
+            "budget_exceeded": lambda: self._budget.exceeded,
+            "budget_cpu_ratio": lambda: self._config.values.cpu / 100,
+            "budget_memory_bytes": lambda: self._config.values.memory,
             "looks_failed": lambda: self._table.failed,
             "recordings": lambda: sum(lane.running for lane in self._lanes),
             "spool_bytes": lambda: self.spool.inventory.bytes,
             "spool_segments": lambda: len(self.spool.inventory),
         }
 
+    def _left_out(self) -> int:
+        chosen = {pid for pid, seen in self._table.by_pid.items() if seen.verdict.samplings}
+        return len(chosen.difference(*(self._table.recorded(lane.sampling) for lane in self._lanes)))
+
     def _begin(self) -> None:
         """With the rules of now."""
         config = self._config
         self._table = ProcessTable(config.rules, os.getpid())
+        self._table.one_in = self._budget.effort.processes
         clock = WindowClock(config.values.every)
         self._lanes = [
-            SampledGroup(sampling, config.values, self._table, clock, self._took, self._failed)
+            SampledGroup(sampling, config.values, self._table, clock, self._budget.stride, self._took, self._failed)
             for sampling in config.samplings()
         ]
 
@@ -101,6 +112,7 @@ class Agent:
             for lane in self._lanes:
                 lane.tend()
             self._table.look()
+            self._keep_budget()
             self._health.beat()
             self._notifier.alive()
             self._wake.wait(LOOK_S)
@@ -108,6 +120,12 @@ class Agent:
         self._notifier.send("STOPPING=1")
         self._close()
         self._say("info", "ended")
+
+    def _keep_budget(self) -> None:
+        if self._budget.keep():
+            before, self._table.one_in = self._table.one_in, self._budget.effort.processes
+            for lane in self._lanes if self._table.one_in > before else ():
+                lane.begin_anew()
 
     def _close(self) -> None:
         for lane in self._lanes:
@@ -127,6 +145,7 @@ class Agent:
         else:
             self._close()
             self._config = config
+            self._budget.begin(_budget(config.values))
             self._begin()
             self._health.every = config.values.every
             self._health.reloaded(True)
@@ -134,9 +153,9 @@ class Agent:
         self._notifier.send("READY=1")
 
     def _took(self, sampling: SamplingChoice, profile: Profile) -> None:
-        seen = {pid: each.verdict for pid, each in self._table.by_pid.items() if sampling in each.verdict.samplings}
-        services = {verdict.service for verdict in seen.values()}
-        found = segments(profile, self._table.verdict, services)
+        seen = self._table.recorded(sampling).values()
+        services = {each.verdict.service for each in seen}
+        found = segments(self._budget.noted(profile), self._table.verdict, services)
         with self._writing:
             kept = self.spool.put(found)
             self._health.metrics.took(sampling.mode, profile, kept)
@@ -150,7 +169,7 @@ class Agent:
                 services=len(services),
                 processes=len(seen),
                 samples=profile.summary.samples,
-                own_cpu_percent=self._own_cpu.percent(),
+                own_cpu_percent=self._budget.own_cpu.percent(),
                 spool_segments=len(inventory),
                 spool_bytes=inventory.bytes,
                 **({"dropped": dropped} if dropped else {}),
@@ -161,3 +180,7 @@ class Agent:
         hint = error.hint if isinstance(error, PyprofError) else ""
         about = {"error": str(error) or type(error).__name__, **({"hint": hint} if hint else {})}
         self._say("error", "not recording", mode=sampling.mode, rate=sampling.rate, **about)
+
+
+def _budget(values: Values) -> Budget:
+    return Budget(values.cpu / 100, values.memory, values.over)

@@ -37,12 +37,17 @@ COUNTERS = (
     MetricKind("pauses", "counter", "Stops of threads for their samples.", _MODE),
     MetricKind("failures", "counter", "Recordings that ended early, or could not begin.", _MODE),
     MetricKind("dropped", "counter", "Segments that were dropped, and files that are none.", _REASON),
+    MetricKind("budget_exceeded", "counter", "Times that the budget was not kept though no less could be done."),
     MetricKind("cpu_seconds", "counter", "Processor time of the agent and its workers."),
     MetricKind("looks_failed", "counter", "Looks at the list of processes that failed."),
 )
 GAUGES = (
     MetricKind("memory_bytes", "gauge", "Memory of the agent and its workers, what they share once."),
     MetricKind("processes", "gauge", "Processes that the rules choose."),
+    MetricKind("processes_left_out", "gauge", "Of these, processes that are not recorded for the budget's sake."),
+    MetricKind("sampling_stride", "gauge", "Of so many sampling times one is used, for the budget's sake."),
+    MetricKind("budget_cpu_ratio", "gauge", "Budget of processor time, as a share of one processor."),
+    MetricKind("budget_memory_bytes", "gauge", "Budget of memory."),
     MetricKind("recordings", "gauge", "Recordings under way."),
     MetricKind("spool_bytes", "gauge", "Bytes of all segments."),
     MetricKind("spool_segments", "gauge", "Segments."),

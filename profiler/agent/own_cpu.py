@@ -8,8 +8,8 @@ import time
 from pyprof.collectors.linux.children import descendants
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_UTIME, _STIME = 11, 12
-"""Fields of /proc/PID/stat behind the name."""
+_FIELDS = slice(11, 15)
+"""Of /proc/PID/stat behind the name: utime, stime, and those of children that have ended and were waited for."""
 
 
 class OwnCpu:
@@ -20,13 +20,13 @@ class OwnCpu:
 
     def percent(self) -> float:
         now, spent_s = time.monotonic(), spent()
-        share = max(spent_s - self._spent_s, 0.0) / max(now - self._at, 1e-3)  # a worker that ended took its time along
+        share = max(spent_s - self._spent_s, 0.0) / max(now - self._at, 1e-3)
         self._at, self._spent_s = now, spent_s
         return round(100 * share, 2)
 
 
 def spent() -> float:
-    """Seconds of processor time so far, of processes that are there."""
+    """Seconds of processor time so far, of processes that have ended, too."""
     return sum(map(_of, (os.getpid(), *descendants([os.getpid()])))) / _TICKS
 
 
@@ -34,7 +34,7 @@ def _of(pid: int) -> int:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
-        return int(fields[_UTIME]) + int(fields[_STIME])
+        return sum(map(int, fields[_FIELDS]))
     except (OSError, IndexError, ValueError):
         return 0
 

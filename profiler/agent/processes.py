@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from pyprof.agent.rules import NOT_RECORDED, RuleVerdict, TargetRule, judge, user_name
@@ -111,13 +112,14 @@ class Seen:
 
 
 class ProcessTable:
-    """by_pid: of the last look that succeeded. failed: looks that did not. own: this process, which is not recorded,
-    nor what it starts.
+    """by_pid: of the last look that succeeded. failed: looks that did not. one_in: of so many processes that a
+    collector is to sample one is, for the budget's sake. own: this process, which is not recorded, nor what it starts.
     """
 
     def __init__(self, rules: Sequence[TargetRule], own: int) -> None:
         self.by_pid: dict[int, Seen] = {}
         self.failed = 0
+        self.one_in = 1
         self._rules = rules
         self._own = own
         self._ours = {own}
@@ -154,7 +156,19 @@ class ProcessTable:
 
     def chosen(self, sampling: SamplingChoice) -> frozenset[tuple[int, int]]:
         """Pid and start of those that a collector is to sample, by the last look."""
-        return frozenset((pid, seen.start) for pid, seen in self.by_pid.items() if sampling in seen.verdict.samplings)
+        return frozenset((pid, seen.start) for pid, seen in self.recorded(sampling).items())
+
+    def recorded(self, sampling: SamplingChoice) -> dict[int, Seen]:
+        """The same by pid. Where not all are: the oldest of each service, then the second of each, and so on."""
+        found = {pid: seen for pid, seen in self.by_pid.items() if sampling in seen.verdict.samplings}
+        if self.one_in == 1:
+            return found
+        of_service: Counter[str] = Counter()
+        turns: list[tuple[int, int, int]] = []
+        for pid, seen in sorted(found.items(), key=lambda each: (each[1].start, each[0])):
+            turns.append((of_service[seen.verdict.service], seen.start, pid))
+            of_service[seen.verdict.service] += 1
+        return {pid: found[pid] for _, _, pid in sorted(turns)[: -(-len(turns) // self.one_in)]}
 
     def _seen(self, pid: int, entry: int, now: float, uptime: float) -> Seen | None:
         """None: it is gone. Raises OSError where that is not known."""

@@ -11,6 +11,7 @@ from pyprof.agent.processes import ProcessTable
 from pyprof.agent.selecting import of_rules
 from pyprof.agent.settings import SamplingChoice, Values
 from pyprof.errors import PyprofError
+from pyprof.handover import Stride
 from pyprof.model.profile import Profile
 from pyprof.options import RecordOptions
 from pyprof.session import opening
@@ -36,6 +37,7 @@ class SampledGroup:
         values: Values,
         table: ProcessTable,
         clock: WindowClock,
+        stride: Stride,
         took: Callable[[SamplingChoice, Profile], None],
         failed: Callable[[SamplingChoice, BaseException], None],
     ) -> None:
@@ -47,7 +49,7 @@ class SampledGroup:
             collector=values.collector,
             max_overhead=values.max_stopped / 100,
         )
-        self._table, self._clock = table, clock
+        self._table, self._clock, self._stride = table, clock, stride
         self._took, self._failed = took, failed
         self._recording: Recording | None = None
         self._thread: threading.Thread | None = None
@@ -80,7 +82,7 @@ class SampledGroup:
             if selection is None:
                 self._not_before = 0.0
                 return
-            self._recording = opening.of_selection(selection, self._options, "agent", _FLUSH_S)
+            self._recording = opening.of_selection(selection, self._options, "agent", _FLUSH_S, self._stride)
         except (PyprofError, OSError) as error:  # no room for a process, or too many files: that passes
             self._failed(self.sampling, error)
             return
@@ -102,6 +104,11 @@ class SampledGroup:
                 raise recording.failure
         except BaseException as error:
             self._failed(self.sampling, error)
+
+    def begin_anew(self) -> None:
+        """Fewer processes are to be recorded: a collector does not let go of one that runs. Does not wait."""
+        self._not_before = 0.0
+        self.end()
 
     def end(self) -> None:
         """Does not wait."""

@@ -22,19 +22,16 @@ class RuleSelection(Selection):
     def find(self, known: Container[int]) -> Iterable[int]:
         """The table looks at most once a second, whoever asks."""
         assert self.table is not None
-        found = self.table.look().items()
-        return [
-            pid
-            for pid, seen in found
-            if self.sampling in seen.verdict.samplings and pid not in known and pid not in self.ours
-        ]
+        assert self.sampling is not None
+        self.table.look()
+        return [pid for pid in self.table.recorded(self.sampling) if pid not in known and pid not in self.ours]
 
 
 def of_rules(table: ProcessTable, sampling: SamplingChoice) -> RuleSelection | None:
     """None where there is none yet that may be sampled."""
-    pids = [pid for pid, seen in table.look().items() if sampling in seen.verdict.samplings]
+    table.look()
     possible, refused = [], 0
-    for pid in pids:
+    for pid in table.recorded(sampling):
         try:
             attach.check_target(pid)
             possible.append(pid)

@@ -39,6 +39,9 @@ SETTINGS = (
     Setting("sampling", "python", "VIEW", '"extensions"', f"native frames beside Python's: {', '.join(NATIVE_VIEWS)}"),
     Setting("sampling", "collector", "COLLECTOR", '"auto"', f"how samples are taken: {', '.join(COLLECTORS)}"),
     Setting("sampling", "max_stopped", "PERCENT", "1", "percent of its time that a process may be stopped, by stops"),
+    Setting("budget", "cpu", "PERCENT", "1", "percent of one processor that the agent may use, with its workers"),
+    Setting("budget", "memory", "SIZE", '"200M"', "that it may have, what its processes share once"),
+    Setting("budget", "over", "SPAN", '"60s"', "over which both are kept: by fewer samples, then fewer processes"),
     Setting("http", "port", "PORT", "", "127.0.0.1:PORT has /metrics and /healthz; without it nothing is listened at"),
 )
 """Tables with one value a name; [labels] and [[rule]] stand beside them."""
@@ -89,6 +92,9 @@ class Values:
     python: str = "extensions"
     collector: str = "auto"
     max_stopped: float = 1.0
+    cpu: float = 1.0
+    memory: int = 200 << 20
+    over: float = 60.0
     port: int = 0
     labels: dict[str, str] = field(default_factory=dict)
 

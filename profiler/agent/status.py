@@ -21,8 +21,9 @@ _MOST_FILES = 20
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """segments, bytes: in the span. newest_ns: end of the last window. samples: of all modes. whole: share (0..1) of
-    what was measured whose stacks are whole, None where nothing was.
+    """segments, bytes: in the span. newest_ns: end of the last window. samples: of all modes; stand_for: for so many
+    sampling times each, on average. whole: share (0..1) of what was measured whose stacks are whole, None where nothing
+    was.
     """
 
     service: str
@@ -30,6 +31,7 @@ class ServiceState:
     bytes: int
     newest_ns: int
     samples: int
+    stand_for: float
     whole: float | None
 
 
@@ -66,7 +68,8 @@ def state(root: str, span: TimeSpan) -> SpoolState:
                 len(names),
                 sum(map(sizes.of, names)),
                 names[-1].end_ns,
-                sum(profile.summary.samples for profile in profiles),
+                samples := sum(int(profile.values[:, 0].sum()) for profile in profiles),
+                sum(profile.total / profile.period_ns for profile in profiles) / samples if samples else 1.0,
                 whole / total if total else None,
             )
         )

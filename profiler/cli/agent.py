@@ -50,6 +50,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--print-config", action="store_true", help="print the default configuration, commented")
     parser.add_argument("--log", choices=("text", "json"), default="text", help="(default: %(default)s)")
     parser.add_argument("--spool", metavar="DIR", help="in place of spool.path (docs/agent.md)")
+    parser.add_argument("--cpu-budget", type=float, metavar="PERCENT", help="in place of budget.cpu (default: 1)")
     parser.add_argument("--since", default="1h", metavar="TIME", help="of status (default: %(default)s)")
     parser.add_argument(
         "--unit-dir", default="/etc/systemd/system", metavar="DIR", help="of install (default: %(default)s)"
@@ -94,7 +95,14 @@ def _load(arguments: argparse.Namespace) -> AgentConfig:
             reason = getattr(error, "strerror", "") or str(error)
             raise UsageError(f"{arguments.config} cannot be read: {reason}") from None
         found = config.parse(text, arguments.config)
-    return replace(found, values=replace(found.values, path=arguments.spool)) if arguments.spool else found
+    given: dict[str, Any] = {}
+    if arguments.spool:
+        given["path"] = arguments.spool
+    if arguments.cpu_budget is not None:
+        if not 0 < arguments.cpu_budget <= 100:
+            raise UsageError("--cpu-budget is not above 0 and at most 100", "--cpu-budget 1")
+        given["cpu"] = arguments.cpu_budget
+    return replace(found, values=replace(found.values, **given)) if given else found
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -154,9 +162,10 @@ def _services(found: SpoolState, root: str, since: str) -> Iterator[str]:
     from pyprof.cli.words import duration
 
     yield f"{root}, since {since}:"
-    yield f"{'segments':>9} {'KB':>7} {'samples':>9} {'whole':>8} {'newest':>12}  service"
+    yield f"{'segments':>9} {'KB':>7} {'samples':>9} {'each for':>9} {'whole':>8} {'newest':>12}  service"
     for each in found.services:
         whole = f"{100 * each.whole:.1f} %" if each.whole is not None else "-"
         age = f"{duration(max(time.time_ns() - each.newest_ns, 0))} ago"
         kb = each.bytes / 1000
-        yield (f"{each.segments:9,} {kb:7,.0f} {each.samples:9,} {whole:>8} {age:>12}  {printable(each.service)}")
+        counts = f"{each.segments:9,} {kb:7,.0f} {each.samples:9,} {each.stand_for:9.2f}"
+        yield f"{counts} {whole:>8} {age:>12}  {printable(each.service)}"

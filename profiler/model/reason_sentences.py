@@ -104,6 +104,9 @@ NOTES = (
     Reason("rate_lowered", Stage.SAMPLING,
            "rate lowered from {wanted} to {reached} samples a second, so that the target is stopped at most {limit} % "
            "of the time"),
+    Reason("budget_kept", Stage.SAMPLING,
+           "To keep the agent's budget one of {times} sampling times was used, whose samples stand for all of them, "
+           "and one of {processes} processes was recorded", retry="a larger budget.cpu or budget.memory"),
     Reason("kernel_not_sampled", Stage.SAMPLING,
            "Time in the kernel has no samples: sudo sysctl kernel.perf_event_paranoid=1 gives it some"),
     Reason("stacks_not_copied", Stage.SAMPLING,

@@ -16,6 +16,7 @@ from pyprof.collectors.targets.launch import Launched
 from pyprof.collectors.targets.selection import Selection, select
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
+from pyprof.handover import Stride
 from pyprof.model.labels import labels_of
 from pyprof.options import (
     DEFAULT_FLUSH_S,
@@ -50,13 +51,13 @@ def of_processes(targets: TargetOptions, options: RecordOptions, start: Start = 
     return _of_selection(selection, options, subject, start)
 
 
-def of_selection(selection: Selection, options: RecordOptions, name: str, flush_s: float) -> Recording:
-    """Processes that somebody else chose. name: what they are called together. flush_s: see CollectOptions. Raises what
-    of_processes() raises.
+def of_selection(selection: Selection, options: RecordOptions, name: str, flush_s: float, stride: Stride) -> Recording:
+    """Processes that somebody else chose. name: what they are called together. flush_s, stride: see CollectOptions.
+    Raises what of_processes() raises.
     """
     check(options)
     subject = Recorded(selection.pids[0], name, True)
-    return _of_selection(selection, options, subject, spawned, flush_s=flush_s)
+    return _of_selection(selection, options, subject, spawned, flush_s=flush_s, stride=stride)
 
 
 def of_command(command: Launched, options: RecordOptions, start: Start = spawned) -> Recording:
@@ -108,6 +109,7 @@ def _of_selection(
     start: Start,
     command: Launched | None = None,
     flush_s: float = DEFAULT_FLUSH_S,
+    stride: Stride | None = None,
 ) -> Recording:
     worker = start(options.confined)
     selection.ours.add(worker.pid)
@@ -120,6 +122,7 @@ def _of_selection(
             options.stack_size,
         )
         collect = replace(options.collecting(subprocesses=command is not None), flush_s=flush_s)
+        collect = replace(collect, stride=stride or collect.stride)
         program = (shutil.which(command.command[0]) or command.command[0]) if command is not None else ""
         worker.wait_until_ready()  # samples of before wait to be walked, and what walks teach comes late by that
         selection.ours.update(descendants([worker.pid]))  # its keeper

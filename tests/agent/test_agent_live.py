@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -46,6 +47,40 @@ def windows(log: Path) -> list[dict[str, object]]:
     lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     assert not [line for line in lines if line["level"] == "error" and line["event"] != "reload failed"], lines
     return [line for line in lines if line["event"] == "window"]
+
+
+def test_small_budget_is_kept_by_fewer_samples_and_fewer_processes_and_said(tmp_path: Path) -> None:
+    """Samples stand for those that were not taken."""
+    word, spool, log, config = f"agent-budget-{os.getpid()}", tmp_path / "spool", tmp_path / "log", tmp_path / "a.toml"
+    port = 20_000 + (os.getpid() + 6_000) % 12_000
+    text = CONFIG.replace("WORD", word).replace("PORT", str(port))
+    config.write_text(f'[budget]\nover = "2s"\n{text}rate = 300\n')
+    targets = [busy(word, "1"), busy(word, "2")]
+    command = [sys.executable, "-m", "pyprof", "agent", "--cpu-budget", "0.01", "--config", str(config)]
+    with log.open("wb") as out:
+        agent = subprocess.Popen([*command, "--spool", str(spool), "--log", "json"], stderr=out)
+        try:
+            while not any(each["processes"] == 1 and each["samples"] for each in windows(log)):
+                assert agent.poll() is None, log.read_text()
+                time.sleep(0.05)
+            said = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
+            agent.send_signal(signal.SIGTERM)
+            assert agent.wait(60) == 0
+        finally:
+            for each in (agent, *targets):
+                each.kill()
+                each.wait()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    steps = [line["one_sampling_time_in"] for line in lines if line["event"] == "does less"]
+    assert steps == sorted(steps)
+    assert steps[-1] == 16
+    assert "pyprof_agent_sampling_stride 16\n" in said
+    assert "pyprof_agent_processes 2\n" in said
+    assert "pyprof_agent_processes_left_out 1\n" in said
+    assert "pyprof_agent_budget_cpu_ratio 0.0001\n" in said
+    status = run("agent", "status", "--spool", str(spool)).stdout.splitlines()
+    assert float(status[2].split()[3]) > 2
+    assert any(b"one of 16 sampling times" in gzip.decompress(each.read_bytes()) for each in spool.rglob("*.pb.gz"))
 
 
 def test_windows_of_what_the_rules_choose_are_in_the_spool(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import pytest
 from pyprof.agent import processes
 from pyprof.agent.config import parse
 from pyprof.agent.own_cpu import OwnCpu
-from pyprof.agent.processes import Facts, ProcessTable
+from pyprof.agent.processes import Facts, ProcessTable, Seen
+from pyprof.agent.rules import NOT_RECORDED, RuleVerdict
 from pyprof.agent.selecting import RuleSelection
 from pyprof.collectors.linux import procfs
 from pyprof.records import replace
@@ -124,6 +125,21 @@ def test_process_that_got_the_number_of_another_is_judged_anew_and_each_keeps_it
         assert found.verdict(second.pid, began_ns(second.pid)).service == "next"
         assert found.verdict(second.pid, first_ns).service == "first"
         second.communicate(b"\n")
+
+
+def test_of_too_many_processes_each_service_keeps_its_oldest_first() -> None:
+    found = table('name = "*"')
+    (sampling,) = parse('[[rule]]\nname = "*"', "x").samplings()
+    verdicts = {name: RuleVerdict(name, (("service", name),), (sampling,)) for name in "abc"}
+    services = "aabacb"
+    found.by_pid = {pid: Seen(0, 100 - pid, "x", 0, False, verdicts[name]) for pid, name in enumerate(services)}
+    found.by_pid[9] = Seen(0, 0, "x", 0, False, NOT_RECORDED)
+    assert set(found.recorded(sampling)) == set(range(6))
+    kept = {}
+    for found.one_in in (2, 3, 4, 64):
+        kept[found.one_in] = set(found.recorded(sampling))
+        assert found.chosen(sampling) == {(pid, 100 - pid) for pid in kept[found.one_in]}
+    assert kept == {2: {3, 4, 5}, 3: {4, 5}, 4: {4, 5}, 64: {5}}
 
 
 def test_look_that_fails_keeps_what_was_known(monkeypatch: pytest.MonkeyPatch) -> None:

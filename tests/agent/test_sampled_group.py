@@ -12,6 +12,7 @@ from pyprof.agent.config import parse
 from pyprof.agent.processes import ProcessTable
 from pyprof.agent.sampled_group import SampledGroup
 from pyprof.errors import AccessDenied
+from pyprof.handover import Stride
 from pyprof.session import opening
 
 
@@ -30,7 +31,7 @@ def test_recording_that_cannot_begin_is_said_and_tried_again_later(
     monkeypatch.setattr(opening, "of_selection", fail)
     table, (sampling,) = ProcessTable(config.rules, -1), config.samplings()
     group = SampledGroup(
-        sampling, config.values, table, WindowClock(60), lambda *_: None, lambda _, wrong: said.append(wrong)
+        sampling, config.values, table, WindowClock(60), Stride(), lambda *_: None, lambda _, wrong: said.append(wrong)
     )
     for _ in range(3):
         group.tend()

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.collectors.sampling_clock import SamplingClock
+from pyprof.handover import Stride
 
 MS = 1_000_000
 
@@ -87,3 +88,19 @@ def test_samples_and_skips_account_for_every_slot(delays: list[int], rate: float
     slots = due // pace.period_ns if delays else 0
     assert slots == pace.skipped + len(delays)
     assert pace.weight == 1
+
+
+@given(st.lists(st.tuples(st.integers(1, 16), st.integers(1, 50)), max_size=8))
+def test_weights_sum_to_the_slots_whatever_strides_there_were(turns: list[tuple[int, int]]) -> None:
+    """(stride, samples): each sample stands for the slots that a stride leaves out before it."""
+    stride = Stride()
+    pace, now, weights = SamplingClock(100, None, 0, lambda: 0.5, stride), 0, 0
+    for stride.every, samples in turns:
+        for _ in range(samples):
+            now = pace.next_due(now)
+            weights += pace.weight
+            assert pace.weight == stride.every
+    assert now == max(weights - 0.5, 0) * 10 * MS
+    assert (pace.skipped, pace.left_out, pace.notes) == (0, 0, ())
+    pace.ended(now + (stride.every - 1) * 10 * MS)
+    assert pace.skipped == 0, "left out for the stride's sake"

@@ -1,0 +1,92 @@
+"""The law by which the agent keeps its budget, on loads whose cost the test chooses."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyprof.agent.governor import EFFORTS, MOST_PATIENCE, Budget, Effort, Governor, Verdict
+
+MB = 1 << 20
+BUDGET = Budget(0.01, 200 * MB, 60)
+Load = Callable[[int, Effort], float]
+"""(minute, effort) -> share of a processor."""
+
+
+def lived(load: Load, minutes: int, memory: int = 0, budget: Budget = BUDGET) -> tuple[list[Verdict], list[float]]:
+    """What the law said, and what each minute cost."""
+    governor, spent, said, costs = Governor(budget, 0, 0), 0.0, [], []
+    for minute in range(minutes):
+        before = spent
+        for second in range(0, 60, 5):
+            spent += 5 * load(minute, governor.effort)
+            verdict = governor.look(minute * 60 + second + 5, spent, lambda: memory)
+            if verdict is not Verdict.NOTHING:
+                said.append(verdict)
+        costs.append((spent - before) / 60)
+    return said, costs
+
+
+@settings(max_examples=30)
+@given(st.floats(0, 0.0095), st.floats(0, 0.5), st.floats(0, 0.1), st.integers(0, 1000))
+def test_load_that_stays_the_same_is_kept_within_the_budget_by_ever_fewer_changes(
+    fixed: float, work: float, noise: float, seed: int
+) -> None:
+    """fixed: what does not depend on the effort; work: what the whole effort costs beside it."""
+    uniform, hours = random.Random(seed).uniform, 4
+
+    def load(_: int, effort: Effort) -> float:
+        return (fixed + work * effort.work) * uniform(1 - noise, 1 + noise)
+
+    said, costs = lived(load, 60 * hours)
+    least = (fixed + work * EFFORTS[-1].work) * (1 + noise)
+    if least <= BUDGET.cpu:
+        found = costs[15:]  # until then it is looked for
+        assert sum(found) / len(found) <= BUDGET.cpu
+        assert sum(cost > 1.1 * BUDGET.cpu for cost in found) <= 0.05 * len(found)
+        assert Verdict.BROKEN not in said[20:]
+    assert said.count(Verdict.MORE) <= len(EFFORTS) + hours * 60 / MOST_PATIENCE + 2 * 7 * 2
+
+
+@given(st.floats(0, 0.004), st.floats(0, 0.004))
+def test_load_within_the_budget_changes_nothing(fixed: float, work: float) -> None:
+    assert lived(lambda _, effort: fixed + work * effort.work, 200)[0] == []
+
+
+@given(st.floats(0.02, 0.3), st.integers(1, 100))
+def test_after_a_load_all_is_done_again(work: float, minutes: int) -> None:
+    found: list[float] = []
+
+    def load(minute: int, effort: Effort) -> float:
+        found.append(effort.work)
+        return 0.001 + (work if minute < minutes else 0.004) * effort.work
+
+    lived(load, minutes + 2 * MOST_PATIENCE)
+    assert min(found) < 1
+    assert found[-1] == 1
+
+
+def test_budget_of_a_minute_that_is_gone_early_is_not_waited_for() -> None:
+    governor = Governor(BUDGET, 0, 0)
+    assert governor.look(14, 1.0, lambda: 0) is Verdict.NOTHING  # at the start files are read
+    assert governor.look(25, 1.5, lambda: 0) is Verdict.NOTHING
+    assert governor.look(30, 1.7, lambda: 0) is Verdict.LESS
+    assert governor.effort == Effort(3)
+
+
+def test_memory_takes_the_same_steps_and_what_cannot_be_kept_is_said() -> None:
+    said, _ = lived(lambda _, __: 0.001, 60, 201 * MB)
+    assert said[:3] == [Verdict.LESS] * 3
+    assert said[-1] is Verdict.BROKEN
+    assert set(said) == {Verdict.LESS, Verdict.BROKEN}
+    assert lived(lambda _, __: 0.001, 60, 199 * MB)[0] == []
+
+
+def test_each_effort_is_less_work_than_the_one_before() -> None:
+    work = [effort.work for effort in EFFORTS]
+    assert work[0] == 1
+    assert work == sorted(set(work), reverse=True)
+    assert all(effort.times == max(each.times for each in EFFORTS) for effort in EFFORTS if effort.processes > 1)

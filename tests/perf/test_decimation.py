@@ -1,0 +1,52 @@
+"""One sample in place of several: its weight is theirs."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyprof.collectors.batch_builder import bare_batch
+from pyprof.collectors.linux.perf_arch import WIDE
+from pyprof.collectors.perf.short_lives import Decimation, Draw
+from pyprof.handover import Stride
+from pyprof.model.sample import SampleBatch, SampleKind
+
+
+def batch(first: int, n: int) -> SampleBatch:
+    ids = np.arange(first, first + n)
+    kind = np.full(n, SampleKind.STOPPED, np.uint8)
+    return bare_batch(WIDE, 1, kind, ids.astype(np.int64), ids.astype(np.int32), ids.astype(np.int32))
+
+
+@given(st.integers(1, 16), st.lists(st.integers(0, 40), max_size=30))
+def test_weights_sum_to_all_samples_and_no_run_is_without_one(every: int, sizes: list[int]) -> None:
+    stride = Stride()
+    decimation, first, kept = Decimation(stride), 0, []
+    stride.every = every
+    for size in sizes:
+        found = decimation.thinned(batch(first, size))
+        assert set(found.weight.tolist()) <= {every}
+        kept += found.time_ns.tolist()
+        first += size
+    runs = [time // every for time in kept]
+    assert runs == sorted(set(runs))
+    assert first // every <= len(kept) <= -(-first // every)
+
+
+def test_stride_that_changes_is_obeyed_at_once() -> None:
+    stride = Stride()
+    decimation = Decimation(stride)
+    assert (decimation.thinned(batch(0, 10)).weight == 1).all()
+    stride.every = 5
+    assert decimation.thinned(batch(0, 10)).weight.tolist() == [5, 5]
+    stride.every = 1
+    assert decimation.thinned(batch(0, 10)).weight.tolist() == [1] * 10
+
+
+def test_each_of_a_run_is_drawn_as_often_as_the_others() -> None:
+    draw = Draw()
+    draw.begin(4)
+    found = np.bincount(np.concatenate([(base + draw.take(7)) % 4 for base in range(0, 70_000, 7)]), minlength=4)
+    assert found.sum() == 17_500
+    assert (abs(found - 4375) < 6 * 4375**0.5).all()
