@@ -12,7 +12,7 @@ from pyprof.agent.budget import BudgetKeeper
 from pyprof.agent.clock import WindowClock
 from pyprof.agent.config import AgentConfig
 from pyprof.agent.disk import locked
-from pyprof.agent.governor import Budget
+from pyprof.agent.governor import CostBudget
 from pyprof.agent.health import Health
 from pyprof.agent.inventory import Caps
 from pyprof.agent.metrics import Gauge
@@ -182,5 +182,5 @@ class Agent:
         self._say("error", "not recording", mode=sampling.mode, rate=sampling.rate, **about)
 
 
-def _budget(values: Values) -> Budget:
-    return Budget(values.cpu / 100, values.memory, values.over)
+def _budget(values: Values) -> CostBudget:
+    return CostBudget(values.cpu / 100, values.memory, values.over)

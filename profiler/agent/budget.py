@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from pyprof.agent.governor import Budget, Effort, Governor, Verdict
+from pyprof.agent.governor import BudgetVerdict, CostBudget, Effort, Governor
 from pyprof.agent.own_cpu import OwnCpu, memory, spent
 from pyprof.handover import Stride
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import said
 from pyprof.records import replace
 
-LOOKS = 12
+CHECKS = 12
 """In the time over which the budget is kept."""
-_EVENTS = {Verdict.LESS: "does less", Verdict.MORE: "does more", Verdict.BROKEN: "budget not kept"}
+_EVENTS = {BudgetVerdict.LESS: "does less", BudgetVerdict.MORE: "does more", BudgetVerdict.BROKEN: "budget not kept"}
 
 
 class BudgetKeeper:
@@ -22,7 +22,7 @@ class BudgetKeeper:
     own_cpu: what the log says of a window.
     """
 
-    def __init__(self, budget: Budget, say: Callable[..., None]) -> None:
+    def __init__(self, budget: CostBudget, say: Callable[..., None]) -> None:
         """say: takes lines of the log."""
         self.stride = Stride()
         self.exceeded = 0
@@ -31,7 +31,7 @@ class BudgetKeeper:
         self._said_at = -budget.every_s
         self.begin(budget)
 
-    def begin(self, budget: Budget) -> None:
+    def begin(self, budget: CostBudget) -> None:
         """Another budget, from now on. What is done by now goes on."""
         now = time.monotonic()
         self._governor = Governor(budget, now, spent())
@@ -47,17 +47,17 @@ class BudgetKeeper:
         now = time.monotonic()
         if now < self._look_at:
             return False
-        self._look_at = now + self._governor.budget.every_s / LOOKS
+        self._look_at = now + self._governor.budget.every_s / CHECKS
         before = self.effort
         verdict = self._governor.look(now, spent(), lambda: memory() or 0)
         self.stride.every = self.effort.times
-        if verdict is Verdict.BROKEN:
+        if verdict is BudgetVerdict.BROKEN:
             self.exceeded += 1
             if now < self._said_at + self._governor.budget.every_s:
                 return False
             self._said_at = now
-        if verdict is not Verdict.NOTHING:
-            self._say("warning" if verdict is Verdict.BROKEN else "info", _EVENTS[verdict], **self._state())
+        if verdict is not BudgetVerdict.NOTHING:
+            self._say("warning" if verdict is BudgetVerdict.BROKEN else "info", _EVENTS[verdict], **self._state())
         return self.effort.processes != before.processes
 
     def _state(self) -> Mapping[str, object]:

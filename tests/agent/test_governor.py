@@ -8,23 +8,27 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.agent.governor import EFFORTS, MOST_PATIENCE, Budget, Effort, Governor, Verdict
+from pyprof.agent.governor import EFFORTS, MOST_PATIENCE, BudgetVerdict, CostBudget, Effort, Governor
 
 MB = 1 << 20
-BUDGET = Budget(0.01, 200 * MB, 60)
+BUDGET = CostBudget(0.01, 200 * MB, 60)
 Load = Callable[[int, Effort], float]
 """(minute, effort) -> share of a processor."""
 
 
-def lived(load: Load, minutes: int, memory: int = 0, budget: Budget = BUDGET) -> tuple[list[Verdict], list[float]]:
+def lived(
+    load: Load, minutes: int, memory: Callable[[Effort], int] = lambda _: 0
+) -> tuple[list[BudgetVerdict], list[float]]:
     """What the law said, and what each minute cost."""
-    governor, spent, said, costs = Governor(budget, 0, 0), 0.0, [], []
+    governor, spent = Governor(BUDGET, 0, 0), 0.0
+    said: list[BudgetVerdict] = []
+    costs: list[float] = []
     for minute in range(minutes):
         before = spent
         for second in range(0, 60, 5):
             spent += 5 * load(minute, governor.effort)
-            verdict = governor.look(minute * 60 + second + 5, spent, lambda: memory)
-            if verdict is not Verdict.NOTHING:
+            verdict = governor.look(minute * 60 + second + 5, spent, lambda: memory(governor.effort))
+            if verdict is not BudgetVerdict.NOTHING:
                 said.append(verdict)
         costs.append((spent - before) / 60)
     return said, costs
@@ -47,8 +51,8 @@ def test_load_that_stays_the_same_is_kept_within_the_budget_by_ever_fewer_change
         found = costs[15:]  # until then it is looked for
         assert sum(found) / len(found) <= BUDGET.cpu
         assert sum(cost > 1.1 * BUDGET.cpu for cost in found) <= 0.05 * len(found)
-        assert Verdict.BROKEN not in said[20:]
-    assert said.count(Verdict.MORE) <= len(EFFORTS) + hours * 60 / MOST_PATIENCE + 2 * 7 * 2
+        assert BudgetVerdict.BROKEN not in said[20:]
+    assert said.count(BudgetVerdict.MORE) <= len(EFFORTS) + hours * 60 / MOST_PATIENCE + 2 * 7 * 2
 
 
 @given(st.floats(0, 0.004), st.floats(0, 0.004))
@@ -71,18 +75,22 @@ def test_after_a_load_all_is_done_again(work: float, minutes: int) -> None:
 
 def test_budget_of_a_minute_that_is_gone_early_is_not_waited_for() -> None:
     governor = Governor(BUDGET, 0, 0)
-    assert governor.look(14, 1.0, lambda: 0) is Verdict.NOTHING  # at the start files are read
-    assert governor.look(25, 1.5, lambda: 0) is Verdict.NOTHING
-    assert governor.look(30, 1.7, lambda: 0) is Verdict.LESS
+    assert governor.look(14, 1.0, lambda: 0) is BudgetVerdict.NOTHING  # at the start files are read
+    assert governor.look(25, 1.5, lambda: 0) is BudgetVerdict.NOTHING
+    assert governor.look(30, 1.7, lambda: 0) is BudgetVerdict.LESS
     assert governor.effort == Effort(3)
 
 
-def test_memory_takes_the_same_steps_and_what_cannot_be_kept_is_said() -> None:
-    said, _ = lived(lambda _, __: 0.001, 60, 201 * MB)
-    assert said[:3] == [Verdict.LESS] * 3
-    assert said[-1] is Verdict.BROKEN
-    assert set(said) == {Verdict.LESS, Verdict.BROKEN}
-    assert lived(lambda _, __: 0.001, 60, 199 * MB)[0] == []
+def test_memory_is_kept_by_fewer_processes_as_long_as_that_helps() -> None:
+    """And what cannot be kept is said: others' processes are not left out for nothing."""
+    never = lived(lambda _, __: 0.001, 60, lambda _: 201 * MB)[0]
+    first = [effort.processes for effort in EFFORTS].index(2)
+    assert never == [BudgetVerdict.LESS] * first + [BudgetVerdict.BROKEN] * (len(never) - first)
+    assert BudgetVerdict.BROKEN in never
+    helped = lived(lambda _, __: 0.001, 60, lambda effort: 900 * MB // effort.processes)[0]
+    assert helped[: first + 2] == [BudgetVerdict.LESS] * (first + 2)
+    assert BudgetVerdict.BROKEN not in helped
+    assert lived(lambda _, __: 0.001, 60, lambda _: 199 * MB)[0] == []
 
 
 def test_each_effort_is_less_work_than_the_one_before() -> None:
