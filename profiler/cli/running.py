@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pyprof.cli.progress import Progress
     from pyprof.collectors.targets.launch import Launched
     from pyprof.options import RecordOptions, RemoteOptions, TargetOptions
-    from pyprof.session.overdue import Limits
     from pyprof.session.recording import Recording
     from pyprof.session.worker.process import Start
 
@@ -28,7 +27,7 @@ SECOND_S = 0.15
 """How long a second signal waits for the profile to be written, without further names."""
 SAME_S = 0.05
 """Signals that come so soon after the first are the same request: timeout(1) signals a process, then its group."""
-OPENING_S = 0.7
+OPENING_S = 1.0
 """How long the first one waits for a recording to begin, so that it can end."""
 
 
@@ -49,7 +48,6 @@ class Invocation:
         self._flight: Flight | None = None
         self._command: Launched | None = None
         self._ended = False
-        self._asked_at = 0.0
         self._same_until = 0.0
         self._over = threading.Event()
 
@@ -69,7 +67,7 @@ class Invocation:
             with forked_early(self._options.confined, self._how.descriptors) as start:
                 self._recording = self._opened(command, targets, remote, environment, start)
         if self._ended:
-            self._recording.end(self._asked_at)
+            self._recording.end()
         return self._record(self._recording)
 
     def _opened(
@@ -118,7 +116,6 @@ class Invocation:
 
     def _end(self, number: int) -> None:
         """Finish. The terminal gives Ctrl-C to the command too; a SIGTERM or SIGHUP meant for both is sent on to it."""
-        self._asked_at = self._asked_at or time.monotonic()
         again, self._ended = self._ended, True
         if self._command and number in (signal.SIGTERM, signal.SIGHUP):
             self._command.send_signal(number)
@@ -144,10 +141,10 @@ class Invocation:
             _exit("ended before the recording began")
 
     @property
-    def _limits(self) -> Limits:
-        from pyprof.session.overdue import BEHIND_A_STUB, HERE
+    def _leave_s(self) -> float:
+        from pyprof.session.overdue import ELAPSED_S, LEAVE_S
 
-        return BEHIND_A_STUB if self._how.target == "stub" else HERE
+        return ELAPSED_S if self._how.target == "stub" else LEAVE_S
 
     def _left(self, written: bool) -> None:
         """The loop did not end."""
@@ -177,7 +174,7 @@ class Invocation:
             if flight is not None:
                 flight.beat()
 
-        recording.watch(self._left, self._limits)
+        recording.watch(self._left, self._leave_s)
         recording.run(beat)
         progress.clear()
         if not (recording.asked_to_end or self._command or recording.failure):

@@ -6,13 +6,11 @@ waits for in the kernel. Where it waits for the worker, that one has time limits
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from typing import Protocol
 
 from pyprof.collectors.linux import procfs
-from pyprof.records import dataclass
 
 LEAVE_S = 0.7
 """So long it may go on. Names are looked up until shortly before (worker/link.py); what there is is written then."""
@@ -20,29 +18,9 @@ ELAPSED_S = 6.0
 """A loop that does not get its processor time is left then. So is one that waits for a stub: what is behind it stands
 still, and a line may be slow.
 """
-WITHIN_S = 0.75
-"""So long the worker may look names up where it comes before others, its waits for a processor included."""
-_LATE_S = 0.3
-"""A loop that was told to end before it began has less than LEAVE_S, but not less than this."""
 _HANG_UP = 0.5
 """For this part of that time its questions about files are answered."""
 _LOOK_S = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """leave_s, within_s: see LEAVE_S and WITHIN_S."""
-
-    leave_s: float
-    within_s: float
-
-    def left(self, late_s: float) -> float:
-        """leave_s of a recording that was told to end so long before it began."""
-        return max(self.leave_s - late_s, min(_LATE_S, self.leave_s))
-
-
-HERE = Limits(LEAVE_S, WITHIN_S)
-BEHIND_A_STUB = Limits(ELAPSED_S, math.inf)
 
 
 class _Ended(Protocol):

@@ -24,7 +24,7 @@ from pyprof.options import RecordOptions
 from pyprof.records import dataclass
 from pyprof.session.between_batches import BetweenBatches
 from pyprof.session.deliveries import Deliveries
-from pyprof.session.overdue import HERE, Limits, ended_in_time
+from pyprof.session.overdue import LEAVE_S, ended_in_time
 from pyprof.session.worker.link import Pending
 from pyprof.session.worker.process import PREFERRED
 from pyprof.session.worker.sampling import Sampling
@@ -78,7 +78,6 @@ class Recording:
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         self._tid = 0
-        self._late_s = 0.0
         self._last: Profile | None = None
 
     def __enter__(self) -> Self:
@@ -158,16 +157,12 @@ class Recording:
         if not self.asked_to_end:
             self.deliveries.send_due(now_ns)
 
-    def end(self, since: float | None = None) -> None:
-        """Record nothing from now on; does not wait. From any thread, or a signal handler. since: when that was asked
-        for (time.monotonic()), if not just now.
-        """
+    def end(self) -> None:
+        """Record nothing from now on; does not wait. From any thread, or a signal handler."""
         self.asked_to_end = True
-        if since is not None:
-            self._late_s = time.monotonic() - since
         self._ending.set()
         if (sampling := self._kept) is not None:
-            sampling.end(since)
+            sampling.end()
 
     def hasten(self) -> None:
         """Names that are not known by now are not waited for. From any thread, or a signal handler."""
@@ -180,20 +175,20 @@ class Recording:
         if (sampling := self._kept) is not None:
             sampling.abandon()
 
-    def watch(self, left: Callable[[bool], None], limits: Limits = HERE) -> None:
+    def watch(self, left: Callable[[bool], None], leave_s: float = LEAVE_S) -> None:
         """Have a thread see to it that the recording ends where end() is called. Where the loop stands in a call of the
-        kernel that does not return, or in a target's endless lists, it is left there in time: what the worker has
+        kernel that does not return, or in a target's endless lists, it is left there after leave_s: what the worker has
         goes to the sink of deliveries.inherit(). left: is called then: did the sink get it? It must end this process.
         """
-        self._sampling.leaves_within(limits.within_s)
-        threading.Thread(target=self._watch, args=(left, limits), name="pyprof end", daemon=True).start()
+        self._sampling.leaves = True
+        threading.Thread(target=self._watch, args=(left, leave_s), name="pyprof end", daemon=True).start()
 
-    def _watch(self, left: Callable[[bool], None], limits: Limits) -> None:
+    def _watch(self, left: Callable[[bool], None], leave_s: float) -> None:
         self._ending.wait()
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, self._tid, PREFERRED)
         sampling = self._kept
-        if sampling is not None and not ended_in_time(sampling, self._tid, limits.left(self._late_s)):
+        if sampling is not None and not ended_in_time(sampling, self._tid, leave_s):
             left(sampling.leave())
 
     def wait(self, timeout: float | None = None) -> bool:

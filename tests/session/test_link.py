@@ -33,14 +33,12 @@ class Watched(Worker):
     waits_s = 1.0
     hurried = 0
     waited_for = preferred = False
-    may_prefer = True
 
     def waited_s(self) -> float:
         return self.waits_s
 
-    def prefer(self) -> bool:
-        self.preferred = self.may_prefer
-        return self.preferred
+    def prefer(self) -> None:
+        self.preferred = True
 
     def hurry(self) -> None:
         self.hurried += 1
@@ -96,46 +94,6 @@ def test_worker_has_time_after_a_loop_that_ended_late(worker: Watched) -> None:
     link.receive(0)
     assert worker.hurried == 0
     time.sleep(50 * NAMES_S)
-    link.receive(0)
-    assert worker.hurried == 1
-
-
-def test_waits_count_beyond_a_time_where_the_worker_comes_before_others(worker: Watched) -> None:
-    """Somebody waits for the end, and the worker gets what processor time there is."""
-    link = WorkerLink(worker, NAMES_S)
-    link.within(2 * NAMES_S)
-    link.end()
-    worker.waits_s += 60
-    time.sleep(3 * NAMES_S)
-    link.receive(0)
-    assert worker.hurried == 1
-
-
-def test_waits_never_count_where_it_does_not(worker: Watched) -> None:
-    worker.may_prefer = False
-    link = WorkerLink(worker, NAMES_S)
-    link.within(2 * NAMES_S)
-    link.end()
-    worker.waits_s += 60
-    time.sleep(3 * NAMES_S)
-    link.receive(0)
-    assert worker.hurried == 0
-
-
-def test_waits_never_count_where_nobody_asked(worker: Watched) -> None:
-    link = WorkerLink(worker, NAMES_S)
-    link.within(2 * NAMES_S)
-    link.end(requested=False)
-    worker.waits_s += 60
-    time.sleep(3 * NAMES_S)
-    link.receive(0)
-    assert worker.hurried == 0
-
-
-def test_time_since_the_end_was_asked_for_counts(worker: Watched) -> None:
-    """A signal that comes while a recording is opened."""
-    link = WorkerLink(worker, 60)
-    link.end(since=time.monotonic() - 61)
     link.receive(0)
     assert worker.hurried == 1
 

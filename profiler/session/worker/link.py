@@ -34,14 +34,12 @@ from pyprof.session.worker.messages import Ask, Examine, Message, Reply
 from pyprof.session.worker.process import Worker, WorkerDied
 from pyprof.session.worker.wire import Packer
 
-NAMES_S = 0.7
+NAMES_S = 0.8
 """So long after the end was asked for the worker may unwind and name: then it answers with what it has. Time in which
 the sampler's loop or the worker waits for a processor, or for what is behind a stub, does not count.
 """
 ELAPSED_S = 10.0
 """So does a worker that does not get its processor time."""
-_LEAST_S = 0.15
-"""So long at least once the sampler's loop has ended, where its waits count, too: within()."""
 _STARVED = 2
 """A worker that has more time than that gets so many times as long."""
 GIVE_UP_S = 60.0
@@ -54,7 +52,6 @@ _AGAIN_S = 0.25
 UNANSWERED = "the process that unwinds and names did not answer: what was not written yet is lost"
 ABANDONED = "ended at the second request: what was not written yet is lost"
 TURN_S = 0.05
-_LAST_TURN_S = 0.01
 
 
 class Pending:
@@ -116,13 +113,10 @@ def _value(data: Sequence[Part], kind: type[Value]) -> Value:
 class _Overtime:
     """One clock for what is still done once nothing is recorded any more, by the sampler and then by the worker, and
     when that is enough. waited_s: how long they have waited for a processor, so far. looping: the sampler's loop runs.
-    preferred: somebody waits for the end, and the worker comes before others: within_s are the most then.
     """
 
     def __init__(self, waited_s: Callable[[], float], names_s: float) -> None:
         self.looping = False
-        self.preferred = False
-        self.within_s = math.inf
         self._waited_s = waited_s
         self._names_s = names_s
         self._times: float = math.inf
@@ -130,11 +124,11 @@ class _Overtime:
         self._waited_before_s = 0.0
         self._again_at = math.inf
 
-    def begin(self, times: int, since: float | None = None) -> None:
-        """times: as long as usual. What begins is not made longer later, only shorter. since: it was asked for."""
+    def begin(self, times: int) -> None:
+        """times: as long as usual. What begins is not made longer later, only shorter."""
         if times < self._times:
             self._times = times
-            self._began = time.monotonic() if since is None else since
+            self._began = time.monotonic()
             self._waited_before_s = self._waited_s()
             self._again_at = self._began + times * self._names_s
 
@@ -147,8 +141,7 @@ class _Overtime:
     def loop_ended(self) -> None:
         """The sampler has done its part, perhaps late."""
         self.looping = False
-        least_s = AFTER_THE_LOOP * self._names_s if math.isinf(self._within_s) else _LEAST_S
-        missing_s = least_s - self.left_s(time.monotonic())
+        missing_s = AFTER_THE_LOOP * self._names_s - self.left_s(time.monotonic())
         if missing_s > 0:
             self.lengthen(missing_s)
 
@@ -166,24 +159,11 @@ class _Overtime:
         self._again_at = now + _AGAIN_S
         return True
 
-    def turn_s(self, now: float) -> float:
-        """So long nobody has to look whether it is over."""
-        if now < self._again_at - TURN_S:
-            return TURN_S
-        return max(min(self.left_s(now), TURN_S), _LAST_TURN_S)
-
     def left_s(self, now: float) -> float:
         """Not more than 0 where it is enough."""
         elapsed_s = now - self._began
         had_s = max(elapsed_s - (self._waited_s() - self._waited_before_s), 0)
-        return min(self._times * self._names_s - had_s, self._most_s() - elapsed_s)
-
-    def _most_s(self) -> float:
-        return min(self._elapsed_s(), self._within_s if self._times == 1 else math.inf)
-
-    @property
-    def _within_s(self) -> float:
-        return self.within_s if self.preferred else math.inf
+        return min(self._times * self._names_s - had_s, self._elapsed_s() - elapsed_s)
 
     def _elapsed_s(self) -> float:
         return max(ELAPSED_S, _STARVED * self._times * self._names_s)
@@ -248,19 +228,15 @@ class WorkerLink:
             self.worker.notify(NumberedSink(len(self._sinks), sink))
         return self._sinks.index(sink) + 1
 
-    def within(self, seconds: float) -> None:
-        """Once somebody waits for the end, no more than that where the worker can be made to come before others."""
-        self._overtime.within_s = seconds
-
-    def end(self, requested: bool = True, since: float | None = None) -> None:
+    def end(self, requested: bool = True) -> None:
         """Nothing is recorded any more: the worker's time runs out. From any thread, or a signal handler.
 
-        requested: somebody waits for it, since then; else all targets have ended.
+        requested: somebody waits for it; else all targets have ended.
         """
-        self._overtime.begin(1 if requested else BY_ITSELF, since)
+        self._overtime.begin(1 if requested else BY_ITSELF)
         self.worker.wait_for()
         if requested:
-            self._overtime.preferred = self.worker.prefer()
+            self.worker.prefer()
 
     def loop_ended(self) -> None:
         """After end(): the collector yields no more batches."""
@@ -282,18 +258,16 @@ class WorkerLink:
         self._overtime.hasten()
         self.worker.hurry()
 
-    def _press(self) -> float:
-        """Seconds until it is to be done again, at most."""
+    def _press(self) -> None:
         now = time.monotonic()
         if self._overtime.is_endless(now) and not self._killed:
             self._kill(UNANSWERED)
         elif self._overtime.is_over(now):
             self.worker.hurry()
-        return self._overtime.turn_s(now)
 
     def receive(self, timeout_s: float) -> None:
         """Take all answers that there are; one thread at a time does so for all."""
-        timeout_s = min(timeout_s, self._press())
+        self._press()
         if not self._receiving.acquire(timeout=max(timeout_s, 0) or -1 if timeout_s else 0.001):
             return
         try:

@@ -115,13 +115,11 @@ class Worker:
         """For how long it has waited for a processor."""
         return procfs.waited_s(self.pid, self.pid)
 
-    def prefer(self) -> bool:
-        """Somebody waits for it to end: it comes before others, where we may have that. May we?"""
+    def prefer(self) -> None:
+        """Somebody waits for it to end: it comes before others, where we may have that."""
         if self._child.poll() is None:
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, self.pid, PREFERRED)
-                return True
-        return False
 
     def hurry(self) -> None:
         """No time is left: it answers with what it has."""

@@ -248,15 +248,10 @@ class Sampling:
         self._codes = set(codes)
         return InterpreterNews(fresh, gone, runtimes.module_paths, runtimes.lockless)
 
-    def leaves_within(self, seconds: float) -> None:
-        """This process ends with the recording, so long after somebody asks for it."""
-        self.leaves = True
-        self._link.within(seconds)
-
-    def end(self, since: float | None = None) -> None:
-        """Nothing is recorded from now on; does not wait. From any thread, or a signal handler. since: see link.py."""
+    def end(self) -> None:
+        """Nothing is recorded from now on; does not wait. From any thread, or a signal handler."""
         self._end_ns = self._end_ns or time.time_ns()
-        self._link.end(since=since)
+        self._link.end()
         self.stop()
 
     def close_collector(self) -> None:
