@@ -9,6 +9,7 @@ import lzma
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -153,7 +154,8 @@ class Compared:
     wrong: list[str] = field(default_factory=list)
 
 
-def walk_twice(pid: int, batches: int) -> Compared:
+def walk_twice(pid: int, samples: int) -> Compared:
+    """At least so many of them; on a busy machine most threads that run have no processor when their time comes."""
     diagnostics = Diagnostics()
     symbols = SymbolStore([str(store())], diagnostics)
     images = ImageStore(diagnostics, symbol_store=symbols)
@@ -162,10 +164,11 @@ def walk_twice(pid: int, batches: int) -> Compared:
     files = Unwinder(images, options, diagnostics, with_symbols(symbols.find_mapped))
     collector = PtraceCollector(pid, CollectOptions(rate_hz=500, idle=True, flush_s=0), Diagnostics())
     found = Compared()
+    deadline = time.monotonic() + 30
     try:
-        for number, batch in enumerate(collector.batches()):
+        for batch in collector.batches():
             compare(tables.walk(batch), files.walk(batch), batch, images, symbols, found)
-            if number >= batches:
+            if found.samples >= samples or time.monotonic() > deadline:
                 collector.stop()
     finally:
         collector.close()

@@ -66,6 +66,16 @@ def asking(port: int, end: bytes = b"\r\n") -> socket.socket:
             time.sleep(0.1)
 
 
+def child(process: psutil.Process) -> psutil.Process:
+    """Its only one, once it has been made: a server listens before."""
+    deadline = time.monotonic() + 60
+    while not (children := process.children()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    (only,) = children
+    return only
+
+
 def still(process: psutil.Process, until: str) -> dict[int, Frames]:
     """Once that function is on a stack and the stacks do not change."""
     deadline = time.monotonic() + 90
@@ -174,8 +184,7 @@ def test_worker_of_gunicorn() -> None:
         command = ("-m", "gunicorn", "-k", "gthread", "-w", "1", "-t", "1000", "-b", f"127.0.0.1:{port}", "wsgi:wsgi")
         process = stack.enter_context(running(*command, env={"PYTHONPATH": packages()}))
         stack.enter_context(asking(port))
-        (worker,) = process.children()
-        agree(worker, "handle")
+        agree(child(process), "handle")
 
 
 def test_threads_of_uvicorn() -> None:

@@ -32,5 +32,5 @@ def test_dump_of_a_board_lets_it_run_on(manner: Manner) -> None:
         for resumed in (1, 2):
             (thread,) = dump(server.address, "--exe", str(bare()))["threads"]
             assert names(thread)[0] == "reset"
-            assert on_the_ladder(names(thread))
+            assert on_the_ladder(names(thread)), thread
             assert (server.running, server.resumed) == (True, resumed)
