@@ -141,7 +141,7 @@ class GdbRemoteCollector:
             return [thread.id for thread in self._standing(threads)]
         if self._threads.states():
             if not self._options.idle:
-                threads = [t for t in threads if t.state == "R" or not t.state]
+                threads = [t for t in threads if t.is_busy or not t.state]
         elif self._timed and not self._options.idle and not self._ticks:
             self._notes["states"] = said("stub_states_unknown")
         return [thread.id for thread in threads]

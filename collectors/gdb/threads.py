@@ -57,8 +57,9 @@ class StackReach:
 
 @dataclass(slots=True)
 class RemoteThread:
-    """stat: descriptor of /proc/PID/task/TID/stat in the stub, -1 if it has none. other: (avma, size) of memory
-    elsewhere that the last walk lacked (the stack that a signal handler on its own one interrupted).
+    """stat: descriptor of /proc/PID/task/TID/stat in the stub, -1 if it has none. came_with: clock ticks of processor
+    time at the first look. other: (avma, size) of memory elsewhere that the last walk lacked (the stack that a signal
+    handler on its own one interrupted).
     """
 
     id: ThreadId
@@ -66,6 +67,9 @@ class RemoteThread:
     name: str = ""
     state: str = ""
     stat: int = -1
+    came_with: int | None = None
+    is_busy: bool = False
+    """It runs, and had processor time since it was first seen: a sleeper that a stop woke runs until it sleeps."""
     other: tuple[int, int] = (0, 0)
     known: bool = False
 
@@ -135,9 +139,13 @@ class RemoteThreads:
                     continue
                 thread.stat = fd
             try:
-                thread.state = parse_stat(self._stub.read_file(thread.stat, 0, 512)).state
+                stat = parse_stat(self._stub.read_file(thread.stat, 0, 512))
             except FormatError:
                 thread.state = ""
+                continue
+            if thread.came_with is None:
+                thread.came_with = stat.worked
+            thread.state, thread.is_busy = stat.state, stat.state == "R" and stat.worked > thread.came_with
         return self._has_stat
 
     def gone(self, thread: ThreadId) -> None:

@@ -58,12 +58,15 @@ def parse_maps(text: bytes) -> tuple[Mapping, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """Fields of /proc/PID/stat. start: clock ticks since boot. flags: PF_* (linux/sched.h)."""
+    """Fields of /proc/PID/stat. flags: PF_* (linux/sched.h). worked: clock ticks of processor time.
+    start: clock ticks since boot.
+    """
 
     comm: str
     state: str
     ppid: int
     flags: int
+    worked: int
     start: int
 
     @property
@@ -87,6 +90,7 @@ def parse_stat(text: bytes) -> Stat:
             fields[0].decode("ascii"),
             int(fields[1]),
             int(fields[6]),
+            int(fields[11]) + int(fields[12]),
             int(fields[19]),
         )
     except ValueError:

@@ -107,7 +107,7 @@ def test_second_debugger_is_refused_and_the_first_one_goes_on(tmp_path: Path) ->
     with running(ladder("ladder"), "spin", LIFE) as program, gdbserver(program.pid) as address:
         first = GdbRemoteCollector(RemoteOptions(address), CollectOptions(), Diagnostics())
         batches = first.batches()
-        assert len(next(batches)) == 4
+        assert len(set(next(filter(len, batches)).tid.tolist())) == 4
         with pytest.raises(ConnectionLost, match="does not answer") as refused:
             GdbRemoteCollector(RemoteOptions(address, answer_s=0.5), CollectOptions(), Diagnostics())
         assert "another one" in refused.value.hint
