@@ -19,7 +19,7 @@ from pyprof.agent.metrics import Gauge
 from pyprof.agent.notify import Notifier
 from pyprof.agent.places import default_spool
 from pyprof.agent.processes import LOOK_S, ProcessTable
-from pyprof.agent.sampled_group import SampledGroup
+from pyprof.agent.sampled_group import SampledGroup, WindowPart
 from pyprof.agent.settings import SamplingChoice, Values
 from pyprof.agent.splitting import segments
 from pyprof.agent.spool import Spool
@@ -104,7 +104,7 @@ class Agent:
 
     def _run(self) -> None:
         self.spool.open()
-        self._say("info", "started", spool_segments=len(self.spool.inventory), spool_bytes=self.spool.inventory.bytes)
+        self._say("info", "started", **self._of_spool())
         self._notifier.send("READY=1")
         while not self._ending:
             if self._reloading:
@@ -152,12 +152,26 @@ class Agent:
             self._say("info", "reloaded", rules=len(config.rules))
         self._notifier.send("READY=1")
 
-    def _took(self, sampling: SamplingChoice, profile: Profile) -> None:
+    def _of_spool(self) -> dict[str, int]:
+        spool = self.spool
+        found = {"spool_segments": len(spool.inventory), "spool_bytes": spool.inventory.bytes}
+        return {**found, "recovered": spool.recovered} if spool.recovered else found
+
+    def _took(self, sampling: SamplingChoice, profile: Profile, part: WindowPart) -> None:
+        if part.is_whole:
+            self._took_window(sampling, profile, part.window)
+            return
+        found = segments(self._budget.noted(profile), self._table.verdict, (), part.window)
+        with self._writing:
+            if not self.spool.save(part.window, found):
+                self._say("warning", "window under way not saved", mode=sampling.mode, rate=sampling.rate)
+
+    def _took_window(self, sampling: SamplingChoice, profile: Profile, window: str) -> None:
         seen = self._table.recorded(sampling).values()
         services = {each.verdict.service for each in seen}
-        found = segments(self._budget.noted(profile), self._table.verdict, services)
+        found = segments(self._budget.noted(profile), self._table.verdict, services, window)
         with self._writing:
-            kept = self.spool.put(found)
+            kept = self.spool.put(found, window)
             self._health.metrics.took(sampling.mode, profile, kept)
             inventory, dropped = self.spool.inventory, self._health.new_counts()
             self._say(

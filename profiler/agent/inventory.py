@@ -56,8 +56,12 @@ class Inventory:
             heapq.heappush(self._oldest, (name.end_ns, name.key, name))
         known.places.add(place)
 
+    def all(self) -> Iterator[SegmentName]:
+        return iter(self._kept)
+
     def places(self, name: SegmentName) -> set[str]:
-        return set(self._kept[name].places)
+        """None where it is not known."""
+        return set(self._kept[name].places) if name in self._kept else set()
 
     def left(self, name: SegmentName, place: str) -> None:
         """It is no longer there. What is nowhere is forgotten."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Callable
 
 from pyprof.agent.clock import WindowClock
@@ -14,6 +15,7 @@ from pyprof.errors import PyprofError
 from pyprof.handover import Stride
 from pyprof.model.profile import Profile
 from pyprof.options import RecordOptions
+from pyprof.records import dataclass
 from pyprof.session import opening
 from pyprof.session.recording import Recording
 
@@ -23,10 +25,22 @@ _NAMES_S = 2.0
 """When all ends: for names that are not known by then."""
 _FLUSH_S = 2.0
 """So long samples wait for others: each batch costs about as much as a hundred samples."""
+_OF_DURABLE = 0.8
+"""What is sampled is saved after such a part of windows.durable: the rest is for naming and writing it."""
+_SOON_S = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPart:
+    """window: its key. is_whole: has it ended?"""
+
+    window: str
+    is_whole: bool
 
 
 class SampledGroup:
-    """took: is given each window, in a thread of this lane. failed: what ended a recording, or kept it from beginning.
+    """took: is given each window, in a thread of this lane, and before that at times what there is of it so far, to be
+    saved. failed: what ended a recording, or kept it from beginning.
 
     tend() and close() are for one thread, the agent's.
     """
@@ -38,7 +52,7 @@ class SampledGroup:
         table: ProcessTable,
         clock: WindowClock,
         stride: Stride,
-        took: Callable[[SamplingChoice, Profile], None],
+        took: Callable[[SamplingChoice, Profile, WindowPart], None],
         failed: Callable[[SamplingChoice, BaseException], None],
     ) -> None:
         self.sampling = sampling
@@ -51,6 +65,7 @@ class SampledGroup:
         )
         self._table, self._clock, self._stride = table, clock, stride
         self._took, self._failed = took, failed
+        self._saved_every_s = _OF_DURABLE * values.durable
         self._recording: Recording | None = None
         self._thread: threading.Thread | None = None
         self._known: frozenset[tuple[int, int]] = frozenset()
@@ -94,16 +109,24 @@ class SampledGroup:
         try:
             last: Profile | None = None
             while recording.running:
-                last = next(recording.windows(self._clock.left(time.time())), None)
+                ends, window = time.monotonic() + self._clock.left(time.time()), uuid.uuid4().hex
+                self._save(recording, ends, window)
+                last = next(recording.windows(max(ends - time.monotonic(), _SOON_S)), None)
                 if last is not None:
-                    self._took(self.sampling, last)
+                    self._took(self.sampling, last, WindowPart(window, True))
             rest = recording.stop()
             if rest is not last and rest.duration_ns:
-                self._took(self.sampling, rest)
+                self._took(self.sampling, rest, WindowPart("", True))
             if recording.failure is not None:
                 raise recording.failure
         except BaseException as error:
             self._failed(self.sampling, error)
+
+    def _save(self, recording: Recording, ends: float, window: str) -> None:
+        """Until shortly before the window's end (monotonic), or the recording's."""
+        every = self._saved_every_s
+        while time.monotonic() + every < ends and not recording.wait(every):
+            self._took(self.sampling, recording.peek(), WindowPart(window, False))
 
     def begin_anew(self) -> None:
         """Fewer processes are to be recorded: a collector does not let go of one that runs. Does not wait."""

@@ -11,13 +11,14 @@ from urllib.parse import quote, unquote
 from pyprof.records import dataclass
 
 SUFFIX = ".pb.gz"
-PART = ".part"
-"""The end of a name while the file is written; such a name begins with a dot."""
+PART, SAVED = ".part", ".sofar"
+"""The ends of names that begin with a dot: while the file is written; of a window under way, as far as it is saved."""
 _NAME = re.compile(r"(\d{1,19})-([0-9a-f]{32})\.pb\.gz")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _LONGEST = 200
 """Letters of a folder's name."""
 _DIGEST = 16
+_KEY = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +33,14 @@ class SegmentName:
     key: str
 
     @classmethod
-    def new(cls, service: str, end_ns: int) -> SegmentName:
+    def new(cls, service: str, end_ns: int, window: str = "") -> SegmentName:
+        """window: a key of its own; all segments of a service that have it have the same key."""
         day = time.strftime("%Y-%m-%d", time.gmtime(end_ns // 1_000_000_000))
-        return cls(day, folder_of(service), end_ns, uuid.uuid4().hex)
+        key = uuid.uuid4().hex
+        if window:
+            of = f"{window} {service}".encode("utf-8", "replace")
+            key = hashlib.blake2b(of, digest_size=_KEY).hexdigest()
+        return cls(day, folder_of(service), end_ns, key)
 
     @classmethod
     def parse(cls, day: str, folder: str, name: str) -> SegmentName | None:
@@ -47,6 +53,11 @@ class SegmentName:
     @property
     def name(self) -> str:
         return f"{self.end_ns}-{self.key}{SUFFIX}"
+
+    @property
+    def saved(self) -> str:
+        """Of a window under way, as far as it is saved."""
+        return f".{self.name}{SAVED}"
 
     @property
     def path(self) -> str:
@@ -71,6 +82,13 @@ def folder_of(service: str) -> str:
 
 def is_day(name: str) -> bool:
     return bool(_DAY.fullmatch(name))
+
+
+def of_saved(day: str, folder: str, name: str) -> SegmentName | None:
+    """The segment that a window under way would be; None of what is none."""
+    if not name.startswith(".") or not name.endswith(SAVED):
+        return None
+    return SegmentName.parse(day, folder, name[1 : -len(SAVED)])
 
 
 def is_part(name: str) -> bool:

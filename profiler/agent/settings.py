@@ -34,6 +34,7 @@ SETTINGS = (
     Setting("spool", "max_files", "COUNT", "100000", "segments"),
     Setting("spool", "max_age", "SPAN", '"14d"', "older segments go"),
     Setting("windows", "every", "SPAN", '"60s"', "length of a window; they end at multiples of it, a bit shifted"),
+    Setting("windows", "durable", "SPAN", '"10s"', "at most so much of a window is lost when the agent is killed"),
     Setting("sampling", "rate", "RATE", "19", "samples a second of each thread"),
     Setting("sampling", "modes", "MODES", '["cpu"]', "cpu: on processors; offcpu: waiting; wall: both"),
     Setting("sampling", "python", "VIEW", '"extensions"', f"native frames beside Python's: {', '.join(NATIVE_VIEWS)}"),
@@ -80,13 +81,14 @@ class SamplingChoice:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The values of SETTINGS."""
+    """The values of SETTINGS. It has 16 attributes: one for each setting, and the labels."""
 
     path: str = ""
     max_bytes: int = 1 << 30
     max_files: int = 100_000
     max_age: float = 14 * 86_400.0
     every: float = 60.0
+    durable: float = 10.0
     rate: float = 19.0
     modes: tuple[str, ...] = ("cpu",)
     python: str = "extensions"

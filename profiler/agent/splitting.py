@@ -23,10 +23,10 @@ _EVIDENCE = ExportOptions(evidence=True)
 
 
 def segments(
-    profile: Profile, verdict: Callable[[int, int], RuleVerdict], services: Iterable[str]
+    profile: Profile, verdict: Callable[[int, int], RuleVerdict], services: Iterable[str], window: str = ""
 ) -> list[SpoolSegment]:
     """verdict: by pid and start. services: those that had processes; one that did nothing has an empty segment, which
-    tells it from one that was not recorded.
+    tells it from one that was not recorded. window: see SegmentName.new().
     """
     found: dict[str, list[int]] = {}
     threads = []
@@ -39,16 +39,16 @@ def segments(
         if len(found) < MOST_SERVICES:
             found.setdefault(service, [])
     labelled = replace(profile, threads=tuple(threads))
-    return [_segment(labelled, service, indices) for service, indices in sorted(found.items())]
+    return [_segment(labelled, service, indices, window) for service, indices in sorted(found.items())]
 
 
-def _segment(profile: Profile, service: str, threads: list[int]) -> SpoolSegment:
+def _segment(profile: Profile, service: str, threads: list[int], window: str) -> SpoolSegment:
     wanted = np.zeros(len(profile.threads), np.bool_)
     wanted[threads] = True
     part = selected(profile, wanted[profile.thread] if len(profile.thread) else np.zeros(0, np.bool_))
     out = io.BytesIO()
     pprof.write(_used(replace(part, title=service)), out, _EVIDENCE)
-    return SpoolSegment(SegmentName.new(service, profile.start_ns + profile.duration_ns), out.getvalue())
+    return SpoolSegment(SegmentName.new(service, profile.start_ns + profile.duration_ns, window), out.getvalue())
 
 
 def _used(profile: Profile) -> Profile:

@@ -5,6 +5,9 @@ then the folders are synced. So a name stands for a whole file, and what put() h
 and age are kept by dropping the oldest, and each drop is counted. Readers need no lock: they find a file or they do
 not.
 
+What there is of a window under way is saved again and again, under a name that readers pass over. What a killed agent
+has left of it becomes segments when the spool is opened, unless the window's own segment came that far.
+
 A disk that is full costs the oldest segments first. What still finds no room waits in memory for the next window's
 put(), and no longer.
 """
@@ -13,12 +16,12 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from pyprof.agent.disk import Disk
 from pyprof.agent.inventory import Caps, Excess, Inventory
-from pyprof.agent.segments import SegmentName, is_day, is_part
+from pyprof.agent.segments import SegmentName, is_day, is_part, of_saved
 from pyprof.diagnostics import Diagnostics
 from pyprof.records import dataclass
 
@@ -55,7 +58,7 @@ class SpoolSegment:
 
 class Spool:
     """Of one agent, which holds the lock (disk.locked). sinks: names of those that get a queue. diagnostics: counts
-    what is dropped. open() comes first.
+    what is dropped. open() comes first. recovered: segments of windows that were under way when an agent was killed.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Spool:
     ) -> None:
         self.inventory = Inventory()
         self.held: tuple[SpoolSegment, ...] = ()
+        self.recovered = 0
         self._root = root
         self._caps = caps
         self._diagnostics = diagnostics
@@ -76,18 +80,22 @@ class Spool:
         self._queues = [f"{QUEUE}/{sink}" for sink in sinks]
         self._clock = clock
         self._refused: dict[str, list[str]] = {}
+        self._saved: dict[str, dict[str, str]] = {}
+        self._over: list[str] = []
 
     def open(self) -> None:
         """Find what is there, by names and sizes; a crash's unfinished files go. Raises OSError."""
+        saved: list[tuple[SegmentName, int]] = []
         for place in ("", *self._queues):
-            for name, size in self._segments(place):
+            for name, size in self._segments(place, saved):
                 self.inventory.add(name, size, place)
+        self._recover(saved)
         for reason in self._disk.look(f"{self._root}/{ASIDE}"):
             folder = f"{ASIDE}/{reason.name}"
             self._refused[reason.name] = sorted(f.name for f in self._disk.look(f"{self._root}/{folder}"))
         self.keep_within()
 
-    def _segments(self, place: str) -> Iterator[tuple[SegmentName, int]]:
+    def _segments(self, place: str, saved: list[tuple[SegmentName, int]]) -> Iterator[tuple[SegmentName, int]]:
         top = self._path(place, "").rstrip("/")
         for day in [found for found in self._disk.look(top) if found.is_folder and is_day(found.name)]:
             for folder in [found for found in self._disk.look(f"{top}/{day.name}") if found.is_folder]:
@@ -96,18 +104,74 @@ class Spool:
                     name = SegmentName.parse(day.name, folder.name, file.name)
                     if name is not None and not file.is_folder:
                         yield name, file.size
+                    elif (name := of_saved(day.name, folder.name, file.name)) and not file.is_folder:
+                        saved.append((name, file.size))
                     elif is_part(file.name) and not file.is_folder:
                         self._disk.unlink(f"{at}/{file.name}")
                     else:
                         self._diagnostics.count(STRANGE)
 
-    def put(self, segments: Sequence[SpoolSegment]) -> bool:
+    def _recover(self, saved: list[tuple[SegmentName, int]]) -> None:
+        """The newest of what was saved of a window becomes its segment, where there is none."""
+        known = {name.key: name for name in self.inventory.all()}
+        for name, size in sorted(saved, key=lambda each: -each[0].end_ns):
+            whole = known.setdefault(name.key, name)
+            source = f"{self._folder('', name)}/{name.saved}"
+            try:
+                if "" not in (there := self.inventory.places(whole)):
+                    self._link_everywhere(self._path(next(iter(there)), whole.path) if there else source, whole, size)
+                    self.recovered += 1
+                self._disk.unlink(source)
+            except OSError:  # it waits for the next start
+                self._diagnostics.count(NOT_WRITTEN)
+
+    def _link_everywhere(self, source: str, name: SegmentName, size: int) -> None:
+        for place in (*self._queues, ""):
+            if place not in self.inventory.places(name):
+                folder = self._folder(place, name)
+                self._disk.link(source, f"{folder}/{name.name}")
+                self.inventory.add(name, size, place)
+                self._disk.sync_folder(folder)
+
+    def save(self, window: str, segments: Sequence[SpoolSegment]) -> bool:
+        """What there is of a window so far, in place of what was saved of it before: whoever kills the agent takes only
+        what came later. window: as put() will be told. Could all be saved?
+        """
+        known, disk, saved = self._saved.setdefault(window, {}), self._disk, True
+        for segment in segments:
+            name = segment.name
+            part = self._path("", f"{name.day}/{name.folder}/.{name.name}.part")
+            try:
+                folder = self._folder("", name)
+                to = f"{folder}/{name.saved}"
+                self._write_synced(part, segment.data)
+                disk.rename(part, to)
+                disk.sync_folder(folder)
+                before, known[name.key] = known.get(name.key), to
+                if before is not None:
+                    disk.unlink(before)
+            except OSError:
+                self._forget((part,))
+                saved = False
+        return saved
+
+    def _forget(self, saved: Iterable[str]) -> None:
+        for path in saved:
+            with suppress(OSError):
+                self._disk.unlink(path)
+
+    def put(self, segments: Sequence[SpoolSegment], window: str = "") -> bool:
         """Keep the segments of one window, and those that wait in memory. False: some wait now, or again."""
         waiting, self.held = self.held, ()
+        over, self._over = self._over, list(self._saved.pop(window, {}).values())
         lost = sum(not self._written(segment) for segment in waiting)
         if lost:
             self._diagnostics.count(NOT_WRITTEN, lost)
         self.held = tuple(segment for segment in segments if not self._written(segment))
+        self._forget(over)
+        if not self.held:
+            self._forget(self._over)
+            self._over = []
         self.keep_within()
         return not self.held and not lost
 
@@ -127,12 +191,7 @@ class Spool:
         folder = self._folder("", name)
         part, to = f"{folder}/.{name.name}.part", f"{folder}/{name.name}"
         try:
-            fd = disk.create(part)
-            try:
-                disk.write(fd, segment.data)
-                disk.sync(fd)
-            finally:
-                disk.close(fd)
+            self._write_synced(part, segment.data)
             for place in self._queues:
                 queue = self._folder(place, name)
                 disk.link(part, f"{queue}/{name.name}")
@@ -144,6 +203,14 @@ class Spool:
             self._take_back(name, part)
             raise
         self.inventory.add(name, len(segment.data))
+
+    def _write_synced(self, path: str, data: bytes) -> None:
+        fd = self._disk.create(path)
+        try:
+            self._disk.write(fd, data)
+            self._disk.sync(fd)
+        finally:
+            self._disk.close(fd)
 
     def _take_back(self, name: SegmentName, part: str) -> None:
         """What a failed attempt left: the segment will be written again."""

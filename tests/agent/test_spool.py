@@ -69,6 +69,26 @@ def test_start_reads_names_and_sizes_only(tmp_path: Path) -> None:
     assert again.inventory.bytes == 12
 
 
+def test_window_under_way_is_saved_once_and_becomes_a_segment_after_a_crash(tmp_path: Path) -> None:
+    """The newest of what is left; nothing where the window ended."""
+    found, _ = spool(tmp_path, Caps())
+    first, second, whole = (
+        SpoolSegment(SegmentName.new("web", int(day * DAY_NS), "w"), bytes([at])) for at, day in enumerate((90, 91, 92))
+    )
+    for each in (first, second):
+        assert found.save("w", [each])
+    left = [path.name for path in tmp_path.glob("19*/web/.*")]
+    assert left == [second.name.saved]
+    (tmp_path / first.name.day / "web" / first.name.saved).write_bytes(first.data)  # killed between two calls
+    again, _ = spool(tmp_path, Caps())
+    assert again.recovered == 1
+    assert files(tmp_path) == files(tmp_path / "queue/far") == [91]
+    assert (tmp_path / second.name.path).read_bytes() == second.data
+    assert again.save("v", [whole])
+    assert again.put([whole], "v")
+    assert not list(tmp_path.rglob(".*")), "what was saved goes with its window"
+
+
 def test_strange_files_are_counted_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "2026-11-23/web").mkdir(parents=True)
     (tmp_path / "2026-11-23/web/notes.txt").write_text("mine")

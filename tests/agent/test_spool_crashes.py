@@ -98,6 +98,38 @@ class SpoolAndCrashes(RuleBasedStateMachine):
             assert segment.name in found or not finished
             self.there[place] = found
 
+    @rule(saves=st.integers(1, 3), at=st.integers(1, 32), after=st.booleans(), power=st.booleans())
+    def crash_with_a_window_under_way(self, saves: int, at: int, after: bool, power: bool) -> None:
+        """What was saved of it becomes its segment, once, unless the segment came that far."""
+        window = self.segment().name.key
+        last = oldest = None
+        finished = True
+        try:
+            for number in range(saves + 1):
+                self.end_ns += 10 * 10**9
+                name = SegmentName.new("window", self.end_ns, window)
+                segment = SpoolSegment(name, name.key.encode() * (SIZE // 32))
+                if number == saves:
+                    self.disk.crash_at, self.disk.crash_after = self.disk.calls + at, after
+                    self.spool.put([segment], window) if at % 2 else self.spool.save(window, [segment])
+                else:
+                    assert self.spool.save(window, [segment])
+                last, oldest = segment.name, last
+        except Crash:
+            finished = False
+            last, oldest = segment.name, last
+        if power:
+            self.disk.power_loss()
+        self.disk.forget()
+        self.start()
+        kept = sorted(set.union(*self.there.values()), key=lambda each: each.end_ns)
+        may_go = {*kept[: max(len(kept) + 1 - MOST, 0)]}
+        for place, names in self.there.items():
+            found = {name for name, _ in self.files(place)}
+            assert names - may_go <= found
+            assert (found - names) in ([{last}] if finished else [{last}, {oldest}]), "the window is there once"
+            self.there[place] = found
+
     @rule()
     def full_disk(self) -> None:
         """The oldest make room."""
