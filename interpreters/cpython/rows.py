@@ -96,19 +96,19 @@ def _head_texts(layout: Layout) -> int:
     return (layout.code.linetable + 8 - layout.code.filename) // 8
 
 
-_Key = tuple[bytes, bytes, bytes, bytes, int]
-"""All that rows say of one thread: frames, flags, copies of instructions, marks; and its state."""
+_Key = tuple[bytes, bytes, bytes, bytes, int, bool]
+"""All that rows say of one thread: frames, flags, copies of instructions, marks, its state; and is it broken?"""
 
 
 def _keys(rows: FrameRows) -> list[_Key]:
     frames, flag, stands = rows.frames.tobytes(), rows.flag.tobytes(), rows.stands.tobytes()
     tlbc = rows.tlbc.tobytes() if rows.tlbc.any() else b""
     start, stand_start = rows.start.tolist(), rows.stand_start.tolist()
-    states = (_states(rows) | rows.broken.astype(np.int64) << 32).tolist()
+    states = zip(_states(rows).tolist(), rows.broken.astype(bool).tolist(), strict=True)
     bounds = zip(start, start[1:], stand_start, stand_start[1:], states, strict=False)
     return [
-        (frames[32 * a : 32 * b], flag[a:b], tlbc[4 * a : 4 * b], stands[16 * c : 16 * d], state)
-        for a, b, c, d, state in bounds
+        (frames[32 * a : 32 * b], flag[a:b], tlbc[4 * a : 4 * b], stands[16 * c : 16 * d], state, broken)
+        for a, b, c, d, (state, broken) in bounds
     ]
 
 

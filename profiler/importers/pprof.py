@@ -21,6 +21,7 @@ from pyprof.importers.builder import NOBODY, About, Builder
 from pyprof.importers.protobuf import columns, fields, grouped, numbers, packed, repeated, signed
 from pyprof.model.labels import RESERVED, Labels
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
+from pyprof.model.reasons import said
 from pyprof.model.summary import Summary
 
 _GZIP = b"\x1f\x8b"
@@ -109,11 +110,12 @@ class _Reader:
         ordered = tuple(kinds[at] for at in order)
         if wanted(ordered):
             self._samples(self._frames(), order, 0 if since_ns is None else start_ns - since_ns)
-        labels = f"; labels left out of some samples: {', '.join(sorted(self._left_out)[:5])}" if self._left_out else ""
+        left_out = ", ".join(sorted(self._left_out)[:5])
+        more = said("labels_left_out", labels=left_out) if self._left_out else ""
         return About(
             title,
             ordered,
-            f"Read from a pprof file, whose samples have no times{labels}.",
+            said("read_from_pprof", more=more),
             start_ns,
             signed(self._header.get(DURATION, 0)),
             signed(self._header.get(PERIOD, 0)),

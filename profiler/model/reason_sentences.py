@@ -87,6 +87,8 @@ NOTES = (
     Reason("read_from_collapsed", Stage.OUTPUT,
            "Read from collapsed stacks, which know nothing of times and threads{more}."),
     Reason("lines_left_out", Stage.OUTPUT, "; {count} lines that are no stacks were left out"),
+    Reason("read_from_pprof", Stage.OUTPUT, "Read from a pprof file, whose samples have no times{more}."),
+    Reason("labels_left_out", Stage.OUTPUT, "; labels left out of some samples: {labels}"),
     Reason("read_from_speedscope", Stage.OUTPUT, "Read from a speedscope file."),
     Reason("read_from_segments", Stage.OUTPUT,
            "{count} segments of {minutes} minutes; samples have the time of their window."),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from itertools import takewhile
@@ -162,22 +163,65 @@ _SAYS_NOTES = {"_notes", "notes", "said", "_deep", "_seldom"}
 
 def test_notes_are_made_from_rows_only() -> None:
     """No text of a note stands where it is made: it has a row, so that the table has all of them."""
+    places = _note_places(node for path in _note_sources() for node in syntax.nodes(path))
+    assert places["PtraceCollector"] == {3}
     found = [
         (f"{path.relative_to(ROOT)}:{text.lineno}", ast.unparse(text))
-        for folder in ("profiler", "collectors", "interpreters")
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        if path.name != "reason_sentences.py"
-        for value in _notes_made(path)
+        for path in _note_sources()
+        for value in _notes_made(path, places)
         for text in _texts(value)
     ]
     assert found == []
     made = ast.parse('note = f"Sampled by {who}, sometimes"; notes = [said("by_stops", why="a b c d"), word]')
     assert [len(list(_texts(value))) for node in made.body for value in _note_values(node)] == [1, 0]
+    defined = "class A:\n  def __init__(self, pid, note): 0\ndef f(*, note): 0\nclass B:\n  a: int\n  notes: str"
+    places = _note_places(ast.walk(ast.parse(defined)))
+    assert places == {"A": {1}, "B": {1}}
+    called = ast.walk(ast.parse('x.A(1, "a b c d"); B("a b c d", said("e")); B(1, ["a b c d"]); A("a b c d")'))
+    assert [len(list(_texts(value))) for node in called for value in _by_position(node, places)] == [1, 0, 1]
 
 
-def _notes_made(path: Path) -> Iterator[ast.expr]:
+def _note_sources() -> list[Path]:
+    paths = [path for folder in ("profiler", "collectors", "interpreters") for path in (ROOT / folder).rglob("*.py")]
+    return sorted(path for path in paths if path.name != "reason_sentences.py")
+
+
+def _notes_made(path: Path, places: Mapping[str, set[int]]) -> Iterator[ast.expr]:
     for node in syntax.nodes(path):
         yield from _note_values(node)
+        yield from _by_position(node, places)
+
+
+def _note_places(nodes: Iterable[ast.AST]) -> dict[str, set[int]]:
+    """Of functions, and of classes by their constructor or their fields: which arguments are notes."""
+    places: defaultdict[str, set[int]] = defaultdict(set)
+    for node in nodes:
+        if isinstance(node, ast.ClassDef):
+            fields = [each.target for each in node.body if isinstance(each, ast.AnnAssign)]
+            named = [ast.unparse(each) for each in fields]
+            made = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
+            named = _parameters(made[0]) if made else named
+        elif isinstance(node, ast.FunctionDef) and node.name != "__init__":
+            named = _parameters(node)
+        else:
+            continue
+        at = {nth for nth, name in enumerate(named) if _NOTE.search(name)}
+        if at:
+            places[node.name] |= at
+    return dict(places)
+
+
+def _parameters(function: ast.FunctionDef) -> list[str]:
+    """Those that may be given by position, without that of a method's own object."""
+    named = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+    return named[1:] if named[:1] in (["self"], ["cls"]) else named
+
+
+def _by_position(node: ast.AST, places: Mapping[str, set[int]]) -> Iterator[ast.expr]:
+    """What is given as a note without its name."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+        name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+        yield from (value for nth, value in enumerate(node.args) if nth in places.get(name, ()))
 
 
 def _note_values(node: ast.AST) -> Iterator[ast.expr]:
