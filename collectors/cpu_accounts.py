@@ -77,10 +77,10 @@ class Endings:
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """Processor time of a process tree in some period, that no sample stands for although none of the sampling times
-    was missed. pid, name: of its first process. short_ns: of what ran too short; lost_ns: of lost records; kernel_ns:
-    in the kernel, where it is not sampled; late_ns: of what ran too short or had left its processor before it was
-    looked at.
+    """Processor time of a process tree in some period, that no sample stands for. pid, name: of its first process.
+    short_ns: of what ran too short; lost_ns: of lost records; kernel_ns: in the kernel, where it is not sampled;
+    late_ns: of what ran too short or had left its processor before it was looked at, with the sampling times that were
+    missed by who waits for processors.
     """
 
     pid: int
@@ -91,12 +91,26 @@ class Unseen:
     late_ns: int = 0
 
 
+def missed(old: Account, account: Account) -> tuple[int, int]:
+    """Nanoseconds in sampling times that were missed: those that are marked as not sampled, and those that are not.
+    Who comes before others misses few, and all functions alike. Who waits for processors misses the busy times.
+    """
+    spent, due = account.spent_ns - old.spent_ns, account.due_ns - old.due_ns
+    seen, kernel = account.seen_ns - old.seen_ns, account.kernel_ns - old.kernel_ns
+    found = max(spent - max(due, seen) - kernel, 0)
+    return (found, 0) if account.waits and found > _least(spent) else (0, found)
+
+
+def _least(spent_ns: int) -> float:
+    return max(_LEAST_NS, _LEAST_SHARE * spent_ns)
+
+
 def unseen(before: Mapping[int, Account], after: Mapping[int, Account]) -> tuple[Unseen, ...]:
     """What was not sampled between two moments, of process trees where that is more than chance or rounding."""
     found = []
     for root, account in after.items():
         old = before.get(root, NO_ACCOUNT)
-        least = max(_LEAST_NS, _LEAST_SHARE * (account.spent_ns - old.spent_ns))
+        least = _least(account.spent_ns - old.spent_ns)
         kernel = account.kernel_ns - old.kernel_ns
         missing = account.due_ns - old.due_ns - (account.seen_ns - old.seen_ns)
         lost = min(missing, account.lost_ns - old.lost_ns)
@@ -108,9 +122,10 @@ def unseen(before: Mapping[int, Account], after: Mapping[int, Account]) -> tuple
         missing = max(missing, ended * (ended > least))
         if kernel <= least:
             kernel = 0
-        if missing or kernel:
+        marked, _ = missed(old, account)
+        if missing or kernel or marked:
             rest, late = missing - lost, account.waits
-            found.append(Unseen(root, account.name, 0 if late else rest, lost, kernel, rest if late else 0))
+            found.append(Unseen(root, account.name, 0 if late else rest, lost, kernel, rest + marked if late else 0))
     return tuple(found)
 
 

@@ -146,8 +146,8 @@ class Summary:
     not run since the last one; blocked: samples read from outside. notes: sentences for the reader. processor_s: time
     on processors by the kernel's account, of processes for which that is known; not_sampled_s: of it, what no sample
     stands for; lost_s, kernel_s: of that, what is missing because records were lost, and what was spent in the kernel,
-    which may not be sampled; late_s: what fell into sampling times that were skipped. children: those that were not
-    followed. languages: whose functions were looked for.
+    which may not be sampled; late_s: what fell into sampling times that were skipped, and is in none of them. children:
+    those that were not followed. languages: whose functions were looked for.
     functions_missing: one entry a language.
 
     It has more fields than other classes: each is one line of what a recording says about itself.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyprof.collectors.cpu_accounts import NO_ACCOUNT, Unseen, unseen
+from pyprof.collectors.cpu_accounts import NO_ACCOUNT, Unseen, missed, unseen
 from pyprof.model.markers import IN_KERNEL, LATE, LOST, NOT_SAMPLED, Mark
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reasons import said
@@ -77,7 +77,7 @@ def _parts(each: Unseen) -> list[tuple[Mark, int]]:
 class ProcessorTime:
     """Seconds on processors; of them those that no sample stands for, because threads ran too short, records were lost,
     or the kernel may not be sampled; and of the rest those in sampling times that were missed. seldom: of what ran too
-    short or had left its processor before the profiler had one.
+    short or had left its processor before the profiler, which waits for one like others, had it; with the times missed.
     """
 
     spent: float
@@ -119,10 +119,8 @@ def processor_time(window: Window) -> ProcessorTime:
     spent = late = 0
     for root, account in after.items():  # one whose tree has ended may be in no later account
         old = before.get(root, NO_ACCOUNT)
-        ran = max(account.spent_ns - old.spent_ns, 0)
-        due, seen = account.due_ns - old.due_ns, account.seen_ns - old.seen_ns
-        spent += ran
-        late += max(ran - max(due, seen) - (account.kernel_ns - old.kernel_ns), 0)
+        spent += max(account.spent_ns - old.spent_ns, 0)
+        late += missed(old, account)[1]
     found = _found(window)
     rows = [(each.short_ns, each.lost_ns, each.kernel_ns, each.late_ns) for each in found] or [(0, 0, 0, 0)]
     short, lost, kernel, seldom = (round(sum(ns) / 1e9, 3) for ns in zip(*rows, strict=True))

@@ -87,6 +87,18 @@ def test_time_in_missed_sampling_times_is_told_where_it_is_much() -> None:
     assert notes(window(Account("a", 1000 * MS, 950 * MS, 950 * MS))) == ()
 
 
+def test_who_waits_for_processors_marks_what_was_missed() -> None:
+    """It misses the busy times rather than others: a picture without them would be of something else."""
+    account = Account("a", 1000 * MS, 700 * MS, 400 * MS, kernel_ns=100 * MS, waits=True)
+    assert blocks(with_unseen(window(account))) == {LATE: 500, IN_KERNEL: 100}
+    found = processor_time(window(account))
+    assert (found.not_sampled, found.late, found.missed) == (0.6, 0, ())
+    assert "0.50 s of 1.00 s of processor time (50 %)" in found.sentences[0]
+    all_kept = Account("a", 1000 * MS, 970 * MS, 970 * MS, waits=True)
+    assert with_unseen(little := window(all_kept)) is little
+    assert processor_time(little).late == 0.03
+
+
 def test_what_samples_stand_for_was_not_missed() -> None:
     """The target ran less than else while the profiler was late: what was seen, what is marked and what was missed is
     the time that was spent.
