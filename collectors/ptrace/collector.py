@@ -67,7 +67,7 @@ class PtraceCollector:
         self._diagnostics = diagnostics
         self._selection = selection
         self._look: Callable[[], None] | None = None
-        raise_file_limit(1 << 16)  # two descriptors a thread stay open
+        raise_file_limit(1 << 16)  # two descriptors a thread stay open, a third of those that ran
         arches = native_arches(os.uname().machine)
         self._builder = BatchBuilder(arches, ArenaMemory(options.stack_size), self.source_id)
         self._stopper = Stopper(arches, self._builder, diagnostics, options)

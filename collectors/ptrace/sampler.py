@@ -81,7 +81,7 @@ class Sampler:
             if call is None or call.sp == 0:
                 thread.no_user_stack = True
                 return False
-            left = not self._idle and self._options.running and self.turns.has_just_left(thread)
+            left = not self._idle and self._options.running and self.turns.has_just_left(thread, before)
             if self._idle or left:
                 self._stopper.copy.copy(thread, spaces, call.sp)
                 evidence = spaces.evidence(call.pc)

@@ -14,6 +14,7 @@ from pyprof.model.interpreter import StackReader
 from pyprof.records import dataclass, field
 
 _SIZE = 512
+_SCHED_SIZE = 4096
 
 
 @dataclass(eq=False, slots=True)
@@ -28,7 +29,7 @@ class Thread:
     still: checks in a row that found it asleep. share: of a processor. steadiness: of its turns. deep: of a stack that
     is longer than what is copied. transfers: a stop has cut one of its system calls short. started: see ThreadKey.
 
-    It has 22 fields because each is written by another step of a sample, and a stop reads them without a detour.
+    It has 23 fields because each is written by another step of a sample, and a stop reads them without a detour.
     """
 
     pid: int
@@ -53,6 +54,7 @@ class Thread:
     deep: DeepStack = field(default_factory=DeepStack)
     _schedstat_fd: int = field(default=-1)
     _syscall_fd: int = field(default=-1)
+    _sched_fd: int = field(default=-1)
 
     def open(self) -> None:
         """Raises ProcessLookupError; where descriptors are short, each read opens the file anew."""
@@ -77,8 +79,17 @@ class Thread:
         return self.directory.read(f"task/{self.tid}/syscall")
 
     def sched(self) -> bytes:
-        """The scheduler's numbers. Raises ProcessLookupError, also where the kernel has no such file."""
-        return self.directory.read(f"task/{self.tid}/sched")
+        """The scheduler's numbers, b"" where descriptors are short. Raises ProcessLookupError, also where the kernel
+        has no such file.
+        """
+        if self._sched_fd < 0:
+            try:
+                self._sched_fd = self.directory.open(f"task/{self.tid}/sched")
+            except ProcessLookupError:
+                raise
+            except OSError:
+                return b""
+        return os.pread(self._sched_fd, _SCHED_SIZE, 0)
 
     def woke(self) -> None:
         """The thread has run since it was last seen asleep."""
@@ -87,7 +98,7 @@ class Thread:
         self.stopped = None
 
     def close(self) -> None:
-        for fd in (self._syscall_fd, self._schedstat_fd):
+        for fd in (self._syscall_fd, self._schedstat_fd, self._sched_fd):
             if fd >= 0:
                 os.close(fd)
-        self._syscall_fd = self._schedstat_fd = -1
+        self._syscall_fd = self._schedstat_fd = self._sched_fd = -1

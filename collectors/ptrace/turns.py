@@ -80,6 +80,7 @@ class Turns:
         self._own = -1
         self._allowed: set[int] = set()
         self._began_ns = -1
+        self._is_read = self._is_wanted = False
         self._asked = self._unsure = self._visits = 0
 
     def begin(self) -> None:
@@ -106,11 +107,26 @@ class Turns:
             self._ptrace.hurry()
 
     def arrived(self) -> None:
-        """A sampling time: we have slept, and have a processor again."""
-        self._began_ns = -1
+        """A sampling time: we have slept, and have a processor again. When our turn began is read at once where the
+        last round asked for it, for a tick of the kernel's timer moves that number. Most rounds do not ask.
+        """
         self._visits += 1
+        self._is_read = False
+        if self._is_wanted or self.visited:
+            self._read_own()
+        self._is_wanted = False
+
+    def _read_own(self) -> None:
+        self._is_read, self._began_ns = True, -1
         with contextlib.suppress(OSError, ValueError):
             self._began_ns, _, _ = parse_sched(os.pread(self._own, 4096, 0))
+
+    def _has_displaced(self, at_ns: int) -> bool:
+        """Did a turn that ended then end because ours began?"""
+        self._is_wanted = True
+        if not self._is_read:
+            self._read_own()
+        return at_ns == self._began_ns
 
     def leave(self) -> None:
         """All threads were looked at."""
@@ -118,26 +134,35 @@ class Turns:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, self._allowed)
 
-    def of(self, thread: Thread, asleep: bool = False) -> Turn:
-        """Raises ProcessLookupError."""
-        if self._began_ns < 0:
+    def of(self, thread: Thread, schedstat: bytes, asleep: bool = False) -> Turn:
+        """schedstat: of the thread, read just now. Raises ProcessLookupError.
+
+        A thread that has come to a processor once more than it had left one a moment later has not left it since: it
+        runs, and nothing else need be read. That is most of them.
+        """
+        if self._own < 0:
             return Turn.UNKNOWN
         for _ in range(_TRIES):
-            ran_ns, _, arrivals = map(int, thread.schedstat().split()[:3])
+            ran_ns, _, arrivals = map(int, schedstat.split()[:3])
             try:
                 at_ns, departures, waits = parse_sched(thread.sched())
             except ValueError:
                 return Turn.UNKNOWN
             thread.steadiness.learn(ran_ns, waits)
-            if at_ns == self._began_ns:
+            if arrivals - departures == 1:
+                return Turn.RUNNING
+            if self._has_displaced(at_ns):
                 return Turn.LEFT if asleep else Turn.DISPLACED
-            if int(thread.schedstat().split()[2]) == arrivals:
+            if self._began_ns < 0:
+                return Turn.UNKNOWN
+            schedstat = thread.schedstat()
+            if int(schedstat.split()[2]) == arrivals:
                 break
-        return Turn.RUNNING if arrivals - departures == 1 else Turn.WAITING
+        return Turn.WAITING
 
     def is_due(self, thread: Thread, schedstat: bytes) -> bool:
         """Is a thread that could run to be sampled now? Raises ProcessLookupError."""
-        turn = self.of(thread)
+        turn = self.of(thread, schedstat)
         if turn is Turn.UNKNOWN:
             return thread.share.due(schedstat)
         runs, steady = turn in (Turn.DISPLACED, Turn.RUNNING), thread.steadiness.steady
@@ -162,11 +187,11 @@ class Turns:
         except ValueError:
             return False
 
-    def has_just_left(self, thread: Thread) -> bool:
+    def has_just_left(self, thread: Thread, schedstat: bytes) -> bool:
         """Did a thread that sleeps run until we came? Raises ProcessLookupError. Who may not hurry is often late, and
         then most threads have just fallen asleep.
         """
-        return bool(self.visited) and self._ptrace.hurries and self.of(thread, asleep=True) is Turn.LEFT
+        return bool(self.visited) and self._ptrace.hurries and self.of(thread, schedstat, asleep=True) is Turn.LEFT
 
     def fell_asleep(self) -> None:
         """A thread that ran was asleep before it stopped."""

@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
+from pyprof.collectors.linux.libc import PtraceCalls
 from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.turns import parse_sched
+from pyprof.collectors.ptrace.steadiness import Steadiness
+from pyprof.collectors.ptrace.threads import Thread
+from pyprof.collectors.ptrace.turns import Turn, Turns, parse_sched
 from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import native_arches
@@ -32,6 +35,53 @@ def test_own_turn_is_in_the_kernels_file() -> None:
     began_ns, switches, waits = parse_sched(Path("/proc/thread-self/sched").read_bytes())
     assert began_ns > 0
     assert switches >= waits >= 0
+
+
+class _Told(Thread):
+    """A thread of which the kernel says, one after the other, when its turn began or ended and how many have ended."""
+
+    def __init__(self, schedstats: list[bytes], scheds: list[tuple[int, int]]) -> None:
+        self.steadiness = Steadiness()
+        self._schedstats, self._scheds = iter(schedstats), iter(scheds)
+
+    def schedstat(self) -> bytes:
+        return next(self._schedstats)
+
+    def sched(self) -> bytes:
+        return _SCHED % next(self._scheds)
+
+
+_SCHED = b"se.exec_start\n\nse.exec_start : 0.%d\nnr_switches : %d\nnr_voluntary_switches : 0\n"
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "scheds", "turn", "asked"),
+    [
+        ([7], [(5, 6)], Turn.RUNNING, False),
+        ([7], [(500, 7)], Turn.DISPLACED, True),
+        ([7, 7], [(5, 7)], Turn.WAITING, True),
+        ([7, 8], [(5, 7), (6, 7)], Turn.RUNNING, True),
+        ([7, 8], [(5, 8), (500, 8)], Turn.DISPLACED, True),
+        ([7, 8, 9, 10], [(5, 8), (6, 9), (7, 10)], Turn.WAITING, True),
+    ],
+)
+def test_turn_of_a_thread_is_by_counts_that_agree(
+    arrivals: list[int], scheds: list[tuple[int, int]], turn: Turn, asked: bool, tmp_path: Path
+) -> None:
+    """arrivals: as often as they are read. asked: our own turn is read, too, and at the beginning of the next round."""
+    own = tmp_path / "sched"
+    own.write_bytes(_SCHED % (500, 3))
+    turns = Turns(PtraceCalls(), alone=True, may_visit=True)
+    turns._own = os.open(own, os.O_RDONLY)
+    turns.arrived()
+    first, *more = [b"90 10 %d\n" % count for count in arrivals]
+    assert turns.of(_Told(more, scheds), first) is turn
+    own.write_bytes(_SCHED % (600, 3))
+    turns.arrived()
+    own.write_bytes(_SCHED % (700, 3))
+    assert turns.of(_Told([b"90 10 7\n"], [(600, 7)]), b"90 10 7\n") is (Turn.DISPLACED if asked else Turn.WAITING)
+    turns.close()
+    assert turns.of(_Told([], []), b"90 10 7\n") is Turn.UNKNOWN
 
 
 def test_displaced_thread_is_found_before_any_is_known_and_not_among_many(
