@@ -111,7 +111,8 @@ class BpfCollector(PerfCollector):
     def stats(self) -> CollectorStats:
         period_ns, lost = round(1e9 / self._options.rate_hz), self.source.lost
         ticking_ns = (self._taken + lost) * period_ns
-        return replace(super().stats(), ticks=self._taken, ticking_ns=ticking_ns, skipped=lost)
+        used = self._taken - self._decimation.left_out
+        return replace(super().stats(), ticks=used, ticking_ns=ticking_ns, skipped=lost)
 
     def _notes(self) -> tuple[str, ...]:
         note = said("by_program_because", why=self._why) if self._why else NOTE

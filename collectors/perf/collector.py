@@ -303,7 +303,7 @@ class PerfCollector:
     def stats(self) -> CollectorStats:
         ticks = self._events.ticks
         return CollectorStats(
-            ticks=ticks.count,
+            ticks=round(ticks.used),
             ticking_ns=ticks.ticking_ns,
             skipped=self.maker.lost,
             notes=self._notes(),

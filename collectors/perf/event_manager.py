@@ -35,7 +35,7 @@ class EventManager:
 
     def __init__(self, scope: Scope, options: CollectOptions, reader: RingReader) -> None:
         self.scope = scope
-        self.ticks = Ticks(options.rate_hz, scope.event.user_only or scope.processors)
+        self.ticks = Ticks(options.rate_hz, scope.event.user_only or scope.processors, options.stride)
         self._rate_hz = options.rate_hz
         self._reader = reader
         self._ring_size = size = reader.rings.size

@@ -102,10 +102,11 @@ class Starvation:
 
 class Decimation:
     """One of so many samples in place of them all, as a Stride says: its weight is theirs. For samples that the
-    kernel takes anyway; what is left out is not unwound.
+    kernel takes anyway; what is left out is not unwound, and counted.
     """
 
     def __init__(self, stride: Stride) -> None:
+        self.left_out = 0
         self._stride = stride
         self._every = 1
         self._draw = Draw()
@@ -117,4 +118,5 @@ class Decimation:
         if self._every == 1 or not len(batch):
             return batch
         part = batch.take(self._draw.take(len(batch)))
+        self.left_out += len(batch) - len(part)
         return replace(part, weight=part.weight * self._every)

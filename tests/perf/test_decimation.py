@@ -32,6 +32,7 @@ def test_weights_sum_to_all_samples_and_no_run_is_without_one(every: int, sizes:
     runs = [time // every for time in kept]
     assert runs == sorted(set(runs))
     assert first // every <= len(kept) <= -(-first // every)
+    assert decimation.left_out == first - len(kept)
 
 
 def test_stride_that_changes_is_obeyed_at_once() -> None:

@@ -13,6 +13,7 @@ import pytest
 from pyprof.collectors.perf.attr import PerfNotAllowed
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.diagnostics import Diagnostics
+from pyprof.handover import Stride
 from pyprof.model.summary import Summary
 from pyprof.options import CollectOptions, UnwindOptions
 from pyprof.session.recorder import Window
@@ -31,12 +32,22 @@ def spinner() -> Iterator[int]:
 
 
 def recorded(
-    pid: int, rate: float, seconds: float, every: float | None = None, ring: int = 0, slow_s: float = 0.0
+    pid: int,
+    rate: float,
+    seconds: float,
+    every: float | None = None,
+    ring: int = 0,
+    slow_s: float = 0.0,
+    one_in: int = 1,
 ) -> list[Summary]:
-    """The profiles of a recording's windows. slow_s: how long each batch keeps the recording busy."""
+    """The profiles of a recording's windows. slow_s: how long each batch keeps the recording busy. one_in: of so many
+    samples one is used.
+    """
+    stride = Stride()
+    stride.every = one_in
     diagnostics = Diagnostics()
     try:
-        collector = PerfCollector(pid, CollectOptions(rate_hz=rate, flush_s=0.1), diagnostics, ring)
+        collector = PerfCollector(pid, CollectOptions(rate_hz=rate, flush_s=0.1, stride=stride), diagnostics, ring)
     except PerfNotAllowed as error:
         missing(f"needs perf_events: {error.message} {error.hint}")
         raise
@@ -79,6 +90,12 @@ def test_rate_falls_with_the_samples_that_found_no_room(spinner: int) -> None:
     [summary] = recorded(spinner, 2000, 1.5, ring=1 << 16, slow_s=0.3)
     assert summary.skipped > 50
     assert 0 < summary.rate_reached < 0.9 * 2000
+
+
+def test_rate_is_that_of_the_samples_that_were_used(spinner: int) -> None:
+    [summary] = recorded(spinner, 499, 1, one_in=4)
+    assert summary.samples > 10
+    assert 0.9 * 499 / 4 < summary.rate_reached < 1.2 * 499 / 4
 
 
 def test_nothing_that_runs_means_no_rate() -> None:
