@@ -10,6 +10,8 @@ from pyprof.objfile import foreign_path, patience
 from pyprof.objfile.opener import current
 
 MAX_LIST = 64 << 20
+_AT_ONCE = 32
+"""Lists in one call that may not return."""
 _OF_DISTRIBUTIONS = ("/usr/", "/lib", "/bin/", "/sbin/")
 _OF_OTHERS = re.compile(r"^/usr/local/|/(?:site|dist)-packages/|/node_modules/")
 
@@ -69,12 +71,24 @@ def _owner_in(folder: str, path: str) -> str | None:
     lists.sort(key=lambda name: (-_alike(name, file), len(name), name))
     lines = [f"\n{each}\n".encode("utf-8", "surrogateescape") for each in (path, path.removeprefix("/usr"))]
     budget = MAX_LIST
-    for name in lists:
+    for first in range(0, len(lists), _AT_ONCE):
+        names = lists[first : first + _AT_ONCE]
+        found, size = patience.ask(partial(_listing, folder, names, lines, budget))
+        if found:
+            return found.removesuffix(".list").partition(":")[0]
+        budget -= size
+    return "" if lists else None
+
+
+def _listing(folder: str, names: list[str], lines: list[bytes], budget: int) -> tuple[str, int]:
+    """The first of these files that has one of the lines, "" if none; and bytes read."""
+    size = 0
+    for name in names:
         try:
-            data = foreign_path.read_file(folder, name, budget)
+            data = foreign_path.read_file(folder, name, budget - size)
         except OSError:
             continue
-        budget -= len(data)
+        size += len(data)
         if any(line in data for line in lines):
-            return name.removesuffix(".list").partition(":")[0]
-    return "" if lists else None
+            return name, size
+    return "", size

@@ -31,6 +31,7 @@ MOST_SILENT = 3
 _GLANCE_S = 0.002
 _LOOK_S = 0.05
 _MOUNT = b"mnt_id:"
+_MOST_INFO = 4096
 _LOCAL = (b"tmpfs", b"devtmpfs", b"ramfs", b"hugetlbfs", b"btrfs", b"zfs", b"proc", b"sysfs")
 """File systems without a device that nobody has to answer for."""
 
@@ -113,7 +114,9 @@ os.register_at_fork(after_in_child=_idle.clear)
 
 
 def ask(job: Callable[[], T], drop: Callable[[T], None] | None = None) -> T:
-    """What the job gives. Raises what it raises, and Unanswered."""
+    """What the job gives. Raises what it raises, and Unanswered. A job may ask itself, within its own time."""
+    if getattr(_here, "call", None) is not None:
+        return job()
     call = _Call(job, drop)
     helper = _idle.pop() if _idle else _Helper()
     helper.calls.put(call)
@@ -220,9 +223,13 @@ def _local_mounts() -> dict[int, int]:
 
 
 def _mount(fd: int) -> int:
-    """The number of a descriptor's mount, -1 if that is not known."""
+    """The number of a descriptor's mount, -1 if that is not known. Asked for each call, so without a file object."""
     try:
-        with open(f"/proc/self/fdinfo/{fd}", "rb") as info:
-            return next(int(line[len(_MOUNT) :]) for line in info if line.startswith(_MOUNT))
-    except (OSError, StopIteration, ValueError):
+        info = os.open(f"/proc/self/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            text = os.read(info, _MOST_INFO)
+        finally:
+            os.close(info)
+        return int(text[text.index(_MOUNT) + len(_MOUNT) :].split(None, 1)[0])
+    except (OSError, IndexError, ValueError):
         return -1

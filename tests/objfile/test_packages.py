@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pyprof.objfile import patience
 from pyprof.objfile.packages import Packages
 
 
@@ -40,6 +41,25 @@ def test_file_that_no_package_brought_is_looked_for_nowhere(root: str, path: str
 )  # fmt: skip
 def test_what_no_server_knows_is_not_fetched_where_no_package_is_known_either(tmp_path: Path, path: str) -> None:
     assert Packages().symbols_remedy(path, "ab12", str(tmp_path)) == ""
+
+
+def test_a_thousand_lists_are_searched_in_few_calls(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last of them has the file. Each call is a turn of another thread."""
+    for number in range(999):
+        (tmp_path / f"var/lib/dpkg/info/a{number}.list").write_text(f"/.\n/usr/share/{number}\n")
+    (tmp_path / "var/lib/dpkg/info/a-package-of-a-long-name.list").write_text("/.\n/usr/bin/zzz\n")
+    calls: list[None] = []
+    run = patience._Call.run
+
+    def counted(call: patience._Call) -> bool:
+        calls.append(None)
+        return run(call)
+
+    monkeypatch.setattr(patience._Call, "run", counted)
+    assert (
+        Packages().symbols_remedy("/usr/bin/zzz", "ab12", root).startswith("apt-get install a-package-of-")
+    )
+    assert 20 < len(calls) < 60
 
 
 def test_root_without_dpkg_knows_only_build_ids(tmp_path: Path) -> None:
