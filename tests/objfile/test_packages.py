@@ -56,9 +56,7 @@ def test_a_thousand_lists_are_searched_in_few_calls(root: str, tmp_path: Path, m
         return run(call)
 
     monkeypatch.setattr(patience._Call, "run", counted)
-    assert (
-        Packages().symbols_remedy("/usr/bin/zzz", "ab12", root).startswith("apt-get install a-package-of-")
-    )
+    assert Packages().symbols_remedy("/usr/bin/zzz", "ab12", root).startswith("apt-get install a-package-of-")
     assert 20 < len(calls) < 60
 
 
