@@ -32,15 +32,18 @@ class StopGuard:
         gc.disable()
 
     def leave(self) -> None:
-        """An exception of a signal handler may come as soon as signals are let in, and no earlier."""
+        """An exception of a signal handler may come as soon as signals are let in; earlier only where another thread
+        of the process took the signal. Then close() does what is left.
+        """
         if self._entered:
-            self._entered = False
             if self._gc:
                 gc.enable()
             self._ptrace.restore_signals()
+            self._entered = False
 
     def close(self) -> None:
-        """Signals are as they were."""
+        """Signals are as they were. In the thread that entered."""
+        self.leave()
         if self._old_sigchld is not None:
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
             self._old_sigchld = None
