@@ -35,8 +35,8 @@ def with_unseen(window: Window) -> Window:
     times = window.start_ns + window.duration_ns * (2 * np.arange(n) % (2 * _PIECES) + 1) // (2 * _PIECES)
     nodes = [window.stacks.child(0, marker_key(mark)) for _, mark, _ in found]
     leaders = {info.tid: info for info in sorted(window.threads, key=lambda info: info.started) if info.tid == info.pid}
-    new = {each.pid: ThreadInfo(each.pid, each.pid, each.name, each.name) for each, _, _ in found}
-    new = {pid: info for pid, info in new.items() if pid not in leaders}
+    began = {info.pid: info.process_started for info in sorted(window.threads, key=lambda info: info.process_started)}
+    new = {each.pid: _leader(each, began.get(each.pid, 0)) for each, _, _ in found if each.pid not in leaders}
     infos = {**leaders, **new}
     known = {key: number for number, key in window.keys.items()}
     numbers = [known.setdefault(infos[each.pid].key, -1 - at) for at, (each, _, _) in enumerate(found)]
@@ -52,6 +52,11 @@ def with_unseen(window: Window) -> Window:
         state=np.append(window.state, np.zeros(n, np.int32)),
         cpu=np.append(window.cpu, np.full(n, UNKNOWN, np.int32)),
     )
+
+
+def _leader(each: Unseen, began: int) -> ThreadInfo:
+    """The first thread of a process that itself has no samples."""
+    return ThreadInfo(each.pid, each.pid, each.name, each.name, began, began)
 
 
 def _pieces(ns: int) -> list[int]:

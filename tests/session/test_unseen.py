@@ -9,6 +9,7 @@ import numpy as np
 from pyprof.collectors.cpu_accounts import Account
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.markers import IN_KERNEL, LATE, LOST, NOT_SAMPLED, Mark
+from pyprof.model.profile import ThreadInfo
 from pyprof.session.recorder import Window
 from pyprof.session.summarize import summarize
 from pyprof.session.unseen import processor_time, with_unseen
@@ -70,6 +71,14 @@ def test_time_that_is_missing_is_nowhere_in_particular() -> None:
     assert 300 * MS < lengths[times < halfway].sum() < 400 * MS
     assert lengths.max() < 20 * MS
     assert np.all((times > found.start_ns) & (times < found.start_ns + found.duration_ns))
+
+
+def test_block_is_of_the_process_whose_other_threads_have_samples() -> None:
+    """Its first thread has none: a block with another start would be of another process, NAME beside NAME #2."""
+    found = window(Account("a", 1000 * MS, 1000 * MS, 300 * MS))
+    other = ThreadInfo(7, 8, "worker", "a", started=90, process_started=50)
+    numbered = with_unseen(replace(found, threads=(other,)))
+    assert {info.tid: info.process_key for info in numbered.threads} == {8: other.process_key, 7: other.process_key}
 
 
 def test_window_with_all_its_time_is_left_as_it_is() -> None:
