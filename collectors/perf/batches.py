@@ -113,7 +113,7 @@ class BatchMaker:
             self._diagnostics.count("sample lost: the ring was full", lost)
             for history in self._tracked.histories.values():
                 if history.image.alive:
-                    history.look()
+                    history.doubt()
         batch = self._batch(samples, self._rings.words, spaces, space)
         further = self._batch(switched, words, spaces, switched_space)
         return RingBatches(found, by_width(batch, kept, samples.narrow), further, switched_kept)

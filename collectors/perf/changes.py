@@ -33,11 +33,12 @@ class PendingChanges:
     def __iter__(self) -> Iterator[tuple[int, Change]]:
         return ((at, change) for at, _, change in self._changes)
 
-    def note(self, time_ns: int, change: Change, mapped: int = 0) -> None:
-        """mapped: how many mappings there are."""
-        if isinstance(change, Mapping) and len(self._changes) >= min(_MOST_CHANGES, _MOST_WORK // (mapped + 1)):
-            self.skipped = True
-            return
+    def have_room(self, mapped: int) -> bool:
+        """For a new mapping, where there are so many? If not, one has been skipped."""
+        self.skipped = self.skipped or len(self._changes) >= min(_MOST_CHANGES, _MOST_WORK // (mapped + 1))
+        return not self.skipped
+
+    def note(self, time_ns: int, change: Change) -> None:
         self._order += 1
         insort(self._changes, (time_ns, self._order, change), key=lambda noted: noted[:2])
 

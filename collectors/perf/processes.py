@@ -102,7 +102,9 @@ class TrackedProcesses:
 
     def _mapped(self, record: Other) -> None:
         history = self.histories.get(int.from_bytes(record.body[:4], "little"))
-        if history is not None and (mapping := parse_mmap2(record.body)) is not None:
+        if history is None or not history.takes_mappings():
+            return
+        if (mapping := parse_mmap2(record.body)) is not None:
             history.mapped(record.time_ns, mapping)
 
     def _named(self, record: Other) -> None:

@@ -113,10 +113,14 @@ class History:
         """Of the program that runs now nothing is wanted, only of those that it becomes by an exec."""
         self._hidden = self.image
 
+    def takes_mappings(self) -> bool:
+        """Not when more have been made since the last settle() than are taken in one by one."""
+        return self._changes.have_room(len(self.layout))
+
     def mapped(self, time_ns: int, mapping: Mapping) -> None:
         """A new executable mapping."""
         self._places.note(mapping, self.image)
-        self._changes.note(time_ns, mapping, len(self.layout))
+        self._changes.note(time_ns, mapping)
 
     def executed(self, time_ns: int) -> None:
         """A new program image begins."""
@@ -199,6 +203,12 @@ class History:
         if len(times_ns):
             last = int(times_ns[-1])
             self._replaced = [(at, old) for at, old in self._replaced if at + _EXEC_NS > last][-_MOST_REPLACED:]
+
+    def doubt(self) -> None:
+        """Records may have been lost: what is mapped is read, or, where that was just done, with the next changes."""
+        self._stale = True
+        if time.monotonic_ns() >= self._look_ns:
+            self.look()
 
     def look(self) -> None:
         """Read what is mapped. It counts from now on: records of what was mapped before may still be to come."""

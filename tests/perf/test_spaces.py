@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyprof.collectors.perf import spaces
 from pyprof.collectors.perf.spaces import History, MappingLayout
 from pyprof.model.modules import Mapping
 from pyprof.records import replace
@@ -80,10 +83,35 @@ def test_of_a_storm_of_mappings_what_is_found_afterwards_counts() -> None:
         real = next(line for line in file if "r-xp" in line and "/" in line)
     others = tuple(code(0x10000000 + 0x2000 * at, 0x10001000 + 0x2000 * at, "other") for at in range(20_000))
     known = History(os.getpid(), itertools.count(1).__next__, MappingLayout(others))
+    taken = 0
     for at in range(20_000):
-        known.mapped(at, replace(code(0x1000 * (1 + at % 512), 0x1000 * (2 + at % 512)), inode=7))
+        if known.takes_mappings():
+            taken += 1
+            known.mapped(at, replace(code(0x1000 * (1 + at % 512), 0x1000 * (2 + at % 512)), inode=7))
+    assert 1_000 < taken < 5_000
     assert names(known, [2**62], int(real.split("-")[0], 16)) == [""]
     assert names(known, [2**62], int(real.split("-")[0], 16)) == [real.split()[-1]]
+
+
+def test_where_records_were_lost_what_is_mapped_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a tenth of a second where there are thousands of mappings."""
+    read: list[int] = []
+
+    def slowly(pid: int) -> tuple[Mapping, ...]:
+        read.append(pid)
+        time.sleep(0.01)
+        return (code(0x1000, 0x2000, "found"),)
+
+    monkeypatch.setattr(spaces, "_maps", slowly)
+    known = history(code(0x1000, 0x2000))
+    known.mapped(1, code(0x5000, 0x6000))
+    names(known, [2], 0x1800)
+    known.doubt()
+    assert len(read) == 1
+    time.sleep(0.1)
+    known.doubt()
+    assert len(read) == 2
+    assert names(known, [2**62], 0x1800) == ["/found"]
 
 
 def test_thousands_of_libraries_that_come_and_go_in_a_second_are_told_apart() -> None:
