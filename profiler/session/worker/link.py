@@ -34,7 +34,7 @@ from pyprof.session.worker.messages import Ask, Examine, Message, Reply
 from pyprof.session.worker.process import Worker, WorkerDied
 from pyprof.session.worker.wire import Packer
 
-NAMES_S = 0.8
+NAMES_S = 0.75
 """So long after the end was asked for the worker may unwind and name: then it answers with what it has. Time in which
 the sampler's loop or the worker waits for a processor, or for what is behind a stub, does not count.
 """
