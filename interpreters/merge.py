@@ -18,6 +18,9 @@ from pyprof.model.stacks import Inserts
 from pyprof.model.walk import StackEnd
 from pyprof.records import dataclass, replace
 
+_SYMBOL = 1 << 62
+"""The weight of a symbol: no number of stacks outweighs it."""
+
 FunctionRange = Callable[[int, bool], tuple[int, int] | None]
 """(pc, exact) -> avma span of the function that holds it, as the unwind tables have it."""
 
@@ -56,33 +59,37 @@ class Merged:
 
 
 class Evaluators:
-    """The code ranges of one process's evaluator: its symbol's, and that of each function in which a marker lay.
+    """The code ranges of one process's evaluator: its symbol's, and those of functions in which markers lay.
 
-    Compilers split it, and a symbol may cover only the smaller part.
+    Compilers split it, and a symbol may cover only the smaller part. A marker that is out of date may lie in any
+    function: one that was on stacks without a run as often as with one is no evaluator. version: another one where it
+    knows something else than before.
     """
 
     def __init__(self, function_range: FunctionRange) -> None:
         self._function_range = function_range
         self._ranges: set[tuple[int, int]] = set()
+        self._weights: dict[tuple[int, int], int] = {}
         self._known: dict[tuple[int, bool], bool] = {}
         self._symbols: tuple[int, ...] = ()
+        self.version = 0
 
-    @property
-    def version(self) -> int:
-        """Another one where it knows more than before."""
-        return len(self._ranges)
-
-    def learn(self, pc: int, exact: bool) -> None:
+    def learn(self, pc: int, exact: bool, weight: int = 1) -> None:
+        """weight: 1 where a marker lay in this function, -1 where it stood on a stack and had no run."""
         found = self._function_range(pc, exact)
-        if found is not None and found not in self._ranges:
-            self._ranges.add(found)
+        if found is None:
+            return
+        self._weights[found] = weight = self._weights.get(found, 0) + weight
+        if (weight > 0) != (found in self._ranges):
+            self._ranges ^= {found}
             self._known.clear()
+            self.version += 1
 
     def learn_symbols(self, pcs: tuple[int, ...]) -> None:
         if pcs != self._symbols:
             self._symbols = pcs
             for pc in pcs:
-                self.learn(pc, True)
+                self.learn(pc, True, _SYMBOL)
 
     def __call__(self, pc: int, exact: bool) -> bool:
         key = (pc, exact)
@@ -155,6 +162,9 @@ def _by_markers(
     without = len(idle)
     if without:
         reasons |= SampleState.NO_RUN
+    if not (chain.problem or chain.lacking):
+        for at in idle:
+            evaluators.learn(pcs[at], exacts[at], -1)
     return Merged(_joined(inserts), unplaced, without, reasons)
 
 

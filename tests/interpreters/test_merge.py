@@ -74,6 +74,23 @@ def test_evaluator_without_run_is_counted() -> None:
     assert numbers(merged) == ((1, (0,)),)
 
 
+def test_function_in_which_a_marker_lay_by_mistake_is_no_evaluator_on_the_stacks_that_follow() -> None:
+    evaluators = Evaluators(lambda pc, exact: ((pc - (not exact)) & ~0xFF, ((pc - (not exact)) & ~0xFF) + 0x100))
+    pcs, sps = [0x3010, 0x1010, 0x5010, 0x4010], [0x100, 0x200, 0x300, 0x400]
+
+    def without_run(*markers: int) -> int:
+        runs = tuple(Run(marker, (FunctionPlace(1),), False) for marker in markers)
+        chain = Chain(runs, SampleState.INTERPRETED, "", (0x1000,), True)
+        return merge(pcs, sps, [False] * 4, StackEnd.ROOT, chain, evaluators).without_run
+
+    assert [without_run(0x210) for _ in range(3)] == [0, 0, 0]
+    before = evaluators.version
+    assert without_run(0x210, 0x310) == 0  # a greenlet was left while it was looked at
+    assert evaluators.version != before
+    assert [without_run(0x210) for _ in range(3)] == [1, 0, 0]
+    assert [without_run(0x10) for _ in range(3)] == [1, 1, 1]  # the symbol's own is one, whatever is seen
+
+
 def test_evaluator_at_the_leaf_may_be_about_to_enter_its_frame() -> None:
     assert not placed("EnnEn", 0x410).reasons
     assert not placed("nEnEn", 0x410).reasons
