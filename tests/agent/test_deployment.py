@@ -1,0 +1,84 @@
+"""The examples for clusters and Grafana (examples/agent) fit the agent that is here."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pyprof.agent import config, unit
+from pyprof.agent.metrics import COUNTERS, GAUGES, PREFIX
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples/agent"
+
+
+def _documents() -> dict[str, Any]:
+    found = {document["kind"]: document for document in yaml.safe_load_all((EXAMPLES / "daemonset.yaml").read_text())}
+    assert found.keys() == {"Namespace", "ConfigMap", "DaemonSet"}
+    return found
+
+
+def test_agent_of_a_cluster_takes_its_configuration_and_command(tmp_path: Path) -> None:
+    documents = _documents()
+    (container,) = documents["DaemonSet"]["spec"]["template"]["spec"]["containers"]
+    ((name, text),) = documents["ConfigMap"]["data"].items()
+    (tmp_path / name).write_text(text)
+    arguments = [word.replace("/etc/pyprof", str(tmp_path)) for word in container["args"]]
+    assert str(tmp_path / name) in arguments
+    checked = subprocess.run(
+        [sys.executable, "-m", "pyprof", "agent", *arguments, "--check"], capture_output=True, text=True, timeout=30
+    )
+    assert checked.returncode == 0, checked.stderr
+    image = (EXAMPLES / "Containerfile").read_text()
+    assert json.dumps(container["args"]) in image, "the image by itself does the same"
+
+
+def test_pod_of_a_cluster_has_what_the_agent_needs_and_no_more() -> None:
+    documents = _documents()
+    pod = documents["DaemonSet"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    said = config.parse(documents["ConfigMap"]["data"]["agent.toml"], "agent.toml")
+    security = container["securityContext"]
+    assert security["capabilities"] == {
+        "drop": ["ALL"],
+        "add": [name.removeprefix("CAP_") for name in unit.CAPABILITIES],
+    }
+    assert security["readOnlyRootFilesystem"]
+    assert pod["hostPID"]
+    assert container["livenessProbe"]["httpGet"]["port"] == said.values.port
+    volumes = {volume["name"] for volume in pod["volumes"]}
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert mounts.keys() == volumes
+    assert str(said.values.path).startswith(mounts["spool"] + "/")
+    assert "cpu" not in container["resources"]["limits"], "a throttled agent would stand still in the midst of a stop"
+
+
+def test_dashboard_shows_each_number_of_the_agent_once() -> None:
+    board = json.loads((EXAMPLES / "grafana.json").read_text())
+    asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    shown = [name for expression in asked for name in re.findall(rf"{PREFIX}\w+", expression)]
+    counters = [f"{PREFIX}{metric.name}_total" for metric in COUNTERS]
+    assert sorted(shown) == sorted([*counters, *(PREFIX + metric.name for metric in GAUGES)])
+    labels = {metric.labels[0] for metric in COUNTERS} | {"instance"}
+    grouped = [by.split(", ") for expression in asked for by in re.findall(r"by \(([^)]*)\)", expression)]
+    assert grouped
+    assert set(itertools.chain(*grouped)) <= labels
+
+
+def test_panels_of_the_dashboard_stand_beside_one_another() -> None:
+    places = [panel["gridPos"] for panel in json.loads((EXAMPLES / "grafana.json").read_text())["panels"]]
+    taken = [
+        (x, y)
+        for place in places
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert taken
+    assert len(taken) == len(set(taken))
+    assert max(x for x, _ in taken) < 24
