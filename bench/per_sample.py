@@ -102,6 +102,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
+    if sys.flags.dont_write_bytecode:
+        parser.error("bytecode is not cached (PYTHONDONTWRITEBYTECODE): each recording would compile what it imports")
     table = Table(title=f"--collector {arguments.collector}: medians of {arguments.rounds}")
     headings = ("target", "Hz", "samples", "sampler us", "worker us", "us a sample", "from to", "% of a core")
     for heading in headings:
