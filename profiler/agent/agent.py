@@ -19,6 +19,7 @@ from pyprof.agent.metrics import Gauge
 from pyprof.agent.notify import Notifier
 from pyprof.agent.places import default_spool
 from pyprof.agent.processes import LOOK_S, ProcessTable
+from pyprof.agent.pushing import Pusher
 from pyprof.agent.sampled_group import SampledGroup, WindowPart
 from pyprof.agent.settings import SamplingChoice, Values
 from pyprof.agent.splitting import segments
@@ -46,7 +47,8 @@ class Agent:
         self._lock = locked(values.path or default_spool())
         self._diagnostics = Diagnostics()
         caps = Caps(values.max_bytes, values.max_files, values.max_age)
-        self.spool = Spool(values.path or default_spool(), caps, self._diagnostics)
+        sinks = [target.name for target in self._config.pushes]
+        self.spool = Spool(values.path or default_spool(), caps, self._diagnostics, sinks=sinks)
         self._writing = threading.Lock()
         self._budget = BudgetKeeper(_budget(values), say)
         self._wake = threading.Event()
@@ -105,6 +107,9 @@ class Agent:
     def _run(self) -> None:
         self.spool.open()
         self._say("info", "started", **self._of_spool())
+        pushers = [Pusher(target, self.spool, self._writing, self._say) for target in self._config.pushes]
+        for pusher in pushers:
+            pusher.start()
         self._notifier.send("READY=1")
         while not self._ending:
             if self._reloading:
@@ -119,6 +124,8 @@ class Agent:
             self._wake.clear()
         self._notifier.send("STOPPING=1")
         self._close()
+        for pusher in pushers:
+            pusher.end()
         self._say("info", "ended")
 
     def _keep_budget(self) -> None:

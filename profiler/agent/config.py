@@ -11,13 +11,15 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from pyprof.agent.pushing import PushTarget
 from pyprof.agent.rules import TargetRule, Template, criterion
-from pyprof.agent.settings import CRITERIA, RULE, SETTINGS, SamplingChoice, Setting, Values, Wrong, checked
+from pyprof.agent.settings import CRITERIA, PUSH, RULE, SETTINGS, SamplingChoice, Setting, Values, Wrong, checked
 from pyprof.errors import UsageError
 from pyprof.model.labels import MOST
 from pyprof.records import dataclass
 
 _MOST_RULES = 1000
+_MOST_PUSHES = 20
 _HEADER = re.compile(r"\s*(\[\[?)\s*([\w.\"-]+)\s*\]\]?\s*(?:#.*)?")
 _TOML_LINE = re.compile(r"\s*\(at line (\d+), column \d+\)")
 
@@ -26,6 +28,7 @@ _TOML_LINE = re.compile(r"\s*\(at line (\d+), column \d+\)")
 class AgentConfig:
     values: Values
     rules: tuple[TargetRule, ...]
+    pushes: tuple[PushTarget, ...] = ()
 
     def samplings(self) -> tuple[SamplingChoice, ...]:
         """Each needs a collector of its own."""
@@ -81,7 +84,7 @@ class _Reading:
         self._document = document
 
     def config(self, default: tuple[Mapping[str, Any], ...] = ()) -> AgentConfig:
-        known = {"labels", "rule", *(setting.table for setting in SETTINGS)}
+        known = {"labels", "rule", "push", *(setting.table for setting in SETTINGS)}
         for table in self._document.keys() - known:
             self._wrong((table,), _unknown(table, known))
         found: dict[str, Any] = {}
@@ -103,7 +106,27 @@ class _Reading:
             rules = []
         elif not rules:
             self._wrong((), "there is no [[rule]]: nothing would be recorded")
-        return AgentConfig(values, tuple(self._rule(at, rule, values) for at, rule in enumerate(rules)))
+        made = tuple(self._rule(at, rule, values) for at, rule in enumerate(rules))
+        return AgentConfig(values, made, self._pushes())
+
+    def _pushes(self) -> tuple[PushTarget, ...]:
+        given = self._document.get("push", [])
+        if not isinstance(given, list) or len(given) > _MOST_PUSHES:
+            self._wrong(("push",), f"sinks are tables, [[push]], at most {_MOST_PUSHES}")
+            return ()
+        settings = {setting.name: setting for setting in PUSH}
+        targets: dict[str, PushTarget] = {}
+        for at, table in enumerate(given):
+            found: dict[str, Any] = {}
+            for key, value in table.items() if isinstance(table, dict) else ():
+                self._take(found, settings, ("push", at, key), value)
+            for missing in settings.keys() - (table.keys() if isinstance(table, dict) else ()):
+                self._wrong(("push", at), f"{missing} is missing")
+            if found.get("name") in targets:
+                self._wrong(("push", at, "name"), f"there is another {_shown(found['name'])}")
+            elif found.keys() == settings.keys():
+                targets[found["name"]] = PushTarget(found["name"], found["path"])
+        return tuple(targets.values())
 
     def _take(
         self, found: dict[str, Any], settings: Mapping[str, Setting], path: tuple[str | int, ...], value: object
@@ -201,4 +224,6 @@ def printed() -> str:
         "# Templates: {name} {exe} {user} {unit} {cgroup} {container} {parent} {pid} {env:NAME}; {unit|name} is the"
     ]
     lines += ["# first that is not empty.", "[[rule]]", f'user = "{os.geteuid()}"', 'service = "{name}"']
+    lines += ["", "# Where segments go beside the spool; any number of [[push]], each with:"]
+    lines += [f"#   {f'{each.name} = {each.default}':28} {each.help}" for each in PUSH]
     return "\n".join(lines) + "\n"

@@ -4,6 +4,8 @@ from this table.
 
 from __future__ import annotations
 
+import re
+
 from pyprof.agent.moments import seconds
 from pyprof.model.labels import labels_of
 from pyprof.options import MOST_RATE_HZ, NATIVE_VIEWS, SIMPLE_MODES
@@ -57,6 +59,12 @@ RULE = (
 )
 """Beside them each of CRITERIA: a pattern, or a list of which one is enough. All that are given must fit."""
 
+PUSH = (
+    Setting("push", "name", "NAME", '"nas"', "what it is called in the spool and the log"),
+    Setting("push", "type", "SINK", '"folder"', "the only one so far"),
+    Setting("push", "path", "PATH", '"/mnt/nas/profiles"', "of the folder, which must be there"),
+)
+
 CRITERIA = {
     "name": "name of the process (comm, 15 letters)",
     "exe": "path of its program",
@@ -107,6 +115,11 @@ def checked(kind: str, value: object) -> object:
         if not isinstance(value, str) or not value or not value.isprintable():
             raise Wrong("is not a text")
         return value
+    if kind in _TEXTS:
+        pattern, meaning = _TEXTS[kind]
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise Wrong(meaning)
+        return value
     if kind == "LABELS":
         return _labels(value)
     if kind == "MODES":
@@ -121,9 +134,15 @@ def checked(kind: str, value: object) -> object:
     return _number(kind, value)
 
 
+_TEXTS = {
+    "NAME": (r"[a-z0-9][a-z0-9_-]{0,39}", "is not a name of a-z, 0-9, _ and -, at most 40 letters"),
+    "PATH": (r"/[^\0\n]{0,999}", "is not an absolute path"),
+}
+
 _CHOICES: dict[str, tuple[str, ...]] = {
     "VIEW": tuple(NATIVE_VIEWS),
     "COLLECTOR": COLLECTORS,
+    "SINK": ("folder",),
     "ACTION": ("include", "exclude"),
 }
 

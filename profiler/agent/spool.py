@@ -73,7 +73,7 @@ class Spool:
         self.inventory = Inventory()
         self.held: tuple[SpoolSegment, ...] = ()
         self.recovered = 0
-        self._root = root
+        self.root = root
         self._caps = caps
         self._diagnostics = diagnostics
         self._disk = disk or Disk()
@@ -90,9 +90,9 @@ class Spool:
             for name, size in self._segments(place, saved):
                 self.inventory.add(name, size, place)
         self._recover(saved)
-        for reason in self._disk.look(f"{self._root}/{ASIDE}"):
+        for reason in self._disk.look(f"{self.root}/{ASIDE}"):
             folder = f"{ASIDE}/{reason.name}"
-            self._refused[reason.name] = sorted(f.name for f in self._disk.look(f"{self._root}/{folder}"))
+            self._refused[reason.name] = sorted(f.name for f in self._disk.look(f"{self.root}/{folder}"))
         self.keep_within()
 
     def _segments(self, place: str, saved: list[tuple[SegmentName, int]]) -> Iterator[tuple[SegmentName, int]]:
@@ -222,7 +222,7 @@ class Spool:
 
     def _folder(self, place: str, name: SegmentName) -> str:
         """The folder of a segment; what is not there is made, and stays."""
-        made = self._root
+        made = self.root
         for part in (*place.split("/"), name.day, name.folder) if place else (name.day, name.folder):
             if self._disk.make_folder(f"{made}/{part}"):
                 self._disk.sync_folder(made)
@@ -230,7 +230,7 @@ class Spool:
         return made
 
     def _path(self, place: str, path: str) -> str:
-        return f"{self._root}/{place}/{path}" if place else f"{self._root}/{path}"
+        return f"{self.root}/{place}/{path}" if place else f"{self.root}/{path}"
 
     def _make_room(self, wanted: int) -> bool:
         """On a disk that is full: for so many bytes. Was there anything to drop?"""
@@ -281,8 +281,8 @@ class Spool:
 
     def refused(self, sink: str, name: SegmentName, reason: str) -> None:
         """A sink will never take it: it is set aside; the oldest of too many goes. reason: a word. Raises OSError."""
-        place, folder = f"{QUEUE}/{sink}", f"{self._root}/{ASIDE}/{reason}"
-        for each in (f"{self._root}/{ASIDE}", folder):
+        place, folder = f"{QUEUE}/{sink}", f"{self.root}/{ASIDE}/{reason}"
+        for each in (f"{self.root}/{ASIDE}", folder):
             self._disk.make_folder(each)
         kept = self._refused.setdefault(reason, [])
         with suppress(FileNotFoundError):

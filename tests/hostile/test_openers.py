@@ -41,6 +41,7 @@ ALLOWED = {
         "sqlite3.connect",
     ): "the output, where nobody else gives names",
     ("profiler/objfile/breakpad/symbol_text.py", "lzma.LZMAFile"): "a stream that is open",
+    ("profiler/agent/pushing.py", "open"): "a segment of the spool, where nobody else gives names",
     ("collectors/replay/collector.py", "zipfile.ZipFile"): "a log of batches, which only tests and benchmarks name",
     ("collectors/replay/log.py", "zipfile.ZipFile"): "that log",
     ("collectors/replay/log.py", "np.save"): "into memory",
