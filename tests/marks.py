@@ -46,6 +46,7 @@ TABLE = {
     "collectors/test_feedback.py": "unit",
     "collectors/test_registry.py": "unit",
     "collectors/test_scheduler.py": "unit",
+    "collectors/test_stopped_processes.py": "unit",
     "collectors/test_thread_lives.py": "unit",
     "collectors/test_syscall_numbers.py": "matrix system",
     "collectors/*": "live system",

@@ -137,6 +137,7 @@ class Targets:
     def describe_late(self, batch: SampleBatch) -> None:
         """Threads whose first sample came after its sampling time, from a stop that was late."""
         for key in keys_of(batch):
+            self._seen.add(key.pid)
             target = self.by_pid.get(key.pid)
             thread = target.threads.get(key.tid) if target else None
             if target and thread and thread.started == key.started and not thread.known:

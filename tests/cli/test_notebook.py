@@ -68,7 +68,7 @@ def shown(*cells: str) -> list[dict[str, Any]]:
 
 def test_cell_is_recorded_and_its_page_is_shown() -> None:
     cell, after = shown("%%pyprof -r 199\nkept = 7 * 6\ncrunch(1)\nkept", "print(kept)")
-    assert cell["pages"] == 1
+    assert cell["pages"] == 1, cell["text"]
     assert dict(cell["functions"])["crunch"] > 0.5
     assert cell["outermost"].count("<module>") > len(cell["outermost"]) / 2, "not what runs the cell"
     assert cell["rate"] == 199
@@ -81,7 +81,7 @@ def test_cell_is_recorded_and_its_page_is_shown() -> None:
 def test_error_of_a_cell_is_shown_and_so_is_its_page() -> None:
     (cell,) = shown("%%pyprof\ncrunch(0.5)\n{}['absent']")
     assert cell["text"].count("KeyError: 'absent'") == 1
-    assert cell["pages"] == 1
+    assert cell["pages"] == 1, cell["text"]
     assert "crunch" in dict(cell["functions"])
 
 
@@ -115,12 +115,12 @@ def test_what_a_cell_leaves_behind_does_not_keep_it_recorded() -> None:
     lasting = "import os\npid = os.fork()\nif not pid:\n    time.sleep(100)\n    os._exit(0)\ncrunch(0.5)"
     end = "import os, signal\nos.kill(pid, signal.SIGKILL)\nos.waitpid(pid, 0)[1]"
     cell, after = shown(f"%%pyprof\n{lasting}", end)
-    assert cell["pages"] == 1
+    assert cell["pages"] == 1, cell["text"]
     assert dict(cell["functions"])["crunch"] > 0.5
     assert "9" in after["text"]
 
 
 def test_recording_that_ends_before_its_cell_is_shown() -> None:
     (cell,) = shown("%%pyprof -d 0.5\ncrunch(1.5)")
-    assert cell["pages"] == 1
+    assert cell["pages"] == 1, cell["text"]
     assert "crunch" in dict(cell["functions"])

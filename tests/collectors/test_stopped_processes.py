@@ -1,0 +1,24 @@
+"""What is remembered of processes that were sampled by stops and ended."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pyprof.collectors.batch_builder import bare_batch
+from pyprof.collectors.linux.perf_arch import WIDE
+from pyprof.collectors.ptrace.targets import Targets
+from pyprof.collectors.thread_lives import Identities
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.sample import SampleKind
+from pyprof.options import CollectOptions
+
+ENDED = 4_194_304
+"""No process has such a number: it is above the kernel's largest."""
+
+
+def test_process_whose_only_sample_was_read_late_was_seen_though_it_has_ended() -> None:
+    targets = Targets(CollectOptions(), Diagnostics(), Identities(), None, None)
+    assert not targets.was_seen(ENDED)
+    one = np.array([ENDED], np.int32)
+    targets.describe_late(bare_batch(WIDE, 1, np.array([SampleKind.STOPPED], np.uint8), np.zeros(1, np.int64), one, one))
+    assert targets.was_seen(ENDED)
