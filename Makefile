@@ -35,14 +35,15 @@ test-system: $(BIN)/pytest ## boot an AArch64 Debian in qemu and let pyprof samp
 	$(BIN)/python -m tests.system
 
 SECONDS ?= 60
+CORPUS ?= build/fuzz
 
 $(VENV)/fuzz: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) '.[fuzz]'
 	@touch $(BIN)/pyprof $(BIN)/pytest $@
 
-fuzz: $(VENV)/fuzz ## fuzz the readers of foreign data, guided by coverage: SECONDS=60 in all, READER=elf only that one
-	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(READER)
+fuzz: $(VENV)/fuzz ## fuzz the readers of foreign data, guided by coverage: SECONDS=60 in all, READER=elf only that one, CORPUS=build/fuzz is gone on with
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --corpus $(CORPUS) $(READER)
 
 test-kills: $(BIN)/pytest ## kill -9 a thousand profilers and a hundred recordings at random moments (tests/survival)
 	$(BIN)/python -m tests.survival

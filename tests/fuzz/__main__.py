@@ -1,7 +1,9 @@
-"""`python -m tests.fuzz --seconds N [READER ...]`: N seconds in all, shared evenly; a table of what was run.
+"""`python -m tests.fuzz --seconds N [--corpus DIR] [READER ...]`: N seconds in all, in turns of a minute at most, the
+reader that has had the least first; a table of what was run in all runs with this folder.
 
 Exits 1 where a reader raised, took longer than 20 seconds for one input, or used more than 2 GiB; the input and the log
-stay in build/fuzz. corpus/READER there holds the inputs that reach new code. Each reader runs in a fork of its own.
+stay in DIR. DIR/corpus/READER holds the inputs that reach new code: the next run goes on from there. Each reader runs
+in a fork of its own.
 """
 
 from __future__ import annotations
@@ -18,56 +20,61 @@ import atheris
 with atheris.instrument_imports(include=["pyprof"]):
     from tests.fuzz.readers import READERS
     from tests.fuzz.seeds import write
+from tests.fuzz import ledger
 
-FOLDER = Path("build/fuzz")
 LIMITS = ("-timeout=20", "-rss_limit_mb=2048", "-max_len=65536", "-print_final_stats=1")
 _RUNS = re.compile(r"number_of_executed_units:\s*(\d+)")
 _COVERED = re.compile(r"cov: (\d+)")
 
 
-def fuzz(name: str, seconds: int) -> None:
+def fuzz(folder: Path, name: str, seconds: int) -> None:
     """In a child: never returns."""
-    log = os.open(FOLDER / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    log = os.open(folder / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    places = [str(FOLDER / "corpus" / name), f"-artifact_prefix={FOLDER}/{name}-"]
+    places = [str(folder / "corpus" / name), f"-artifact_prefix={folder}/{name}-"]
     atheris.Setup([sys.argv[0], *places, f"-max_total_time={seconds}", *LIMITS], READERS[name])
     atheris.Fuzz()
 
 
-def run(name: str, seconds: int) -> tuple[bool, str]:
-    """(did it hold?, what was run)."""
+def run(folder: Path, name: str, seconds: int) -> bool:
+    """Did it hold? What was run stands in the ledger then."""
     child = os.fork()
     if not child:
         try:
-            fuzz(name, seconds)
+            fuzz(folder, name, seconds)
         finally:
             os._exit(1)
-    held = os.waitpid(child, 0)[1] == 0
-    text = (FOLDER / f"{name}.log").read_text(errors="replace")
+    _, status, used = os.wait4(child, 0)
+    text = (folder / f"{name}.log").read_text(errors="replace")
     runs, covered = _RUNS.findall(text), _COVERED.findall(text)
-    failed = "" if held else f"  FAILED, see {FOLDER}/{name}.log"
-    line = f"{name:16}{seconds:7} s{int(runs[-1]) if runs else 0:12,}{covered[-1] if covered else '0':>8}{failed}"
-    return held, line
+    inputs, edges = int(runs[-1]) if runs else 0, int(covered[-1]) if covered else 0
+    ledger.add(folder, name, used.ru_utime + used.ru_stime, inputs, edges, status == 0)
+    print(f"{name:16}{seconds:7} s{inputs:12,}{edges:8}", end="", flush=True)
+    print("" if status == 0 else f"  FAILED, see {folder}/{name}.log", flush=True)
+    return status == 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.fuzz", description=__doc__)
-    parser.add_argument("--seconds", type=int, default=60, help="in all")
+    parser.add_argument("--seconds", type=int, default=60, help="in all; 0: only the table")
+    parser.add_argument("--corpus", type=Path, default=Path("build/fuzz"), metavar="DIR", help="(default: %(default)s)")
     parser.add_argument("readers", nargs="*", metavar="READER", help=", ".join(READERS))
     chosen = parser.parse_args()
     unknown = set(chosen.readers) - READERS.keys()
     if unknown:
         parser.error(f"no such reader: {', '.join(sorted(unknown))}")
     logging.disable()
-    names = chosen.readers or list(READERS)
-    write(FOLDER / "corpus", names)
-    print(f"{'reader':16}{'time':>9}{'inputs':>12}{'edges':>8}", flush=True)
+    names, folder = chosen.readers or list(READERS), chosen.corpus
     all_held = True
-    for name in names:
-        held, line = run(name, max(chosen.seconds // len(names), 1))
-        all_held &= held
-        print(line, flush=True)
+    if chosen.seconds:
+        write(folder / "corpus", names)
+        print(f"{'reader':16}{'time':>9}{'inputs':>12}{'edges':>8}", flush=True)
+        seconds = ledger.turn_s(chosen.seconds, len(names))
+        for _ in range(ledger.turns(chosen.seconds, len(names))):
+            all_held &= run(folder, ledger.next_of(ledger.load(folder), names), seconds)
+        print()
+    print(*ledger.table(ledger.load(folder), names), sep="\n")
     return 0 if all_held else 1
 
 
