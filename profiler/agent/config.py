@@ -8,6 +8,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
 
@@ -20,6 +21,9 @@ from pyprof.records import dataclass
 
 _MOST_RULES = 1000
 _MOST_PUSHES = 20
+_MOST_ERRORS = 100
+_MOST_DOTS = 1000
+"""Of a line: tomllib's time grows with the square of a key's parts."""
 _HEADER = re.compile(r"\s*(\[\[?)\s*([\w.\"-]+)\s*\]\]?\s*(?:#.*)?")
 _TOML_LINE = re.compile(r"\s*\(at line (\d+), column \d+\)")
 
@@ -62,17 +66,25 @@ def without_file() -> AgentConfig:
 
 def parse(text: str, name: str) -> AgentConfig:
     """name: of the file. Raises BadConfig."""
+    for number, each in enumerate(text.split("\n"), 1):
+        if each.count(".") > _MOST_DOTS:
+            raise BadConfig(name, [ConfigError(number, f"there are more than {_MOST_DOTS:,} dots in it")])
     try:
         document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # of a number with thousands of digits, too
         match = _TOML_LINE.search(str(error))
         line = int(match[1]) if match else text.count("\n") + 1
         raise BadConfig(name, [ConfigError(line, _TOML_LINE.sub("", str(error)))]) from None
     reading = _Reading(text, document)
-    config = reading.config()
+    with suppress(_TooMany):
+        config = reading.config()
     if reading.errors:
         raise BadConfig(name, reading.errors)
     return config
+
+
+class _TooMany(Exception):
+    """No more errors are looked for."""
 
 
 class _Reading:
@@ -174,6 +186,8 @@ class _Reading:
 
     def _wrong(self, path: tuple[str | int, ...], text: str) -> None:
         self.errors.append(ConfigError(self._line(path), text))
+        if len(self.errors) >= _MOST_ERRORS:
+            raise _TooMany
 
     def _line(self, path: tuple[str | int, ...]) -> int:
         """Where a key stands; of what is not found the line of its table."""
@@ -202,7 +216,10 @@ def _unknown(name: str, known: Any) -> str:
 
 
 def _shown(value: object) -> str:
-    text = repr(value) if not isinstance(value, str) else f'"{value}"'
+    try:
+        text = repr(value) if not isinstance(value, str) else f'"{value}"'
+    except ValueError:
+        return "a number of thousands of digits"
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

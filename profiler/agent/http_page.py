@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from pyprof.errors import UsageError
@@ -20,6 +22,7 @@ class HttpPages:
 
     def __init__(self, port: int, pages: dict[str, Page]) -> None:
         room = threading.BoundedSemaphore(_MOST_AT_ONCE)
+        answered: dict[int, socket.socket] = {}
 
         class Handler(BaseHTTPRequestHandler):
             timeout = _PATIENCE_S
@@ -41,16 +44,22 @@ class HttpPages:
             daemon_threads = True
 
             def process_request(self, request: object, client_address: object) -> None:
-                """Who asks while many are being answered is hung up on."""
-                if room.acquire(blocking=False):
-                    super().process_request(request, client_address)  # type: ignore[arg-type]
+                """While many are being answered, the one that has asked first is hung up on: it is slow."""
+                assert isinstance(request, socket.socket)
+                if len(answered) >= _MOST_AT_ONCE:
+                    with suppress(OSError, StopIteration):  # it has just ended
+                        next(iter(list(answered.values()))).shutdown(socket.SHUT_RDWR)
+                if room.acquire(timeout=_PATIENCE_S):
+                    answered[id(request)] = request
+                    super().process_request(request, client_address)
                 else:
-                    self.shutdown_request(request)  # type: ignore[arg-type]
+                    self.shutdown_request(request)
 
             def process_request_thread(self, request: object, client_address: object) -> None:
                 try:
                     super().process_request_thread(request, client_address)  # type: ignore[arg-type]
                 finally:
+                    answered.pop(id(request), None)
                     room.release()
 
             def handle_error(self, request: object, client_address: object) -> None:

@@ -25,6 +25,8 @@ _AGAIN_S = 30.0
 """After so long each process is looked at again: it may be another one, or run another program."""
 GONE_S = 600.0
 """So long it is known what a process was called that is gone."""
+MOST_GONE = 20_000
+"""Of these, the last ones are."""
 _MOST_ENVIRONMENT = 1 << 16
 _UNIT = re.compile(r"([^/]+\.(?:service|scope|socket|mount|swap|slice))(?:/|$)")
 _CONTAINER = re.compile(r"(?:^|[/:_.-])([0-9a-f]{64})(?:[/.]|$)")
@@ -143,7 +145,7 @@ class ProcessTable:
         for pid, seen in self.by_pid.items():
             if seen.verdict.service and (pid not in found or found[pid].start != seen.start):
                 self._gone.setdefault(pid, []).append((now, seen))
-        if now >= self._forget_at:
+        if now >= self._forget_at or sum(map(len, self._gone.values())) > MOST_GONE:
             self._forget(now)
         self._ours &= found.keys() | {self._own}
         self.by_pid = found
@@ -151,8 +153,10 @@ class ProcessTable:
 
     def _forget(self, now: float) -> None:
         self._forget_at = now + _AGAIN_S
-        kept = {pid: [each for each in gone if now < each[0] + GONE_S] for pid, gone in self._gone.items()}
-        self._gone = {pid: gone for pid, gone in kept.items() if gone}
+        kept = [(at, pid, seen) for pid, gone in self._gone.items() for at, seen in gone if now < at + GONE_S]
+        self._gone = {}
+        for at, pid, seen in sorted(kept, key=lambda each: each[0])[-(MOST_GONE // 2) :]:
+            self._gone.setdefault(pid, []).append((at, seen))
 
     def chosen(self, sampling: SamplingChoice) -> frozenset[tuple[int, int]]:
         """Pid and start of those that a collector is to sample, by the last look."""

@@ -117,6 +117,10 @@ def profile_of(root: str, names: Sequence[SegmentName], mode: str, title: str, g
         return kinds[-1].type == mode and kinds == (heads.kinds or kinds)
 
     for name in names:
+        if builder.samples > MOST_SAMPLES or builder.nodes > MOST_NODES:
+            raise PyprofError(
+                f"there are more than {MOST_SAMPLES:,} stacks in this span", "a shorter one, or one service"
+            )
         try:
             about = pprof.read_into(builder, read_bytes(f"{root}/{name.path}"), title, 0, wanted)
         except FileNotFoundError:
@@ -129,10 +133,6 @@ def profile_of(root: str, names: Sequence[SegmentName], mode: str, title: str, g
             heads.take(about)
         else:
             heads.others.add(about.value_types[-1].type)
-        if builder.samples > MOST_SAMPLES or builder.nodes > MOST_NODES:
-            raise PyprofError(
-                f"there are more than {MOST_SAMPLES:,} stacks in this span", "a shorter one, or one service"
-            )
     if not heads.read:
         raise _nothing(heads, mode)
     return _built(builder, heads, title, gapless)

@@ -64,7 +64,7 @@ def criterion(key: str, value: object) -> Criterion:
         raise Wrong("is not a text, or a list of texts")
     try:
         patterns = tuple(re.compile(text if key == "cmdline" else translate(text)) for text in words)
-    except re.error as error:
+    except (re.error, RecursionError, OverflowError) as error:
         raise Wrong(f"is no regular expression: {error}") from None
     return Criterion(patterns, search=key == "cmdline", below=key == "cgroup")
 

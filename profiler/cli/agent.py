@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -90,6 +91,7 @@ def _load(arguments: argparse.Namespace) -> AgentConfig:
     else:
         try:
             with open(open_regular(arguments.config), "rb") as file:
+                _ours(os.fstat(file.fileno()), arguments.config)
                 text = file.read(_MOST_BYTES).decode("utf-8")
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", "") or str(error)
@@ -103,6 +105,12 @@ def _load(arguments: argparse.Namespace) -> AgentConfig:
             raise UsageError("--cpu-budget is not above 0 and at most 100", "--cpu-budget 1")
         given["cpu"] = arguments.cpu_budget
     return replace(found, values=replace(found.values, **given)) if given else found
+
+
+def _ours(found: os.stat_result, path: str) -> None:
+    """Who may write the configuration of root's agent chooses where root writes. Raises UsageError."""
+    if os.geteuid() == 0 and (found.st_uid or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+        raise UsageError(f"others than root may write {path}", f"chown root {path}; chmod go-w {path}")
 
 
 def _check(arguments: argparse.Namespace) -> int:

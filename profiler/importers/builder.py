@@ -17,6 +17,8 @@ from pyprof.model.walk import Trust
 from pyprof.records import dataclass, replace
 
 _MOST_NS = 1 << 62
+MOST_NODES = 1 << 22
+"""Of the tree of stacks: about a gigabyte."""
 _COLUMNS = 3
 NOBODY = ThreadInfo(0, 0, "", "")
 """Of files that name no thread."""
@@ -83,9 +85,11 @@ class Builder:
         return self._frames.setdefault(frame, len(self._frames))
 
     def stack(self, frames: Iterable[int], below: int = 0) -> int:
-        """The node of frames, outermost first, below a node."""
+        """The node of frames, outermost first, below a node. Raises OverflowError where there are too many."""
         for frame in frames:
             below = self._tree.child(below, frame)
+        if self.nodes > MOST_NODES:
+            raise OverflowError(f"more than {MOST_NODES:,} different calls")
         return below
 
     def sample(self, stack: int, values: Sequence[int], thread: ThreadInfo = NOBODY, time_ns: int = 0) -> None:

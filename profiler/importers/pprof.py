@@ -18,18 +18,20 @@ import numpy.typing as npt
 from pyprof.errors import FormatError
 from pyprof.importers import evidence
 from pyprof.importers.builder import NOBODY, About, Builder
-from pyprof.importers.protobuf import columns, fields, grouped, numbers, packed, repeated, signed
-from pyprof.model.labels import RESERVED, Labels
+from pyprof.importers.protobuf import MOST_ROWS, columns, fields, grouped, numbers, packed, repeated, signed
+from pyprof.model.labels import MOST, RESERVED, Labels
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.reasons import said
 from pyprof.model.summary import Summary
 
 _GZIP = b"\x1f\x8b"
-_MOST = 1 << 28
+_MOST_BYTES = 1 << 28
 """Bytes that a file may inflate to."""
 _MOST_STACKS, _LONGEST_STACK = 100_000, 1 << 10
 """Stacks that are remembered from file to file, and bytes of one."""
 _NUMBER = rb"[\x80-\xff]{0,9}[\0-\x7f]"
+_LONGEST_ROW, _AT_ONCE = 1 << 20, 1 << 22
+"""Bytes of one sample's stack or values, and of those that are read together."""
 _USUAL_LOCATION = re.compile(
     rb"\x08%(n)b(?:\x10%(n)b)?(?:\x18%(n)b)?"
     rb"\x22([\0-\x7f])(\x08%(n)b(?:\x10%(n)b)?)(?:\xc2\x3e([\0-\x7f])(.*))?" % {b"n": _NUMBER},
@@ -39,6 +41,8 @@ _USUAL_LOCATION = re.compile(
 FunctionNames = tuple[str, str, str | None]
 """name, system_name, file."""
 FunctionLine = tuple[FunctionNames, int]
+_HEAD = (1, 2, 3)
+"""Of a location: its id, its mapping's, its address."""
 MOST_LABELLED = 10_000
 """Different labels together that samples may have."""
 
@@ -81,7 +85,7 @@ def _inflated(data: bytes) -> bytes:
         return data
     inflate = zlib.decompressobj(wbits=31)
     try:
-        found = inflate.decompress(data, _MOST)
+        found = inflate.decompress(data, _MOST_BYTES)
     except zlib.error as error:
         raise FormatError("gzip", 0, str(error)) from None
     if not inflate.eof:
@@ -157,18 +161,20 @@ class _Reader:
                 heads.append(location[: usual.start(1) - 1])
                 found_by = usual[4] or b""
             else:
-                head = b""
+                head = {}
                 for key, value in fields(location):
                     if isinstance(value, int):
-                        head += packed(key << 3) + packed(value)
+                        head[key] = value
                     elif key == 4:
                         lines.append(value)
                     elif key == evidence.FIELD:
                         found_by = value
-                heads.append(head)
+                heads.append(b"".join(packed(key << 3) + packed(head[key]) for key in _HEAD if key in head))
+            if len(lines) > MOST_ROWS:
+                raise FormatError("pprof", len(lines), f"more than {MOST_ROWS:,} lines of locations")
             spans.append((first, len(lines), found_by))
         shown = self._lines(lines, functions)
-        known = zip(*columns(heads, (1, 2, 3)), spans, strict=True)
+        known = zip(*columns(heads, _HEAD), spans, strict=True)
         return {
             id_: self._known(address, mappings.get(mapping, -1), tuple(shown[first:end]), found_by)
             for id_, mapping, address, (first, end, found_by) in known
@@ -208,7 +214,19 @@ class _Reader:
         values: list[bytes] = []
         threads: list[int] = []
         known: dict[bytes, int] = {}
+        held = 0
+
+        def take() -> None:
+            nonlocal held
+            self._add(frames, order, time_ns, locations, values, threads)
+            held = 0
+            for column in (locations, values, threads):
+                column.clear()
+
         for row in self._rows.get(SAMPLE, ()):
+            if held > _AT_ONCE:
+                take()
+            held += len(row)
             stack_at, stack_end, labels_at = _usual(row)
             thread = known.get(row[labels_at:]) if labels_at else None
             if thread is not None:
@@ -225,6 +243,20 @@ class _Reader:
             threads.append(self._thread(parts[3]))
             if labels_at and b"".join(map(_as_label, parts[3])) == row[labels_at:]:
                 known[row[labels_at:]] = threads[-1]
+        take()
+
+    def _add(
+        self,
+        frames: dict[int, int],
+        order: list[int],
+        time_ns: int,
+        locations: list[bytes],
+        values: list[bytes],
+        threads: list[int],
+    ) -> None:
+        """Some of the samples. locations, values: packed numbers of each."""
+        if max(map(len, (*locations, *values)), default=0) > _LONGEST_ROW:
+            raise FormatError("pprof", 0, f"a stack of more than {_LONGEST_ROW:,} bytes")
         numbers_of, edges = repeated(locations)
         amounts, begin = repeated(values)
         if (wrong := np.flatnonzero(np.diff(begin) != len(order))).size:
@@ -264,7 +296,7 @@ class _Reader:
             return NOBODY
         known = self._builder.labels
         own: Labels = tuple(sorted((name, value) for name, value in labels.items() if name not in RESERVED))
-        if own not in known and len(known) >= MOST_LABELLED:
+        if own not in known and (len(known) >= MOST_LABELLED or len(own) > MOST):
             self._left_out |= {name for name, _ in own}
             own = ()
         known.add(own)

@@ -11,6 +11,10 @@ import numpy.typing as npt
 from pyprof.errors import FormatError
 
 Field = tuple[int, int | bytes]
+MOST_FIELDS = 1 << 20
+"""Of one message, but for grouped()."""
+MOST_ROWS = 1 << 22
+"""Of one kind in a message that has very many."""
 _BITS = 64
 _LONGEST = 10
 """Bytes of a number."""
@@ -23,6 +27,8 @@ def fields(data: bytes) -> list[Field]:
     found: list[Field] = []
     at, end = 0, len(data)
     while at < end:
+        if len(found) >= MOST_FIELDS:
+            raise FormatError("protobuf", at, f"a message of more than {MOST_FIELDS:,} fields")
         if at + 1 < end and (tag := data[at]) >= 0x80 > data[at + 1]:  # most numbers have one byte or two
             tag, at = tag & 0x7F | data[at + 1] << 7, at + 2
         else:
@@ -69,7 +75,10 @@ def grouped(data: bytes) -> tuple[dict[int, list[bytes]], dict[int, int]]:
         if size > end - at:
             raise FormatError("protobuf", at, "a field reaches beyond its message")
         if kind == 2:
-            rows[tag >> 3].append(data[at : at + size])
+            row = rows[tag >> 3]
+            if len(row) >= MOST_ROWS:
+                raise FormatError("protobuf", at, f"more than {MOST_ROWS:,} fields of one kind")
+            row.append(data[at : at + size])
         at += size
     return rows, others
 

@@ -142,6 +142,20 @@ def test_of_too_many_processes_each_service_keeps_its_oldest_first() -> None:
     assert kept == {2: {3, 4, 5}, 3: {4, 5}, 4: {4, 5}, 64: {5}}
 
 
+def test_of_processes_that_are_gone_the_last_ones_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever begins and ends ten thousand processes a second does not fill the agent's memory."""
+    monkeypatch.setattr(processes, "LOOK_S", 0.0)
+    monkeypatch.setattr(processes, "MOST_GONE", 100)
+    found, verdict = table('name = "*"'), RuleVerdict("web", (("service", "web"),), ())
+    for turn in range(10):
+        numbers = range(turn * 60, turn * 60 + 60)
+        found.by_pid = {1 << 22 | number: Seen(0, turn, "x", 0.0, False, verdict) for number in numbers}
+        found.look()
+    named = [number for number in range(600) if found.verdict(1 << 22 | number, 0) is not NOT_RECORDED]
+    assert len(named) <= 100
+    assert set(range(560, 600)) <= set(named)
+
+
 def test_look_that_fails_keeps_what_was_known(monkeypatch: pytest.MonkeyPatch) -> None:
     found = table('name = "*"')
     known = again(found)

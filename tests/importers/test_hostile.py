@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.errors import FormatError, PyprofError, RecordingError
-from pyprof.importers import collapsed, pprof, speedscope
+from pyprof.importers import builder, collapsed, pprof, protobuf, speedscope
 from pyprof.importers.registry import load
 from tests.agent.filled import segment
 from tests.exporters.profiles import golden
@@ -68,11 +68,66 @@ def test_file_that_lies_is_refused(lie: str, tmp_path: Path) -> None:
 
 
 def test_gzip_that_grows_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pprof, "_MOST", 1 << 20)
+    monkeypatch.setattr(pprof, "_MOST_BYTES", 1 << 20)
     path = tmp_path / "file"
     path.write_bytes(gzip.compress(bytes(1 << 22)))
     with pytest.raises(RecordingError, match="inflates to more than"):
         load(path)
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return protobuf.packed(number << 3 | 2) + protobuf.packed(len(content)) + content
+
+
+HEAD = _field(1, b"\x08\0") + _field(6, b"")
+FILLED = {
+    "numbers in a location": (_field(4, b"\x20\1" * 200), "more than 100 fields"),
+    "numbers in a sample": (_field(2, b"\x08\1" * 200), "more than 100 fields"),
+    "labels of a sample": (_field(4, b"\x08\1") + _field(2, b"\x1a\0" * 200), "more than 100 fields"),
+    "texts": (_field(6, b"") * 200, "more than 150 fields of one kind"),
+    "lines in locations": (_field(5, b"") + _field(4, b"\x22\0" * 80) * 2, "more than 150 lines"),
+    "calls of a stack": (_field(4, b"\x08\1") + _field(2, _field(1, b"\1" * 300) + _field(2, b"\1")), "250 bytes"),
+    "different calls": (_field(4, b"\x08\1") + _field(2, _field(1, b"\1" * 200) + _field(2, b"\1")), "180 different"),
+}
+
+
+@pytest.mark.parametrize("what", FILLED)
+def test_file_that_is_filled_with_one_thing_is_refused(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """250 KB of any of these inflate to 250 MB, and were up to 10 GB in memory."""
+    for module, name, most in (
+        (protobuf, "MOST_FIELDS", 100),
+        (protobuf, "MOST_ROWS", 150),
+        (pprof, "MOST_ROWS", 150),
+        (pprof, "_LONGEST_ROW", 250),
+        (builder, "MOST_NODES", 180),
+    ):
+        monkeypatch.setattr(module, name, most)
+    content, said = FILLED[what]
+    path = tmp_path / "file"
+    path.write_bytes(gzip.compress(HEAD + content))
+    with pytest.raises(RecordingError, match=said):
+        load(path)
+
+
+def test_labels_of_a_sample_that_are_too_many_are_left_out() -> None:
+    words = b"".join(_field(6, f"l{number}".encode()) for number in range(65))
+    labels = b"".join(_field(3, b"\x08" + bytes([number]) + b"\x10\1") for number in range(1, 66))
+    data = HEAD + words + _field(4, b"\x08\1") + _field(2, _field(1, b"\1") + _field(2, b"\1") + labels)
+    found = pprof.read(data, "x")
+    assert found.threads[0].labels == ()
+    assert "left out" in found.summary.notes[-1]
+
+
+def test_samples_that_are_read_a_few_at_a_time_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = gzip.decompress(export("pprof", golden()))
+    whole = pprof.read(data, "x")
+    assert len(whole.stack) > 3
+    monkeypatch.setattr(pprof, "_AT_ONCE", 1)
+    parts = pprof.read(data, "x")
+    assert (parts.stack.tolist(), parts.values.tolist()) == (whole.stack.tolist(), whole.values.tolist())
+    assert parts.threads == whole.threads
 
 
 def whole_files() -> Iterator[tuple[str, ModuleType, bytes]]:

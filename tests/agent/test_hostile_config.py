@@ -1,0 +1,50 @@
+"""Configurations that somebody made to harm: refused with a line, in little time."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+import pytest
+
+from pyprof.agent.config import BadConfig, parse
+from pyprof.cli import agent
+from pyprof.errors import UsageError
+
+RULE = '[[rule]]\nname = "*"\n'
+LIES = {
+    "a number of 5,000 digits": (f"[spool]\nmax_files = {'9' * 5000}\n{RULE}", "digits"),
+    "a number of 400,000 digits by sixteen": (f"[spool]\nmax_files = 0x{'f' * 400_000}\n{RULE}", "thousands of digits"),
+    "brackets in brackets": (f"[[rule]]\ncmdline = '{'(' * 5000}{')' * 5000}'\n", "is no regular expression"),
+    "a repetition of billions": ("[[rule]]\ncmdline = 'a{99999999999}'\n", "is no regular expression"),
+    "a key of 300,000 parts": (f"{RULE}a{'.a' * 300_000} = 1\n", "dots"),
+    "a table of 150,000 parts": (f"[{'a.' * 150_000}a]\n{RULE}", "dots"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_configuration_that_lies_is_refused_with_its_line(lie: str) -> None:
+    text, said = LIES[lie]
+    with pytest.raises(BadConfig, match=said):
+        parse(text, "x")
+
+
+def test_of_very_many_errors_the_first_hundred_are_told() -> None:
+    with pytest.raises(BadConfig) as found:
+        parse(RULE + "".join(f"k{number} = 1\n" for number in range(80_000)), "x")
+    assert len(found.value.errors) == 100
+
+
+def test_configuration_that_others_may_write_is_refused_to_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "agent.toml"
+    path.write_text(RULE)
+    path.chmod(0o644)
+    arguments = argparse.Namespace(config=str(path), spool=None, cpu_budget=None)
+    assert len(agent._load(arguments).rules) == 1
+    path.chmod(0o664)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(UsageError, match="others than root may write"):
+        agent._load(arguments)
