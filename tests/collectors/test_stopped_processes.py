@@ -20,5 +20,7 @@ def test_process_whose_only_sample_was_read_late_was_seen_though_it_has_ended() 
     targets = Targets(CollectOptions(), Diagnostics(), Identities(), None, None)
     assert not targets.was_seen(ENDED)
     one = np.array([ENDED], np.int32)
-    targets.describe_late(bare_batch(WIDE, 1, np.array([SampleKind.STOPPED], np.uint8), np.zeros(1, np.int64), one, one))
+    targets.describe_late(
+        bare_batch(WIDE, 1, np.array([SampleKind.STOPPED], np.uint8), np.zeros(1, np.int64), one, one)
+    )
     assert targets.was_seen(ENDED)
