@@ -15,6 +15,7 @@ model/         The values that travel through pyprof: samples in, walks, stacks,
 objfile/       Object files: which file is behind a mapping, and what is in it
 recording/     Recordings that last: a SQLite database that holds all of a profile
 runtime_code/  Code that processes make at run time: who registered it, and what that says of rules and names
+server/        The server: windows of many agents, kept as files, asked in a page and by HTTP
 session/       The loop that ties collector, unwinder, stacks, names and exporters together
 symbolize/     Names for addresses
 tools/         What `inspect`, `symbols` and `doctor` are made of, and what `report` reads of files

@@ -22,6 +22,8 @@ TABLE = {
     # by folder, what differs first
     "agent/test_agent_live.py": "live",
     "agent/*": "unit",
+    "server/test_parts.py": "unit",
+    "server/*": "system",
     "api/*": "live system",
     "bpf/test_samples.py": "live matrix system",
     "bpf/test_locks.py": "live matrix system",

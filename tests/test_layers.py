@@ -55,8 +55,9 @@ LATE = {
 """(module, what it imports within a function, or for types): values that users hold write and compare themselves when
 they are told to."""
 OWNERS = {
+    "pyprof.server": ("pyprof.server", "pyprof.cli"),
     "pyprof.session": ("pyprof.agent", "pyprof.api", "pyprof.cli", "pyprof.tools", "pyprof.session"),
-    "pyprof.agent": ("pyprof.agent", "pyprof.cli"),
+    "pyprof.agent": ("pyprof.agent", "pyprof.server", "pyprof.cli"),
     "pyprof.tools": ("pyprof.cli", "pyprof.tools"),
     "pyprof.cli": ("pyprof.cli", "pyprof.__main__"),
 }

@@ -49,6 +49,8 @@ OTHER_CLASSES = {
         "ProfilesDictionary",
         "OpenTelemetry",
         "InteractiveShell",
+        "ClickHouse",
+        "LowCardinality",
     ),  # of formats and libraries
     *("CodeView", "HotSpot", "MiniDebugInfo", "PerfSupportPlugin"),  # compilers and what they write
     *("InstructionAddressSeemsValid", "ScanForReturnAddress"),  # Breakpad's

@@ -33,6 +33,7 @@ report            `pyprof report`: what a recording holds, in any format, or as 
 sampling_options  The options of how a recording is made: what is sampled, and how stacks are unwound
 running           One invocation of `pyprof record`: signals, the command that is started, what is said
 selection         Options that choose processes and threads
+server            `pyprof server`: takes windows of agents, keeps them, answers questions and shows a page
 short_names       Names of functions in the room that a terminal has, shortened as readers of C++ and Rust do
 source_table      Source lines in the terminal, with their shares
 symbols           `pyprof symbols`: write a Breakpad symbol file

@@ -43,6 +43,7 @@ COMMANDS = (
     "dump",
     "agent",
     "query",
+    "server",
     "doctor",
     "inspect",
     "symbols",

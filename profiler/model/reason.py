@@ -20,6 +20,7 @@ class Stage(Enum):
     INTERPRETER = "interpreter"
     OUTPUT = "output"
     SPOOL = "spool"
+    SERVER = "server"
 
 
 @dataclass(frozen=True, slots=True)

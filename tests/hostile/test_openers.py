@@ -42,6 +42,8 @@ ALLOWED = {
     ): "the output, where nobody else gives names",
     ("profiler/objfile/breakpad/symbol_text.py", "lzma.LZMAFile"): "a stream that is open",
     ("profiler/agent/pushing.py", "open"): "a segment of the spool, where nobody else gives names",
+    ("profiler/server/answers.py", "open"): "a file that was just made in a folder of its own",
+    ("profiler/server/app.py", ".read_bytes"): "the page's own files",
     ("collectors/replay/collector.py", "zipfile.ZipFile"): "a log of batches, which only tests and benchmarks name",
     ("collectors/replay/log.py", "zipfile.ZipFile"): "that log",
     ("collectors/replay/log.py", "np.save"): "into memory",

@@ -1,0 +1,85 @@
+"""`pyprof server`: takes windows of agents, keeps them, answers questions and shows a page."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from pyprof.cli.terminal import line
+from pyprof.errors import UsageError
+
+DESCRIPTION = """\
+The windows of many agents in one place: kept as files, asked in a page and by HTTP. Needs
+pip install 'pyprof-live[server]'. SIGTERM ends it when what is under way is done.
+"""
+
+EPILOG = """\
+examples:
+  pyprof server --data ~/fleet                       http://127.0.0.1:4242, without tokens
+  pyprof server --print-config > server.toml         every setting, with what it means
+  pyprof server --config server.toml --check
+  pyprof server --config server.toml --rebuild       the database anew, from the files
+  pyprof server --print-sql                          the tables, for one server and for a cluster
+"""
+
+
+def add(commands: argparse._SubParsersAction[Any]) -> None:
+    parser = commands.add_parser(
+        "server",
+        help="keep the windows of many agents, and ask them",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", metavar="FILE", help="settings and tenants (TOML)")
+    parser.add_argument("--data", metavar="DIR", help="in place of server.data")
+    parser.add_argument("--port", type=int, metavar="PORT", help="in place of server.port")
+    parser.add_argument("--log", choices=("text", "json"), default="text", help="(default: %(default)s)")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--check", action="store_true", help="only check the configuration")
+    what.add_argument("--print-config", action="store_true", help="print the default configuration, commented")
+    what.add_argument("--print-sql", action="store_true", help="print the statements that make the tables")
+    what.add_argument("--rebuild", action="store_true", help="empty the database and read all segments again")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    import os
+
+    from pyprof.agent.config import BadConfig
+    from pyprof.agent.log import Log
+    from pyprof.records import replace
+    from pyprof.server import config, serving, tables
+
+    if arguments.print_config:
+        print(config.printed(), end="")
+        return 0
+    try:
+        found = config.load(arguments.config)
+    except BadConfig as error:
+        if not arguments.check:
+            raise
+        for each in error.errors:
+            line(f"{arguments.config}: {each}")
+        return error.exit_code
+    if arguments.check:
+        line(f"{arguments.config or 'the defaults'}: no error")
+        return 0
+    if arguments.print_sql:
+        print(tables.printed(found.days), end="")
+        return 0
+    data = os.path.abspath(arguments.data) if arguments.data else found.data
+    found = replace(found, data=data, port=found.port if arguments.port is None else arguments.port)
+    if not 1 <= found.port <= 65535:
+        raise UsageError(f"--port {found.port} is no port", "--port 4242")
+    prefix = "" if arguments.log == "json" else "pyprof server: "
+    log = Log(lambda text: line(f"{prefix}{text}", sys.stderr), arguments.log == "json")
+    if arguments.rebuild:
+        count = serving.rebuild(found, log)
+        line(f"{count:,} segments of {found.data} are in the database")
+    else:
+        from pyprof.cli.interrupts import listen
+
+        serving.serve(found, log, lambda end: listen(lambda _number: end()))
+    return 0

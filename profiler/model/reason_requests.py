@@ -1,0 +1,29 @@
+"""Why the server refuses a request: the part of the table of reasons whose names stand in its answers and metrics."""
+
+from __future__ import annotations
+
+from pyprof.model.reason import Reason, Stage
+
+# fmt: off
+REQUESTS = (
+    Reason("bad_question", Stage.SERVER, "The question has a word that cannot be.",
+           retry="docs/server.md has all words"),
+    Reason("bad_segment", Stage.SERVER, "The body is no pprof file; nothing of it is kept."),
+    Reason("no_token", Stage.SERVER, "This server asks for a token.", retry="Authorization: Bearer TOKEN"),
+    Reason("wrong_token", Stage.SERVER, "No tenant has this token."),
+    Reason("wrong_role", Stage.SERVER, "The token is for the other role: one writes, another reads."),
+    Reason("no_such_page", Stage.SERVER, "The server has no such page."),
+    Reason("nothing_there", Stage.SERVER, "No window has such samples.", retry="a longer span, or fewer labels"),
+    Reason("segment_known", Stage.SERVER, "The segment is there already: it counts once."),
+    Reason("body_too_large", Stage.SERVER, "The body is longer than limits.body.", retry="a larger limits.body"),
+    Reason("wrong_name", Stage.SERVER, "The path names no segment: DAY/SERVICE/END_NS-KEY.pb.gz."),
+    Reason("too_old", Stage.SERVER, "The window ended before the retention's oldest day."),
+    Reason("too_new", Stage.SERVER, "The window ends in the future: is the agent's clock right?"),
+    Reason("too_many_series", Stage.SERVER, "There are more sets of labels than the server takes.",
+           retry="fewer labels in the agent's rules; a pod's name is one for each start"),
+    Reason("too_many_requests", Stage.SERVER, "The tenant sends more a second than limits.rate.",
+           retry="a larger limits.rate"),
+    Reason("store_failed", Stage.SERVER, "The database refused, or is not there."),
+    Reason("disk_full", Stage.SERVER, "The disk has no room: nothing of the segment is kept, what was there stays."),
+)
+# fmt: on

@@ -1,0 +1,81 @@
+"""Who may write and read: a token of a tenant for each. A refusal is a value with a name."""
+
+from __future__ import annotations
+
+import hmac
+
+from pyprof.model.reason_requests import REQUESTS
+from pyprof.records import dataclass
+
+WRITE, READ = "write", "read"
+COOKIE = "pyprof_token"
+STATUS = {
+    "bad_question": 400,
+    "bad_segment": 400,
+    "no_token": 401,
+    "wrong_token": 401,
+    "wrong_role": 403,
+    "no_such_page": 404,
+    "nothing_there": 404,
+    "segment_known": 409,
+    "body_too_large": 413,
+    "wrong_name": 422,
+    "too_old": 422,
+    "too_new": 422,
+    "too_many_series": 422,
+    "too_many_requests": 429,
+    "store_failed": 503,
+    "disk_full": 507,
+}
+"""Of HTTP, by reason. What cannot be right later has 400, 409, 413 or 422: an agent does not send it again."""
+
+
+_SENTENCES = {reason.name: reason.sentence for reason in REQUESTS}
+
+
+class Refused(Exception):
+    """reason: its row of the table of reasons. status: of HTTP. The text has the limit and what there was."""
+
+    def __init__(self, reason: str, text: str = "", retry_s: int = 0) -> None:
+        self.reason, self.retry_s = reason, retry_s
+        self.status = STATUS[reason]
+        super().__init__(text or _SENTENCES[reason])
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """tokens: role -> token; a role without one is nobody's."""
+
+    name: str
+    tokens: dict[str, str]
+
+
+class Access:
+    """tenants: none where whoever reaches the server may do everything, as the tenant OPEN."""
+
+    OPEN = "default"
+
+    def __init__(self, tenants: tuple[Tenant, ...]) -> None:
+        self._tenants = tenants
+
+    @property
+    def is_open(self) -> bool:
+        return not self._tenants
+
+    def tenant(self, role: str, header: str, cookie: str = "") -> str:
+        """header: Authorization. Raises Refused. Each token is compared, in constant time."""
+        if not self._tenants:
+            return self.OPEN
+        kind, _, given = header.partition(" ")
+        token = given.strip() if kind.lower() == "bearer" else cookie
+        if not token:
+            raise Refused("no_token")
+        named, other = "", ""
+        for tenant in self._tenants:
+            for known_role, known in tenant.tokens.items():
+                same = hmac.compare_digest(known.encode(), token.encode("utf-8", "replace"))
+                named = tenant.name if same and known_role == role else named
+                other = tenant.name if same and known_role != role else other
+        if not named:
+            raise Refused("wrong_role" if other else "wrong_token")
+        return named

@@ -1,0 +1,194 @@
+"""The answers of the query interface: values for JSON, and profiles in every format. docs/server.md has the words."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+from pyprof.errors import UsageError
+from pyprof.exporters import registry
+from pyprof.exporters.base import ExportOptions
+from pyprof.model.functions import Function, costs, functions_of
+from pyprof.model.profile import Frame, Profile
+from pyprof.records import replace
+from pyprof.server.access import Refused
+from pyprof.server.selection import Question, selection, whole_number
+from pyprof.server.store import Store
+
+_MOST_ROWS, _MOST_POINTS, _MOST_LINES = 1000, 2000, 12
+_FUNCTIONS, _POINTS = 100, 240
+_SERVICES_NAMED = 5
+Words = Mapping[str, str]
+Answer = dict[str, Any]
+
+
+def services(store: Store, tenant: str, words: Words) -> Answer:
+    """compare: seconds; `before` is what the same span that much earlier cost, null where it has no window."""
+    chosen = selection(tenant, words)
+    limit, earlier_s = whole_number(words, "limit", _MOST_ROWS, _MOST_ROWS), whole_number(words, "compare", 1, 10**8)
+    found = store.services(chosen)
+    by_ns = earlier_s * 10**9
+    earlier = replace(chosen, from_ns=max(chosen.from_ns - by_ns, 0), to_ns=max(chosen.to_ns - by_ns, 1))
+    before = {row[0]: row[1] for row in store.services(earlier)} if "compare" in words else {}
+    rows = [
+        {"service": service, "amount": amount, "before": before.get(service), "hosts": hosts, "windows": windows}
+        for service, amount, hosts, windows, _ in found[:limit]
+    ]
+    rest = _rest([row[1] for row in found[limit:]])
+    return {"unit": found[0][4] if found else "nanoseconds", "services": rows, "rest": rest}
+
+
+def _rest(amounts: list[int]) -> dict[str, int] | None:
+    return {"count": len(amounts), "amount": sum(amounts)} if amounts else None
+
+
+def labels(store: Store, tenant: str, words: Words) -> Answer:
+    found: dict[str, set[str]] = {}
+    for each in store.labels(selection(tenant, words)).values():
+        for name, value in each:
+            found.setdefault(name, set()).add(value)
+    return {
+        "labels": {name: sorted(values)[:_MOST_ROWS] for name, values in sorted(found.items()) if name != "service"}
+    }
+
+
+def timeline(store: Store, tenant: str, words: Words) -> Answer:
+    """by: a label; one series a value, dearest first. amounts are null where no window is."""
+    chosen, points = selection(tenant, words), whole_number(words, "points", _POINTS, _MOST_POINTS)
+    unit, longest_ns = store.windows(chosen)
+    step_ns = max(chosen.length_ns // points, longest_ns, 10**9)
+    covered = dict(store.time_line(chosen, step_ns))
+    steps = -(-chosen.length_ns // step_ns)
+    by = words.get("by", "")
+    sums: dict[str, dict[int, int]] = {}
+    if not by and not chosen.labels:
+        sums[""] = covered
+    else:
+        known = store.labels(chosen)
+        for step, series, amount in store.series_line(chosen, step_ns):
+            own = dict(known.get(series, ()))
+            if set(chosen.labels) <= set(own.items()):
+                line = sums.setdefault(own.get(by, "(none)") if by else "", {})
+                line[step] = line.get(step, 0) + amount
+    ordered = sorted(sums.items(), key=lambda line: (-sum(line[1].values()), line[0]))
+    lines = [
+        {"value": value, "amounts": [line.get(step, 0 if step in covered else None) for step in range(steps)]}
+        for value, line in ordered[:_MOST_LINES]
+    ]
+    times = [(chosen.from_ns + (step + 0.5) * step_ns) / 1e9 for step in range(steps)]
+    rest = _rest([sum(line.values()) for _, line in ordered[_MOST_LINES:]])
+    return {"unit": unit, "step": step_ns / 1e9, "times": times, "series": lines, "rest": rest}
+
+
+def functions(store: Store, tenant: str, words: Words) -> Answer:
+    """The dearest by what they cost themselves and, of as many, by their total."""
+    limit = whole_number(words, "limit", _FUNCTIONS, _MOST_ROWS)
+    profile = store.profile(selection(tenant, words), by_service=True)
+    found = costs(profile)
+    rows = list(dict.fromkeys((*found.by_own(limit), *found.by_total(max(limit // 4, 1)))))
+    of_function = _services_of(profile)
+    shown = [
+        {
+            "function": cost.name,
+            "module": cost.module,
+            "own": cost.own,
+            "total": cost.total,
+            "services": (own := of_function.get(cost.function, []))[:_SERVICES_NAMED],
+            "more_services": max(len(own) - _SERVICES_NAMED, 0),
+        }
+        for cost in rows
+    ]
+    rest = _rest([cost.own for cost in found.functions if cost not in set(rows)])
+    return {"unit": profile.value_types[-1].unit, "total": found.value, "functions": shown, "rest": rest}
+
+
+def _services_of(profile: Profile) -> dict[object, list[str]]:
+    """Where a function costs something itself, dearest first."""
+    sums: dict[object, dict[str, int]] = {}
+    frame = profile.frame.tolist()
+    innermost = [_innermost(profile, each) for each in profile.frames]
+    for node, thread, value in zip(
+        profile.stack.tolist(), profile.thread.tolist(), profile.values[:, -1].tolist(), strict=True
+    ):
+        function = innermost[frame[node]] if node else None
+        if function is not None:
+            own = sums.setdefault(function, {})
+            name = profile.threads[thread].name
+            own[name] = own.get(name, 0) + value
+    return {function: sorted(own, key=lambda name: (-own[name], name)) for function, own in sums.items()}
+
+
+def _innermost(profile: Profile, frame: Frame) -> Function | None:
+    found = functions_of(profile, frame)
+    return found[-1][0] if found else None
+
+
+def builds(store: Store, tenant: str, words: Words) -> Answer:
+    chosen, limit = selection(tenant, words), whole_number(words, "limit", _FUNCTIONS, _MOST_ROWS)
+    found = store.builds(chosen)
+    rows = [
+        {
+            "path": path,
+            "build_id": build_id,
+            "amount": amount,
+            "unnamed": unnamed,
+            "cut": cut,
+            "mend": f"debuginfod-find debuginfo {build_id}" if unnamed and build_id else "",
+        }
+        for path, build_id, amount, unnamed, cut in found[:limit]
+    ]
+    return {"unit": store.windows(chosen)[0], "builds": rows, "rest": _rest([row[2] for row in found[limit:]])}
+
+
+def profile(store: Store, tenant: str, words: Words) -> tuple[bytes, str, str]:
+    """The file, its media type and its name."""
+    chosen = selection(tenant, words)
+    try:
+        format_of = registry.by_name(words.get("format", "") or registry.DEFAULT.name)
+    except UsageError as error:
+        raise Refused("bad_question", f"{error}: {error.hint}") from None
+    if format_of.name == registry.RECORDING:
+        data = _recording(store.profile(chosen))
+    else:
+        out = io.BytesIO()
+        format_of.write(store.profile(chosen), out, ExportOptions(evidence=True))
+        data = out.getvalue()
+    kind = "text/html; charset=utf-8" if format_of is registry.DEFAULT else "application/octet-stream"
+    return data, kind, f"{_file_name(chosen)}{format_of.suffixes[0]}"
+
+
+def _recording(found: Profile) -> bytes:
+    """A database needs a file."""
+    import os
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="pyprof-") as folder:
+        path = os.path.join(folder, "x.pyprof")
+        found.save(path)
+        with open(path, "rb") as file:
+            return file.read()
+
+
+def _file_name(chosen: Question) -> str:
+    name = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in chosen.service or "fleet")
+    return f"{name[:60]}-{chosen.from_ns // 10**9}"
+
+
+def diff(store: Store, tenant: str, words: Words) -> tuple[bytes, str, str]:
+    """a.… and b.… are two selections; costs are per second of time in windows. format: html, json or csv."""
+    from pyprof.exporters.difference import format_of
+
+    first, second = selection(tenant, words, "a."), selection(tenant, words, "b.")
+    if first.type != second.type:
+        raise Refused("bad_question", f"{first.type} and {second.type} are not alike: a.type is not b.type")
+    name = words.get("format", "") or "html"
+    try:
+        writer = format_of("", name)
+        found = store.profile(first).diff(store.profile(second), normalize="time")
+    except UsageError as error:
+        raise Refused("bad_question", str(error)) from None
+    out = io.BytesIO()
+    writer(found, out)
+    kind = "text/html; charset=utf-8" if name == "html" else "application/json" if name == "json" else "text/csv"
+    return out.getvalue(), kind, f"diff.{name}"

@@ -1,0 +1,83 @@
+"use strict";
+/* The pages of all services, all functions, all builds. */
+
+/** @type {(place: Place) => Promise<Node[]>} */
+async function fleetPage(place) {
+  const span = wholeSpan(place);
+  /** @type {ServicesAnswer} */
+  const found = await ask("services", { type: place.type, ...span, compare: WEEK_S });
+  const most = Math.max(...found.services.map((row) => row.amount), 0);
+  const rows = found.services.map((row) => [
+    linkTo({ ...place, page: "service", service: row.service }, row.service),
+    amountText(row.amount, span, found.unit),
+    bar(row.amount, most, row.service),
+    changeText(row.amount, row.before),
+    groupThousands(row.hosts),
+    groupThousands(row.windows),
+  ]);
+  say("All services", `${formatCount(found.services.length, "service")} ${spanWords(span)}`);
+  const columns = [
+    { title: "Service", kind: "name" },
+    { title: found.unit === "nanoseconds" ? "Processors" : "Samples", kind: "number" },
+    { title: "Share", kind: "wide" },
+    { title: "Since a week ago", kind: "number change" },
+    { title: "Hosts", kind: "number wide" },
+    { title: "Windows", kind: "number wide" },
+  ];
+  if (!rows.length) return [element("p", { className: "hint" }, "No window has come in this span. A longer one?")];
+  return [element("h2", {}, "Services"), table("Services", columns, rows), ...restElement(found.rest, "service", found.unit)];
+}
+
+/** @type {(place: Place) => Promise<Node[]>} */
+async function functionsPage(place) {
+  const span = chosenSpan(place);
+  /** @type {FunctionsAnswer} */
+  const found = await ask("functions", { ...selectionWords(place, span), limit: 100 });
+  say("Functions of the fleet", `${formatValue(found.total, ["", found.unit])} ${spanWords(span)}`);
+  const rows = found.functions.map((row) => [
+    element("span", {}, row.function, element("small", {}, row.module)),
+    formatShare(row.own, found.total),
+    formatShare(row.total, found.total),
+    element("span", {}, ...row.services.flatMap((service, at) => [
+      at ? ", " : "",
+      linkTo({ ...place, page: "service", service }, service),
+    ]), row.more_services ? ` and ${row.more_services} more` : ""),
+  ]);
+  const columns = [
+    { title: "Function", kind: "name" },
+    { title: "Self", kind: "number" },
+    { title: "Total", kind: "number" },
+    { title: "Services", kind: "wide" },
+  ];
+  return [element("h2", {}, "Functions"), table("Functions", columns, rows), ...restElement(found.rest, "function", found.unit)];
+}
+
+/** @type {(place: Place) => Promise<Node[]>} */
+async function buildsPage(place) {
+  const span = wholeSpan(place);
+  /** @type {BuildsAnswer} */
+  const found = await ask("builds", { type: place.type, ...span });
+  say("Builds", `${formatCount(found.builds.length, "file")} ${spanWords(span)}`);
+  const rows = found.builds.map((row) => [
+    element("span", {}, row.path, element("small", {}, row.build_id || "no build id")),
+    formatValue(row.amount, ["", found.unit]),
+    formatShare(row.unnamed, row.amount),
+    formatShare(row.cut, row.amount),
+    element("span", {}, row.mend),
+  ]);
+  const columns = [
+    { title: "File", kind: "name" },
+    { title: "Time in it", kind: "number wide" },
+    { title: "Without names", kind: "number" },
+    { title: "Cut there", kind: "number" },
+    { title: "What mends it", kind: "wide" },
+  ];
+  return [element("h2", {}, "Names and unwinding, by build"), table("Builds", columns, rows), ...restElement(found.rest, "file", found.unit)];
+}
+
+/** @type {(span: Span) => string} */
+function spanWords({ from, to }) {
+  /** @type {(s: number) => string} */
+  const text = (s) => new Date(1000 * s).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
+  return `from ${text(from)} to ${text(to)}`;
+}

@@ -1,0 +1,184 @@
+"""The server's configuration: TOML in, checked values out."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+from pyprof.agent.config import BadConfig, ConfigError
+from pyprof.agent.settings import Setting, Wrong, checked
+from pyprof.errors import UsageError
+from pyprof.objfile.source import open_regular
+from pyprof.records import dataclass
+from pyprof.server.access import READ, WRITE, Tenant
+
+_MOST_TENANTS = 1000
+_LEAST_TOKEN = 16
+_TOML_LINE = re.compile(r"\s*\(at line (\d+), column \d+\)")
+
+SETTINGS = (
+    Setting("server", "host", "TEXT", '"127.0.0.1"', "address that is listened at; others only with a tenant"),
+    Setting("server", "port", "PORT", "4242", "its port"),
+    Setting("server", "data", "PATH", '"/var/lib/pyprof-server"', "folder of the segments"),
+    Setting(
+        "server", "store", "TEXT", "", "chdb:///FOLDER, clickhouse://HOST:PORT/DATABASE?cluster=NAME; none: in data"
+    ),
+    Setting("retention", "max_age", "SPAN", '"14d"', "whole days of windows that are kept"),
+    Setting("retention", "max_bytes", "SIZE", '"20G"', "of segments; the oldest days go first"),
+    Setting("limits", "body", "SIZE", '"16M"', "of a request"),
+    Setting("limits", "rate", "COUNT", "500", "segments a second that a tenant may send"),
+)
+"""Tables with one value a name; [[tenant]] stands beside them: name, write_token_file, read_token_file."""
+TENANT = ("name", "write_token_file", "read_token_file")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """max_age: seconds."""
+
+    host: str = "127.0.0.1"
+    port: int = 4242
+    data: str = "/var/lib/pyprof-server"
+    store: str = ""
+    max_age: float = 14 * 86_400.0
+    max_bytes: int = 20 << 30
+    body: int = 16 << 20
+    rate: int = 500
+    tenants: tuple[Tenant, ...] = ()
+
+    @property
+    def store_url(self) -> str:
+        return self.store or f"chdb://{self.data}/store"
+
+    @property
+    def days(self) -> int:
+        return max(int(-(-self.max_age // 86_400)), 1)
+
+
+def parse(text: str, name: str) -> ServerConfig:
+    """name: of the file. Raises BadConfig."""
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        match = _TOML_LINE.search(str(error))
+        raise BadConfig(name, [ConfigError(int(match[1]) if match else 1, _TOML_LINE.sub("", str(error)))]) from None
+    errors: list[ConfigError] = []
+    lines = text.split("\n")
+    found = _values(document, lines, errors)
+    tenants = _tenants(document.get("tenant", []), lines, errors)
+    if not errors and not tenants and found.get("host", "127.0.0.1") not in ("127.0.0.1", "::1", "localhost"):
+        errors.append(
+            ConfigError(_line(lines, "host"), "others than this machine only with a [[tenant]] and its tokens")
+        )
+    if errors:
+        raise BadConfig(name, errors)
+    return ServerConfig(**found, tenants=tenants)
+
+
+def _values(document: Mapping[str, Any], lines: list[str], errors: list[ConfigError]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    known = {(setting.table, setting.name): setting for setting in SETTINGS}
+    for table, part in document.items():
+        if table == "tenant":
+            continue
+        if not isinstance(part, dict):
+            errors.append(ConfigError(_line(lines, table), f"{table} is no table of settings"))
+            continue
+        for key, value in part.items():
+            setting = known.get((table, key))
+            try:
+                if setting is None:
+                    raise Wrong("is not known")
+                found[key] = checked(setting.kind, value)
+            except Wrong as error:
+                errors.append(ConfigError(_line(lines, key), f"{table}.{key} {error}"))
+    return found
+
+
+def _tenants(given: Any, lines: list[str], errors: list[ConfigError]) -> tuple[Tenant, ...]:
+    if not isinstance(given, list) or len(given) > _MOST_TENANTS:
+        errors.append(ConfigError(_line(lines, "tenant"), f"tenants are tables, [[tenant]], at most {_MOST_TENANTS}"))
+        return ()
+    tenants: dict[str, Tenant] = {}
+    tokens: set[str] = set()
+    for table in given:
+        try:
+            tenant = _tenant(table)
+            if tenant.name in tenants or not tokens.isdisjoint(tenant.tokens.values()):
+                raise Wrong("has the name or a token of another")
+        except Wrong as error:
+            shown = table.get("name", "") if isinstance(table, dict) else ""
+            errors.append(ConfigError(_line(lines, "tenant"), f"tenant {shown!r} {error}"))
+            continue
+        tenants[tenant.name] = tenant
+        tokens.update(tenant.tokens.values())
+    return tuple(tenants.values())
+
+
+def _tenant(table: Any) -> Tenant:
+    """Raises Wrong."""
+    if not isinstance(table, dict) or set(table) - set(TENANT) or "name" not in table:
+        raise Wrong(f"has not these and no others: {', '.join(TENANT)}")
+    name = checked("NAME", table["name"])
+    assert isinstance(name, str)
+    roles = {role: table[f"{role}_token_file"] for role in (WRITE, READ) if f"{role}_token_file" in table}
+    return Tenant(name, {role: _token(path) for role, path in roles.items()})
+
+
+def _token(path: object) -> str:
+    """Raises Wrong. The text never names what the file holds."""
+    try:
+        fd = open_regular(str(checked("PATH", path)))
+        try:
+            if os.fstat(fd).st_mode & (stat.S_IRWXO | stat.S_IWGRP):
+                raise Wrong(f": others may read or change {path}: chmod o=,g-w")
+            token = os.read(fd, 4096).decode("ascii").strip()
+        finally:
+            os.close(fd)
+    except (OSError, ValueError) as error:
+        if isinstance(error, Wrong):
+            raise
+        raise Wrong(f": {path} cannot be read, or is no text") from None
+    if len(token) < _LEAST_TOKEN:
+        raise Wrong(f": the token in {path} has less than {_LEAST_TOKEN} letters")
+    return token
+
+
+def _line(lines: list[str], key: str) -> int:
+    """Where a key or a table stands first."""
+    pattern = re.compile(rf'\s*(?:\[+\s*)?"?{re.escape(key)}"?\s*(?:[.=\]])')
+    return next((number for number, text in enumerate(lines, 1) if pattern.match(text)), 1)
+
+
+def printed() -> str:
+    """The default configuration, with what each line means."""
+    lines = ["# pyprof server --config FILE. What has # before it is the default."]
+    table = ""
+    for setting in SETTINGS:
+        if setting.table != table:
+            lines += ["", f"[{setting.table}]"]
+            table = setting.table
+        lines += [f"# {setting.help}", f"#{setting.name} = {setting.default or '...'}"]
+    lines += ["", "# Who may write and read. Without any, whoever reaches the server may do both.", "#[[tenant]]"]
+    lines += [
+        '#name = "staging"',
+        '#write_token_file = "/etc/pyprof/write.token"',
+        '#read_token_file = "/etc/pyprof/read.token"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def load(path: str | None) -> ServerConfig:
+    """None: the defaults. Raises BadConfig, UsageError."""
+    if path is None:
+        return ServerConfig()
+    try:
+        with open(open_regular(path), "rb") as file:
+            text = file.read(1 << 20).decode("utf-8")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', '') or error}") from None
+    return parse(text, path)

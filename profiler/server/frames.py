@@ -1,0 +1,72 @@
+"""A frame as a text of the database, and back: kind, trust, mark, file, build-id, place in the file, title, lines.
+
+Parts are divided by characters that no name has: those of names are replaced. So a text says everything that the
+frame's segment said, and equal frames are equal texts.
+"""
+
+from __future__ import annotations
+
+from pyprof.exporters import evidence as written
+from pyprof.importers import evidence
+from pyprof.importers.protobuf import fields
+from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
+from pyprof.model.walk import Trust
+
+_PART, _LINE, _FIELD = "\x1f", "\x1e", "\x1d"
+_PARTS, _FIELDS = 8, 4
+_CLEAN = str.maketrans({_PART: "?", _LINE: "?", _FIELD: "?", "\0": "?"})
+_KINDS = {kind.name.lower(): kind for kind in FrameKind}
+_TRUSTS = {trust.label: trust for trust in Trust}
+
+
+def text_of(frame: Frame, modules: tuple[ModuleInfo, ...]) -> str:
+    module = modules[frame.module] if frame.module >= 0 else None
+    mark = written.of_frame(frame).hex() if frame.mark is not None else ""
+    lines = _LINE.join(
+        _FIELD.join((_clean(each.function), _clean(each.system_name), _clean(each.file or ""), str(each.line)))
+        for each in frame.lines
+    )
+    where = (
+        (_clean(module.path), _clean(module.build_id), f"{frame.rel:x}")
+        if module is not None
+        else ("", "", f"{frame.lookup:x}")
+    )
+    head = (frame.kind.name.lower(), Trust(frame.trust).label, mark)
+    return _PART.join((*head, *where, _clean(frame.title), lines))
+
+
+def _clean(text: str) -> str:
+    return text.translate(_CLEAN).encode("utf-8", "replace").decode()
+
+
+def frame_of(text: str, module: int) -> Frame:
+    """module: the number of module_of(text), -1 where it has none. What is no such text is a frame of that title."""
+    parts = text.split(_PART)
+    if len(parts) != _PARTS:
+        return Frame(FrameKind.NATIVE, 0, 0, 0, -1, (), Trust.CONTEXT, text)
+    kind_name, trust, mark, _, _, rel, title, lines = parts
+    kind = _KINDS.get(kind_name, FrameKind.NATIVE)
+    place = int(rel, 16) if rel else 0
+    found = tuple(_line(each) for each in lines.split(_LINE)) if lines else ()
+    said = _mark(mark, kind, title).mark if mark else None
+    return Frame(kind, place, place, place, module, found, _TRUSTS.get(trust, Trust.CONTEXT), title, said)
+
+
+def _mark(text: str, kind: FrameKind, title: str) -> evidence.FrameEvidence:
+    for _, value in fields(bytes.fromhex(text)):
+        if isinstance(value, bytes):
+            return evidence.of_frame(value, kind, title)
+    return evidence.FrameEvidence(kind)
+
+
+def _line(text: str) -> Line:
+    function, system_name, file, line = (*text.split(_FIELD), "", "", "")[:_FIELDS]
+    return Line(function, system_name, 0, file or None, int(line) if line.isdigit() else 0)
+
+
+def module_of(text: str) -> ModuleInfo | None:
+    """The file that a frame is in."""
+    parts = text.split(_PART)
+    if len(parts) != _PARTS or not parts[3]:
+        return None
+    return ModuleInfo(parts[3], parts[4], 0, 0, 0, bool(parts[7]), False)

@@ -1,0 +1,143 @@
+"""The thread that brings segments into the database, and drops what is too old. Acknowledged is what its file holds.
+
+What arrives waits here as rows, so far as there is room; what does not is read again from its file. So is everything
+that the database lacks when the server starts.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from pyprof.agent.segments import SegmentName
+from pyprof.errors import FormatError
+from pyprof.server.engine import StoreError
+from pyprof.server.files import SegmentFiles
+from pyprof.server.rows import SegmentRows, rows_of
+from pyprof.server.store import Store, blocks
+
+_MOST_WAITING = 1000
+_MOST_AT_ONCE = 200
+_PAUSE_S, _AFTER_FAILURE_S = 0.5, 5.0
+_LOOK_S = 600.0
+_DAY_S = 86_400
+
+
+class Indexer:
+    """say: takes lines of the log. max_age: in seconds. count: takes names of the server's numbers."""
+
+    def __init__(
+        self,
+        files: SegmentFiles,
+        store: Store,
+        limits: tuple[float, int],
+        say: Callable[..., None],
+        count: Callable[[str], None],
+    ) -> None:
+        self._files, self._store, self._say, self._count = files, store, say, count
+        self._max_age, self._max_bytes = limits
+        self._waiting: deque[SegmentRows] = deque()
+        self._behind = True
+        self._ending = threading.Event()
+        self._arrived = threading.Event()
+        self._lock = threading.Lock()
+        self._next_look = 0.0
+        self._thread = threading.Thread(target=self._run, name="pyprof index", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def add(self, rows: SegmentRows) -> None:
+        """From any thread. Does not wait."""
+        with self._lock:
+            if len(self._waiting) < _MOST_WAITING:
+                self._waiting.append(rows)
+            else:
+                self._behind = True
+        self._arrived.set()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def close(self) -> None:
+        """What waits is brought in."""
+        self._ending.set()
+        self._arrived.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._bring_in()
+                if self._ending.is_set():
+                    return
+                self._tend()
+            except (StoreError, OSError) as error:
+                self._behind = True
+                self._count("index_failures")
+                self._say("warning", "index failed", error=str(error))
+                if self._ending.wait(_AFTER_FAILURE_S):
+                    return
+            self._arrived.wait(_PAUSE_S)
+            self._arrived.clear()
+
+    def _bring_in(self) -> None:
+        while self._waiting:
+            with self._lock:
+                block = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST_AT_ONCE))]
+            self._store.insert(block)
+
+    def _tend(self) -> None:
+        if self._behind:
+            self._behind = False
+            self.catch_up()
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + _LOOK_S
+            self.drop_old(time.time())
+
+    def catch_up(self) -> int:
+        """Files that are not in the database; how many were brought in. Raises StoreError, OSError."""
+        done = 0
+        for block in blocks(self._missing()):
+            self._store.insert(block)
+            done += len(block)
+            if self._ending.is_set():
+                break
+        return done
+
+    def _missing(self) -> Iterator[SegmentRows]:
+        listed: dict[str, set[str]] = {}
+        for tenant, name, _ in self._files.all():
+            if tenant not in listed:
+                listed[tenant] = self._store.listed(tenant)
+            if name.path not in listed[tenant]:
+                rows = self._read(tenant, name)
+                if rows is not None:
+                    yield rows
+
+    def _read(self, tenant: str, name: SegmentName) -> SegmentRows | None:
+        try:
+            return rows_of(tenant, name, self._files.read(tenant, name))
+        except (FormatError, OSError) as error:
+            self._say("warning", "segment unreadable", segment=name.path, error=str(error))
+            return None
+
+    def drop_old(self, now: float) -> int:
+        """Whole days, files and rows; how many days that were. Raises StoreError, OSError."""
+        sizes: dict[str, int] = {}
+        for _, name, size in self._files.all():
+            sizes[name.day] = sizes.get(name.day, 0) + size
+        oldest = time.strftime("%Y-%m-%d", time.gmtime(now - self._max_age))
+        total, dropped = sum(sizes.values()), 0
+        for day in sorted(sizes):
+            if day >= oldest and (total <= self._max_bytes or dropped == len(sizes) - 1):
+                break
+            count = self._files.drop_day(day)
+            self._store.drop_day(day)
+            total -= sizes[day]
+            dropped += 1
+            self._say("info", "day dropped", day=day, segments=count)
+        return dropped

@@ -1,0 +1,66 @@
+"""From rows of the database to a Profile: what each stack cost, window by window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pyprof.importers.builder import About, Builder
+from pyprof.model.labels import Labels
+from pyprof.model.profile import Profile, ThreadInfo, ValueType
+from pyprof.model.summary import Summary
+from pyprof.records import dataclass, replace
+from pyprof.server.frames import frame_of, module_of
+
+Stack = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StackCost:
+    """end_ns: of the part of the span that it is in. thread: what its samples have in common."""
+
+    stack: Stack
+    thread: str
+    labels: Labels
+    end_ns: int
+    value: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileHead:
+    """What a profile says as a whole. covered_ns: time in windows. note: what was left out."""
+
+    title: str
+    value_type: ValueType
+    from_ns: int
+    covered_ns: int
+    note: str
+
+
+def profile_of(costs: Iterable[StackCost], frames: Mapping[Stack, list[str]], head: ProfileHead) -> Profile:
+    """Times are those of the parts of the span; the duration is the time that windows cover."""
+    builder = Builder()
+    numbers: dict[str, int] = {}
+    stacks: dict[Stack, int] = {}
+    for cost in sorted(costs, key=lambda each: each.end_ns):
+        node = stacks.get(cost.stack)
+        if node is None:
+            node = stacks[cost.stack] = builder.stack(_numbers(builder, numbers, frames.get(cost.stack, ())))
+        thread = ThreadInfo(0, 0, cost.thread, "", labels=cost.labels)
+        builder.sample(node, (cost.count, cost.value), thread, max(cost.end_ns - head.from_ns, 0))
+    kinds = (ValueType("samples", "count"), head.value_type)
+    about = About(head.title, kinds, head.note, head.from_ns, head.covered_ns, 1, Summary())
+    found = builder.build(about)
+    return replace(found, summary=replace(found.summary, samples=int(found.values[:, 0].sum())))
+
+
+def _numbers(builder: Builder, numbers: dict[str, int], texts: Iterable[str]) -> list[int]:
+    found = []
+    for text in texts:
+        number = numbers.get(text)
+        if number is None:
+            module = module_of(text)
+            place = builder.module(module) if module is not None else -1
+            number = numbers[text] = builder.frame(frame_of(text, place))
+        found.append(number)
+    return found

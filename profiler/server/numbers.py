@@ -1,0 +1,49 @@
+"""The server's own numbers, as the text that Prometheus reads. Labels have values from fixed sets: no tenant's."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from pyprof.agent.metrics import MetricKind
+from pyprof.server.access import STATUS
+
+PREFIX = "pyprof_server_"
+COUNTERS = (
+    MetricKind("segments", "counter", "Segments that were taken."),
+    MetricKind("segment_bytes", "counter", "Bytes of segments that were taken."),
+    MetricKind("refused", "counter", "Requests that were refused.", ("reason", tuple(STATUS))),
+    MetricKind("questions", "counter", "Questions that were answered."),
+    MetricKind("index_failures", "counter", "Times that the database did not take what it was given."),
+)
+GAUGES = (
+    MetricKind("index_waiting", "gauge", "Segments that wait for the database."),
+    MetricKind("start_timestamp_seconds", "gauge", "When the server began."),
+)
+
+
+class Numbers:
+    """count() and text() from any thread. gauges: by name, asked for when the text is."""
+
+    def __init__(self, gauges: Mapping[str, Callable[[], float]]) -> None:
+        began = time.time()
+        self._gauges = {"start_timestamp_seconds": lambda: began, **gauges}
+        self._counts: dict[tuple[str, str], int] = {}
+        self._lock = threading.Lock()
+
+    def count(self, name: str, label: str = "", number: int = 1) -> None:
+        with self._lock:
+            self._counts[name, label] = self._counts.get((name, label), 0) + number
+
+    def text(self) -> str:
+        lines = []
+        for metric in (*COUNTERS, *GAUGES):
+            lines += [f"# TYPE {PREFIX}{metric.name} {metric.kind}", f"# HELP {PREFIX}{metric.name} {metric.help}"]
+            label, values = metric.labels
+            for value in values:
+                number = self._gauges[metric.name]() if metric in GAUGES else self._counts.get((metric.name, value), 0)
+                labels = f'{{{label}="{value}"}}' if label else ""
+                suffix = "_total" if metric in COUNTERS else ""
+                lines.append(f"{PREFIX}{metric.name}{suffix}{labels} {number:.15g}")
+        return "\n".join([*lines, "# EOF", ""])

@@ -1,0 +1,77 @@
+"""Which samples a question is about, from its words. Every text of it is a client's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from pyprof.records import dataclass
+from pyprof.server.access import Refused
+
+_LABEL = "label."
+_LONGEST = 1000
+_MOST_LABELS = 20
+_MOST_S = 1 << 33
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """from_ns, to_ns: windows that ended after the first, and not after the second. service: "" for all. labels: that
+    samples must have.
+    """
+
+    tenant: str
+    type: str
+    from_ns: int
+    to_ns: int
+    service: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def days(self) -> tuple[str, str]:
+        first, last = (time.strftime("%Y-%m-%d", time.gmtime(ns // 10**9)) for ns in (self.from_ns, self.to_ns))
+        return first, last
+
+    @property
+    def length_ns(self) -> int:
+        return self.to_ns - self.from_ns
+
+
+def selection(tenant: str, words: Mapping[str, str], prefix: str = "") -> Question:
+    """words: of the question; prefix: of those of one side ("a."). Raises Refused."""
+
+    def word(name: str) -> str:
+        found = words.get(prefix + name, "")
+        if len(found) > _LONGEST:
+            raise Refused(
+                "bad_question", f"{prefix}{name} has {len(found):,} letters, {_LONGEST:,} at most may be asked"
+            )
+        return found
+
+    labels = [
+        (key[len(prefix + _LABEL) :], word(key[len(prefix) :])) for key in words if key.startswith(prefix + _LABEL)
+    ]
+    if len(labels) > _MOST_LABELS:
+        raise Refused("bad_question", f"there are {len(labels)} labels, {_MOST_LABELS} at most may be asked")
+    from_ns, to_ns = (_moment(prefix + name, word(name)) for name in ("from", "to"))
+    if from_ns >= to_ns:
+        raise Refused("bad_question", f"{prefix}from is not before {prefix}to")
+    return Question(tenant, word("type") or "cpu", from_ns, to_ns, word("service"), tuple(sorted(labels)))
+
+
+def _moment(name: str, text: str) -> int:
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise Refused("bad_question", f"{name} is no number of seconds since 1970") from None
+    if not 0 <= seconds <= _MOST_S:
+        raise Refused("bad_question", f"{name} is no number of seconds since 1970")
+    return int(seconds * 1e9)
+
+
+def whole_number(words: Mapping[str, str], name: str, otherwise: int, most: int) -> int:
+    """From 1 to most. Raises Refused."""
+    text = words.get(name, "") or str(otherwise)
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
+        raise Refused("bad_question", f"{name} is no number from 1 to {most:,}")
+    return int(text)

@@ -1,0 +1,90 @@
+"""A server from its configuration: everything opened in order, and closed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyprof.errors import UsageError
+from pyprof.server.config import ServerConfig
+from pyprof.server.engine import address, opened
+from pyprof.server.files import SegmentFiles
+from pyprof.server.index import Indexer
+from pyprof.server.numbers import Numbers
+from pyprof.server.store import Store
+
+Say = Callable[..., None]
+_GRACE_S = 5
+_MOST_AT_ONCE = 256
+_LONGEST_HEAD = 1 << 16
+
+
+@contextmanager
+def parts(config: ServerConfig, say: Say) -> Iterator[tuple[SegmentFiles, Store, Indexer, Numbers]]:
+    """What a server is made of; the indexer is not started. Raises OutputError, StoreError, UsageError."""
+    files = SegmentFiles(os.path.join(config.data, "segments"))
+    try:
+        store = Store(opened(address(config.store_url), config.days))
+        try:
+            waiting: list[Indexer] = []
+            numbers = Numbers({"index_waiting": lambda: waiting[0].waiting if waiting else 0})
+            indexer = Indexer(files, store, (config.max_age, config.max_bytes), say, numbers.count)
+            waiting.append(indexer)
+            yield files, store, indexer, numbers
+        finally:
+            store.close()
+    finally:
+        files.close()
+
+
+def serve(config: ServerConfig, say: Say, ends: Callable[[Callable[[], None]], None]) -> None:
+    """ends: is given what ends the server: requests under way are answered, what was taken is brought into the
+    database. Raises OutputError, StoreError, UsageError.
+    """
+    try:
+        import uvicorn
+
+        from pyprof.server.app import FleetServer
+    except ImportError:
+        raise UsageError("the server needs starlette and uvicorn", "pip install 'pyprof-live[server]'") from None
+
+    class QuietServer(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Generator[None, None, None]:
+            """They are taken elsewhere: uvicorn's handlers would end the process before the database is closed."""
+            yield
+
+    with parts(config, say) as (files, store, indexer, numbers):
+        app: Any = FleetServer(config, files, store, indexer, numbers).app
+        server = QuietServer(
+            uvicorn.Config(
+                app,
+                host=config.host,
+                port=config.port,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=_GRACE_S,
+                limit_concurrency=_MOST_AT_ONCE,
+                h11_max_incomplete_event_size=_LONGEST_HEAD,
+            )
+        )
+        ends(lambda: setattr(server, "should_exit", True))
+        indexer.start()
+        say("info", "started", address=f"http://{config.host}:{config.port}", data=config.data)
+        try:
+            server.run()
+        finally:
+            indexer.close()
+            say("info", "ended")
+    if not server.started:
+        raise UsageError(f"{config.host}:{config.port} cannot be listened at", "another --port")
+
+
+def rebuild(config: ServerConfig, say: Say) -> int:
+    """The database anew from the files; how many segments that were."""
+    with parts(config, say) as (_, store, indexer, _numbers):
+        store.empty()
+        return indexer.catch_up()

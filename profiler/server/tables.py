@@ -1,0 +1,85 @@
+"""The tables and their migrations, from tables.sql, in the dialect of an engine."""
+
+from __future__ import annotations
+
+import pkgutil
+import re
+
+from pyprof.records import dataclass
+
+NAMES = ("windows", "samples", "stacks", "series", "builds")
+_MIGRATION = re.compile(r"^-- (\d+) (.+)$", re.MULTILINE)
+_SHARDING = re.compile(r"^-- sharding: (\w+) by (\w+)$", re.MULTILINE)
+_WORD = re.compile(r"\{(\w+)\}")
+VERSIONS = "CREATE TABLE IF NOT EXISTS migrations {on_cluster} (day Date, number UInt32) ENGINE = {engine} \
+PARTITION BY day ORDER BY number"
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """cluster: its name; "" for one server. old: before codecs, LowCardinality and times to live (18.16). days: that
+    rows are kept.
+    """
+
+    cluster: str = ""
+    old: bool = False
+    days: int = 14
+
+    def filled(self, sql: str) -> str:
+        words = {
+            "on_cluster": f"ON CLUSTER {self.cluster}" if self.cluster else "",
+            "engine": "MergeTree()",
+            "text": "String" if self.old else "LowCardinality(String)",
+            "delta": "" if self.old else "CODEC(Delta, ZSTD(1))",
+            "zstd": "" if self.old else "CODEC(ZSTD(3))",
+            "ttl": "" if self.old else f"TTL day + INTERVAL {self.days} DAY",
+        }
+        return _WORD.sub(lambda match: words[match[1]], sql)
+
+    def read(self, table: str) -> str:
+        """Where a table's rows of all servers are."""
+        return f"{table}_all" if self.cluster else table
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    number: int
+    title: str
+    sql: str
+
+    def statements(self, dialect: Dialect) -> list[str]:
+        """In order. On a cluster each table has a second one, of the rows of all servers."""
+        found = []
+        shards = dict(_SHARDING.findall(self.sql))
+        for part in re.sub(r"^--.*$", "", self.sql, flags=re.MULTILINE).split(";"):
+            if not part.strip():
+                continue
+            found.append(" ".join(dialect.filled(part).split()))
+            table = re.search(r"CREATE TABLE (\w+)", part)
+            if dialect.cluster and table is not None:
+                name, cluster = table[1], dialect.cluster
+                of = f"Distributed({cluster}, currentDatabase(), {name}, {shards[name]})"
+                found.append(f"CREATE TABLE {name}_all ON CLUSTER {cluster} AS {name} ENGINE = {of}")
+        return found
+
+
+def migrations() -> tuple[Migration, ...]:
+    """By number, from 1 on."""
+    data = pkgutil.get_data("pyprof.server", "tables.sql")
+    assert data is not None  # the package's loader finds files
+    text = data.decode("utf-8")
+    heads = list(_MIGRATION.finditer(text))
+    ends = [*(head.start() for head in heads[1:]), len(text)]
+    return tuple(
+        Migration(int(head[1]), head[2], text[head.end() : end]) for head, end in zip(heads, ends, strict=True)
+    )
+
+
+def printed(days: int) -> str:
+    """All statements, for one server and for a cluster, one below the other."""
+    lines = []
+    for migration in migrations():
+        for title, dialect in (("one server", Dialect(days=days)), ("cluster", Dialect("CLUSTER", days=days))):
+            lines.append(f"-- migration {migration.number}, {title}: {migration.title}")
+            lines += [f"{statement};" for statement in migration.statements(dialect)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,157 @@
+"""Parts of the server by themselves: frames as texts, tables, settings, files."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyprof.agent.config import BadConfig
+from pyprof.agent.disk import Disk
+from pyprof.errors import UsageError
+from pyprof.importers import pprof
+from pyprof.records import replace
+from pyprof.server import config, tables
+from pyprof.server.engine import address, literal
+from pyprof.server.files import DiskFull, SegmentFiles
+from pyprof.server.frames import frame_of, module_of, text_of
+from pyprof.server.rows import hash_of
+from pyprof.server.tables import Dialect
+from tests.agent.filled import marked
+from tests.server.serving import name_of, windows
+
+
+def test_frame_as_a_text_says_all_that_a_segment_says() -> None:
+    profile = pprof.read(windows("x", 1)[0].data, "x")
+    texts = [text_of(frame, profile.modules) for frame in profile.frames]
+    assert len(set(texts)) == len(texts) > 10
+    for frame, text in zip(profile.frames, texts, strict=True):
+        module = module_of(text)
+        found = frame_of(text, frame.module)
+        assert (found.kind, found.trust, found.title, found.mark) == (frame.kind, frame.trust, frame.title, frame.mark)
+        assert found.lines == frame.lines
+        assert (module and (module.path, module.build_id)) == (
+            (profile.modules[frame.module].path, profile.modules[frame.module].build_id) if frame.module >= 0 else None
+        )
+
+
+@given(st.text())
+def test_any_text_is_a_frame(text: str) -> None:
+    assert frame_of(text, -1).title is not None
+    module_of(text)
+
+
+@given(st.lists(st.text(max_size=4), max_size=4), st.lists(st.text(max_size=4), max_size=4))
+def test_two_stacks_have_one_hash_only_if_they_are_equal(one: list[str], other: list[str]) -> None:
+    assert (hash_of(one) == hash_of(other)) == (one == other)
+
+
+def test_name_with_dividing_characters_stays_one_name() -> None:
+    frame = pprof.read(windows("x", 1)[0].data, "x").frames[0]
+    odd = replace(frame, title="a\x1fb\x1ec\x1dd\0e", module=-1)
+    assert frame_of(text_of(odd, ()), -1).title == "a?b?c?d?e"
+
+
+@given(st.text())
+def test_literal_ends_where_it_ends(text: str) -> None:
+    found = literal(text)
+    inside, at = found[1:-1], 0
+    while at < len(inside):
+        assert inside[at] != "'"
+        at += 2 if inside[at] == "\\" else 1
+    assert at == len(inside), "the last quote is not escaped"
+
+
+def test_tables_of_a_cluster_have_a_second_one_sharded_by_the_stack() -> None:
+    (one,) = tables.migrations()
+    local, cluster = one.statements(Dialect()), one.statements(Dialect("c"))
+    assert len(local) == len(tables.NAMES) == len(cluster) / 2
+    assert "Distributed(c, currentDatabase(), samples, stack)" in " ".join(cluster)
+    assert "Distributed(c, currentDatabase(), stacks, stack)" in " ".join(cluster)
+    assert not any("{" in statement for statement in (*local, *cluster))
+    assert all("PARTITION BY day" in statement and "TTL day + INTERVAL 14 DAY" in statement for statement in local)
+    old = " ".join(one.statements(Dialect(old=True)))
+    assert not any(word in old for word in ("CODEC", "LowCardinality", "TTL"))
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("[server]\nport = 0", 2, "server.port is not a port"),
+        ("\n[limits]\nbodies = 1", 3, "limits.bodies is not known"),
+        ('[server]\nhost = "0.0.0.0"', 2, "others than this machine"),
+        ('[[tenant]]\nname = "a"\nwrite_token_file = "/absent"', 1, "/absent cannot be read"),
+        ('[[tenant]]\nnames = "a"', 1, "has not these"),
+        ("x = [", 1, ""),
+    ],
+)
+def test_each_error_of_the_configuration_has_its_line(text: str, line: int, said: str) -> None:
+    with pytest.raises(BadConfig) as caught:
+        config.parse(text, "x")
+    assert [(error.line, said in error.text) for error in caught.value.errors] == [(line, True)]
+
+
+def test_printed_configuration_is_the_default_one() -> None:
+    text = "\n".join(line.removeprefix("#") if " = " in line and '"/etc' not in line and "staging" not in line else line
+                     for line in config.printed().split("\n"))  # fmt: skip
+    text = "\n".join(line for line in text.split("\n") if "= ..." not in line)
+    assert config.parse(text, "x") == config.ServerConfig()
+
+
+def test_token_that_others_may_read_or_that_is_short_is_refused_and_never_shown(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    for token, mode in (("secret-0123456789abc", 0o644), ("secret-0", 0o600)):
+        path.write_text(token)
+        path.chmod(mode)
+        with pytest.raises(BadConfig) as caught:
+            config.parse(f'[[tenant]]\nname = "a"\nread_token_file = "{path}"', "x")
+        assert "secret" not in str(caught.value).replace(str(path), "")
+
+
+@pytest.mark.parametrize(
+    "url", ["chdb://x", "chdb:///", "http://x/y", "clickhouse:///x", "clickhouse://h:99999/x", "clickhouse://h/a;b"]
+)
+def test_other_addresses_are_no_store(url: str) -> None:
+    with pytest.raises(UsageError):
+        address(url)
+
+
+class FullDisk(Disk):
+    """After so many bytes."""
+
+    room = 0
+
+    def write(self, fd: int, data: bytes) -> None:
+        super().write(fd, data[: self.room])
+        if len(data) > self.room:
+            raise OSError(errno.ENOSPC, "full")
+
+
+def test_full_disk_keeps_what_it_has_and_nothing_of_what_it_refuses(tmp_path: Path) -> None:
+    disk = FullDisk()
+    files = SegmentFiles(str(tmp_path / "data"), disk)
+    first, second = name_of("x", 60), name_of("x")
+    disk.room = 100
+    assert files.keep("default", first, b"a" * 100)
+    disk.room = 10
+    with pytest.raises(DiskFull):
+        files.keep("default", second, b"b" * 100)
+    assert [(tenant, name, size) for tenant, name, size in files.all()] == [("default", first, 100)]
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [first.name]
+    disk.room = 1000
+    assert files.keep("default", second, b"b" * 100)
+    files.close()
+
+
+def test_second_segment_of_a_name_is_not_kept_and_changes_nothing(tmp_path: Path) -> None:
+    files = SegmentFiles(str(tmp_path / "data"))
+    name = name_of(marked().title)
+    assert files.keep("default", name, b"one")
+    assert not files.keep("default", name, b"two")
+    assert files.read("default", name) == b"one"
+    assert files.drop_day(name.day) == 1
+    assert list(files.all()) == []
+    files.close()

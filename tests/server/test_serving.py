@@ -1,0 +1,246 @@
+"""The server as a whole: what is taken, refused, asked and lost."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import http.client
+import io
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pyprof
+from pyprof.importers import pprof
+from pyprof.model.functions import costs
+from pyprof.model.reason_requests import REQUESTS
+from pyprof.server.access import STATUS
+from tests.agent.filled import marked
+from tests.server.serving import Served, name_of, served, windows
+
+HOSTILE = "'; DROP TABLE samples; -- \\' <script> ; /../"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("server")
+    with served(folder / "data") as client:
+        for version, count in (("1", 2), ("2", 1)):
+            for each in windows("checkout", count, version=version, host=f"h{version}"):
+                assert client.push(each).status == 200
+        for each in windows(HOSTILE, 1, host=HOSTILE):
+            assert client.push(each).status == 200
+        client.until_indexed(4)
+        yield client
+
+
+def test_services_cost_what_their_windows_cost_and_a_week_ago_is_unknown(server: Served) -> None:
+    found = {row["service"]: row for row in server.question("services", compare=7 * 86400).json()["services"]}
+    assert found["checkout"]["amount"] == 3 * marked().total
+    assert (found["checkout"]["windows"], found["checkout"]["hosts"], found["checkout"]["before"]) == (3, 2, None)
+    assert found[HOSTILE]["amount"] == marked().total
+
+
+def test_segment_sent_twice_counts_once(server: Served) -> None:
+    (one,) = windows("twice", 1)
+    assert [server.push(one).status for _ in range(3)] == [200, 409, 409]
+    server.until_indexed(1, service="twice")
+    time.sleep(1)
+    server.until_indexed(1, service="twice")
+
+
+def test_profile_is_the_windows_together_with_how_each_frame_was_found(server: Served, tmp_path: Path) -> None:
+    expected = pprof.read(windows("checkout", 1)[0].data, "checkout")
+    for format in ("pprof", "recording"):
+        answer = server.question("profile", service="checkout", format=format)
+        path = tmp_path / ("x.pb.gz" if format == "pprof" else "x.pyprof")
+        path.write_bytes(answer.body)
+        found = pyprof.load(path)
+        assert found.total == 3 * expected.total
+        own = {cost.name: cost.own for cost in costs(found).functions}
+        assert own == {cost.name: 3 * cost.own for cost in costs(expected).functions}
+        assert {frame.trust for frame in found.frames} == {frame.trust for frame in expected.frames}
+        marks = {(frame.title, frame.mark and frame.mark.kind) for frame in expected.frames}
+        assert {(frame.title, frame.mark and frame.mark.kind) for frame in found.frames} == marks
+
+
+def test_labels_choose_samples(server: Served) -> None:
+    assert server.question("labels", service="checkout").json()["labels"] == {
+        "host": ["h1", "h2"],
+        "version": ["1", "2"],
+    }
+    one = server.question("timeline", service="checkout", by="version").json()
+    sums = {line["value"]: sum(amount or 0 for amount in line["amounts"]) for line in one["series"]}
+    assert sums == {"1": 2 * marked().total, "2": marked().total}
+    answer = server.question("profile", service="checkout", format="collapsed", **{"label.version": "2"})
+    assert sum(int(line.rsplit(" ", 1)[1]) for line in answer.body.decode().splitlines()) == marked().values[:, 0].sum()
+
+
+def test_text_of_a_client_is_never_sql(server: Served) -> None:
+    for words in ({"service": HOSTILE}, {"service": "checkout", "label.host": HOSTILE}, {"type": HOSTILE}):
+        for what in ("services", "labels", "timeline", "builds"):
+            assert server.question(what, **words).status == 200, (what, words)
+    assert server.question("profile", service=HOSTILE, format="collapsed").status == 200
+    assert server.question("labels", service=HOSTILE).json()["labels"]["host"] == [HOSTILE]
+    assert server.question("services").json()["services"], "all tables are there"
+
+
+def test_functions_name_their_services_and_what_is_left_out_is_told(server: Served) -> None:
+    found = server.question("functions", limit=2).json()
+    assert found["total"] == sum(row["amount"] for row in server.question("services").json()["services"])
+    dearest = found["functions"][0]
+    assert "checkout" in dearest["services"]
+    assert found["rest"]["count"] > 0
+    shown = sum(row["own"] for row in found["functions"])
+    whole = sum(cost.own for cost in costs(marked()).functions) * found["total"] // marked().total
+    assert shown + found["rest"]["amount"] == whole
+
+
+def test_comparison_of_two_builds_is_a_page_or_data(server: Served) -> None:
+    sides = {}
+    for side, version in (("a", "1"), ("b", "2")):
+        words = {"from": 0, "to": int(time.time()) + 60, "service": "checkout", "label.version": version}
+        sides.update({f"{side}.{name}": word for name, word in words.items()})
+    assert b"<!DOCTYPE html>" in server.question("diff", format="html", **sides).body
+    found = server.question("diff", format="json", **sides).json()
+    assert found["whole"]["before"] == pytest.approx(found["whole"]["after"], rel=1e-6), "costs are by time in windows"
+    assert server.question("diff", **{**sides, "b.type": "offcpu"}).json()["reason"] == "bad_question"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "reason"),
+    [
+        ("/api/v1/nothing?from=1&to=2", None, "no_such_page"),
+        ("/assets/page.html", None, "no_such_page"),
+        ("/api/v1/services?from=x&to=2", None, "bad_question"),
+        ("/api/v1/services?from=3&to=2", None, "bad_question"),
+        ("/api/v1/services?from=nan&to=2", None, "bad_question"),
+        ("/api/v1/services?from=1&to=1e300", None, "bad_question"),
+        ("/api/v1/services?from=1&to=2&limit=1001", None, "bad_question"),
+        (f"/api/v1/services?from=1&to=2&service={'x' * 1001}", None, "bad_question"),
+        ("/api/v1/profile?from=1&to=2&service=absent", None, "nothing_there"),
+        ("/api/v1/profile?from=1&to=2&format=absent", None, "bad_question"),
+        ("/api/v1/segments/2026-01-01/x/1-00.pb.gz", b"x", "wrong_name"),
+        ("/api/v1/segments/2026-01-01/%2e%2e/x", b"x", "wrong_name"),
+    ],
+)
+def test_wrong_requests_are_refused_by_name(path: str, body: bytes | None, reason: str, server: Served) -> None:
+    answer = server.ask(path, body)
+    assert (answer.status, answer.json()["reason"]) == (STATUS[reason], reason)
+
+
+def test_bad_segments_leave_nothing(server: Served) -> None:
+    (good,) = windows("bad", 1)
+    bomb = io.BytesIO()
+    with gzip.GzipFile(fileobj=bomb, mode="wb", mtime=0) as file:
+        for _ in range(300):
+            file.write(bytes(1 << 20))
+    for data in (b"", b"\x1f\x8bjunk", good.data[: len(good.data) // 2], bomb.getvalue(), b"\x0a\x02\x08\x01"):
+        answer = server.ask(f"/api/v1/segments/{good.name.day}/bad/{good.name.name}", data)
+        assert (answer.status, answer.json()["reason"]) == (400, "bad_segment")
+    for age_s, reason in ((20 * 86400.0, "too_old"), (-3600.0, "too_new")):
+        name = name_of("bad", age_s)
+        answer = server.ask(f"/api/v1/segments/{name.day}/bad/{name.name}", good.data)
+        assert (answer.status, answer.json()["reason"]) == (422, reason)
+    assert server.question("services", service="bad").json()["services"] == []
+    assert 'refused_total{reason="bad_segment"} 5' in server.ask("/metrics").body.decode()
+
+
+def test_large_body_is_refused_before_it_is_read(server: Served) -> None:
+    name = name_of("large")
+    path = f"/api/v1/segments/{name.day}/large/{name.name}"
+    for length, sent in ((1 << 40, b""), (None, bytes((16 << 20) + 1))):
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        connection.putrequest("POST", path)
+        connection.putheader(*(("Content-Length", str(length)) if length else ("Transfer-Encoding", "chunked")))
+        connection.endheaders()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.send(b"%x\r\n%b" % (len(sent), sent) if sent else b"")
+        answer = connection.getresponse()
+        assert (answer.status, json.loads(answer.read())["reason"]) == (413, "body_too_large")
+        connection.close()
+
+
+def test_server_without_tenants_answers_no_page_of_elsewhere(server: Served) -> None:
+    assert server.ask("/api/v1/services?from=1&to=2", Host="evil.example").status == 401
+    assert server.ask("/api/v1/services?from=1&to=2", Host=f"localhost:{server.port}").status == 200
+
+
+def test_page_and_its_scripts_come_from_the_server_alone(server: Served) -> None:
+    page = server.ask("/")
+    assert "script-src 'self'" in page.headers["content-security-policy"]
+    names = [part.split('"')[0] for part in page.body.decode().split("/assets/")[1:]]
+    assert len(names) > 10
+    for name in names:
+        assert server.ask(f"/assets/{name}").status == 200, name
+    assert b"http" not in page.body.replace(b"http-equiv", b"")
+
+
+def test_each_refusal_has_a_status_and_a_line_of_the_manual() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "server.md"
+    rows = {f"| `{reason.name}` | {STATUS[reason.name]} | {reason.meaning} |" for reason in REQUESTS}
+    assert rows <= set(page.read_text().splitlines())
+    assert STATUS.keys() == {reason.name for reason in REQUESTS}
+
+
+def test_tokens_are_for_one_role_and_one_tenant(tmp_path: Path) -> None:
+    lines = []
+    for tenant in ("one", "two"):
+        lines += ["[[tenant]]", f'name = "{tenant}"']
+        for role in ("write", "read"):
+            path = tmp_path / f"{tenant}.{role}"
+            path.write_text(f"{tenant}-{role}-0123456789abcdef\n")
+            path.chmod(0o600)
+            lines.append(f'{role}_token_file = "{path}"')
+    config = tmp_path / "server.toml"
+    config.write_text("\n".join(lines))
+    with served(tmp_path / "data", "--config", str(config)) as client:
+        (one,) = windows("secret", 1)
+        for token, status in (("", 401), ("wrong", 401), ("one-read-0123456789abcdef", 403), ("é", 401)):
+            client.token = token.encode().decode("latin-1")
+            assert client.push(one).status == status, token
+        client.token = "one-write-0123456789abcdef"
+        assert client.push(one).status == 200
+        assert client.question("services").json()["reason"] == "wrong_role"
+        client.token = "one-read-0123456789abcdef"
+        client.until_indexed(1)
+        client.token = "two-read-0123456789abcdef"
+        assert client.question("services").json()["services"] == []
+
+
+def test_killed_server_loses_no_window_that_it_acknowledged_and_counts_none_twice(tmp_path: Path) -> None:
+    taken = 0
+    for round_ in range(4):
+        with served(tmp_path / "data") as client:
+            for at, each in enumerate(windows(f"round{round_}", 12)):
+                assert client.push(each).status == 200
+                taken += 1
+                if at == 8 + round_:
+                    break
+            assert client.process is not None
+            os.kill(client.process.pid, signal.SIGKILL)
+            client.process.wait()
+    with served(tmp_path / "data") as client:
+        client.until_indexed(taken)
+        answer = client.question("services")
+        assert sum(row["amount"] for row in answer.json()["services"]) == taken * marked().total
+
+
+def test_database_is_made_anew_from_the_files(tmp_path: Path) -> None:
+    from tests.warm import run
+
+    with served(tmp_path / "data") as client:
+        for each in windows("kept", 3):
+            assert client.push(each).status == 200
+        client.until_indexed(3)
+        before = client.question("functions").json()
+    done = run("server", "--data", str(tmp_path / "data"), "--rebuild")
+    assert "3 segments" in done.stdout, done
+    with served(tmp_path / "data") as client:
+        client.until_indexed(3)
+        assert client.question("functions").json() == before
