@@ -1,5 +1,6 @@
 """Unwinding alone: frames a second of one core, in the batches of a recording.
 
+Each batch is walked twice: the first walk meets code that is new, the second one does not ("warm").
 `python -m bench.unwinding PID` records a process and prints what its walks took, as JSON; run as a child, so that the
 bench itself stays small: a command's peak memory counts from the fork on.
 """
@@ -37,7 +38,7 @@ _LEAST = 40
 def unwinding(console: Console, targets: list[Target]) -> dict[str, float]:
     """Frames a second by target."""
     shown = Table(title=f"unwinding alone, samples of {RATE:g} Hz by perf_events, after {WARM} batches")
-    for heading in ("target", "samples a batch", "frames a sample", "M frames/s", "us/sample"):
+    for heading in ("target", "samples a batch", "frames a sample", "M frames/s", "warm", "us/sample"):
         shown.add_column(heading, justify="left" if heading == "target" else "right")
     results = {}
     for target in targets:
@@ -46,13 +47,14 @@ def unwinding(console: Console, targets: list[Target]) -> dict[str, float]:
             output = run([sys.executable, "-m", "bench.unwinding", str(process.pid)], SECONDS + 60).output
             process.kill()
         try:
-            lanes, frames, batches, seconds = json.loads(output)
+            lanes, frames, batches, seconds, again = json.loads(output)
             results[target.name] = frames / seconds
+            results[f"{target.name} warm"] = frames / again
         except (ValueError, ZeroDivisionError):
             shown.add_row(target.name, "failed")
             continue
         each = f"{lanes / batches:.0f}", f"{frames / lanes:.0f}", f"{frames / seconds / 1e6:.2f}"
-        shown.add_row(target.name, *each, f"{1e6 * seconds / lanes:.1f}")
+        shown.add_row(target.name, *each, f"{frames / again / 1e6:.2f}", f"{1e6 * seconds / lanes:.1f}")
     console.print(shown)
     console.print()
     return results
@@ -64,7 +66,7 @@ class _Timed:
     def __init__(self, walker: Walker) -> None:
         self._walker = walker
         self.lanes = self.frames = self.batches = self._seen = 0
-        self.seconds = 0.0
+        self.seconds = self.again = 0.0
 
     def walk(self, batch: SampleBatch) -> Walk:
         begin = time.thread_time()
@@ -77,6 +79,9 @@ class _Timed:
                 self.frames += len(walk.pc)
                 self.batches += 1
                 self.seconds += spent
+                begin = time.thread_time()
+                self._walker.walk(batch)
+                self.again += time.thread_time() - begin
         return walk
 
 
@@ -100,4 +105,4 @@ def _walk(pid: int) -> _Timed:
 
 if __name__ == "__main__":
     found = _walk(int(sys.argv[1]))
-    print(json.dumps([found.lanes, found.frames, found.batches, found.seconds]))
+    print(json.dumps([found.lanes, found.frames, found.batches, found.seconds, found.again]))

@@ -30,6 +30,9 @@ SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 UNITS = frozenset({"nanoseconds", "microseconds", "milliseconds", "seconds", "bytes"})
 """Units that speedscope knows; everything else is "none"."""
 
+_AT_ONCE = 4096
+"""Samples whose numbers are made objects of Python at a time."""
+
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     """Raises OutputError if a weight is negative (a difference of two profiles): speedscope refuses such a file."""
@@ -52,11 +55,17 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
         out.write(b'{"type":"sampled","name":' + dumps(name))
         out.write(b',"unit":' + dumps(unit if unit in UNITS else "none"))
         out.write(b',"startValue":0,"endValue":%d,"samples":[' % int(chosen.sum()))
-        for nth, leaf in enumerate(profile.stack[samples].tolist()):
-            out.write(b",[" if nth else b"[")
-            out.write(fragment(leaf))
-            out.write(b"]")
-        out.write(b'],"weights":' + dumps(chosen.tolist()) + b"}")
+        for at_once in range(0, len(samples), _AT_ONCE):
+            leaves = profile.stack[samples[at_once : at_once + _AT_ONCE]].tolist()
+            for nth, leaf in enumerate(leaves, at_once):
+                out.write(b",[" if nth else b"[")
+                out.write(fragment(leaf))
+                out.write(b"]")
+        out.write(b'],"weights":[')
+        for at_once in range(0, len(chosen), _AT_ONCE):
+            out.write(b"," if at_once else b"")
+            out.write(dumps(chosen[at_once : at_once + _AT_ONCE].tolist())[1:-1])
+        out.write(b"]}")
     out.write(b"]}\n")
 
 

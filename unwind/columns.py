@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyprof.model.arch import Arch
-from pyprof.records import dataclass, replace
+from pyprof.records import dataclass
 from pyprof.unwind.describe import describe, register_name
 from pyprof.unwind.rules import SAME, RegKind, RegRule, Rule
 from pyprof.unwind.table import SLOW, fast_form
@@ -56,7 +56,7 @@ def rule_words(rule: Rule, arch: Arch) -> RuleWords:
 def _said(rule: Rule, arch: Arch) -> Rule:
     """Without the registers that are lost: a format that knows no others says so of each of them, in each row."""
     said = tuple((c, how) for c, how in rule.regs if c == arch.fp or how.kind is not RegKind.UNDEFINED)
-    return replace(rule, regs=said)
+    return rule._replace(regs=said)
 
 
 def _words(rule: RegRule, arch: Arch, same: str) -> str:

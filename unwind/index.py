@@ -31,13 +31,7 @@ from pyprof.unwind.rules import FunctionRows, Rule
 from pyprof.unwind.runtime import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.sigreturn import sigreturn_rule
 from pyprof.unwind.sources import READERS, Reader, ask_order, open_sources, promises_frame_pointers
-from pyprof.unwind.table import UNCOVERED_ID, KnownRule, RuleTable
-
-Row = tuple[int, int, int]
-"""(start, end, rule id): the rule holds from start up to end."""
-
-Columns = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.int64]]
-"""(start, end, rule id), each (rows,), ascending by start."""
+from pyprof.unwind.table import UNCOVERED_ID, KnownRule, Row, RowCache, RuleTable
 
 MAX_ROWS = 1 << 19
 """Most rows remembered per address space; then it starts anew."""
@@ -51,66 +45,6 @@ MAX_PROBLEMS = 8
 UNIQUE_FROM = 2048
 """From so many lanes on, equal pcs are looked up once: 7 times faster in a table of 800,000 rows, no slower in a small
 one. With few lanes sorting costs more than it saves (measured)."""
-
-
-_HIGHEST = (1 << 64) - 1
-
-
-class RowCache:
-    """Rows that do not overlap, sorted by start. A row that would overlap shrinks to the pc that asked for it."""
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._rows: list[Row] = []
-        self._fresh: list[Row] = []
-        self._columns: Columns = (np.zeros(0, np.uint64), np.zeros(0, np.uint64), np.zeros(0, np.int64))
-
-    def get(self, pc: int) -> Row | None:
-        at = bisect_right(self._starts, pc) - 1
-        if at < 0:
-            return None
-        row = self._rows[at]
-        return row if pc < row[1] else None
-
-    def add(self, row: Row, pc: int) -> Row:
-        """Remember the row that get(pc) did not find; what is remembered."""
-        at = bisect_right(self._starts, pc)
-        if (at and self._rows[at - 1][1] > row[0]) or (at < len(self._rows) and self._starts[at] < row[1]):
-            row = (pc, pc + 1, row[2])
-        at = bisect_right(self._starts, row[0])
-        self._starts.insert(at, row[0])
-        self._rows.insert(at, row)
-        self._fresh.append(row)
-        return row
-
-    def clear(self) -> None:
-        self.__init__()  # type: ignore[misc]
-
-    def drop(self, pcs: Set[int]) -> None:
-        """Forget the rows that hold one of pcs, each of which was added alone or with the row around it."""
-        if pcs:
-            gone = {row[0] for row in map(self.get, pcs) if row is not None}
-            kept = [row for row in self._rows if row[0] not in gone]
-            self.__init__()  # type: ignore[misc]
-            self._rows, self._fresh, self._starts = kept, list(kept), [row[0] for row in kept]
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def columns(self) -> Columns:
-        """The rows as arrays; what was added since the last call is merged in."""
-        if self._fresh:
-            fresh = sorted(self._fresh)
-            self._fresh = []
-            starts, ends, ids = self._columns
-            fresh_starts = np.array([row[0] for row in fresh], np.uint64)
-            at = np.searchsorted(starts, fresh_starts)
-            self._columns = (
-                np.insert(starts, at, fresh_starts),
-                np.insert(ends, at, np.array([min(row[1], _HIGHEST) for row in fresh], np.uint64)),
-                np.insert(ids, at, np.array([row[2] for row in fresh], np.int64)),
-            )
-        return self._columns
 
 
 class FileTables:

@@ -8,13 +8,14 @@ A rule says how to compute the caller's registers from the callee's:
     registers not named                  keep their value if callee-saved, else are unknown
 
 Registers are columns of the Arch (pyprof.model.arch), never a format's own numbers.
+
+Values are tuples: rules are hashed a dozen times for each new row, which costs 1 us in a class and 0.1 in a tuple.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
-
-from pyprof.records import dataclass, field
+from typing import NamedTuple
 
 
 class RegKind(IntEnum):
@@ -30,8 +31,7 @@ class RegKind(IntEnum):
     EXPR = 7  # r = expr(expr), cfa pushed first
 
 
-@dataclass(frozen=True, slots=True)
-class RegRule:
+class RegRule(NamedTuple):
     kind: RegKind
     n: int = 0
     reg: int = -1
@@ -42,8 +42,7 @@ SAME = RegRule(RegKind.SAME)
 UNDEFINED = RegRule(RegKind.UNDEFINED)
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """cfa_reg -1: the CFA is cfa_expr, DWARF bytes (an expression knows its svma base through the module).
 
     signal: the frame is a signal trampoline: its caller was interrupted, the caller's pc is exact. ra UNDEFINED means
@@ -60,8 +59,7 @@ class Rule:
     pac: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionRows:
+class FunctionRows(NamedTuple):
     """Rows of one function (one FDE): rules[i] holds from starts[i] up to starts[i + 1], the last up to end.
 
     start, end, starts: svma. repeat: block size of a table that repeats (PLT), else 0.
@@ -71,4 +69,4 @@ class FunctionRows:
     end: int
     starts: tuple[int, ...]
     rules: tuple[Rule, ...]
-    repeat: int = field(default=0)
+    repeat: int = 0

@@ -1,6 +1,6 @@
-"""All rules of a recording, each once, with columns for those that the batch walker can execute.
+"""The rows that pcs have asked for, and all rules of a recording, each once.
 
-The fast vocabulary:
+A rule has columns if the batch walker can execute it. The fast vocabulary:
 
     cfa = sp|fp + cfa_off;   sp = cfa + the architecture's sp_off
     ra  = [cfa + ra_off] | lr
@@ -10,6 +10,10 @@ with the flags signal, outermost and pac. Every other rule has the flag SLOW: sc
 """
 
 from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Set
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +37,85 @@ UNCOVERED_ID = 0
 """Rule id of a pc that no source covers."""
 
 _ROOM = 256
+
+Row = tuple[int, int, int]
+"""(start, end, rule id): the rule holds from start up to end."""
+
+Columns = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.int64]]
+"""(start, end, rule id), each (rows,), ascending by start."""
+
+Column = TypeVar("Column", npt.NDArray[np.uint64], npt.NDArray[np.int64])
+
+_HIGHEST = (1 << 64) - 1
+
+
+class RowCache:
+    """Rows that do not overlap, sorted by start. A row that would overlap shrinks to the pc that asked for it."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._rows: list[Row] = []
+        self._fresh: list[Row] = []
+        self._columns: Columns = (np.zeros(0, np.uint64), np.zeros(0, np.uint64), np.zeros(0, np.int64))
+
+    def get(self, pc: int) -> Row | None:
+        at = bisect_right(self._starts, pc) - 1
+        if at < 0:
+            return None
+        row = self._rows[at]
+        return row if pc < row[1] else None
+
+    def add(self, row: Row, pc: int) -> Row:
+        """Remember the row that get(pc) did not find; what is remembered."""
+        at = bisect_right(self._starts, pc)
+        if (at and self._rows[at - 1][1] > row[0]) or (at < len(self._rows) and self._starts[at] < row[1]):
+            row = (pc, pc + 1, row[2])
+        at = bisect_right(self._starts, row[0])
+        self._starts.insert(at, row[0])
+        self._rows.insert(at, row)
+        self._fresh.append(row)
+        return row
+
+    def clear(self) -> None:
+        self.__init__()  # type: ignore[misc]
+
+    def drop(self, pcs: Set[int]) -> None:
+        """Forget the rows that hold one of pcs, each of which was added alone or with the row around it."""
+        if pcs:
+            gone = {row[0] for row in map(self.get, pcs) if row is not None}
+            kept = [row for row in self._rows if row[0] not in gone]
+            self.__init__()  # type: ignore[misc]
+            self._rows, self._fresh, self._starts = kept, list(kept), [row[0] for row in kept]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def columns(self) -> Columns:
+        """The rows as arrays; what was added since the last call is merged in."""
+        if self._fresh:
+            fresh = sorted(self._fresh)
+            self._fresh = []
+            starts, ends, ids = zip(*fresh, strict=True)
+            added = np.array(starts, np.uint64)
+            at = np.searchsorted(self._columns[0], added)
+            at += np.arange(len(at))
+            kept = np.ones(len(self._columns[0]) + len(at), np.bool_)
+            kept[at] = False
+            until = np.array([min(end, _HIGHEST) for end in ends], np.uint64)
+            self._columns = (
+                _merged(self._columns[0], added, kept, at),
+                _merged(self._columns[1], until, kept, at),
+                _merged(self._columns[2], np.array(ids, np.int64), kept, at),
+            )
+        return self._columns
+
+
+def _merged(old: Column, added: Column, kept: npt.NDArray[np.bool_], at: npt.NDArray[np.int64]) -> Column:
+    """A column with further values. kept: where the old ones come to stand; at: where the added ones do."""
+    new = np.empty(len(kept), old.dtype)
+    new[kept] = old
+    new[at] = added
+    return new
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,3 +126,11 @@ def test_stacks_are_those_of_the_profile(profile: Profile) -> None:
     order = order[profile.values[order, 1] > 0]
     expected = [sum(max(len(f.lines), 1) for f in profile.path(leaf)) for leaf in profile.stack[order].tolist()]
     assert [len(sample) for sample in document(profile)["profiles"][0]["samples"]] == expected
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 17, 18])
+def test_samples_written_a_few_at_a_time_make_the_same_file(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    whole = export("speedscope", golden(), PLAIN)
+    assert len(stacks(document(golden()))) > 18
+    monkeypatch.setattr("pyprof.exporters.speedscope._AT_ONCE", at_once)
+    assert export("speedscope", golden(), PLAIN) == whole

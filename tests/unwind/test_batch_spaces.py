@@ -6,7 +6,7 @@ import numpy as np
 
 from pyprof.model.arch import X86_64
 from pyprof.model.walk import StackEnd, lookup_pc, lookup_pcs
-from pyprof.unwind.index import RowCache
+from pyprof.unwind.table import RowCache
 from tests.unwind.made_stacks import Program, batch_of, make_lane, unwinder_of
 from tests.unwind.test_batch import MANY, assert_same, frames_of
 

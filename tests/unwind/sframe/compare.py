@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
@@ -36,11 +35,11 @@ def tracked(rule: Rule | None, arch: Arch, svma: int) -> str:
         return "no row"
     if rule.cfa_expr in LD_PLT:
         pushed = svma & 15 >= LD_PLT[rule.cfa_expr]
-        rule = replace(rule, cfa_expr=b"", cfa_reg=arch.sp, cfa_off=8 + 8 * pushed)
+        rule = rule._replace(cfa_expr=b"", cfa_reg=arch.sp, cfa_off=8 + 8 * pushed)
     if rule.ra.kind == RegKind.UNDEFINED:
         return "outermost"
     fp = dict(rule.regs).get(arch.fp, SAME)
-    return describe(replace(rule, regs=((arch.fp, fp),)), arch)
+    return describe(rule._replace(regs=((arch.fp, fp),)), arch)
 
 
 def boundaries(rows: FunctionRows) -> set[int]:

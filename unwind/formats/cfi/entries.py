@@ -7,6 +7,7 @@ executed here. Sources: DWARF 5, 6.4.1; LSB Core, "Exception Frames"; GNU as and
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
 from pyprof.errors import FormatError
 from pyprof.records import dataclass, field
@@ -61,8 +62,7 @@ class Cie:
         return (self.address_size, self.code_align, self.data_align, self.ra, self.signal, self.initial, self.encoding)
 
 
-@dataclass(frozen=True, slots=True)
-class Fde:
+class Fde(NamedTuple):
     """One function. start, end: svma. instructions_offset: where in the section the instructions stand."""
 
     offset: int

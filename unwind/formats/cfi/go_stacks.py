@@ -15,7 +15,6 @@ from bisect import bisect_right
 
 from pyprof.model.arch import Arch
 from pyprof.objfile.base import ObjectFile
-from pyprof.records import replace
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 
 MOST_CODE = 1024
@@ -61,6 +60,6 @@ def with_stacks(rows: FunctionRows, code: bytes) -> FunctionRows:
         rule = rows.rules[max(bisect_right(rows.starts, start) - 1, 0)]
         span = next((pair for pair in moved if pair[0] <= start < pair[1]), None)
         if span is not None:
-            rule = replace(rule, ra=UNDEFINED) if span[1] == rows.end else _NO_RULE
+            rule = rule._replace(ra=UNDEFINED) if span[1] == rows.end else _NO_RULE
         rules.append(rule)
-    return replace(rows, starts=tuple(starts), rules=tuple(rules))
+    return rows._replace(starts=tuple(starts), rules=tuple(rules))

@@ -133,6 +133,7 @@ class _Run:
         state = machine.start
         last: Rule | None = None
         remembered: list[State] = []
+        offsets, rules = self._offsets, self._rules
         at = i = 0
         size = len(code)
         while i < size:
@@ -190,9 +191,14 @@ class _Run:
                 continue
             if delta:
                 rule = state.rule
-                if rule is None or rule is not last:
+                if rule is None:
                     self._row(state, at)
                     last = state.rule
+                elif rule is not last:
+                    if not rules or rules[-1] is not rule:
+                        offsets.append(at)
+                        rules.append(rule)
+                    last = rule
                 at += delta
         return state, at
 

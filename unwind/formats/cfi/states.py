@@ -9,7 +9,6 @@ Sources: DWARF 5, 6.4.2; LSB Core; AADWARF64 for the return-address signing; lib
 from __future__ import annotations
 
 from pyprof.model.arch import Arch
-from pyprof.records import replace
 from pyprof.unwind.formats.cfi.expressions import BREG0, BREGX, DEREF, LIT0
 from pyprof.unwind.formats.cfi.pointers import signed64, sleb128, uleb128
 from pyprof.unwind.rules import SAME, UNDEFINED, RegKind, RegRule, Rule
@@ -56,20 +55,31 @@ Step = tuple[int, ...] | tuple[int, int, bytes]
 """An instruction with its operands: what leads from state to state."""
 
 
+Said = frozenset[tuple[int, RegRule]]
+"""What a state says of registers. States whose CFA alone differs share it, and it is hashed once."""
+
+Registers = tuple[RegRule, tuple[tuple[int, RegRule], ...]]
+"""Rule.ra and Rule.regs."""
+
+
 class State:
-    """One row's content, immutable. reg: column of the CFA's register, -1 for none yet. regs: column -> rule.
+    """One row's content, immutable. reg: column of the CFA's register, -1 for none yet. regs: column -> rule; said: the
+    same.
 
     next: instruction -> state that it leads to. rule: made when a row first needs it.
     """
 
-    __slots__ = ("cfa_expr", "cfa_off", "cfa_reg", "next", "pac", "regs", "rule")
+    __slots__ = ("cfa_expr", "cfa_off", "cfa_reg", "next", "pac", "regs", "rule", "said")
 
-    def __init__(self, cfa_reg: int, cfa_off: int, cfa_expr: bytes | None, pac: bool, regs: dict[int, RegRule]) -> None:
+    def __init__(
+        self, cfa_reg: int, cfa_off: int, cfa_expr: bytes | None, pac: bool, regs: dict[int, RegRule], said: Said
+    ) -> None:
         self.cfa_reg = cfa_reg
         self.cfa_off = cfa_off
         self.cfa_expr = cfa_expr
         self.pac = pac
         self.regs = regs
+        self.said = said
         self.next: dict[Step | int, State] = {}
         self.rule: Rule | None = None
 
@@ -93,6 +103,7 @@ class StateMachine:
         self._signal = signal
         self._rules = rules
         self._states: dict[object, State] = {}
+        self._registers: dict[Said, Registers] = {}
         self.start = self._state(-1, 0, None, False, {})
 
     def begin(self, start: State) -> None:
@@ -128,15 +139,20 @@ class StateMachine:
     def _factored(self, operand: int) -> int:
         return signed64(operand * self.data_align)
 
-    def _state(self, reg: int, off: int, expr: bytes | None, pac: bool, regs: dict[int, RegRule]) -> State:
-        key = (reg, off, expr, pac, frozenset(regs.items()))
+    def _state(
+        self, reg: int, off: int, expr: bytes | None, pac: bool, regs: dict[int, RegRule], said: Said | None = None
+    ) -> State:
+        """said: where it is known."""
+        if said is None:
+            said = frozenset(regs.items())
+        key = (reg, off, expr, pac, said)
         state = self._states.get(key)
         if state is None:
-            state = self._states[key] = State(reg, off, expr, pac, regs)
+            state = self._states[key] = State(reg, off, expr, pac, regs, said)
         return state
 
     def _with_cfa(self, state: State, reg: int, off: int, expr: bytes | None = None) -> State:
-        return self._state(reg, off, expr, state.pac, state.regs)
+        return self._state(reg, off, expr, state.pac, state.regs, state.said)
 
     def _column(self, register: int) -> int | None:
         """Where a DWARF register is kept; None for those that the Arch does not have (xmm0 and the like)."""
@@ -258,16 +274,22 @@ class StateMachine:
         return column, off, bool(rest)
 
     def _make_rule(self, state: State) -> Rule:
-        arch, ra = self.arch, state.regs.get(self.ra)
-        if ra is None or ra.kind == RegKind.SAME:
-            # GCC and gdb: a return-address column without a rule is the register itself (a leaf's link register).
-            ra = SAME if self.ra in (RA, arch.pc) else RegRule(RegKind.REG_PLUS, 0, self.ra)
-        regs = tuple(sorted((c, r) for c, r in state.regs.items() if c not in (RA, arch.pc)))
+        known = self._registers.get(state.said)
+        if known is None:
+            known = self._registers[state.said] = self._make_registers(state.regs)
+        ra, regs = known
         rule = Rule(state.cfa_reg, state.cfa_off, ra, regs, signal=self._signal, pac=state.pac)
         if state.cfa_expr is None:
             return rule
         base = self._based(state.cfa_expr)
         if base is None:
-            return replace(rule, cfa_reg=-1, cfa_off=0, cfa_expr=state.cfa_expr)
+            return rule._replace(cfa_reg=-1, cfa_off=0, cfa_expr=state.cfa_expr)
         reg, off, deref = base
-        return replace(rule, cfa_reg=reg, cfa_off=off, cfa_deref=deref)
+        return rule._replace(cfa_reg=reg, cfa_off=off, cfa_deref=deref)
+
+    def _make_registers(self, said: dict[int, RegRule]) -> Registers:
+        arch, ra = self.arch, said.get(self.ra)
+        if ra is None or ra.kind == RegKind.SAME:
+            # GCC and gdb: a return-address column without a rule is the register itself (a leaf's link register).
+            ra = SAME if self.ra in (RA, arch.pc) else RegRule(RegKind.REG_PLUS, 0, self.ra)
+        return ra, tuple(sorted((c, r) for c, r in said.items() if c not in (RA, arch.pc)))

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyprof.model.arch import Arch
-from pyprof.records import replace
 from pyprof.unwind.formats.exidx.code import Decoder, Effect, Insn
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 
@@ -115,7 +114,7 @@ class RowReader:
             if not waits or insn.effect is not Effect.MOVE or insn.n > 0 or after - insns[frame].at > MAX_PROLOGUE:
                 break
             regs = tuple((column, how) for column, how in rule.regs if -how.n <= depth)
-            spans[begin] = after, replace(rule, regs=regs)
+            spans[begin] = after, rule._replace(regs=regs)
             depth -= insn.n
         return spans
 

@@ -24,7 +24,6 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.modules import ReadMemory
 from pyprof.objfile.target_structs import TargetStructs
-from pyprof.records import replace
 from pyprof.unwind.formats.cfi.entries import CfiEntries, CfiSection
 from pyprof.unwind.formats.cfi.program import CfiPrograms
 from pyprof.unwind.formats.cfi.source import CfiTable
@@ -167,4 +166,4 @@ class FdeReader:
 
 
 def shifted(rows: FunctionRows, by: int) -> FunctionRows:
-    return replace(rows, start=rows.start + by, end=rows.end + by, starts=tuple(start + by for start in rows.starts))
+    return rows._replace(start=rows.start + by, end=rows.end + by, starts=tuple(start + by for start in rows.starts))

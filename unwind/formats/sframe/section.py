@@ -17,7 +17,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.reasons import problem_of
 from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile
-from pyprof.records import dataclass, replace
+from pyprof.records import dataclass
 from pyprof.unwind.base import Extents
 from pyprof.unwind.formats.sframe.index import (
     AARCH64_BIG,
@@ -152,7 +152,7 @@ class SFrame:
         starts, rules = self._read_rows(entry, at, 1 << (int(index.info[i]) & 0xF))
         if entry.repeat and self.index.abi == AMD64_LITTLE and starts == [0] and self._is_wrong_plt_got(rules[0]):
             self._diagnostics.count("sframe: row of .plt.got corrected")
-            rules = [replace(rules[0], cfa_off=8)]
+            rules = [rules[0]._replace(cfa_off=8)]
         return self._rows(i, entry, starts, rules)
 
     def _is_wrong_plt_got(self, rule: Rule) -> bool:
