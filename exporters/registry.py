@@ -7,10 +7,11 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from pyprof.errors import UsageError
-from pyprof.records import dataclass
+from pyprof.records import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from io import RawIOBase
 
     from pyprof.exporters.base import ExportOptions
     from pyprof.model.profile import Profile
@@ -21,7 +22,8 @@ class Format:
     """An Exporter whose writer is the function `write` of a module.
 
     name: as in --format. suffixes: file names that mean it; the first is the one to propose. text: may go to a
-    terminal. summary: one phrase for --help. module: where it is not pyprof.exporters.<name>.
+    terminal. summary: one phrase for --help. module: where it is not pyprof.exporters.<name>. gzipped: what the writer
+    writes is packed on the way, because the file's name says so.
     """
 
     name: str
@@ -29,19 +31,33 @@ class Format:
     text: bool
     summary: str
     module: str = ""
+    gzipped: bool = False
 
     def write(self, profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
         module = import_module(self.module or f"pyprof.exporters.{self.name}")
         writer = cast("Callable[[Profile, BinaryIO, ExportOptions], None]", module.write)
-        writer(profile, out, options)
+        if not self.gzipped:
+            writer(profile, out, options)
+            return
+        import gzip
+        from io import BufferedWriter
 
+        with (
+            gzip.GzipFile(filename="", mode="wb", fileobj=out, compresslevel=6, mtime=0) as packed,
+            BufferedWriter(cast("RawIOBase", packed), _AT_ONCE) as gathered,
+        ):
+            writer(profile, gathered, options)
+
+
+_AT_ONCE = 1 << 16
+"""Bytes that are packed at a time."""
 
 RECORDING = "recording"
 """The format of what --save writes."""
 
 FORMATS: tuple[Format, ...] = (
     Format("flamegraph", (".html", ".htm"), False, "one HTML page that opens offline"),
-    Format("speedscope", (".speedscope.json", ".json"), True, "JSON for speedscope, in time order"),
+    Format("speedscope", (".speedscope.json", ".speedscope.json.gz", ".json"), True, "JSON for speedscope, by time"),
     Format("collapsed", (".collapsed", ".folded", ".txt"), True, "one line a stack: frames;from;the;root COUNT"),
     Format("pprof", (".pb.gz", ".pprof", ".pb"), False, "gzipped profile.proto for go tool pprof and its kin"),
     Format(
@@ -67,11 +83,13 @@ def names() -> tuple[str, ...]:
     return tuple(entry.name for entry in FORMATS)
 
 
-def by_name(name: str) -> Format:
-    """By its name or one of its suffixes without the dot ("html"). Raises UsageError where no format has it."""
+def by_name(name: str, path: str = "") -> Format:
+    """By its name or one of its suffixes without the dot ("html"). path: of the file, where there is one. Raises
+    UsageError where no format has it.
+    """
     for entry in FORMATS:
         if name == entry.name or f".{name}" in entry.suffixes:
-            return entry
+            return _for_file(entry, path or name)
     raise UsageError(f"there is no output format {name!r}", f"the formats are {', '.join(names())}")
 
 
@@ -79,4 +97,11 @@ def by_file(path: str | PathLike[str]) -> Format | None:
     """The format that a file's name means, by its longest known suffix, letter case aside; None if by none."""
     name = fspath(path).rsplit("/", 1)[-1].lower()
     matches = [(len(suffix), entry) for entry in FORMATS for suffix in entry.suffixes if name.endswith(suffix)]
-    return max(matches, key=lambda match: match[0])[1] if matches else None
+    return _for_file(max(matches, key=lambda match: match[0])[1], name) if matches else None
+
+
+def _for_file(entry: Format, name: str) -> Format:
+    """A format whose files are text is packed for a name that ends in .gz; the others are packed as it is."""
+    if entry.text and name.lower().endswith(".gz"):
+        return replace(entry, text=False, gzipped=True)
+    return entry

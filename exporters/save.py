@@ -21,7 +21,7 @@ def save(
 ) -> None:
     """See Profile.save."""
     name = fspath(path)
-    exporter = registry.by_name(format) if format else registry.by_file(name)
+    exporter = registry.by_name(format, name) if format else registry.by_file(name)
     if exporter is None:
         raise UsageError(f"the name {name} does not say which format to write", f"one of {', '.join(registry.names())}")
     options = ExportOptions(threads, processes, full_paths)

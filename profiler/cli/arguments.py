@@ -101,7 +101,7 @@ def seconds_since(when: float | datetime.time, start_ns: int, duration_ns: int) 
 def chosen_format(name: str | None, output: str) -> Exporter:
     """By --format, else by the suffix of the output; collapsed for standard output. Raises UsageError."""
     if name:
-        exporter: Exporter = registry.by_name(name)
+        exporter: Exporter = registry.by_name(name, output)
     elif output == "-":
         exporter = registry.by_name("collapsed")
     else:

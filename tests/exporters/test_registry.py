@@ -38,6 +38,7 @@ def test_unknown_name_is_a_usage_error_that_lists_the_formats() -> None:
         ("x.html", "flamegraph"),
         ("/tmp/a.json/x.HTM", "flamegraph"),
         ("x.speedscope.json", "speedscope"),
+        ("x.speedscope.json.gz", "speedscope"),
         ("x.json", "speedscope"),
         ("x.trace.json", "chrome"),
         ("x.firefox.json.gz", "firefox"),
@@ -129,3 +130,13 @@ def test_text_formats_are_utf_8_and_others_are_not_for_terminals(name: str) -> N
         assert export(name, golden()).decode("utf-8").endswith("\n")
     else:
         assert name in ("flamegraph", "pprof", "firefox", "otlp", "recording")
+
+
+@pytest.mark.parametrize("chosen", [by_file("a.Speedscope.JSON.gz"), by_name("speedscope", "a.gz")])
+def test_name_that_ends_in_gz_packs_a_format_of_text_alone(chosen: Format) -> None:
+    out = BytesIO()
+    chosen.write(golden(), out, ExportOptions())
+    assert not chosen.text
+    assert gzip.decompress(out.getvalue()) == export("speedscope", golden(), ExportOptions())
+    assert by_name("pprof", "a.pb.gz") == by_name("pprof")
+    assert by_name("speedscope", "a.json") == by_name("speedscope")
