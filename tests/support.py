@@ -69,6 +69,7 @@ PACKAGES = {
     "riscv64-linux-gnu-g++": "g++-riscv64-linux-gnu",
     "qemu-system-aarch64": "qemu-system-arm",
     "gdbserver": "gdbserver",
+    "clickhouse-server": "clickhouse-server",
     "qemu-system-arm": "qemu-system-arm",
     "arm-none-eabi-gcc": "gcc-arm-none-eabi",
     "arm-linux-gnueabihf-as": "binutils-arm-linux-gnueabihf",

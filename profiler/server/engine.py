@@ -18,6 +18,8 @@ from pyprof.server.tables import NAMES, VERSIONS, Dialect, migrations
 
 _MOST_ANSWER = 1 << 30
 _PATIENCE_S = 60.0
+_PORT = 8123
+_HOST = re.compile(r"([\w.-]+)(?::(\d{1,5}))?", re.ASCII)
 _OLD = 20
 """Servers before this version lack what a Dialect calls old."""
 
@@ -28,12 +30,13 @@ class StoreError(PyprofError):
 
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """kind: "chdb" or "clickhouse". path: a folder. cluster: of servers; "" for one."""
+    """kind: "chdb" or "clickhouse". path: a folder. hosts: names and ports; of several each statement that makes or
+    changes a table goes to all, rows and questions to the first. cluster: of servers; "" for one.
+    """
 
     kind: str
     path: str = ""
-    host: str = ""
-    port: int = 8123
+    hosts: tuple[tuple[str, int], ...] = ()
     database: str = "pyprof"
     user: str = ""
     password: str = ""
@@ -41,28 +44,28 @@ class StoreAddress:
 
 
 def address(url: str) -> StoreAddress:
-    """chdb:///folder or clickhouse://[user:password@]host[:port]/database[?cluster=NAME]. Raises UsageError."""
+    """chdb:///FOLDER or clickhouse://[USER:PASSWORD@]HOST:PORT[,…]/DATABASE[?cluster=NAME]. Raises UsageError."""
     parts = urllib.parse.urlsplit(url)
-    try:
-        port = parts.port or 8123
-    except ValueError:
-        port = 0
     if parts.scheme == "chdb" and parts.path.startswith("/") and len(parts.path) > 1 and not parts.netloc:
         return StoreAddress("chdb", path=parts.path)
     name = parts.path.strip("/") or "pyprof"
     cluster = dict(urllib.parse.parse_qsl(parts.query)).get("cluster", "")
+    login, _, places = parts.netloc.rpartition("@")
+    hosts = [_HOST.fullmatch(place) for place in places.split(",")]
+    named = _is_name(name) and _is_name(cluster or "x") and (cluster or len(hosts) == 1)
+    found = tuple((match[1], int(match[2] or _PORT)) for match in hosts if match is not None)
     if (
         parts.scheme != "clickhouse"
-        or not parts.hostname
-        or not port
-        or not _is_name(name)
-        or not _is_name(cluster or "x")
+        or len(found) != len(hosts)
+        or not all(port < 65536 for _, port in found)
+        or not named
     ):
-        raise UsageError(
-            f"{parts.scheme}://… is no store", "chdb:///FOLDER, or clickhouse://HOST:PORT/DATABASE?cluster=NAME"
-        )
-    user, password = (urllib.parse.unquote(text or "") for text in (parts.username, parts.password))
-    return StoreAddress("clickhouse", "", parts.hostname, port, name, user, password, cluster)
+        known = "chdb:///FOLDER, or clickhouse://HOST:PORT/DATABASE?cluster=NAME"
+        raise UsageError(f"{parts.scheme}://… is no store", known)
+    user, _, password = login.partition(":")
+    return StoreAddress(
+        "clickhouse", "", found, name, urllib.parse.unquote(user), urllib.parse.unquote(password), cluster
+    )
 
 
 def _is_name(text: str) -> bool:
@@ -137,46 +140,51 @@ class HttpEngine:
 
     def __init__(self, where: StoreAddress, days: int) -> None:
         self._where = where
-        self.dialect = Dialect(where.cluster)
-        version = str(self.rows("SELECT version()")[0][0])
+        by_hand = len(where.hosts) > 1
+        self.dialect = Dialect(where.cluster, by_hand=by_hand)
+        answer = self._ask(where.hosts[0], "SELECT version() FORMAT JSONCompact", database="system")
+        version = str(_data(answer)[0][0])
         major = int(version.partition(".")[0]) if version[:1].isdigit() else 0
-        self.dialect = Dialect(where.cluster, major < _OLD, days)
-        on_cluster = f" ON CLUSTER {where.cluster}" if where.cluster else ""
-        self._ask(f"CREATE DATABASE IF NOT EXISTS {where.database}{on_cluster}", b"", database="")
+        self.dialect = Dialect(where.cluster, major < _OLD, days, by_hand)
+        for host in where.hosts:
+            self._ask(
+                host, f"CREATE DATABASE IF NOT EXISTS {where.database} {self.dialect.on_cluster}", database="system"
+            )
 
     def run(self, sql: str) -> None:
-        self._ask(sql, b"")
+        for host in self._where.hosts:
+            self._ask(host, sql)
 
     def rows(self, sql: str) -> list[list[Any]]:
-        return _data(self._ask(f"{sql} FORMAT JSONCompact", b"", database="system" if "version()" in sql else None))
+        return _data(self._ask(self._where.hosts[0], f"{sql} FORMAT JSONCompact"))
 
     def insert(self, table: str, rows: Iterable[Mapping[str, object]]) -> None:
         block = b"\n".join(map(orjson.dumps, rows))
         if block:
-            self._ask(f"INSERT INTO {table} FORMAT JSONEachRow", block)
+            self._ask(self._where.hosts[0], f"INSERT INTO {table} FORMAT JSONEachRow", block)
 
     def close(self) -> None:
         """Nothing is open."""
 
-    def _ask(self, sql: str, block: bytes, database: str | None = None) -> bytes:
+    def _ask(self, host: tuple[str, int], sql: str, block: bytes = b"", database: str = "") -> bytes:
+        """block: what is inserted, and the statement stands in the address."""
         where = self._where
-        words = {"insert_distributed_sync": "1"} if block and where.cluster else {}
-        named = where.database if database is None else database
-        if named:
-            words["database"] = named
+        words = {"database": database or where.database}
         if block:
             words["query"] = sql
+            if where.cluster:
+                words["insert_distributed_sync"] = "1"
         headers = {}
         if where.user:
             pair = base64.b64encode(f"{where.user}:{where.password}".encode()).decode()
             headers["Authorization"] = f"Basic {pair}"
-        connection = http.client.HTTPConnection(where.host, where.port, timeout=_PATIENCE_S)
+        connection = http.client.HTTPConnection(*host, timeout=_PATIENCE_S)
         try:
             connection.request("POST", f"/?{urllib.parse.urlencode(words)}", block or sql.encode(), headers)
             answer = connection.getresponse()
             found = answer.read(_MOST_ANSWER)
         except (OSError, http.client.HTTPException) as error:
-            raise StoreError(f"{where.host}:{where.port} does not answer: {_first_line(error)}") from None
+            raise StoreError(f"{host[0]}:{host[1]} does not answer: {_first_line(error)}") from None
         finally:
             connection.close()
         if answer.status != 200:
@@ -212,5 +220,4 @@ def migrate(engine: Engine) -> None:
             engine.insert("migrations", [{"day": "2020-01-01", "number": migration.number}])
     if not engine.dialect.old:
         for table in NAMES:  # the retention of the configuration, not that of the day on which the table was made
-            on_cluster = f" ON CLUSTER {engine.dialect.cluster}" if engine.dialect.cluster else ""
-            engine.run(f"ALTER TABLE {table}{on_cluster} MODIFY {engine.dialect.filled('{ttl}')}")
+            engine.run(f"ALTER TABLE {table} {engine.dialect.on_cluster} MODIFY {engine.dialect.filled('{ttl}')}")

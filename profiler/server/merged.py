@@ -42,7 +42,7 @@ def profile_of(costs: Iterable[StackCost], frames: Mapping[Stack, list[str]], he
     builder = Builder()
     numbers: dict[str, int] = {}
     stacks: dict[Stack, int] = {}
-    for cost in sorted(costs, key=lambda each: each.end_ns):
+    for cost in sorted(costs, key=lambda each: (each.end_ns, each.stack, each.thread, each.labels)):
         node = stacks.get(cost.stack)
         if node is None:
             node = stacks[cost.stack] = builder.stack(_numbers(builder, numbers, frames.get(cost.stack, ())))

@@ -66,10 +66,9 @@ class Store:
         }
 
     def drop_day(self, day: str) -> None:
-        on_cluster = f" ON CLUSTER {self._engine.dialect.cluster}" if self._engine.dialect.cluster else ""
         with self._lock:
             for table in NAMES:
-                self._engine.run(f"ALTER TABLE {table}{on_cluster} DROP PARTITION {literal(day)}")
+                self._engine.run(f"ALTER TABLE {table} {self._engine.dialect.on_cluster} DROP PARTITION {literal(day)}")
 
     def empty(self) -> None:
         """All rows of all tables go."""

@@ -17,17 +17,23 @@ PARTITION BY day ORDER BY number"
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """cluster: its name; "" for one server. old: before codecs, LowCardinality and times to live (18.16). days: that
-    rows are kept.
+    """cluster: its name; "" for one server. by_hand: each statement goes to each server, for there is nobody who
+    passes it on (ON CLUSTER needs ClickHouse Keeper). old: before codecs, LowCardinality and times to live (18.16).
+    days: that rows are kept.
     """
 
     cluster: str = ""
     old: bool = False
     days: int = 14
+    by_hand: bool = False
+
+    @property
+    def on_cluster(self) -> str:
+        return f"ON CLUSTER {self.cluster}" if self.cluster and not self.by_hand else ""
 
     def filled(self, sql: str) -> str:
         words = {
-            "on_cluster": f"ON CLUSTER {self.cluster}" if self.cluster else "",
+            "on_cluster": self.on_cluster,
             "engine": "MergeTree()",
             "text": "String" if self.old else "LowCardinality(String)",
             "delta": "" if self.old else "CODEC(Delta, ZSTD(1))",
@@ -55,11 +61,11 @@ class Migration:
             if not part.strip():
                 continue
             found.append(" ".join(dialect.filled(part).split()))
-            table = re.search(r"CREATE TABLE (\w+)", part)
+            table = re.search(r"CREATE TABLE IF NOT EXISTS (\w+)", part)
             if dialect.cluster and table is not None:
                 name, cluster = table[1], dialect.cluster
                 of = f"Distributed({cluster}, currentDatabase(), {name}, {shards[name]})"
-                found.append(f"CREATE TABLE {name}_all ON CLUSTER {cluster} AS {name} ENGINE = {of}")
+                found.append(f"CREATE TABLE IF NOT EXISTS {name}_all {dialect.on_cluster} AS {name} ENGINE = {of}")
         return found
 
 

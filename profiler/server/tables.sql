@@ -8,7 +8,7 @@
 -- batch: the attempt that brought it; rows of an attempt that failed have another one, and count for nobody.
 -- amount: the sum of its values. length_ns: time that it covers.
 -- sharding: windows by batch
-CREATE TABLE windows {on_cluster} (
+CREATE TABLE IF NOT EXISTS windows {on_cluster} (
     day Date,
     tenant {text},
     service {text},
@@ -25,7 +25,7 @@ CREATE TABLE windows {on_cluster} (
 
 -- One row a stack, a label set and a segment. stack, stack2: the two halves of the stack's hash.
 -- sharding: samples by stack
-CREATE TABLE samples {on_cluster} (
+CREATE TABLE IF NOT EXISTS samples {on_cluster} (
     day Date,
     tenant {text},
     type {text},
@@ -41,7 +41,7 @@ CREATE TABLE samples {on_cluster} (
 
 -- Frames, outermost first (frames.py). A stack may stand here more than once: any row of it will do.
 -- sharding: stacks by stack
-CREATE TABLE stacks {on_cluster} (
+CREATE TABLE IF NOT EXISTS stacks {on_cluster} (
     day Date,
     tenant {text},
     stack UInt64,
@@ -51,7 +51,7 @@ CREATE TABLE stacks {on_cluster} (
 
 -- The labels that a number in samples stands for.
 -- sharding: series by series
-CREATE TABLE series {on_cluster} (
+CREATE TABLE IF NOT EXISTS series {on_cluster} (
     day Date,
     tenant {text},
     type {text},
@@ -64,7 +64,7 @@ CREATE TABLE series {on_cluster} (
 -- How well the code of a file is named and unwound, of a segment. unnamed: of the amount, in functions without names.
 -- cut: in stacks that were cut off there.
 -- sharding: builds by batch
-CREATE TABLE builds {on_cluster} (
+CREATE TABLE IF NOT EXISTS builds {on_cluster} (
     day Date,
     tenant {text},
     type {text},
