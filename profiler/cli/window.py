@@ -119,6 +119,7 @@ class WindowWriter:
             self.say(f"pyprof: wrote {place}" if place != "-" else "pyprof: written to standard output")
 
     def _why_empty(self, profile: Profile) -> str:
+        from pyprof.cli.words import percent
         from pyprof.collectors.linux import procfs
         from pyprof.collectors.perf.collector import USER_ONLY
 
@@ -128,6 +129,9 @@ class WindowWriter:
         if target == "pid" and procfs.state(pid, pid) == "stopped":
             return f"the target is stopped: kill -CONT {pid}"
         followed = self.options.subprocesses or (self.options.subprocesses is None and target == "command")
+        if (spent := profile.summary.children).children_s > spent.own_s:
+            share = percent(spent.children_s, spent.own_s + spent.children_s)
+            return f"{share} of the processor time was its children's, which were not followed: add -s"
         children = "" if followed else "; -s follows its children"
         if self.options.mode != "cpu":
             return f"the target ended before it could be sampled, or did not run{children}"

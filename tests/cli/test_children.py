@@ -46,6 +46,21 @@ def test_time_of_children_that_were_not_followed_is_told(parent: int, tmp_path: 
     assert "-s records them" in " ".join(said.split())
 
 
+def test_nothing_was_sampled_beside_busy_children_and_they_are_named_as_the_reason(tmp_path: Path) -> None:
+    script = f"{need('perl')} -e 'print 1; $| = 1; print 1; 1 while 1'; :"
+    with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(1)
+        summary, said = record(process.pid, tmp_path)
+        os.killpg(process.pid, signal.SIGKILL)
+    assert summary["samples"] == 0
+    words = " ".join(said.split())
+    assert (
+        "nothing was sampled: 100 % of the processor time was its children's, which were not followed: add -s" in words
+    )
+    assert "no thread was running" not in words
+
+
 def test_nothing_is_told_of_children_that_were_followed(parent: int, tmp_path: Path) -> None:
     summary, said = record(parent, tmp_path, "-s")
     assert summary["samples"] > 20
