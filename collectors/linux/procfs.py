@@ -25,6 +25,7 @@ _MAPS_LINE = re.compile(
     re.DOTALL,
 )
 _CHUNK = 1 << 20
+_SCHED_SIZE = 4096
 _MOST_ARGUMENTS = 4096
 
 
@@ -213,6 +214,12 @@ def program_arch(directory: ProcDir) -> Arch:
 def parse_status(text: bytes) -> dict[str, str]:
     pairs = (line.partition(":") for line in os.fsdecode(text).split("\n"))
     return {key: value.strip() for key, colon, value in pairs if colon}
+
+
+def sched(tid: int) -> bytes:
+    """/proc/TID/sched. Raises OSError."""
+    with open(f"/proc/{tid}/sched", "rb", 0) as file:
+        return file.read(_SCHED_SIZE)
 
 
 def thread_status(tid: int) -> dict[str, str]:

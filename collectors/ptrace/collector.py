@@ -20,7 +20,7 @@ from pyprof.collectors.ptrace.guard import StopGuard
 from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.ptrace.sampler import TRANSFERRING, Sampler
 from pyprof.collectors.ptrace.scheduler import Scheduler
-from pyprof.collectors.ptrace.stop import Stopper
+from pyprof.collectors.ptrace.stop import Outcome, Stopper
 from pyprof.collectors.ptrace.targets import Readers, Targets
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.targets.selection import Processes
@@ -44,7 +44,7 @@ class PtraceCollector:
     source_id: of its batches. Raises NoSuchProcess, AccessDenied where the process cannot even be looked at (see
     attach.check_target).
 
-    It has 21 methods: the steps of a round, and what a Collector is asked.
+    It has 23 methods: the steps of a round, and what a Collector is asked.
     """
 
     def __init__(
@@ -161,9 +161,9 @@ class PtraceCollector:
             self._guard.enter()
             self._stopper.poll_pending()
             first = self._sample_displaced() if self._sampler.turns.searches else None
-            if self._finder is not None:
+            if self._finder is not None and self._sampler.turns.lists:
                 self._targets.add_all(self._finder.find(self._targets.by_pid), "child")
-            for target in list(self._targets.by_pid.values()):
+            for target in self._to_look_at():
                 if not self._is_there(target):
                     continue
                 for thread, rounds in _turns(target):
@@ -183,7 +183,7 @@ class PtraceCollector:
             self._sampler.turns.leave()
             self._stopper.relax()
             self._guard.leave()
-        if self._sampler.turns.visit(self._targets.by_pid):
+        if self._sampler.turns.visit(self._targets.by_pid, self._targets.brief):
             self._scheduler.visit(len(self._sampler.turns.visited))
         if self._look is not None:
             self._look()
@@ -199,7 +199,25 @@ class PtraceCollector:
                 if thread is not None:
                     self._sample(target, thread, 1)
                     return thread
-        return None
+        child = self._targets.new_child(self._sampler.turns.is_displaced) if self._finder is not None else 0
+        return self._catch(child) if child else None
+
+    def _catch(self, child: int) -> Thread | None:
+        """A new process that is not known: it may end while it is looked at, unless it stands still."""
+        outcome = self._stopper.catch(child, lambda: self._targets.opened(child, self._builder), 1)
+        target = self._targets.by_pid.get(child)
+        thread = target.threads.get(child) if target is not None else None
+        if target is not None and thread is not None:
+            thread.first_slot = False
+            if outcome is Outcome.TAKEN:
+                self._targets.describe(target, thread)
+        return thread
+
+    def _to_look_at(self) -> list[TracedProcess]:
+        """All processes; none where the one thread that is sampled at this visit has been looked for."""
+        targets, turns = list(self._targets.by_pid.values()), self._sampler.turns
+        done = turns.searches and not turns.is_for_steady and all(target.is_searched for target in targets)
+        return [] if done else targets
 
     def _is_there(self, target: TracedProcess) -> bool:
         """Look at a process before its threads."""

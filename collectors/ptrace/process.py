@@ -147,11 +147,16 @@ class TracedProcess:
         self.spaces.distrust()  # its stack may be new
         return thread
 
+    @property
+    def is_searched(self) -> bool:
+        """Does find_displaced() look at all of its threads?"""
+        return self._options.thread is None and 0 < self._count <= _FEW
+
     def find_displaced(self, is_displaced: Callable[[bytes], bool]) -> Thread | None:
         """The thread whose /proc/TID/sched says that we have its processor, the youngest first; None where all threads
         are to be looked at before one is chosen, or there are too many for a search. Raises ProcessLookupError.
         """
-        if self._options.thread is not None or not 0 < self._count <= _FEW:
+        if not self.is_searched:
             return None
         for tid in reversed(self.directory.threads()):
             with contextlib.suppress(ProcessLookupError):

@@ -13,7 +13,7 @@ import errno
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import partial
 
@@ -107,6 +107,42 @@ class Stopper:
         finally:
             self.relax()
 
+    def catch(self, tid: int, known: Callable[[], tuple[Thread, SpaceTracker] | None], weight: int) -> Outcome:
+        """Sample a thread that nobody has looked at yet: it stands still while known() does that, which takes longer
+        than many a process lives. That is part of its pause. known: None where it may not be looked at.
+        """
+        since_ns, failed = time.monotonic_ns(), libc.seize(tid)
+        if failed:
+            return self._refused(tid, -failed)
+        libc.interrupt(tid)
+        found = None
+        try:
+            found = known()
+        finally:
+            if found is None:
+                self._abandon(tid)
+        if found is None:
+            return Outcome.UNUSABLE
+        held = self.held[tid] = HeldThread(*found, weight, since_ns, since_ns)
+        return self._await(held)
+
+    def _abandon(self, tid: int) -> None:
+        """A thread that was seized and is not known. If it does not stop in time it goes on when we end."""
+        deadline = time.monotonic_ns() + _PATIENCE_NS
+        while time.monotonic_ns() < deadline:
+            status = self.ptrace.poll_stop(tid)
+            if status > 0:
+                size = self.ptrace.read_registers(tid)
+                regset = next((each for each in self._regsets.values() if each.arch.kernel.regset_size == size), None)
+                if regset is not None:
+                    self._calls.before_release(tid, status, regset)
+                libc.detach(tid, status & 0x7F if status >> 8 == 0 else 0)
+                return
+            if status < 0 or state(tid) in ENDED:
+                libc.reap(tid)
+                return
+            self.ptrace.wait_sigchld(_SLICE_NS)
+
     def relax(self) -> None:
         """Step back behind others, unless a thread that is still to stop would have to wait for us."""
         if not self.held:
@@ -124,11 +160,14 @@ class Stopper:
         held = self.held[tid] = HeldThread(thread, spaces, weight, asleep=asleep)
         held.since_ns = held.asked_ns = time.monotonic_ns()
         failed = libc.interrupt(tid)
-        if failed:
-            return self._lost(tid)
-        deadline = held.since_ns + _BOUND_NS
+        return self._lost(tid) if failed else self._await(held)
+
+    def _await(self, held: HeldThread) -> Outcome:
+        """Until it stops, or is pending."""
+        tid = held.thread.tid
+        deadline = time.monotonic_ns() + _BOUND_NS
         while True:
-            woken = self.ptrace.wait_sigchld(min(_SLICE_NS, deadline - held.since_ns))
+            woken = self.ptrace.wait_sigchld(min(_SLICE_NS, max(deadline - time.monotonic_ns(), 0)))
             status = self.ptrace.poll_stop(tid)
             if status > 0:
                 outcome = self._finish(held, status)

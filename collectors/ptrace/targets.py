@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable
 
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
+from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.ptrace.young_threads import YoungThreads
+from pyprof.collectors.targets.spaces import SpaceTracker
 from pyprof.collectors.thread_lives import Identities, Leaving
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.interpreter import StackReader
@@ -23,12 +26,15 @@ from pyprof.options import CollectOptions
 
 CUT = "stack longer than --stack-size, cut there"
 
+_FEW = 16
+"""Processes whose children are asked for at each visit."""
+
 Readers = Callable[[int], StackReader]
 
 
 class Targets:
     """by_pid: the processes that are sampled now. refused: pids that may not be looked at. births: threads that were
-    found, and processes that ended before they could be looked at.
+    found, and processes that ended before they could be looked at. brief: the latter alone.
 
     It has 23 methods because each step of a round asks for all processes, and what is remembered of them is one.
     """
@@ -44,6 +50,7 @@ class Targets:
         """See PtraceCollector."""
         self.by_pid: dict[int, TracedProcess] = {}
         self.refused: set[int] = set()
+        self.brief = 0
         self._past_births = 0
         self._options = options
         self._diagnostics = diagnostics
@@ -86,10 +93,33 @@ class Targets:
             except ProcessLookupError:
                 self._diagnostics.count(f"{what} ended before its first sample")
                 self._past_births += 1
+                self.brief += 1
                 self._seen.add(pid)
             except PermissionError:
                 self.refused.add(pid)
                 self._diagnostics.count(f"{what} may not be looked at")
+
+    def new_child(self, is_it: Callable[[bytes], bool]) -> int:
+        """The child of one of few processes that is not sampled yet, and of whose first thread this is true; 0 if none.
+        is_it: of /proc/TID/sched.
+        """
+        for target in list(self.by_pid.values())[:_FEW]:
+            with contextlib.suppress(OSError):
+                for pid in target.directory.children():
+                    if pid not in self.by_pid and pid not in self.refused and is_it(procfs.sched(pid)):
+                        return pid
+        return 0
+
+    def opened(self, pid: int, builder: BatchBuilder[ArenaMemory]) -> tuple[Thread, SpaceTracker] | None:
+        """The first thread of a child that was not known; None if it may not be looked at or has ended."""
+        self.add_all([pid], "child")
+        target = self.by_pid.get(pid)
+        if target is None:
+            return None
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            target.look(builder)
+        thread = target.threads.get(pid)
+        return (thread, target.spaces) if thread is not None else None
 
     def _is_sampled(self, pid: int) -> bool:
         """Is a process of this number, that has not ended?"""

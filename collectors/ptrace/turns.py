@@ -35,6 +35,7 @@ _STAY = 4
 """Visits to one processor before the next: who moves waits for a processor first, and may come late."""
 _LEAST_ASKED, _UNSURE = 50, 0.1
 _TRIES = 3
+_BRIEF, _LISTED = 20, 4
 
 
 class Turn(IntEnum):
@@ -170,7 +171,7 @@ class Turns:
             self._asked += 1
             self._unsure += not runs
         if self.visited and steady:
-            return runs and self._visits % len(self.visited) == 0
+            return runs and self.is_for_steady
         return turn is Turn.DISPLACED or (runs and not self.visited)
 
     @property
@@ -197,9 +198,23 @@ class Turns:
         """A thread that ran was asleep before it stopped."""
         self._unsure += 1
 
-    def visit(self, pids: Iterable[int]) -> bool:
-        """Begin to visit the processors, where that is better and can be. pids: of the targets."""
-        if self.visited or not self._may_visit or self._asked < _LEAST_ASKED or self._unsure < _UNSURE * self._asked:
+    @property
+    def is_for_steady(self) -> bool:
+        """Are threads that leave their processor seldom sampled at this visit?"""
+        return not self.visited or self._visits % len(self.visited) == 0
+
+    @property
+    def lists(self) -> bool:
+        """Are children looked for that do not have our processor, where the one that has is looked for first?"""
+        return not self.searches or self._visits % _LISTED == 0
+
+    def visit(self, pids: Iterable[int], brief: int) -> bool:
+        """Begin to visit the processors, where that is better and can be. pids: of the targets. brief: processes that
+        ended before they were looked at.
+        """
+        unsure = self._asked >= _LEAST_ASKED and self._unsure >= _UNSURE * self._asked
+        short = brief >= _BRIEF and not self._ptrace.hurries
+        if self.visited or not self._may_visit or not (unsure or short):
             return False
         self._asked = self._unsure = 0
         there: set[int] = set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from functools import lru_cache
 
 from pyprof.collectors.linux.map_query import executable_vmas
 from pyprof.collectors.linux.procfs import parse_maps
@@ -11,6 +12,10 @@ from pyprof.records import dataclass
 
 _EXECUTABLE = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ [r-][w-]x[sp] .*$", re.MULTILINE)
 _WRITABLE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) rw[x-][sp] [0-9a-f]+ 00:00 0(?: |$)", re.MULTILINE)
+
+_SHORT = 1 << 16
+_parsed = lru_cache(8)(parse_maps)
+"""A process that was forked has the text of its parent, and of its siblings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,7 @@ class MapsText:
         changed = changed or executable != self._executable
         if changed:
             self._executable = executable
-            self.mappings = parse_maps(text)
+            self.mappings = _parsed(text) if len(text) <= _SHORT else parse_maps(text)
             self.vmas = executable_vmas(self.mappings)
             self.known_vmas = frozenset(self.vmas)
         return changed

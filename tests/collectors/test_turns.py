@@ -122,3 +122,16 @@ def test_threads_that_take_turns_are_sampled_where_they_run(
     true = in_busy / spent
     busy = sum(n for stack, n in recording.stacks.items() if "busy" in stack) / samples
     assert busy == pytest.approx(true, abs=0.06 + 2 * (true * (1 - true) / samples) ** 0.5)
+
+
+def test_processors_are_visited_as_soon_as_processes_end_before_they_are_looked_at_by_who_may_not_hurry() -> None:
+    begun = {}
+    for hurries in (False, True):
+        ptrace = PtraceCalls()
+        ptrace.hurries = hurries
+        turns = Turns(ptrace, alone=True, may_visit=True)
+        turns._own = os.open("/proc/self/sched", os.O_RDONLY)
+        turns._allowed = os.sched_getaffinity(0)
+        begun[hurries] = [turns.visit([os.getpid()], brief) for brief in (0, 19, 20)]
+        turns.close()
+    assert begun == {False: [False, False, True], True: [False, False, False]}
