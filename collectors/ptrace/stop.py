@@ -75,6 +75,8 @@ class Stopper:
     the last moment at which the thread surely ran; stopped_ns: their sum. transferring: threads of which a stop has cut
     a system call short. ended: pid -> sampling times at which a thread of it ran and ended before it stopped, until who
     reads them clears them.
+
+    It has 22 methods: a stop has many ways to end, and each leaves no thread held.
     """
 
     def __init__(

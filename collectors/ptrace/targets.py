@@ -36,7 +36,7 @@ class Targets:
     """by_pid: the processes that are sampled now. refused: pids that may not be looked at. births: threads that were
     found, and processes that ended before they could be looked at. brief: the latter alone.
 
-    It has 23 methods because each step of a round asks for all processes, and what is remembered of them is one.
+    It has 25 methods because each step of a round asks for all processes, and what is remembered of them is one.
     """
 
     def __init__(
