@@ -61,7 +61,9 @@ def look(path: str, folder: int | None = None) -> os.stat_result | None:
 
 
 def replace(path: str, writer: Write) -> None:
-    """Write a file beside path, then give it the name. Raises OSError; what was there is as before then."""
+    """Write a file beside path, then give it the name. Raises OSError; what was there is as before then. What is there
+    afterwards outlives a power cut, name and all.
+    """
     parent, name = os.path.split(os.path.normpath(path))
     folder = _open_folder(parent or ".")
     part = f".pyprof-{os.urandom(8).hex()}.part"
@@ -78,6 +80,7 @@ def replace(path: str, writer: Write) -> None:
         except BaseException:
             os.unlink(part, dir_fd=folder)
             raise
+        _sync_names(folder)
     finally:
         os.close(folder)
 
@@ -172,6 +175,16 @@ def create(path: str, mode: int) -> int:
 def folder(path: str) -> int:
     """A folder, to lock it or to have its names kept. Raises OSError."""
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _sync_names(folder: int) -> None:
+    """Of a folder that may be open for its path only. One that we may not read keeps its names as it likes."""
+    with contextlib.suppress(OSError):
+        readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            os.fsync(readable)
+        finally:
+            os.close(readable)
 
 
 def sync(fd: int) -> None:

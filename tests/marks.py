@@ -93,6 +93,7 @@ TABLE = {
     "importers/*": "unit",
     "recording/test_hostile.py": "fuzz",
     "recording/test_journal.py": "live",
+    "recording/test_power.py": "system",
     "recording/*": "unit",
     "remote/test_packets.py": "fuzz",
     "remote/test_descriptions.py": "fuzz",

@@ -47,6 +47,7 @@ PACKAGES = {
     "nsenter": "util-linux",
     "setpriv": "util-linux",
     "bash": "bash",
+    "strace": "strace",
     "llvm-dwarfdump": "llvm",
     "llvm-readelf": "llvm",
     "qemu-arm": "qemu-user",

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from pyprof.errors import RecordingError
@@ -32,8 +33,10 @@ WAIT_S = 25.0, 45.0
 RUN = """\
 {python} -c '
 import os, time
+def size(name):
+    return os.stat(name).st_size if os.path.exists(name) else 0
 while True:
-    print("now", time.time(), os.path.exists("/mnt/a.pyprof"), flush=True)
+    print("now", time.time(), size("/mnt/a.pyprof"), size("/mnt/a.pyprof-wal"), flush=True)
     time.sleep(0.05)' &
 exec {python} -m pyprof record -q -r 499 --collector ptrace -o /mnt/a.pyprof -- /mnt/spin
 """
@@ -67,7 +70,7 @@ def _cut(folder: Path, guest: Path, kernel: Path, wait_s: float) -> Left:
     reader.start()
     try:
         deadline = time.monotonic() + BOOT_S
-        while not any(line.startswith(b"now") and b"True" in line for line in said):
+        while not any(there for _, there, _ in _said(said)):
             if time.monotonic() > deadline or process.poll() is not None:
                 return Left(0.0, 0, f"the guest does not start: {b''.join(said)[-1500:]!r}")
             time.sleep(0.05)
@@ -76,12 +79,20 @@ def _cut(folder: Path, guest: Path, kernel: Path, wait_s: float) -> Left:
         process.kill()
         process.wait()
     reader.join()
-    at = max(float(line.split()[1]) for line in said if re.fullmatch(rb"now \d+\.\d+ \w+\s*", line))
-    return _left(folder, disk, at)
+    return _left(folder, disk, _said(said))
 
 
-def _left(folder: Path, disk: Path, at: float) -> Left:
-    """at: the last time that the guest said. Its journal is played back first, as at a start."""
+def _said(lines: Iterable[bytes]) -> list[tuple[float, int, int]]:
+    """When, by the guest's clock, the file had so many bytes and its log so many."""
+    found = [line.split() for line in lines if re.fullmatch(rb"now \d+\.\d+ \d+ \d+\s*", line)]
+    return [(float(at), int(file), int(log)) for _, at, file, log in found]
+
+
+def _left(folder: Path, disk: Path, said: list[tuple[float, int, int]]) -> Left:
+    """said: by the guest, up to the cut. Its journal is played back first, as at a start. Of the log's last size the
+    transaction may be under way; what was there before that must be on the disk.
+    """
+    at = said[-1][0]
     subprocess.run([need("e2fsck"), "-fy", str(disk)], capture_output=True, check=False)
     for name in ("a.pyprof", "a.pyprof-wal"):
         (folder / name).unlink(missing_ok=True)
@@ -90,6 +101,12 @@ def _left(folder: Path, disk: Path, at: float) -> Left:
         profile = load(folder / "a.pyprof")
     except (RecordingError, OSError) as error:
         return Left(0.0, 0, f"not read: {error}")
+    grown = sorted({log for _, _, log in said})
+    synced, there = (grown[-2] if len(grown) > 1 else 0), (folder / "a.pyprof-wal").stat().st_size
+    since = next(when for when, _, log in said if log == grown[-1])
+    print(f"log: {there} bytes on the disk, {grown[-1]} seen, {synced} before {at - since:.2f} s ago", flush=True)
+    if there < synced:
+        return Left(0.0, 0, f"the log has {there} bytes, and had {synced}")
     samples = len(profile.stack)
     if not samples:
         return Left(at - profile.start_ns / 1e9, 0, "")

@@ -1,0 +1,59 @@
+"""Power cuts between any two system calls of a recording: what had been kept by then is on the disk."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from pyprof.recording.reader import INTERRUPTED, load
+from tests.exporters.profiles import golden
+from tests.recording.disk import Disk, calls
+
+CUTS = 3
+"""After each call."""
+WRITER = """
+import os, sys
+from functools import partial
+from queue import SimpleQueue
+from pyprof.exporters import output_file
+from pyprof.exporters.base import ExportOptions, JournalBeginning
+from pyprof.recording import journal, writer
+from tests.exporters.profiles import golden
+from tests.recording.test_journal import parts
+
+class Asked(SimpleQueue):
+    def get(self):  # all that came before is kept by now
+        os.write(1, b"kept")
+        return super().get()
+
+journal.SimpleQueue = Asked
+path, profile = sys.argv[1], golden()
+kept = journal.FileJournal(path, JournalBeginning.of(profile))
+for part in parts(profile, 4):
+    kept.add(part)
+kept.close()
+output_file.replace(path, lambda out: writer.write(profile, out, ExportOptions()))
+os.write(1, b"written")
+"""
+
+
+def test_power_cut_at_any_moment_leaves_all_that_was_kept(tmp_path: Path) -> None:
+    folder, left, rng, profile = tmp_path / "disk", tmp_path / "left", random.Random(7), golden()
+    folder.mkdir()
+    left.mkdir()
+    disk, path = Disk(folder), left / "a.pyprof"
+    kept, written, looks = 0, False, 0
+    for call in calls(WRITER, str(folder / "a.pyprof"), log=tmp_path / "log"):
+        disk.play(call)
+        if call.texts in {(b"kept",), (b"written",)}:
+            kept, written = kept + (call.texts == (b"kept",)), call.texts == (b"written",)
+        for _ in range(CUTS if kept else 0):
+            disk.left(rng, left)
+            found, looks = load(path), looks + 1
+            parts = kept - 2  # the first question has nothing before it, and the first part has no samples
+            assert len(found.stack) >= len(profile.stack) * min(parts, 4) // 4, call
+            assert not written or INTERRUPTED not in found.summary.notes
+    assert written
+    assert kept == 6
+    assert disk.syncs >= 8
+    assert looks > 100
