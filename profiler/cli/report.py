@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyprof.cli.arguments import chosen_format, moment, positive_int, seconds_since
 from pyprof.cli.criteria import CRITERIA, add_criteria, chosen
+from pyprof.cli.python_options import NATIVE_HELP
 from pyprof.cli.terminal import line, printable
 from pyprof.errors import PyprofError, UsageError
 from pyprof.exporters import registry
+from pyprof.options import NATIVE_VIEWS
 
 if TYPE_CHECKING:
     from pyprof.exporters.base import Exporter
@@ -97,6 +99,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "-n", "--rows", type=positive_int, default=_ROWS, metavar="N", help="of tables (default: %(default)d)"
     )
     _add_tables(how)
+    how.add_argument("--native", choices=NATIVE_VIEWS, help=f"of those recorded, {NATIVE_HELP}")
     how.add_argument("--collapse-recursion", action="store_true", help="a function that calls itself is one frame")
     how.add_argument("-t", "--threads", action="store_true", help="the thread as root frame of its stacks")
     how.add_argument("--processes", action="store_true", help="the process as root frame, where there are several")
@@ -221,6 +224,10 @@ def _chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
     if not (start is None and end is None) and not timed(profile):
         raise UsageError("it is not known when the samples of this file were taken", "without --from and --to")
     profile = chosen(profile, arguments, **times)
+    if arguments.native is not None:
+        from pyprof.session.native_views import viewed
+
+        profile = viewed(profile, arguments.native)
     return without_recursion(profile) if arguments.collapse_recursion else profile
 
 

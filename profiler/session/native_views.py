@@ -9,22 +9,50 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from typing import Protocol, TypeVar
 
-from pyprof.model.profile import FrameKind
-from pyprof.model.stacks import FrameKey, StackTable
+import numpy as np
 
-IsOwn = Callable[[FrameKey], bool]
-"""Is a frame in code of the interpreter itself?"""
+from pyprof.model.profile import Frame, FrameKind, Profile
+from pyprof.model.stacks import FrameKey
+from pyprof.model.tree import Tree, rewrite
+from pyprof.records import dataclass, replace
 
 Function = Callable[[int], Sequence[FrameKey]]
 """As rewrite() takes it."""
 
 
-def extensions(stacks: StackTable, is_own: IsOwn) -> Function:
+class _Kinded(Protocol):
+    @property
+    def kind(self) -> int: ...
+
+
+_Key = TypeVar("_Key", bound=_Kinded)
+
+
+class Stacks(Protocol[_Key]):
+    """A tree of stacks, of a recording or of a profile."""
+
+    @property
+    def parent(self) -> Sequence[int]: ...
+
+    @property
+    def frame(self) -> Sequence[int]: ...
+
+    def key(self, node: int, /) -> tuple[_Key]: ...
+
+
+class View(Protocol):
+    def __call__(self, stacks: Stacks[_Key], is_own: Callable[[_Key], bool], /) -> Callable[[int], Sequence[_Key]]:
+        """is_own: is a frame in code of the interpreter itself?"""
+        ...
+
+
+def extensions(stacks: Stacks[_Key], is_own: Callable[[_Key], bool]) -> Callable[[int], Sequence[_Key]]:
     """All but the interpreter's own. A stack's outermost frame stays, so that all stacks of a process have one root."""
     own: dict[int, bool] = {}
 
-    def function(node: int) -> Sequence[FrameKey]:
+    def function(node: int) -> Sequence[_Key]:
         (key,) = stacks.key(node)
         frame = stacks.frame[node]
         if frame not in own:
@@ -34,8 +62,8 @@ def extensions(stacks: StackTable, is_own: IsOwn) -> Function:
     return function
 
 
-def none(stacks: StackTable, _: IsOwn) -> Function:
-    def function(node: int) -> Sequence[FrameKey]:
+def none(stacks: Stacks[_Key], _: Callable[[_Key], bool]) -> Callable[[int], Sequence[_Key]]:
+    def function(node: int) -> Sequence[_Key]:
         (key,) = stacks.key(node)
         return () if in_code(key) else (key,)
 
@@ -48,12 +76,12 @@ class _Place(IntEnum):
     CALLED = 2  # in native code that an interpreter's function called
 
 
-def calls(stacks: StackTable, is_own: IsOwn) -> Function:
+def calls(stacks: Stacks[_Key], is_own: Callable[[_Key], bool]) -> Callable[[int], Sequence[_Key]]:
     """Like extensions; of native code that an interpreter's function calls, only the function that it calls."""
     inner = extensions(stacks, is_own)
     places = {0: _Place.OUTSIDE}
 
-    def function(node: int) -> Sequence[FrameKey]:
+    def function(node: int) -> Sequence[_Key]:
         place = places[stacks.parent[node]]
         (key,) = stacks.key(node)
         shown = inner(node)
@@ -68,14 +96,55 @@ def calls(stacks: StackTable, is_own: IsOwn) -> Function:
     return function
 
 
-def in_code(key: FrameKey) -> bool:
+def in_code(key: _Kinded) -> bool:
     """Neither an interpreter's frame nor a marker."""
     return key.kind not in (FrameKind.INTERPRETER, FrameKind.MARKER)
 
 
-VIEWS: dict[str, Callable[[StackTable, IsOwn], Function]] = {
+VIEWS: dict[str, View] = {
     "extensions": extensions,
     "calls": calls,
     "none": none,
 }
 """All but "all", which changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ProfileStacks:
+    frames: Sequence[Frame]
+    parent: Sequence[int]
+    frame: Sequence[int]
+
+    def key(self, node: int, /) -> tuple[Frame]:
+        return (self.frames[self.frame[node]],)
+
+
+def viewed(profile: Profile, name: str) -> Profile:
+    """A profile with the native frames of a view, of those that it has. An interpreter's own code is each object file
+    that has its evaluator.
+    """
+    if name not in VIEWS:
+        return profile
+    prefixes = tuple(prefix for language in profile.summary.languages for prefix in language.evaluators)
+    own = {
+        frame.module
+        for frame in profile.frames
+        if frame.module >= 0 and any(line.function.startswith(prefixes) for line in frame.lines)
+    }
+    stacks = _ProfileStacks(profile.frames, profile.parent.tolist(), profile.frame.tolist())
+    shown = VIEWS[name](stacks, lambda frame: frame.module in own)
+    interpreted, tree = [False], Tree()
+    for node in range(1, len(stacks.parent)):
+        found = stacks.key(node)[0].kind == FrameKind.INTERPRETER
+        interpreted.append(found or interpreted[stacks.parent[node]])
+    place = rewrite(stacks.parent, lambda node: (stacks.frame[node],) if shown(node) else (), tree)
+    native = [leaf for leaf in np.unique(profile.stack).tolist() if not interpreted[leaf]]
+    kept = rewrite(stacks.parent, lambda node: (stacks.frame[node],), tree, native)
+    for leaf in native:
+        place[leaf] = kept[leaf]
+    return replace(
+        profile,
+        parent=np.array(tree.parent, np.int32),
+        frame=np.array(tree.frame, np.int32),
+        stack=np.array(place, np.int32)[profile.stack],
+    )

@@ -6,10 +6,14 @@ import datetime
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pyprof.cli.arguments import moment, seconds_since
 from pyprof.exporters.base import ExportOptions
+from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile
+from pyprof.model.summary import Language
+from pyprof.model.walk import Trust
 from pyprof.recording.reader import load
 from pyprof.records import replace
 from tests.cli.support import one_sentence, pyprof
@@ -194,3 +198,61 @@ def test_recursion_is_one_frame_on_request(tmp_path: Path) -> None:
     builder.sample(builder.node([code("main"), *again, code("g", rel=0x900), *again]))
     path = stored(replace(builder.build()), tmp_path)
     assert lines(path, "-f", "collapsed", "--collapse-recursion") == ["main;f;g;f 1"]
+
+
+def _interpreted() -> Profile:
+    """main and an evaluator of libpython, a function of Python, an extension, malloc; and a thread without Python."""
+    names = [
+        ("_start", 0),
+        ("_PyEval_EvalFrameDefault", 1),
+        ("busy", -1),
+        ("dumps", 2),
+        ("malloc", 2),
+        ("PyObject_Free", 1),
+    ]
+    frames = tuple(
+        Frame(
+            FrameKind.NATIVE if module >= 0 else FrameKind.INTERPRETER,
+            at,
+            at,
+            at,
+            module,
+            (Line(name, name),),
+            Trust.FP,
+            name,
+        )
+        for at, (name, module) in enumerate(names)
+    )
+    modules = tuple(
+        ModuleInfo(f"/{name}", "", at << 12, (at + 1) << 12, 0, True, True) for at, name in enumerate("abc")
+    )
+    tree = np.array([-1, 0, 1, 2, 3, 4, 3, 1], np.int32), np.array([-1, 0, 1, 2, 3, 4, 5, 1], np.int32)
+    return replace(
+        golden(),
+        frames=frames,
+        modules=modules,
+        parent=tree[0],
+        frame=tree[1],
+        stack=np.array([5, 6, 7], np.int32),
+        summary=replace(golden().summary, languages=(Language("Python", ("_PyEval_",), ""),)),
+        **{name: getattr(golden(), name)[:3] for name in ("time_ns", "thread", "values")},
+        state=None,
+        cpu=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("native", "stacks"),
+    [
+        ("all", ["_PyEval_EvalFrameDefault;busy;PyObject_Free", "_PyEval_EvalFrameDefault;busy;dumps;malloc"]),
+        ("extensions", ["busy", "busy;dumps;malloc"]),
+        ("calls", ["busy", "busy;dumps"]),
+        ("none", ["busy", "busy"]),
+    ],
+)
+def test_native_frames_are_left_out_as_while_recording(native: str, stacks: list[str], tmp_path: Path) -> None:
+    """Stacks without an interpreter's frame stay as they are."""
+    found = lines(stored(_interpreted(), tmp_path), "--native", native, "-f", "collapsed")
+    root = "" if native == "none" else "_start;"
+    counted = [stack for line in found for stack in [line.rpartition(" ")[0]] * int(line.rpartition(" ")[2])]
+    assert sorted(counted) == sorted(["_start;_PyEval_EvalFrameDefault", *(root + stack for stack in stacks)])
