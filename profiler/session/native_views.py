@@ -28,9 +28,10 @@ class _Kinded(Protocol):
 
 
 _Key = TypeVar("_Key", bound=_Kinded)
+_Shown = TypeVar("_Shown", bound=_Kinded, covariant=True)
 
 
-class Stacks(Protocol[_Key]):
+class Stacks(Protocol[_Shown]):
     """A tree of stacks, of a recording or of a profile."""
 
     @property
@@ -39,7 +40,7 @@ class Stacks(Protocol[_Key]):
     @property
     def frame(self) -> Sequence[int]: ...
 
-    def key(self, node: int, /) -> tuple[_Key]: ...
+    def key(self, node: int, /) -> tuple[_Shown]: ...
 
 
 class View(Protocol):
