@@ -31,7 +31,7 @@ _Key = TypeVar("_Key", bound=_Kinded)
 _Shown = TypeVar("_Shown", bound=_Kinded, covariant=True)
 
 
-class Stacks(Protocol[_Shown]):
+class StackKeys(Protocol[_Shown]):
     """A tree of stacks, of a recording or of a profile."""
 
     @property
@@ -43,13 +43,13 @@ class Stacks(Protocol[_Shown]):
     def key(self, node: int, /) -> tuple[_Shown]: ...
 
 
-class View(Protocol):
-    def __call__(self, stacks: Stacks[_Key], is_own: Callable[[_Key], bool], /) -> Callable[[int], Sequence[_Key]]:
+class NativeView(Protocol):
+    def __call__(self, stacks: StackKeys[_Key], is_own: Callable[[_Key], bool], /) -> Callable[[int], Sequence[_Key]]:
         """is_own: is a frame in code of the interpreter itself?"""
         ...
 
 
-def extensions(stacks: Stacks[_Key], is_own: Callable[[_Key], bool]) -> Callable[[int], Sequence[_Key]]:
+def extensions(stacks: StackKeys[_Key], is_own: Callable[[_Key], bool]) -> Callable[[int], Sequence[_Key]]:
     """All but the interpreter's own. A stack's outermost frame stays, so that all stacks of a process have one root."""
     own: dict[int, bool] = {}
 
@@ -63,7 +63,7 @@ def extensions(stacks: Stacks[_Key], is_own: Callable[[_Key], bool]) -> Callable
     return function
 
 
-def none(stacks: Stacks[_Key], _: Callable[[_Key], bool]) -> Callable[[int], Sequence[_Key]]:
+def none(stacks: StackKeys[_Key], _: Callable[[_Key], bool]) -> Callable[[int], Sequence[_Key]]:
     def function(node: int) -> Sequence[_Key]:
         (key,) = stacks.key(node)
         return () if in_code(key) else (key,)
@@ -77,7 +77,7 @@ class _Place(IntEnum):
     CALLED = 2  # in native code that an interpreter's function called
 
 
-def calls(stacks: Stacks[_Key], is_own: Callable[[_Key], bool]) -> Callable[[int], Sequence[_Key]]:
+def calls(stacks: StackKeys[_Key], is_own: Callable[[_Key], bool]) -> Callable[[int], Sequence[_Key]]:
     """Like extensions; of native code that an interpreter's function calls, only the function that it calls."""
     inner = extensions(stacks, is_own)
     places = {0: _Place.OUTSIDE}
@@ -102,7 +102,7 @@ def in_code(key: _Kinded) -> bool:
     return key.kind not in (FrameKind.INTERPRETER, FrameKind.MARKER)
 
 
-VIEWS: dict[str, View] = {
+VIEWS: dict[str, NativeView] = {
     "extensions": extensions,
     "calls": calls,
     "none": none,
