@@ -1,7 +1,8 @@
 """What pprof's own fields have no place for: how each frame was found, and what the recording did.
 
-It stands in field 1000 of a Location and of the Profile. Readers of protocol buffers pass over fields that they do not
-know; `importers/evidence.py` reads them. Texts, so that numbers may change: docs/formats.md has the layout.
+It stands in field 1000 of a Location and of the Profile, and in field 1001 of that. Readers of protocol buffers pass
+over fields that they do not know; `importers/evidence.py` reads them. Texts, so that numbers may change:
+docs/formats.md has the layout.
 """
 
 from __future__ import annotations
@@ -13,17 +14,24 @@ from pyprof.model.summary import Summary
 from pyprof.model.walk import Trust
 
 FIELD = 1000
+STACKS = 1001
+"""Of the Profile: the digest of each sample's stack, in the order of the samples (model/stack_digest.py)."""
 
 
 def of_frame(frame: Frame) -> bytes:
     """A field of a Location."""
+    return data(FIELD, message(frame))
+
+
+def message(frame: Frame) -> bytes:
+    """The same without its number."""
     parts = [data(1, Trust(frame.trust).label.encode()), data(2, frame.kind.name.lower().encode())]
     mark = frame.mark
     if mark is not None:
         parts += [data(3, mark.kind.name.lower().encode()), data(4, mark.end.label.encode())]
         parts += [number(5, mark.enough), number(6, mark.unplaced), number(7, mark.without_run)]
         parts.append(number(8, mark.lacking))
-    return data(FIELD, b"".join(parts))
+    return b"".join(parts)
 
 
 def of_summary(summary: Summary) -> bytes:

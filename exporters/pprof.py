@@ -21,6 +21,7 @@ from pyprof.exporters.bounded import bounded, distinct_stacks
 from pyprof.exporters.names import UNKNOWN
 from pyprof.exporters.protobuf import data, number, packed, varint
 from pyprof.exporters.utf8 import encoded
+from pyprof.model import stack_digest
 from pyprof.model.markers import MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
 
@@ -42,19 +43,24 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
             packed_out.write(data(SAMPLE_TYPE, tables.value_type(value_type.type, value_type.unit)))
         location_of = [varint(tables.location(frame)) for frame in profile.frames]
         labels = [tables.labels(thread) for thread in profile.threads]
-        samples = _samples(profile, tables, location_of, labels)
+        digests = bytearray()
+        samples = _samples(profile, tables, location_of, labels, digests)
         while some := b"".join(islice(samples, _TOGETHER)):
             packed_out.write(some)
         packed_out.write(b"".join(tables.rows))
         packed_out.write(_header(profile, tables))
         if options.evidence:
-            packed_out.write(evidence.of_summary(profile.summary))
+            packed_out.write(evidence.of_summary(profile.summary) + data(evidence.STACKS, bytes(digests)))
         for text in tables.strings:
             packed_out.write(data(STRING_TABLE, encoded(text)))
 
 
-def _samples(profile: Profile, tables: PprofTables, location_of: list[bytes], labels: list[bytes]) -> Iterator[bytes]:
-    """A sample is all there is of one thread with one stack. A stack without frames has none in pprof either."""
+def _samples(
+    profile: Profile, tables: PprofTables, location_of: list[bytes], labels: list[bytes], digests: bytearray
+) -> Iterator[bytes]:
+    """A sample is all there is of one thread with one stack. A stack without frames has none in pprof either. digests:
+    gets that of each stack, if frames have any.
+    """
     parent, frame_of = profile.parent.tolist(), profile.frame.tolist()
     partial = {
         at: tables.label("merge", frame.title.strip("[]").removeprefix("merge: "))
@@ -62,13 +68,16 @@ def _samples(profile: Profile, tables: PprofTables, location_of: list[bytes], la
         if frame.mark is not None and frame.mark.kind is MarkKind.MERGE
     }
     for thread, leaf, values in profile.totals():
-        stack, merge = [], b""
+        stack, parts, merge = [], [], b""
         node = leaf
         while node > 0:
             frame = frame_of[node]
             stack.append(location_of[frame])
+            parts.append(frame)
             merge = partial.get(frame, merge)
             node = parent[node]
+        if tables.digests:
+            digests += stack_digest.of_stack(map(tables.digests.__getitem__, parts))
         yield data(SAMPLE, data(1, b"".join(stack)) + packed(2, values.tolist()) + labels[thread] + merge)
 
 
@@ -89,13 +98,14 @@ class PprofTables:
     """Strings, mappings, functions and locations, each with the id that its first use gave it.
 
     rows: the encoded MAPPING, FUNCTION and LOCATION fields, each after what it refers to. evidence: of each location,
-    too.
+    too; then digests has one for each frame that location() was asked for, in that order.
     """
 
     def __init__(self, profile: Profile, evidence: bool = False) -> None:
         self.profile = profile
         self._evidence = evidence
         self.rows: list[bytes] = []
+        self.digests: list[bytes] = []
         self.strings: dict[str, int] = {"": 0}
         self._functions: dict[tuple[str, str, str], int] = {}
         self._locations: dict[tuple[int, int, tuple[tuple[int, int], ...], bytes], int] = {}
@@ -137,7 +147,13 @@ class PprofTables:
         mapping = self._mapping_of.get(frame.module, 0) if code else 0
         address = frame.lookup if code else 0
         functions = tuple((self._function(line), line.line) for line in lines)
-        more = evidence.of_frame(frame) if self._evidence else b""
+        more = b""
+        if self._evidence:
+            module = self.profile.modules[frame.module] if mapping else None
+            found_by = evidence.message(frame)
+            shown = ((*_names(line), line.line) for line in lines)
+            self.digests.append(stack_digest.of_frame(address, module, shown, found_by))
+            more = data(evidence.FIELD, found_by)
         key = (mapping, address, functions, more)
         id_ = self._locations.get(key)
         if id_ is None:
@@ -148,14 +164,18 @@ class PprofTables:
         return id_
 
     def _function(self, line: Line) -> int:
-        name = line.function or line.system_name or UNKNOWN
-        key = (name, line.system_name or name, line.file or "")
+        key = _names(line)
         id_ = self._functions.get(key)
         if id_ is None:
             id_ = self._functions[key] = len(self._functions) + 1
             fields = [number(1, id_), *(number(n, self.string(text)) for n, text in enumerate(key, 2))]
             self.rows.append(data(FUNCTION, b"".join(fields)))
         return id_
+
+
+def _names(line: Line) -> tuple[str, str, str]:
+    name = line.function or line.system_name or UNKNOWN
+    return name, line.system_name or name, line.file or ""
 
 
 def executable_first(modules: Sequence[ModuleInfo]) -> list[int]:

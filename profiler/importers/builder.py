@@ -47,7 +47,8 @@ def named(name: str, file: str | None = None, line: int = 0, kind: FrameKind = F
 class Builder:
     """Takes frames and samples of one file or of several with the same value types; build() is the Profile. modules:
     those that frames refer to, each once. samples, nodes: how many there are so far. labels: of threads. known, stacks:
-    for a reader of several files: numbers of frames and of stacks by what tells them apart in such files.
+    for a reader of several files: numbers of frames and of stacks by what tells them apart in such files. digests: of
+    frames by their numbers; by_digest: stacks (model/stack_digest.py).
     """
 
     def __init__(self) -> None:
@@ -56,6 +57,8 @@ class Builder:
         self.labels: set[Labels] = set()
         self.known: dict[Hashable, int] = {}
         self.stacks: dict[bytes, int] = {}
+        self.digests: dict[int, bytes] = {}
+        self.by_digest: dict[bytes, int] = {}
         self._module_of: dict[tuple[object, ...], int] = {}
         self._frames: dict[Frame, int] = {}
         self._tree = Tree()

@@ -16,7 +16,7 @@ from pyprof.model.summary import Stops, Summary
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.records import dataclass
 
-FIELD = 1000
+FIELD, STACKS = 1000, 1001
 _MOST = 1 << 50
 _MOST_COUNTERS = 1000
 _LONGEST = 1 << 20

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable, Iterable
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from pyprof.importers.protobuf import MOST_ROWS, columns, fields, grouped, numbe
 from pyprof.model.labels import MOST, RESERVED, Labels
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.reasons import said
+from pyprof.model.stack_digest import SIZE, of_frame, of_stack
 from pyprof.model.summary import Summary
 
 _GZIP = b"\x1f\x8b"
@@ -113,7 +114,7 @@ class _Reader:
         start_ns = signed(self._header.get(TIME, 0))
         ordered = tuple(kinds[at] for at in order)
         if wanted(ordered):
-            self._samples(self._frames(), order, 0 if since_ns is None else start_ns - since_ns)
+            self._samples(order, 0 if since_ns is None else start_ns - since_ns)
         left_out = ", ".join(sorted(self._left_out)[:5])
         more = said("labels_left_out", labels=left_out) if self._left_out else ""
         return About(
@@ -194,6 +195,9 @@ class _Reader:
         number = known.get(key)
         if number is None:
             number = known[key] = self._builder.frame(self._frame(address, module, lines, found_by))
+            where = self._builder.modules[module] if module >= 0 else None
+            shown = ((name, system_name, file or "", line) for (name, system_name, file), line in lines)
+            self._builder.digests.setdefault(number, of_frame(address, where, shown, found_by))
         return number
 
     def _frame(self, address: int, module: int, lines: tuple[FunctionLine, ...], found_by: bytes) -> Frame:
@@ -209,7 +213,9 @@ class _Reader:
         shown = () if found.kind is FrameKind.MARKER else named
         return Frame(found.kind, address, address, rel, module, shown, found.trust, title, found.mark)
 
-    def _samples(self, frames: dict[int, int], order: list[int], time_ns: int) -> None:
+    def _samples(self, order: list[int], time_ns: int) -> None:
+        digests = self._digests()
+        stated, frames = iter(digests), self._tables(digests)
         locations: list[bytes] = []
         values: list[bytes] = []
         threads: list[int] = []
@@ -218,7 +224,10 @@ class _Reader:
 
         def take() -> None:
             nonlocal held
-            self._add(frames, order, time_ns, locations, values, threads)
+            _check(locations)
+            _check(values)
+            stacks = self._stacks_of(frames, list(islice(stated, len(locations))), locations)
+            self._add(stacks, order, time_ns, values, threads)
             held = 0
             for column in (locations, values, threads):
                 column.clear()
@@ -247,23 +256,46 @@ class _Reader:
 
     def _add(
         self,
-        frames: dict[int, int],
+        stacks: list[int],
         order: list[int],
         time_ns: int,
-        locations: list[bytes],
         values: list[bytes],
         threads: list[int],
     ) -> None:
-        """Some of the samples. locations, values: packed numbers of each."""
-        if max(map(len, (*locations, *values)), default=0) > _LONGEST_ROW:
-            raise FormatError("pprof", 0, f"a stack of more than {_LONGEST_ROW:,} bytes")
-        numbers_of, edges = repeated(locations)
+        """Some of the samples. values: packed numbers of each."""
         amounts, begin = repeated(values)
         if (wrong := np.flatnonzero(np.diff(begin) != len(order))).size:
             raise FormatError("pprof", int(wrong[0]), "a sample has more or fewer values than there are types")
-        stacks = self._stacks(_looked_up(frames, numbers_of), edges.tolist())
         in_order = amounts.view(np.int64).reshape(-1, len(order))[:, order]
         self._builder.add(stacks, threads, time_ns, in_order)
+
+    def _digests(self) -> list[bytes]:
+        """Of the stacks, as the file states them. [] where it does not, or not one for each sample."""
+        stated = self._rows.get(evidence.STACKS, (b"",))[-1]
+        fits = len(stated) == SIZE * len(self._rows.get(SAMPLE, ()))
+        return [stated[at : at + SIZE] for at in range(0, len(stated), SIZE)] if fits else []
+
+    def _tables(self, digests: list[bytes]) -> dict[int, int] | None:
+        """The frames, see _frames(). None where all stacks are known."""
+        if not digests or not all(digest in self._builder.by_digest for digest in digests):
+            return self._frames()
+        self._mappings()
+        return None
+
+    def _stacks_of(self, frames: dict[int, int] | None, digests: list[bytes], locations: list[bytes]) -> list[int]:
+        """The node of each stack. frames: None where the stacks of all digests are known. locations: packed numbers."""
+        known, of = self._builder.by_digest, self._builder.digests
+        if frames is None:
+            return [known[digest] for digest in digests]
+        numbers_of, edges = repeated(locations)
+        looked_up, bounds = _looked_up(frames, numbers_of), edges.tolist()
+        found = self._stacks(looked_up, bounds)
+        for digest, node, (first, end) in zip(digests, found, pairwise(bounds), strict=False):
+            if digest not in known and of_stack(of[each] for each in looked_up[first:end].tolist()) == digest:
+                if len(known) >= _MOST_STACKS:
+                    known.clear()
+                known[digest] = node
+        return found
 
     def _stacks(self, frames: npt.NDArray[np.int32], edges: list[int]) -> list[int]:
         """The node of each stack. frames: of all, innermost first."""
@@ -316,6 +348,12 @@ def _usual(row: bytes) -> tuple[int, int, int]:
         return 0, 0, 0
     labels_at = end + 2 + row[end + 1]
     return (at, end, labels_at) if labels_at < len(row) else (0, 0, 0)
+
+
+def _check(rows: list[bytes]) -> None:
+    """Raises FormatError."""
+    if max(map(len, rows), default=0) > _LONGEST_ROW:
+        raise FormatError("pprof", 0, f"a stack of more than {_LONGEST_ROW:,} bytes")
 
 
 def _as_label(payload: bytes) -> bytes:

@@ -39,6 +39,7 @@ sample            Samples in columns: what every collector produces and the unwi
 selected          A profile of some of another one's samples
 several           Several profiles as one: recordings of several processes or machines, or parts of one recording
 source_text       A source file as it was read
+stack_digest      What tells stacks apart by their content, the same in every file
 stacks            Stacks while recording: a sample ends as one integer, a node of a prefix tree of frames
 summed            What several recordings, or windows of one, did together
 summary           What a recording did, as numbers: the summary panel and `--summary FILE`
