@@ -9,6 +9,7 @@ completion        `pyprof completion SHELL`: a completion script for the shell, 
 crash             Why a process died, in words: the signal, or the exception of Windows or macOS
 crash_codes       Names of the numbers that say why a process died
 criteria          Options that choose samples of a profile; the same wherever a file is read
+demo_fleet        `pyprof demo-fleet`: a server, an agent and three services, to look at the page with real data
 diff              `pyprof diff`: two recordings side by side, function by function, as a table, a page or data
 doctor            `pyprof doctor`: what will work here and on this process, before anything is attached
 dump              `pyprof dump`: the stacks of all threads, now, or as a core file has them

@@ -44,12 +44,13 @@ COMMANDS = (
     "agent",
     "query",
     "server",
+    "demo-fleet",
     "doctor",
     "inspect",
     "symbols",
     "completion",
 )
-"""Each is a module of this package with a function add()."""
+"""Each is a module of this package, with _ for -, that has a function add()."""
 
 
 def build_parser(commands: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
@@ -59,7 +60,7 @@ def build_parser(commands: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"pyprof {__version__}")
     parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in commands:
-        import_module(f"pyprof.cli.{name}").add(parsers)
+        import_module(f"pyprof.cli.{name.replace('-', '_')}").add(parsers)
     return parser
 
 
