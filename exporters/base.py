@@ -21,7 +21,7 @@ class ExportOptions:
     """threads: each stack begins with its thread as root frame, below its process where there are several; processes:
     with its process, where there are several. full_paths: modules by path. sources: source files by their names in the
     profile, dearest first, that a page shows. evidence: in pprof, how each frame was found and what the recording did,
-    in fields that others pass over.
+    in fields that others pass over. thread_labels: in pprof, threads and labels are labels of samples.
     """
 
     threads: bool = False
@@ -29,6 +29,7 @@ class ExportOptions:
     full_paths: bool = False
     sources: Mapping[str, SourceText] = field(default_factory=dict)
     evidence: bool = False
+    thread_labels: bool = True
 
 
 class Exporter(Protocol):

@@ -42,7 +42,7 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
         for value_type in profile.value_types:
             packed_out.write(data(SAMPLE_TYPE, tables.value_type(value_type.type, value_type.unit)))
         location_of = [varint(tables.location(frame)) for frame in profile.frames]
-        labels = [tables.labels(thread) for thread in profile.threads]
+        labels = [tables.labels(thread) if options.thread_labels else b"" for thread in profile.threads]
         digests = bytearray()
         samples = _samples(profile, tables, location_of, labels, digests)
         while some := b"".join(islice(samples, _TOGETHER)):

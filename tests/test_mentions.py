@@ -45,6 +45,10 @@ OTHER_CLASSES = {
     *("PyFrameObjects", "PyObject", "PySetObject", "PyThreadState", "InitVar"),  # CPython's
     *(
         "AnyValue",
+        "ExportProfilesServiceResponse",
+        "PushRequest",
+        "WriteRaw",
+        "WriteRawRequest",
         "ProfilesData",
         "ProfilesDictionary",
         "OpenTelemetry",

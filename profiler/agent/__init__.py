@@ -18,7 +18,7 @@ notify      What systemd wants to hear
 own_cpu     What the agent costs
 places      Where the agent's spool is, if nobody says
 processes   Which processes there are, and what the rules say about each
-pushing     Segments to sinks
+push/       Segments to receivers
 reading     What a spool says about a span of time
 rules       Rules: which processes are recorded, how, and what they are called
 segments    Names of segments

@@ -19,7 +19,7 @@ from pyprof.agent.metrics import Gauge
 from pyprof.agent.notify import Notifier
 from pyprof.agent.places import default_spool
 from pyprof.agent.processes import LOOK_S, ProcessTable
-from pyprof.agent.pushing import Pusher
+from pyprof.agent.push.pushers import Pushers
 from pyprof.agent.sampled_group import SampledGroup, WindowPart
 from pyprof.agent.settings import SamplingChoice, Values
 from pyprof.agent.splitting import segments
@@ -37,7 +37,7 @@ Say = Callable[..., None]
 
 class Agent:
     """load: reads the configuration anew. say: takes lines of the log. run() is the whole life; end() and reload() may
-    be called from any thread.
+    be called from any thread. It has more fields than other classes: what a whole agent has.
     """
 
     def __init__(self, load: Callable[[], AgentConfig], say: Say, notifier: Notifier) -> None:
@@ -50,11 +50,12 @@ class Agent:
         sinks = [target.name for target in self._config.pushes]
         self.spool = Spool(values.path or default_spool(), caps, self._diagnostics, sinks=sinks)
         self._writing = threading.Lock()
+        self._pushers = Pushers(self.spool, self._writing, say, self._diagnostics)
         self._budget = BudgetKeeper(_budget(values), say)
         self._wake = threading.Event()
         self._ending = self._reloading = False
         self._begin()
-        self._health = Health(values.every, self._gauges(), self._diagnostics)
+        self._health = Health(values.every, self._gauges(), self._diagnostics, self._pushers.numbers)
 
     def _gauges(self) -> dict[str, Gauge]:
         return {
@@ -107,9 +108,7 @@ class Agent:
     def _run(self) -> None:
         self.spool.open()
         self._say("info", "started", **self._of_spool())
-        pushers = [Pusher(target, self.spool, self._writing, self._say) for target in self._config.pushes]
-        for pusher in pushers:
-            pusher.start()
+        self._pushers.begin(self._config.pushes)
         self._notifier.send("READY=1")
         while not self._ending:
             if self._reloading:
@@ -124,8 +123,7 @@ class Agent:
             self._wake.clear()
         self._notifier.send("STOPPING=1")
         self._close()
-        for pusher in pushers:
-            pusher.end()
+        self._pushers.end()
         self._say("info", "ended")
 
     def _keep_budget(self) -> None:
@@ -146,8 +144,9 @@ class Agent:
         self._notifier.reloading()
         try:
             config = self._load()
-        except PyprofError as error:
-            self._say("error", "reload failed", error=error.message)
+            self._pushers.begin(config.pushes)
+        except (PyprofError, OSError) as error:
+            self._say("error", "reload failed", error=str(error))
             self._health.reloaded(False)
         else:
             self._close()

@@ -12,9 +12,9 @@ from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
 
-from pyprof.agent.pushing import PushTarget
+from pyprof.agent.push.kinds import COMMON, KINDS, PushTarget, wrong
 from pyprof.agent.rules import TargetRule, Template, criterion
-from pyprof.agent.settings import CRITERIA, PUSH, RULE, SETTINGS, SamplingChoice, Setting, Values, Wrong, checked
+from pyprof.agent.settings import CRITERIA, RULE, SETTINGS, SamplingChoice, Setting, Values, Wrong, checked
 from pyprof.errors import UsageError
 from pyprof.model.labels import MOST
 from pyprof.records import dataclass
@@ -126,19 +126,33 @@ class _Reading:
         if not isinstance(given, list) or len(given) > _MOST_PUSHES:
             self._wrong(("push",), f"sinks are tables, [[push]], at most {_MOST_PUSHES}")
             return ()
-        settings = {setting.name: setting for setting in PUSH}
         targets: dict[str, PushTarget] = {}
         for at, table in enumerate(given):
-            found: dict[str, Any] = {}
-            for key, value in table.items() if isinstance(table, dict) else ():
-                self._take(found, settings, ("push", at, key), value)
-            for missing in settings.keys() - (table.keys() if isinstance(table, dict) else ()):
-                self._wrong(("push", at), f"{missing} is missing")
-            if found.get("name") in targets:
-                self._wrong(("push", at, "name"), f"there is another {_shown(found['name'])}")
-            elif found.keys() == settings.keys():
-                targets[found["name"]] = PushTarget(found["name"], found["path"])
+            target = self._push(at, table if isinstance(table, dict) else {})
+            if target is None:
+                continue
+            if target.name in targets:
+                self._wrong(("push", at, "name"), f"there is another {_shown(target.name)}")
+            targets[target.name] = target
         return tuple(targets.values())
+
+    def _push(self, at: int, table: Mapping[str, Any]) -> PushTarget | None:
+        kind = table.get("type")
+        own, needed = KINDS.get(kind, ((), ())) if isinstance(kind, str) else ((), ())
+        settings = {setting.name: setting for setting in (*COMMON, *own)}
+        found: dict[str, Any] = {}
+        for key, value in table.items():
+            if own or key in settings:  # without a type nothing is known of the others
+                self._take(found, settings, ("push", at, key), value)
+        for missing in (key for key in ("name", "type", *needed) if key not in table):
+            self._wrong(("push", at), f"{missing} is missing")
+        if not {"name", "type", *needed} <= found.keys():
+            return None
+        values = {key: value for key, value in found.items() if key not in ("name", "type")}
+        target = PushTarget(found["name"], found["type"], values)
+        if error := wrong(target):
+            self._wrong(("push", at), error)
+        return target
 
     def _take(
         self, found: dict[str, Any], settings: Mapping[str, Setting], path: tuple[str | int, ...], value: object
@@ -241,6 +255,18 @@ def printed() -> str:
         "# Templates: {name} {exe} {user} {unit} {cgroup} {container} {parent} {pid} {env:NAME}; {unit|name} is the"
     ]
     lines += ["# first that is not empty.", "[[rule]]", f'user = "{os.geteuid()}"', 'service = "{name}"']
-    lines += ["", "# Where segments go beside the spool; any number of [[push]], each with:"]
-    lines += [f"#   {f'{each.name} = {each.default}':28} {each.help}" for each in PUSH]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_printed_pushes()]) + "\n"
+
+
+def _printed_pushes() -> Iterator[str]:
+    yield from ("", "# Where segments go beside the spool; any number of [[push]], each with:")
+    kinds: dict[Setting, list[str]] = {setting: [] for setting in COMMON}
+    for kind, (own, _) in KINDS.items():
+        for setting in own:
+            kinds.setdefault(setting, []).append(kind)
+    before: list[str] = []
+    for each, of in sorted(kinds.items(), key=lambda item: list(kinds.values()).index(item[1])):
+        if of != before:
+            yield f"# of {', '.join(of)}:"
+        before = of
+        yield f"#   {f'{each.name} = {each.default}' if each.default else each.name:36} {each.help}"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from pyprof.agent.metrics import CONTENT_TYPE, Gauge, Metrics
+from pyprof.agent.metrics import CONTENT_TYPE, Gauge, Metrics, PushNumber
 from pyprof.agent.own_cpu import memory, spent
 from pyprof.diagnostics import Diagnostics
 
@@ -20,7 +20,13 @@ class Health:
     agent's loop, the rest for any thread.
     """
 
-    def __init__(self, every: float, gauges: Mapping[str, Gauge], diagnostics: Diagnostics) -> None:
+    def __init__(
+        self,
+        every: float,
+        gauges: Mapping[str, Gauge],
+        diagnostics: Diagnostics,
+        pushes: Callable[[], Iterable[PushNumber]] = tuple,
+    ) -> None:
         self.every = every
         self._diagnostics = diagnostics
         self._reported: dict[str, int] = {}
@@ -35,7 +41,7 @@ class Health:
             "reload_success": lambda: self._reload[0],
             "reload_timestamp_seconds": lambda: self._reload[1],
         }
-        self.metrics = Metrics({**gauges, **own}, lambda: self._diagnostics.counts)
+        self.metrics = Metrics({**gauges, **own}, lambda: self._diagnostics.counts, pushes)
 
     def beat(self) -> None:
         self._beat = time.monotonic()

@@ -39,9 +39,28 @@ class StoredSegment:
     places: set[str] = field(default_factory=set)
 
 
+@dataclass(slots=True)
+class Place:
+    """A queue: its segments, and their bytes. oldest_ns: end of the oldest window, 0 where there is none."""
+
+    names: dict[SegmentName, None] = field(default_factory=dict)
+    bytes: int = 0
+    heap: list[tuple[int, str, SegmentName]] = field(default_factory=list)
+
+    def first(self) -> SegmentName | None:
+        while self.heap and self.heap[0][2] not in self.names:
+            heapq.heappop(self.heap)
+        return self.heap[0][2] if self.heap else None
+
+    @property
+    def oldest_ns(self) -> int:
+        return first.end_ns if (first := self.first()) is not None else 0
+
+
 class Inventory:
     def __init__(self) -> None:
         self.bytes = 0
+        self._places: dict[str, Place] = {}
         self._kept: dict[SegmentName, StoredSegment] = {}
         self._oldest: list[tuple[int, str, SegmentName]] = []
 
@@ -54,7 +73,16 @@ class Inventory:
             known = self._kept[name] = StoredSegment(size)
             self.bytes += size
             heapq.heappush(self._oldest, (name.end_ns, name.key, name))
+        at = self.place(place)
+        if place not in known.places:
+            at.names[name] = None
+            at.bytes += known.size
+            if place:
+                heapq.heappush(at.heap, (name.end_ns, name.key, name))
         known.places.add(place)
+
+    def place(self, place: str) -> Place:
+        return self._places.setdefault(place, Place())
 
     def all(self) -> Iterator[SegmentName]:
         return iter(self._kept)
@@ -66,8 +94,11 @@ class Inventory:
     def left(self, name: SegmentName, place: str) -> None:
         """It is no longer there. What is nowhere is forgotten."""
         known = self._kept.get(name)
-        if known is not None:
+        if known is not None and place in known.places:
             known.places.discard(place)
+            at = self.place(place)
+            del at.names[name]
+            at.bytes -= known.size
             if not known.places:
                 self.bytes -= known.size
                 del self._kept[name]
@@ -90,5 +121,4 @@ class Inventory:
 
     def queued(self, place: str) -> Iterator[SegmentName]:
         """Oldest first."""
-        found = (name for name, kept in self._kept.items() if place in kept.places)
-        return iter(sorted(found, key=lambda name: (name.end_ns, name.key)))
+        return iter(sorted(self.place(place).names, key=lambda name: (name.end_ns, name.key)))

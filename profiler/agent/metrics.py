@@ -1,12 +1,12 @@
 """Numbers of a running agent, as the text that Prometheus reads (openmetrics.io, 1.0). Labels have values from fixed
-sets only: never what a process chooses.
+sets only, or are names that the operator gave to sinks: never what a process chooses.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from pyprof.agent.spool import REASONS
 from pyprof.model.profile import Profile
@@ -16,6 +16,8 @@ from pyprof.records import dataclass
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 PREFIX = "pyprof_agent_"
 Gauge = Callable[[], float | None]
+PushNumber = tuple[str, Mapping[str, str], float]
+"""Name of a metric of PUSHES, its labels, its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,15 @@ GAUGES = (
     MetricKind("reload_success", "gauge", "Was the configuration right when it was read last?"),
     MetricKind("reload_timestamp_seconds", "gauge", "When the configuration was read last."),
 )
+PUSHES = (
+    MetricKind("push_queue_segments", "gauge", "Segments that a sink has not taken yet."),
+    MetricKind("push_queue_bytes", "gauge", "Their bytes."),
+    MetricKind("push_lag_seconds", "gauge", "Since the end of the oldest window that a sink has not taken yet."),
+    MetricKind("push_sent", "counter", "Segments that a sink has taken."),
+    MetricKind("push_failures", "counter", "Tries that a sink did not take, by why."),
+    MetricKind("push_refused", "counter", "Segments that a sink refused for good, by why."),
+)
+"""Of each sink: labels sink and type, and reason where there are reasons."""
 
 
 class Metrics:
@@ -62,8 +73,14 @@ class Metrics:
     (also of counters that somebody else keeps): asked for when the text is.
     """
 
-    def __init__(self, gauges: Mapping[str, Gauge], dropped: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(
+        self,
+        gauges: Mapping[str, Gauge],
+        dropped: Callable[[], Mapping[str, int]],
+        pushes: Callable[[], Iterable[PushNumber]] = tuple,
+    ) -> None:
         """dropped: counts by reason."""
+        self._pushes = pushes
         self.last_window_s = 0.0
         self._gauges = gauges
         self._dropped = dropped
@@ -89,8 +106,7 @@ class Metrics:
     def _lines(self) -> Iterator[str]:
         dropped = self._dropped()
         for metric in (*COUNTERS, *GAUGES):
-            yield f"# TYPE {PREFIX}{metric.name} {metric.kind}"
-            yield f"# HELP {PREFIX}{metric.name} {metric.help}"
+            yield from _head(metric)
             label, values = metric.labels
             for value in values:
                 number = self._number(metric, dropped, value)
@@ -98,6 +114,14 @@ class Metrics:
                     suffix = "_total" if metric.kind == "counter" else ""
                     labels = f'{{{label}="{value}"}}' if label else ""
                     yield f"{PREFIX}{metric.name}{suffix}{labels} {number:.15g}"
+        pushed = list(self._pushes())
+        for metric in PUSHES:
+            yield from _head(metric)
+            suffix = "_total" if metric.kind == "counter" else ""
+            for name, of_sink, value_of in pushed:
+                if name == metric.name:
+                    shown = ",".join(f'{key}="{text}"' for key, text in of_sink.items())
+                    yield f"{PREFIX}{name}{suffix}{{{shown}}} {value_of:.15g}"
         yield "# EOF"
 
     def _number(self, metric: MetricKind, dropped: Mapping[str, int], value: str) -> float | None:
@@ -107,3 +131,8 @@ class Metrics:
             return dropped.get(REASONS[value], 0)
         with self._lock:
             return self._counts.get((metric.name, value), 0)
+
+
+def _head(metric: MetricKind) -> Iterator[str]:
+    yield f"# TYPE {PREFIX}{metric.name} {metric.kind}"
+    yield f"# HELP {PREFIX}{metric.name} {metric.help}"

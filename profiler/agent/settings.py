@@ -12,6 +12,7 @@ from pyprof.options import MOST_RATE_HZ, NATIVE_VIEWS, SIMPLE_MODES
 from pyprof.records import dataclass, field
 
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_MOST_HEADERS, _LONGEST_HEADER = 20, 1000
 COLLECTORS = ("auto", "perf", "ptrace", "bpf")
 
 
@@ -58,12 +59,6 @@ RULE = (
     Setting("rule", "python", "VIEW", "", "in place of sampling.python"),
 )
 """Beside them each of CRITERIA: a pattern, or a list of which one is enough. All that are given must fit."""
-
-PUSH = (
-    Setting("push", "name", "NAME", '"nas"', "what it is called in the spool and the log"),
-    Setting("push", "type", "SINK", '"folder"', "the only one so far"),
-    Setting("push", "path", "PATH", '"/mnt/nas/profiles"', "of the folder, which must be there"),
-)
 
 CRITERIA = {
     "name": "name of the process (comm, 15 letters)",
@@ -122,6 +117,8 @@ def checked(kind: str, value: object) -> object:
         return value
     if kind == "LABELS":
         return _labels(value)
+    if kind == "HEADERS":
+        return _headers(value)
     if kind == "MODES":
         modes = value if isinstance(value, list) else [value]
         if not modes or not all(mode in SIMPLE_MODES for mode in modes):
@@ -137,12 +134,16 @@ def checked(kind: str, value: object) -> object:
 _TEXTS = {
     "NAME": (r"[a-z0-9][a-z0-9_-]{0,39}", "is not a name of a-z, 0-9, _ and -, at most 40 letters"),
     "PATH": (r"/[^\0\n]{0,999}", "is not an absolute path"),
+    "URL": (r"https?://[^\s/@?#]+(?:/[^\s@?#]*)?", "is no http:// or https:// address; a user and password have files"),
+    "BUCKET": (r"[a-z0-9]+://[^\s@?#]+", "is no address such as s3://bucket/prefix; keys stand elsewhere"),
 }
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "VIEW": tuple(NATIVE_VIEWS),
     "COLLECTOR": COLLECTORS,
-    "SINK": ("folder",),
+    "SINK": ("pyprof", "pyroscope", "otlp", "parca", "folder", "bucket"),
+    "PROTOCOL": ("http", "grpc"),
+    "API": ("push", "ingest"),
     "ACTION": ("include", "exclude"),
 }
 
@@ -154,6 +155,20 @@ def _labels(value: object) -> dict[str, str]:
         return dict(labels_of(value))
     except ValueError as error:
         raise Wrong(f"is not usable: {error}") from None
+
+
+def _headers(value: object) -> dict[str, str]:
+    """Secrets do not belong into a configuration: the usual headers of such are none."""
+    if not isinstance(value, dict) or len(value) > _MOST_HEADERS:
+        raise Wrong('is not { name = "text" }')
+    for name, text in value.items():
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name) or not isinstance(text, str) or not text.isascii():
+            raise Wrong('is not { name = "text" }')
+        if not text.isprintable() or len(text) > _LONGEST_HEADER:
+            raise Wrong("has a text that is not printable, or too long")
+        if re.search(r"authori[sz]ation|cookie|secret|token|password|api-?_?key", name, re.IGNORECASE):
+            raise Wrong(f"has {name}: secrets stand in files, token_file or password_file")
+    return dict(value)
 
 
 def _number(kind: str, value: object) -> float | int:

@@ -59,6 +59,7 @@ class SpoolSegment:
 class Spool:
     """Of one agent, which holds the lock (disk.locked). sinks: names of those that get a queue. diagnostics: counts
     what is dropped. open() comes first. recovered: segments of windows that were under way when an agent was killed.
+    It has more methods than other classes: each step of what a crash may come between.
     """
 
     def __init__(
@@ -267,6 +268,13 @@ class Spool:
                 self._disk.remove_folder(self._path(place, f"{name.day}/{name.folder}"))
                 self._disk.remove_folder(self._path(place, name.day))
         return True
+
+    def begin_queues(self, sinks: Sequence[str]) -> None:
+        """From now on these have one. What waits in a queue from before is found. Raises OSError."""
+        before, self._queues = self._queues, [f"{QUEUE}/{sink}" for sink in sinks]
+        for place in set(self._queues).difference(before):
+            for name, size in self._segments(place, []):
+                self.inventory.add(name, size, place)
 
     def queued(self, sink: str) -> Iterator[SegmentName]:
         """What a sink has not taken yet, oldest first."""

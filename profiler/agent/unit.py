@@ -47,25 +47,28 @@ ProtectControlGroups=yes
 ProtectHostname=yes
 ProtectKernelLogs=yes
 ProtectKernelModules=yes
-RestrictAddressFamilies=AF_UNIX AF_INET
+RestrictAddressFamilies={sockets}
 RestrictNamespaces=yes
 RestrictRealtime=yes
 RestrictSUIDSGID=yes
 LockPersonality=yes
 SystemCallArchitectures=native
-IPAddressDeny=any
-IPAddressAllow=localhost
-
+{addresses}
 [Install]
 WantedBy=multi-user.target
 """
 
 
-def text(command: Sequence[str], spool: str) -> str:
-    """command: absolute paths. spool: its folder, "" for the one in /var/lib/pyprof."""
-    writable = f"ReadWritePaths={quoted(spool)}\n" if spool else ""
+def text(command: Sequence[str], folders: Sequence[str], pushes: bool) -> str:
+    """command: absolute paths. folders: that it writes to beside /var/lib/pyprof. pushes: does it reach other hosts?"""
+    writable = "".join(f"ReadWritePaths={quoted(folder)}\n" for folder in folders)
+    sockets = "AF_UNIX AF_INET AF_INET6" if pushes else "AF_UNIX AF_INET"
+    addresses = "" if pushes else "IPAddressDeny=any\nIPAddressAllow=localhost\n"
     words = " ".join(quoted(word).replace("$", "$$") for word in command)
-    return MARK + _TEXT.format(command=words, capabilities=" ".join(CAPABILITIES), writable=writable)
+    capabilities = " ".join(CAPABILITIES)
+    return MARK + _TEXT.format(
+        command=words, capabilities=capabilities, writable=writable, sockets=sockets, addresses=addresses
+    )
 
 
 def quoted(word: str) -> str:

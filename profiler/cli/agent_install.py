@@ -37,8 +37,10 @@ def install(
     spool = os.path.abspath(config.values.path) if config.values.path else ""
     if spool:
         command += ["--spool", spool]
+    folders = [target.values["path"] for target in config.pushes if target.kind == "folder"]
+    hosts = [target.values["url"] for target in config.pushes if target.kind != "folder"]
     try:
-        text = unit.text(command, spool)
+        text = unit.text(command, [spool, *folders] if spool else folders, bool(hosts))
     except ValueError as error:
         raise UsageError(str(error)) from None
     to = os.path.join(folder, unit.NAME)
@@ -53,7 +55,8 @@ def install(
     yield f"  it runs: {' '.join(command)}"
     yield "  as root, with nothing of root's rights but:"
     yield from (f"    {name:20} {meaning}" for name, meaning in unit.CAPABILITIES.items())
-    yield f"  it writes to {spool or '/var/lib/pyprof'} only, and reaches no other host"
+    reaches = f"may reach any host, to push to {', '.join(hosts)}" if hosts else "reaches no other host"
+    yield f"  it writes to {', '.join([spool or '/var/lib/pyprof', *folders])} only, and {reaches}"
     yield "  it has at most 500 MB, and little of the processors while others need them"
     yield "next: systemctl daemon-reload && systemctl enable --now pyprof-agent"
 

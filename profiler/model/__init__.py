@@ -32,6 +32,7 @@ profile           A finished profile: everything that an exporter needs, and not
 reason            A reason for which something is lost, skipped, cut short or refused, as a value
 reason_requests   Why the server refuses a request
 reason_sentences  The rows of that table whose words have arguments: of one file, of a recording, in a stack
+reason_pushes     The rows of the one table of reasons for segments that are not sent
 reason_table      The one table of reasons: everything that is lost, skipped, cut short or refused
 reasons           Reasons by name: what a counter means, how a stack ended, why something was refused, what a file lacks
 recursion         A profile whose functions do not call themselves: rounds of direct recursion are one frame

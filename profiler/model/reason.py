@@ -21,6 +21,7 @@ class Stage(Enum):
     OUTPUT = "output"
     SPOOL = "spool"
     SERVER = "server"
+    PUSH = "push"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Reasons by name: what a counter means, how a stack ended, why something was refused, what a file lacks.
 
-The table has two files: reason_table.py, and reason_sentences.py for the rows whose words have arguments.
+The table has three files: reason_table.py, reason_pushes.py for what is not sent, and reason_sentences.py for the rows
+whose words have arguments.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from functools import lru_cache
 
 from pyprof.diagnostics import Problem
 from pyprof.errors import PyprofError
-from pyprof.model import reason_sentences, reason_table
+from pyprof.model import reason_pushes, reason_sentences, reason_table
 from pyprof.model.reason import Reason
 from pyprof.records import replace
 
@@ -32,6 +33,7 @@ COUNTERS = (
     *reason_table.RUN_TIME_CODE,
     *reason_table.INTERPRETER,
     *reason_table.SPOOL,
+    *reason_pushes.PUSH,
 )
 """What is counted. The first that fits counts."""
 

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from pyprof.agent import config, unit
-from pyprof.agent.metrics import COUNTERS, GAUGES, PREFIX
+from pyprof.agent.metrics import COUNTERS, GAUGES, PREFIX, PUSHES
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples/agent"
 
@@ -63,9 +63,10 @@ def test_dashboard_shows_each_number_of_the_agent_once() -> None:
     board = json.loads((EXAMPLES / "grafana.json").read_text())
     asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     shown = [name for expression in asked for name in re.findall(rf"{PREFIX}\w+", expression)]
-    counters = [f"{PREFIX}{metric.name}_total" for metric in COUNTERS]
-    assert sorted(shown) == sorted([*counters, *(PREFIX + metric.name for metric in GAUGES)])
-    labels = {metric.labels[0] for metric in COUNTERS} | {"instance"}
+    ends = {"counter": "_total", "gauge": ""}
+    named = [f"{PREFIX}{metric.name}{ends[metric.kind]}" for metric in (*COUNTERS, *GAUGES, *PUSHES)]
+    assert sorted(shown) == sorted(named)
+    labels = {metric.labels[0] for metric in COUNTERS} | {"instance", "sink", "type"}
     grouped = [by.split(", ") for expression in asked for by in re.findall(r"by \(([^)]*)\)", expression)]
     assert grouped
     assert set(itertools.chain(*grouped)) <= labels

@@ -61,3 +61,17 @@ def test_service_without_a_configuration_is_refused(tmp_path: Path) -> None:
 def test_word_that_no_unit_can_hold_is_refused(word: str) -> None:
     with pytest.raises(ValueError, match="cannot stand in a unit"):
         unit.quoted(word)
+
+
+def test_unit_reaches_other_hosts_and_folders_only_where_a_sink_is_one(tmp_path: Path) -> None:
+    folder = '[[push]]\nname = "a"\ntype = "folder"\npath = "/mnt/nas"\n'
+    host = '[[push]]\nname = "b"\ntype = "otlp"\nurl = "https://far:4318"\n'
+    rule = '[[rule]]\nname = "*"\n'
+    found = {}
+    for name, text in {"neither": "", "folder": folder, "both": folder + host}.items():
+        said = list(install(parse(rule + text, "x"), "agent.toml", str(tmp_path)))
+        found[name] = (tmp_path / unit.NAME).read_text().splitlines()
+        assert any("reaches no other host" in line for line in said) == (name != "both")
+    assert ["IPAddressDeny=any" in lines for lines in found.values()] == [True, True, False]
+    assert ["ReadWritePaths=/mnt/nas" in lines for lines in found.values()] == [False, True, True]
+    assert "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6" in found["both"]

@@ -14,6 +14,7 @@ from string import Formatter
 
 import pytest
 
+from pyprof.agent.push.outcomes import LATER, REFUSED
 from pyprof.cli.terminal import refuse
 from pyprof.collectors.bpf.abi import LossReason
 from pyprof.diagnostics import Problem
@@ -40,7 +41,12 @@ from tests import syntax
 from tests.test_layers import sources
 
 ROOT = Path(__file__).parent.parent.parent
-_TABLES = [*PARTIAL.values(), *(reason.counted for reason in LossReason if reason.counted)]
+_TABLES = [
+    *PARTIAL.values(),
+    *LATER.values(),
+    *REFUSED.values(),
+    *(reason.counted for reason in LossReason if reason.counted),
+]
 """What is counted by tables of its own."""
 
 

@@ -12,6 +12,7 @@ import gzip
 import http.client
 import os
 import socket
+import ssl
 import tempfile
 import threading
 import time
@@ -19,7 +20,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from email.message import Message
 from functools import partial
@@ -226,8 +227,15 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
 
 
-def opener(deadline: RequestDeadline) -> urllib.request.OpenerDirector:
-    """As urllib's, without file:, ftp: and data:."""
+def opener(
+    deadline: RequestDeadline,
+    context: ssl.SSLContext | None = None,
+    proxies: Mapping[str, str] | None = None,
+    redirects: bool = True,
+) -> urllib.request.OpenerDirector:
+    """As urllib's, without file:, ftp: and data:. context: of TLS, proxies: by scheme, None for the usual ones.
+    redirects: are they followed? Otherwise they are HTTPErrors.
+    """
 
     class Connection(http.client.HTTPConnection):
         def connect(self) -> None:
@@ -243,14 +251,14 @@ def opener(deadline: RequestDeadline) -> urllib.request.OpenerDirector:
 
     class Https(urllib.request.HTTPSHandler):
         def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-            return self.do_open(SafeConnection, req)
+            return self.do_open(SafeConnection, req, context=context)
 
     director = urllib.request.OpenerDirector()
     for handler in (
-        urllib.request.ProxyHandler(),
+        urllib.request.ProxyHandler(None if proxies is None else dict(proxies)),
         Http(),
         Https(),
-        _Redirects(),
+        *((_Redirects(),) if redirects else ()),
         urllib.request.HTTPDefaultErrorHandler(),
         urllib.request.HTTPErrorProcessor(),
         urllib.request.UnknownHandler(),

@@ -1,0 +1,125 @@
+"""A POST to a receiver, which is foreign: its answer is bounded in bytes and seconds, and no redirect is followed, so
+that credentials go to the configured host only. A proxy is the environment's (https_proxy, no_proxy) or the given one.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import http.client
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+
+from pyprof.agent.push.outcomes import NotSent, judge_http
+from pyprof.agent.push.secrets import Credentials
+from pyprof.objfile.breakpad.symbol_server import RequestDeadline, opener
+from pyprof.objfile.source import open_regular
+from pyprof.records import dataclass, field
+
+MOST_ANSWER = 1 << 16
+"""Bytes of an answer that are read."""
+MOST_WAIT_S = 3600.0
+"""A receiver may ask to wait for longer; it is asked again after this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a receiver is. url: http or https, without a "/" at its end. ca_file, proxy: "" for the usual ones.
+    timeout_s: of a request in all.
+    """
+
+    url: str
+    credentials: Credentials = field(default_factory=Credentials)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    ca_file: str = ""
+    proxy: str = ""
+    timeout_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    kind: str
+    body: bytes
+
+
+class HttpClient:
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    def post(self, path: str, body: bytes, headers: Mapping[str, str], taken: tuple[int, ...] = ()) -> HttpAnswer:
+        """path: below the url. taken: statuses that mean that the receiver has it, beside the usual ones. Raises
+        NotSent, RefusedForGood.
+        """
+        known = {"User-Agent": "pyprof", **self._endpoint.headers, **headers}
+        if authorization := self._endpoint.credentials.header():
+            known["Authorization"] = authorization
+        request = urllib.request.Request(f"{self._endpoint.url}{path}", body, known, method="POST")
+        seconds = self._endpoint.timeout_s
+        with RequestDeadline(seconds) as deadline:
+            try:
+                return self._answered(request, deadline, taken)
+            except ssl.SSLError as error:
+                raise NotSent("insecure", error.reason or "TLS failed") from None
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                raise _not_sent(error, deadline.passed, seconds) from None
+
+    def _answered(
+        self, request: urllib.request.Request, deadline: RequestDeadline, taken: tuple[int, ...]
+    ) -> HttpAnswer:
+        proxy = self._endpoint.proxy
+        proxies = {"http": proxy, "https": proxy} if proxy else None
+        director = opener(deadline, self._context(), proxies, redirects=False)
+        try:
+            with director.open(request, timeout=self._endpoint.timeout_s) as answer:
+                judge_http(answer.status)
+                found = answer.read(MOST_ANSWER + 1)
+                kind = answer.headers.get_content_type()
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code not in taken:
+                    judge_http(error.code, wait_s(error.headers.get("Retry-After", "")))
+            return HttpAnswer("", b"")
+        if len(found) > MOST_ANSWER:
+            raise NotSent("nonsense", f"an answer of more than {MOST_ANSWER} bytes")
+        return HttpAnswer(kind, found)
+
+    def _context(self) -> ssl.SSLContext | None:
+        if not self._endpoint.url.startswith("https:"):
+            return None
+        return ssl.create_default_context(cadata=ca(self._endpoint.ca_file) or None)
+
+
+def _not_sent(error: Exception, passed: bool, seconds: float) -> NotSent:
+    cause = getattr(error, "reason", error)
+    if passed or isinstance(cause, TimeoutError):
+        return NotSent("timeout", f"no answer in {seconds:g} s")
+    if isinstance(cause, ssl.SSLError):
+        return NotSent("insecure", getattr(cause, "verify_message", "") or cause.reason or "TLS failed")
+    if isinstance(cause, OSError):
+        return NotSent("unreachable", cause.strerror or type(cause).__name__)
+    return NotSent("nonsense", f"no HTTP: {type(cause).__name__}")
+
+
+def ca(path: str) -> str:
+    """The certificates in a file (PEM), "" without one. Raises NotSent."""
+    if not path:
+        return ""
+    try:
+        with open(open_regular(path), "rb") as file:
+            return file.read(1 << 20).decode("ascii", "replace")
+    except (OSError, ValueError) as error:
+        raise NotSent("insecure", f"{path} cannot be read: {getattr(error, 'strerror', '') or error}") from None
+
+
+def wait_s(text: str) -> float:
+    """A Retry-After: seconds, or a date (RFC 9110, 10.2.3). 0 for what is none."""
+    text = text.strip()
+    if text.isascii() and text.isdigit():
+        return min(float(text[:9]), MOST_WAIT_S)
+    try:
+        until = email.utils.parsedate_to_datetime(text).timestamp()
+    except (ValueError, OverflowError, TypeError, IndexError):
+        return 0.0
+    return min(max(until - time.time(), 0.0), MOST_WAIT_S)

@@ -1,0 +1,156 @@
+"""Each type of sink: what its [[push]] may say, and how it is made. Checks and --print-config are made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from pyprof.agent.settings import Setting
+from pyprof.errors import UsageError
+from pyprof.records import dataclass, field
+
+if TYPE_CHECKING:
+    from pyprof.agent.push.http_client import Endpoint
+    from pyprof.agent.push.sink import SegmentSink
+
+
+@dataclass(frozen=True, slots=True)
+class PushTarget:
+    """A [[push]] of the configuration. values: what it says beside its name and type, as checked."""
+
+    name: str
+    kind: str
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+COMMON = (
+    Setting("push", "name", "NAME", '"nas"', "what it is called in the spool, the log and the metrics"),
+    Setting("push", "type", "SINK", '"folder"', "pyprof, pyroscope, otlp, parca, folder or bucket"),
+)
+_URL = Setting("push", "url", "URL", '"https://host:4318"', "http or https")
+_HTTP = (
+    Setting("push", "token_file", "PATH", "", "its first line is a bearer token; chmod 600"),
+    Setting("push", "user", "TEXT", "", "of basic authentication, with password_file"),
+    Setting("push", "password_file", "PATH", "", "its first line is the password; chmod 600"),
+    Setting("push", "ca_file", "PATH", "", "certificates (PEM) in place of the system's"),
+    Setting("push", "proxy", "URL", "", "in place of https_proxy and http_proxy of the environment"),
+    Setting("push", "headers", "HEADERS", "", 'such as { X-Scope-OrgID = "team" }; no secrets'),
+    Setting("push", "timeout", "SPAN", '"30s"', "of a request"),
+)
+_PROTOCOL = Setting("push", "protocol", "PROTOCOL", '"http"', 'or "grpc", which needs the extra [push]')
+KINDS: dict[str, tuple[tuple[Setting, ...], tuple[str, ...]]] = {
+    "pyprof": ((_URL, *_HTTP), ("url",)),
+    "pyroscope": (
+        (
+            _URL,
+            *_HTTP,
+            Setting("push", "api", "API", '"push"', 'or "ingest", for servers that lack push.v1'),
+            Setting("push", "max_age", "SPAN", '"1h"', "older windows are set aside: the server would refuse them"),
+        ),
+        ("url",),
+    ),
+    "otlp": ((_URL, *_HTTP, _PROTOCOL), ("url",)),
+    "parca": ((_URL, *_HTTP, _PROTOCOL), ("url",)),
+    "folder": (
+        (Setting("push", "path", "PATH", '"/mnt/nas/profiles"', "of a folder that is there"),),
+        ("path",),
+    ),
+    "bucket": (
+        (
+            Setting("push", "url", "BUCKET", '"s3://bucket/prefix"', "what fsspec knows; needs the extra [push]"),
+            Setting("push", "options", "HEADERS", "", 'of its package: { endpoint_url = "https://host" }; no secrets'),
+        ),
+        ("url",),
+    ),
+}
+"""type -> its settings beside COMMON, and those of them that must be given."""
+
+
+def wrong(target: PushTarget) -> str:
+    """What is wrong with values that are each right, "" for nothing."""
+    values = target.values
+    if values.get("token_file") and values.get("password_file"):
+        return "token_file and password_file: one of them"
+    if bool(values.get("user")) != bool(values.get("password_file")):
+        return "user and password_file belong together"
+    needed = {"grpc": "grpc"}.get(values.get("protocol", "")) or {"bucket": "fsspec"}.get(target.kind)
+    if needed and find_spec(needed) is None:
+        return f"{needed} is not installed: pip install 'pyprof-live[push]'"
+    return ""
+
+
+def made(target: PushTarget) -> SegmentSink:
+    """Raises UsageError where its library is missing."""
+    try:
+        return _MAKERS[target.kind](target.values)
+    except ImportError as error:
+        raise UsageError(f"push to {target.name}: {error}", "pip install 'pyprof-live[push]'") from None
+
+
+def _endpoint(values: dict[str, Any]) -> Endpoint:
+    from pyprof.agent.push.http_client import Endpoint
+    from pyprof.agent.push.secrets import Credentials
+
+    return Endpoint(
+        values["url"].rstrip("/"),
+        Credentials(*(values.get(key, "") for key in ("token_file", "user", "password_file"))),
+        values.get("headers", {}),
+        values.get("ca_file", ""),
+        values.get("proxy", ""),
+        values.get("timeout", 30.0),
+    )
+
+
+def _pyprof(values: dict[str, Any]) -> SegmentSink:
+    from pyprof.agent.push.server import ServerSink
+
+    return ServerSink(_endpoint(values))
+
+
+def _pyroscope(values: dict[str, Any]) -> SegmentSink:
+    from pyprof.agent.push.pyroscope import PyroscopeSink
+
+    return PyroscopeSink(_endpoint(values), values.get("api") == "ingest", values.get("max_age", 3600.0))
+
+
+def _otlp(values: dict[str, Any]) -> SegmentSink:
+    from pyprof.agent.push import otlp
+    from pyprof.agent.push.rpc import GrpcCall
+
+    endpoint = _endpoint(values)
+    grpc = values.get("protocol") == "grpc"
+    return otlp.OtlpSink(GrpcCall(endpoint, otlp.METHOD) if grpc else otlp.by_http(endpoint))
+
+
+def _parca(values: dict[str, Any]) -> SegmentSink:
+    from pyprof.agent.push import parca
+    from pyprof.agent.push.rpc import GrpcCall
+
+    endpoint = _endpoint(values)
+    grpc = values.get("protocol") == "grpc"
+    return parca.ParcaSink(parca.by_grpc(GrpcCall(endpoint, parca.METHOD)) if grpc else parca.by_http(endpoint))
+
+
+def _folder(values: dict[str, Any]) -> SegmentSink:
+    from pyprof.agent.push.folder import FolderSink
+
+    return FolderSink(values["path"])
+
+
+def _bucket(values: dict[str, Any]) -> SegmentSink:
+    from pyprof.agent.push.bucket import BucketSink
+
+    import_module("fsspec")
+    return BucketSink(values["url"], values.get("options", {}))
+
+
+_MAKERS: dict[str, Callable[[dict[str, Any]], SegmentSink]] = {
+    "pyprof": _pyprof,
+    "pyroscope": _pyroscope,
+    "otlp": _otlp,
+    "parca": _parca,
+    "folder": _folder,
+    "bucket": _bucket,
+}

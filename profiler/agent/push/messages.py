@@ -1,0 +1,45 @@
+"""Bodies of requests and answers as protocol buffers: PushRequest (grafana/pyroscope, api/push/v1/push.proto),
+WriteRawRequest (parca-dev/parca, profilestore/v1alpha1/profilestore.proto), ExportProfilesServiceResponse
+(opentelemetry-proto 1.10).
+"""
+
+from __future__ import annotations
+
+from pyprof.agent.push.outcomes import NotSent, RefusedForGood
+from pyprof.errors import FormatError
+from pyprof.exporters.protobuf import data
+from pyprof.exporters.utf8 import encoded
+from pyprof.importers.protobuf import fields, numbers
+from pyprof.model.labels import Labels
+
+
+def _pairs(labels: Labels) -> bytes:
+    return b"".join(data(1, data(1, encoded(name)) + data(2, encoded(value))) for name, value in labels)
+
+
+def push_request(labels: Labels, pprof: bytes, id_: str) -> bytes:
+    """id_: a UUID."""
+    return data(1, _pairs(labels) + data(2, data(1, pprof) + data(2, id_.encode())))
+
+
+def write_raw_request(labels: Labels, pprof: bytes) -> bytes:
+    """Addresses are those of the process: not normalized."""
+    return data(2, data(1, _pairs(labels)) + data(2, data(1, pprof)))
+
+
+def check_empty(body: bytes) -> None:
+    """An answer without fields that we know. Raises NotSent for what is no message."""
+    try:
+        fields(body)
+    except FormatError:
+        raise NotSent("nonsense", "the answer is no message") from None
+
+
+def check_exported(body: bytes) -> None:
+    """An ExportProfilesServiceResponse. Raises NotSent, RefusedForGood."""
+    try:
+        for key, value in fields(body):
+            if key == 1 and isinstance(value, bytes) and (rejected := numbers(value).get(1, 0)):
+                raise RefusedForGood("rejected", f"{rejected} profiles rejected")
+    except FormatError:
+        raise NotSent("nonsense", "the answer is no message") from None

@@ -1,0 +1,54 @@
+"""OpenTelemetry's profiles, of the layout of proto 1.10: HTTP and gRPC. The rules' service is service.name."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+from pyprof.agent.push import messages
+from pyprof.agent.push.http_client import Endpoint, HttpClient
+from pyprof.agent.push.outcomes import NotSent
+from pyprof.agent.push.progress import SegmentProgress
+from pyprof.agent.push.series import cut, read
+from pyprof.agent.segments import SegmentName
+from pyprof.exporters import otlp
+from pyprof.exporters.base import ExportOptions
+from pyprof.model.profile import Profile
+from pyprof.records import replace
+
+PATH = "/v1development/profiles"
+METHOD = "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export"
+_KIND = "application/x-protobuf"
+
+
+class OtlpSink:
+    """export: a body in, the answer's body out."""
+
+    def __init__(self, export: Callable[[bytes], bytes]) -> None:
+        self._export = export
+        self._progress = SegmentProgress()
+
+    def send(self, name: SegmentName, data: bytes) -> None:
+        self._progress.send(name, cut(read(data, name.service)), self._post)
+
+    def _post(self, name: SegmentName, _: int, profile: Profile) -> None:
+        service = ("service.name", name.service)
+        threads = tuple(
+            replace(each, labels=(*(label for label in each.labels if label[0] != "service"), service))
+            for each in profile.threads
+        )
+        out = io.BytesIO()
+        otlp.write(replace(profile, threads=threads), out, ExportOptions())
+        messages.check_exported(self._export(out.getvalue()))
+
+
+def by_http(endpoint: Endpoint) -> Callable[[bytes], bytes]:
+    client = HttpClient(endpoint)
+
+    def export(body: bytes) -> bytes:
+        answer = client.post(PATH, body, {"Content-Type": _KIND})
+        if answer.kind != _KIND:
+            raise NotSent("nonsense", f"the answer is {answer.kind}, not {_KIND}")
+        return answer.body
+
+    return export

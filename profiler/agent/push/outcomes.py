@@ -1,0 +1,119 @@
+"""How a receiver answers: sent, refused for good, or later. One table for the statuses of HTTP, one for those of gRPC.
+
+Each way in which a segment is not sent has a word, which metrics, the log and refused/WORD/ in the spool use, and a
+reason of the one table (model/reason_pushes.py).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+LATER = {
+    word: f"push: later, {text}"
+    for word, text in {
+        "unreachable": "no connection",
+        "timeout": "no answer in time",
+        "insecure": "no secure connection",
+        "credentials": "the file of a token or password",
+        "unauthorized": "the credentials are not taken",
+        "not_there": "there is no such service",
+        "limited": "too much at a time",
+        "unavailable": "the receiver failed",
+        "redirected": "the receiver is elsewhere",
+        "nonsense": "the answer is none",
+        "disk": "the folder does not take it",
+        "otherwise": "another answer",
+    }.items()
+}
+"""word -> reason. It stays in the queue."""
+REFUSED = {
+    word: f"push: refused, {text}"
+    for word, text in {
+        "bad_request": "the receiver does not want it",
+        "too_large": "it is too large",
+        "too_old": "it is too old",
+        "rejected": "the receiver rejected profiles of it",
+        "unreadable": "it cannot be read",
+        "never_taken": "others are taken, it is not",
+    }.items()
+}
+"""word -> reason. It is set aside."""
+
+
+class PushVerdict(Enum):
+    SENT = "sent"
+    LATER = "later"
+    REFUSED = "refused"
+
+
+HTTP = {
+    400: (PushVerdict.REFUSED, "bad_request"),
+    401: (PushVerdict.LATER, "unauthorized"),
+    403: (PushVerdict.LATER, "unauthorized"),
+    404: (PushVerdict.LATER, "not_there"),
+    405: (PushVerdict.LATER, "not_there"),
+    407: (PushVerdict.LATER, "unauthorized"),
+    408: (PushVerdict.LATER, "limited"),
+    413: (PushVerdict.REFUSED, "too_large"),
+    415: (PushVerdict.LATER, "not_there"),
+    422: (PushVerdict.REFUSED, "unreadable"),
+    425: (PushVerdict.LATER, "limited"),
+    429: (PushVerdict.LATER, "limited"),
+}
+"""Others: by their class. What is wrong for each segment alike is mended at the receiver, or in the configuration."""
+_HTTP_CLASSES = {
+    2: (PushVerdict.SENT, ""),
+    3: (PushVerdict.LATER, "redirected"),
+    5: (PushVerdict.LATER, "unavailable"),
+}
+GRPC = {
+    "OK": (PushVerdict.SENT, ""),
+    "INVALID_ARGUMENT": (PushVerdict.REFUSED, "bad_request"),
+    "OUT_OF_RANGE": (PushVerdict.REFUSED, "bad_request"),
+    "FAILED_PRECONDITION": (PushVerdict.REFUSED, "bad_request"),
+    "DATA_LOSS": (PushVerdict.REFUSED, "unreadable"),
+    "UNAUTHENTICATED": (PushVerdict.LATER, "unauthorized"),
+    "PERMISSION_DENIED": (PushVerdict.LATER, "unauthorized"),
+    "NOT_FOUND": (PushVerdict.LATER, "not_there"),
+    "UNIMPLEMENTED": (PushVerdict.LATER, "not_there"),
+    "RESOURCE_EXHAUSTED": (PushVerdict.LATER, "limited"),
+    "DEADLINE_EXCEEDED": (PushVerdict.LATER, "timeout"),
+    "UNAVAILABLE": (PushVerdict.LATER, "unavailable"),
+    "INTERNAL": (PushVerdict.LATER, "unavailable"),
+    "ABORTED": (PushVerdict.LATER, "unavailable"),
+}
+"""By the names of grpc.StatusCode."""
+
+
+class NotSent(Exception):
+    """word: of LATER. after_s: what the receiver asks to wait, 0 for nothing."""
+
+    def __init__(self, word: str, about: str = "", after_s: float = 0.0) -> None:
+        super().__init__(about or word)
+        self.word, self.after_s = word, after_s
+
+
+class RefusedForGood(Exception):
+    """word: of REFUSED."""
+
+    def __init__(self, word: str, about: str = "") -> None:
+        super().__init__(about or word)
+        self.word = word
+
+
+def judge_http(status: int, after_s: float = 0.0) -> None:
+    """Returns where it is sent. Raises NotSent, RefusedForGood."""
+    _judge(HTTP.get(status) or _HTTP_CLASSES.get(status // 100), f"status {status}", after_s)
+
+
+def judge_grpc(code: str) -> None:
+    """code: name of the grpc.StatusCode. Raises NotSent, RefusedForGood."""
+    _judge(GRPC.get(code), f"status {code}", 0.0)
+
+
+def _judge(found: tuple[PushVerdict, str] | None, about: str, after_s: float) -> None:
+    verdict, word = found or (PushVerdict.LATER, "otherwise")
+    if verdict is PushVerdict.LATER:
+        raise NotSent(word, about, after_s)
+    if verdict is PushVerdict.REFUSED:
+        raise RefusedForGood(word, about)

@@ -1,0 +1,49 @@
+"""Parca: WriteRaw by HTTP, whose bodies are JSON, or gRPC."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+
+import orjson
+
+from pyprof.agent.push import messages
+from pyprof.agent.push.http_client import Endpoint, HttpClient
+from pyprof.agent.push.outcomes import NotSent
+from pyprof.agent.push.progress import SegmentProgress
+from pyprof.agent.push.series import Part, parts
+from pyprof.agent.segments import SegmentName
+
+PATH = "/profiles/writeraw"
+METHOD = "/parca.profilestore.v1alpha1.ProfileStoreService/WriteRaw"
+_KIND = "application/json"
+
+
+class ParcaSink:
+    def __init__(self, write: Callable[[Part], None]) -> None:
+        self._write = write
+        self._progress = SegmentProgress()
+
+    def send(self, name: SegmentName, data: bytes) -> None:
+        self._progress.send(name, parts(data, name.service), lambda _name, _at, part: self._write(part))
+
+
+def by_http(endpoint: Endpoint) -> Callable[[Part], None]:
+    client = HttpClient(endpoint)
+
+    def write(part: Part) -> None:
+        labels = [{"name": name, "value": value} for name, value in part.labels]
+        sample = {"rawProfile": base64.b64encode(part.pprof).decode()}
+        request = {"series": [{"labels": {"labels": labels}, "samples": [sample]}], "normalized": False}
+        answer = client.post(PATH, orjson.dumps(request), {"Content-Type": _KIND})
+        if answer.kind != _KIND:
+            raise NotSent("nonsense", f"the answer is {answer.kind}, not {_KIND}")
+
+    return write
+
+
+def by_grpc(call: Callable[[bytes], bytes]) -> Callable[[Part], None]:
+    def write(part: Part) -> None:
+        messages.check_empty(call(messages.write_raw_request(part.labels, part.pprof)))
+
+    return write

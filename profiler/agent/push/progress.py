@@ -1,0 +1,25 @@
+"""A segment that is sent in several requests: the ones that were taken are not sent again while the agent runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from pyprof.agent.segments import SegmentName
+
+Some = TypeVar("Some")
+
+
+class SegmentProgress:
+    def __init__(self) -> None:
+        self._of: SegmentName | None = None
+        self._taken = 0
+
+    def send(self, name: SegmentName, parts: Iterable[Some], post: Callable[[SegmentName, int, Some], None]) -> None:
+        """The parts of a segment are the same each time. Raises what post raises."""
+        if self._of != name:
+            self._of, self._taken = name, 0
+        for at, part in enumerate(parts):
+            if at >= self._taken:
+                post(name, at, part)
+                self._taken = at + 1

@@ -1,0 +1,173 @@
+"""The queue of one sink, oldest first, in a thread of its own. Sampling never waits for it.
+
+The links are the only truth: a segment is sent, then its link goes. Whoever is killed between the two sends it again,
+under the same name. What cannot be sent now stays in the queue, as long as the spool's limits let it; what the receiver
+refuses for good is set aside, in refused/WORD/.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from pyprof.agent.push.outcomes import LATER, REFUSED, NotSent, RefusedForGood
+from pyprof.agent.push.sink import SegmentSink
+from pyprof.agent.segments import SegmentName
+from pyprof.agent.spool import QUEUE, Spool
+from pyprof.diagnostics import Diagnostics
+
+_LOOK_S = 1.0
+_FIRST_S, _MOST_S = 1.0, 300.0
+_ODD = frozenset({"unavailable", "timeout", "nonsense", "otherwise"})
+"""Failures that may be those of one segment."""
+_TRIES = 6
+"""So often one segment is tried before another one is, to see whose fault it is."""
+
+
+class Pusher:
+    """Of one sink. writing: held while the spool is used, never while something is sent. say: takes lines of the
+    log. sent, later, refused: counts, the latter by word. It has more fields than other classes: what it uses, what it
+    counts, and how the last try went.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sink: SegmentSink,
+        spool: Spool,
+        writing: AbstractContextManager[object],
+        say: Callable[..., None],
+        diagnostics: Diagnostics,
+    ) -> None:
+        self.name = name
+        self.sent = 0
+        self.later = dict.fromkeys(LATER, 0)
+        self.refused = dict.fromkeys(REFUSED, 0)
+        self._sink, self._spool, self._writing, self._say = sink, spool, writing, say
+        self._diagnostics = diagnostics
+        self._ending = threading.Event()
+        self._failures = 0
+        self._after_s = 0.0
+        self._tried: tuple[SegmentName | None, int] = None, 0
+        self._thread = threading.Thread(target=self._run, name=f"pyprof push {name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        """What is not sent stays in the queue. Does not wait: a folder of a machine that is gone may take for ever."""
+        self._ending.set()
+
+    def lag(self) -> tuple[int, int, float]:
+        """Segments and bytes of the queue, and seconds since the oldest window's end, 0 for none."""
+        with self._writing:
+            place = self._spool.inventory.place(f"{QUEUE}/{self.name}")
+            oldest_ns = place.oldest_ns
+            return len(place.names), place.bytes, max(time.time() - oldest_ns / 1e9, 0.0) if oldest_ns else 0.0
+
+    def _run(self) -> None:
+        while not self._ending.wait(self.pause()):
+            self.push()
+
+    def pause(self) -> float:
+        """Seconds until the next try."""
+        if not self._failures:
+            return _LOOK_S
+        backoff = min(_MOST_S, _FIRST_S * (1 << min(self._failures, 16))) * random.uniform(0.5, 1.0)
+        return max(backoff, self._after_s * random.uniform(1.0, 1.1))
+
+    def push(self) -> int:
+        """Send what is in the queue, until something is not taken; how many were sent."""
+        before = self.sent
+        while not self._ending.is_set():
+            with self._writing:
+                name = self._spool.inventory.place(f"{QUEUE}/{self.name}").first()
+            if name is None or not self._tried_one(name):
+                break
+        return self.sent - before
+
+    def _tried_one(self, name: SegmentName) -> bool:
+        """False where it must wait."""
+        try:
+            self._push(name)
+        except NotSent as error:
+            return self._waits(name, error.word, str(error), error.after_s)
+        except OSError as error:
+            return self._waits(name, "disk", error.strerror or type(error).__name__)
+        return True
+
+    def _push(self, name: SegmentName) -> None:
+        """Raises NotSent, OSError."""
+        data = self._read(name)
+        if data is None:  # the spool has dropped it meanwhile, and counted that
+            self._gone(name)
+            return
+        try:
+            self._sink.send(name, data)
+        except RefusedForGood as error:
+            self._set_aside(name, error.word, str(error))
+        else:
+            self._gone(name)
+            self.sent += 1
+        self._goes_on()
+
+    def _gone(self, name: SegmentName) -> None:
+        with self._writing:
+            self._spool.sent(self.name, name)
+
+    def _set_aside(self, name: SegmentName, word: str, about: str) -> None:
+        with self._writing:
+            self._spool.refused(self.name, name, word)
+            self._diagnostics.count(REFUSED[word])
+        self.refused[word] += 1
+        if self.refused[word] == 1:
+            self._say("warning", "push refused", sink=self.name, reason=word, error=about, segment=name.path)
+
+    def _goes_on(self) -> None:
+        self._tried = None, 0
+        self._after_s = 0.0
+        if self._failures:
+            self._failures = 0
+            self._say("info", "push goes on", sink=self.name)
+
+    def _waits(self, name: SegmentName, word: str, about: str, after_s: float = 0.0) -> bool:
+        """True where it was the segment's fault: it is set aside."""
+        with self._writing:
+            self._diagnostics.count(LATER[word])
+        self.later[word] += 1
+        before, tries = self._tried
+        self._tried = name, tries + 1 if before == name and word in _ODD else int(word in _ODD)
+        if self._tried[1] >= _TRIES and self._another_is_taken(name):
+            self._set_aside(name, "never_taken", about)
+            self._goes_on()
+            return True
+        if not self._failures:
+            self._say("warning", "push waits", sink=self.name, reason=word, error=about)
+        self._failures += 1
+        self._after_s = after_s
+        return False
+
+    def _another_is_taken(self, name: SegmentName) -> bool:
+        with self._writing:
+            other = next((each for each in self._spool.queued(self.name) if each != name), None)
+        data = self._read(other) if other is not None else None
+        if other is None or data is None:
+            return False
+        try:
+            self._sink.send(other, data)
+        except (NotSent, RefusedForGood, OSError):
+            return False
+        self._gone(other)
+        self.sent += 1
+        return True
+
+    def _read(self, name: SegmentName) -> bytes | None:
+        """Raises OSError."""
+        try:
+            with open(f"{self._spool.root}/{QUEUE}/{self.name}/{name.path}", "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None

@@ -1,0 +1,60 @@
+"""All sinks of the agent: begun anew when the configuration is, and what metrics are told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+
+from pyprof.agent.push.kinds import PushTarget, made
+from pyprof.agent.push.pusher import Pusher
+from pyprof.agent.spool import Spool
+from pyprof.diagnostics import Diagnostics
+
+Number = tuple[str, dict[str, str], float]
+"""Name of a metric, its labels, its value."""
+
+
+class Pushers:
+    """writing, say: as of Pusher."""
+
+    def __init__(
+        self,
+        spool: Spool,
+        writing: AbstractContextManager[object],
+        say: Callable[..., None],
+        diagnostics: Diagnostics,
+    ) -> None:
+        self._spool, self._writing, self._say, self._diagnostics = spool, writing, say, diagnostics
+        self._of: list[tuple[PushTarget, Pusher]] = []
+
+    def begin(self, targets: Sequence[PushTarget]) -> None:
+        """Those that are as before go on. Raises UsageError, and nothing has changed then."""
+        known = [target for target, _ in self._of]
+        new = [(target, made(target)) for target in targets if target not in known]
+        with self._writing:
+            self._spool.begin_queues([target.name for target in targets])
+        for target, pusher in self._of:
+            if target not in targets:
+                pusher.end()
+        self._of = [(target, pusher) for target, pusher in self._of if target in targets]
+        for target, sink in new:
+            pusher = Pusher(target.name, sink, self._spool, self._writing, self._say, self._diagnostics)
+            self._of.append((target, pusher))
+            pusher.start()
+
+    def end(self) -> None:
+        for _, pusher in self._of:
+            pusher.end()
+
+    def numbers(self) -> Iterator[Number]:
+        for target, pusher in list(self._of):
+            sink = {"sink": target.name, "type": target.kind}
+            segments, size, age_s = pusher.lag()
+            yield "push_queue_segments", sink, segments
+            yield "push_queue_bytes", sink, size
+            yield "push_lag_seconds", sink, age_s
+            yield "push_sent", sink, pusher.sent
+            for word, count in pusher.later.items():
+                yield "push_failures", {**sink, "reason": word}, count
+            for word, count in pusher.refused.items():
+                yield "push_refused", {**sink, "reason": word}, count

@@ -1,0 +1,83 @@
+"""Pyroscope: push.v1 by Connect, or /ingest for servers that lack it. A profile a request, within the limits that a
+server has by default; what is too old for it is refused here.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from urllib.parse import urlencode
+
+import orjson
+
+from pyprof.agent.push import messages
+from pyprof.agent.push.http_client import Endpoint, HttpClient
+from pyprof.agent.push.outcomes import NotSent, RefusedForGood
+from pyprof.agent.push.progress import SegmentProgress
+from pyprof.agent.push.series import Part, parts
+from pyprof.agent.segments import SegmentName
+
+PUSH, INGEST = "/push.v1.PusherService/Push", "/ingest"
+_BOUNDARY = "pyprof-part-of-a-request"
+
+
+class PyroscopeSink:
+    """ingest: by /ingest. max_age_s: of a window's end."""
+
+    def __init__(
+        self, endpoint: Endpoint, ingest: bool, max_age_s: float, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._client = HttpClient(endpoint)
+        self._post = self._ingest if ingest else self._push
+        self._max_age_s, self._clock = max_age_s, clock
+        self._progress = SegmentProgress()
+
+    def send(self, name: SegmentName, data: bytes) -> None:
+        age_s = self._clock() - name.end_ns / 1e9
+        if age_s > self._max_age_s:
+            raise RefusedForGood("too_old", f"{age_s:.0f} s old")
+        self._progress.send(name, parts(data, name.service), self._post)
+
+    def _push(self, name: SegmentName, at: int, part: Part) -> None:
+        """The same part has the same id, whenever it is sent."""
+        body = messages.push_request(part.labels, part.pprof, str(uuid.uuid5(uuid.UUID(name.key), str(at))))
+        kind = "application/proto"
+        answer = self._client.post(PUSH, body, {"Content-Type": kind, "Connect-Protocol-Version": "1"})
+        if answer.kind != kind:
+            raise NotSent("nonsense", f"the answer is {answer.kind or 'nothing'}, not {kind}")
+        messages.check_empty(answer.body)
+
+    def _ingest(self, name: SegmentName, at: int, part: Part) -> None:
+        known = dict(part.labels)
+        labels = ",".join(
+            f"{key}={_plain(value)}" for key, value in known.items() if key not in ("__name__", "service_name")
+        )
+        asked = urlencode(
+            {
+                "name": f"{_plain(known['service_name'])}{{{labels}}}",
+                "from": part.start_ns // 1_000_000_000,
+                "until": -(-part.end_ns // 1_000_000_000),
+                "format": "pprof",
+                "spyName": "pyprof",
+            }
+        )
+        types = {
+            each.type: {"units": each.unit, "aggregation": "sum", "sampled": True} for each in part.profile.value_types
+        }
+        body = _multipart({"profile": part.pprof, "sample_type_config": orjson.dumps(types)})
+        self._client.post(f"{INGEST}?{asked}", body, {"Content-Type": f"multipart/form-data; boundary={_BOUNDARY}"})
+
+
+def _plain(text: str) -> str:
+    """What would end a value in name{key=value,...}."""
+    return text.translate({ord(letter): "_" for letter in '{},="'})
+
+
+def _multipart(files: dict[str, bytes]) -> bytes:
+    """What is gzipped or JSON never has the boundary at the begin of a line: it has no line that begins with --."""
+    found = b""
+    for name, data in files.items():
+        head = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"; filename="{name}"\r\n\r\n'
+        found += head.encode() + data + b"\r\n"
+    return found + f"--{_BOUNDARY}--\r\n".encode()

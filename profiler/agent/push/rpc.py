@@ -1,0 +1,47 @@
+"""One call of gRPC, bodies as bytes (grpcio, of the extra [push]). The channel is made when it is used first."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+from urllib.parse import urlsplit
+
+from pyprof.agent.push.http_client import MOST_ANSWER, Endpoint, ca
+from pyprof.agent.push.outcomes import NotSent, judge_grpc
+
+
+class GrpcCall:
+    """method: /package.Service/Method."""
+
+    def __init__(self, endpoint: Endpoint, method: str) -> None:
+        self._endpoint, self._method = endpoint, method
+        self._call: Any = None
+        self._errors: Any = None
+
+    def __call__(self, body: bytes) -> bytes:
+        """Raises NotSent, RefusedForGood."""
+        metadata = [(key.lower(), value) for key, value in self._endpoint.headers.items()]
+        if authorization := self._endpoint.credentials.header():
+            metadata.append(("authorization", authorization))
+        call = self._call or self._made()
+        try:
+            answer: bytes = call(body, timeout=self._endpoint.timeout_s, metadata=metadata)
+        except self._errors as error:
+            judge_grpc(error.code().name)
+            raise NotSent("nonsense", "an error that is none") from None
+        return answer
+
+    def _made(self) -> Any:
+        grpc = import_module("grpc")
+        self._errors = grpc.RpcError
+        url = urlsplit(self._endpoint.url)
+        options: list[tuple[str, Any]] = [("grpc.max_receive_message_length", MOST_ANSWER)]
+        if self._endpoint.proxy:
+            options.append(("grpc.http_proxy", self._endpoint.proxy))
+        if url.scheme == "https":
+            known = grpc.ssl_channel_credentials(ca(self._endpoint.ca_file).encode() or None)
+            channel = grpc.secure_channel(url.netloc, known, options=options)
+        else:
+            channel = grpc.insecure_channel(url.netloc, options=options)
+        self._call = channel.unary_unary(self._method)
+        return self._call

@@ -1,0 +1,52 @@
+"""Tokens and passwords, from files only. A file that others may read or change is not used; one that changes is read
+again, so that a token can be renewed while the agent runs.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import stat
+
+from pyprof.agent.push.outcomes import NotSent
+from pyprof.errors import FormatError
+from pyprof.objfile.source import open_regular
+from pyprof.records import dataclass
+
+_MOST_BYTES = 1 << 16
+_OTHERS = stat.S_IRWXO | stat.S_IWGRP
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Files: token_file has a bearer token, password_file the password of user. "" for none."""
+
+    token_file: str = ""
+    user: str = ""
+    password_file: str = ""
+
+    def header(self) -> str:
+        """The value of Authorization, "" for none. Raises NotSent, whose text has no secret."""
+        if self.token_file:
+            return f"Bearer {secret(self.token_file)}"
+        if self.password_file:
+            pair = f"{self.user}:{secret(self.password_file)}".encode()
+            return f"Basic {base64.b64encode(pair).decode()}"
+        return ""
+
+
+def secret(path: str) -> str:
+    """The first line of a file. Raises NotSent."""
+    try:
+        with open(open_regular(path), "rb") as file:
+            mode = os.fstat(file.fileno())
+            if mode.st_uid not in (0, os.geteuid()):
+                raise NotSent("credentials", f"{path} is another user's file")
+            if mode.st_mode & _OTHERS:
+                raise NotSent("credentials", f"others may read or change {path}: chmod 600 {path}")
+            text = file.read(_MOST_BYTES).split(b"\n", 1)[0].strip()
+    except (OSError, FormatError) as error:
+        raise NotSent("credentials", f"{path} cannot be read: {getattr(error, 'strerror', '') or error}") from None
+    if not text or not text.isascii() or not text.decode().isprintable():
+        raise NotSent("credentials", f"{path}: its first line is no token or password of printable letters")
+    return text.decode()

@@ -1,0 +1,110 @@
+"""A segment as receivers of pprof want it: a profile for each set of labels, which are those of the rules. What a
+process or a thread is called is no label there: each value would be a series of its own. Large ones are cut in parts.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import zlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from pyprof.agent.push.outcomes import RefusedForGood
+from pyprof.errors import PyprofError
+from pyprof.exporters import pprof
+from pyprof.exporters.base import ExportOptions
+from pyprof.importers import pprof as pprof_reader
+from pyprof.model.labels import Labels
+from pyprof.model.profile import Profile, ThreadInfo
+from pyprof.model.selected import selected
+from pyprof.records import dataclass, replace
+
+MOST_SAMPLES = 16_000
+MOST_BYTES = 2 << 20
+"""Of one profile, before it is packed: Pyroscope takes 4 MiB a profile, and 2 MiB at a time."""
+MOST_LABELS, LONGEST_LABEL = 30, 2048
+PROFILE_NAMES = {"cpu": "process_cpu", "wall": "wall", "offcpu": "off_cpu"}
+"""By the mode: what a receiver calls such profiles, __name__."""
+_NO_LABEL = re.compile(r"[^a-zA-Z0-9_]")
+_PLAIN = ExportOptions(thread_labels=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """labels: of the series, __name__ and service_name among them. pprof: gzipped. start_ns, end_ns: of the window."""
+
+    labels: Labels
+    pprof: bytes
+    profile: Profile
+
+    @property
+    def start_ns(self) -> int:
+        return self.profile.start_ns
+
+    @property
+    def end_ns(self) -> int:
+        return self.profile.start_ns + self.profile.duration_ns
+
+
+def read(data: bytes, title: str) -> Profile:
+    """Raises RefusedForGood."""
+    try:
+        return pprof_reader.read(data, title)
+    except (PyprofError, OverflowError) as error:
+        raise RefusedForGood("unreadable", str(error)) from None
+
+
+def parts(data: bytes, service: str) -> Iterator[Part]:
+    """None of a segment in which nothing was sampled. Raises RefusedForGood."""
+    profile = read(data, service)
+    by_labels: dict[Labels, list[int]] = {}
+    for at, thread in enumerate(profile.threads):
+        by_labels.setdefault(thread.labels, []).append(at)
+    for labels, threads in sorted(by_labels.items()):
+        of_series = np.zeros(len(profile.threads), np.bool_)
+        of_series[threads] = True
+        found = selected(profile, of_series[profile.thread])
+        nobody = np.zeros(len(found.thread), np.int32)
+        found = replace(found, threads=(ThreadInfo(0, 0, "", "", labels=labels),), thread=nobody)
+        named = series_labels(labels, service, profile.value_types[-1].type)
+        for whole in cut(found):
+            yield Part(named, packed(whole), whole)
+
+
+def packed(profile: Profile) -> bytes:
+    out = io.BytesIO()
+    pprof.write(profile, out, _PLAIN)
+    return out.getvalue()
+
+
+def cut(profile: Profile, most: int = MOST_BYTES) -> Iterator[Profile]:
+    """By stacks: each part has so many samples and bytes at most. Raises RefusedForGood."""
+    stacks = np.unique(profile.stack)
+    if not len(stacks):
+        return
+    size = inflated_size(packed(profile)) if len(stacks) <= MOST_SAMPLES else 0
+    if size and size <= most:
+        yield profile
+        return
+    if len(stacks) < 2:
+        raise RefusedForGood("too_large", f"one stack of {size} bytes")
+    first = profile.stack < stacks[len(stacks) // 2]
+    for wanted in (first, ~first):
+        yield from cut(selected(profile, wanted), most)
+
+
+def inflated_size(data: bytes) -> int:
+    return len(zlib.decompress(data, wbits=31))
+
+
+def series_labels(labels: Labels, service: str, mode: str) -> Labels:
+    """Names are those that Prometheus takes; what is too much is left out, in the order of the names."""
+    found = {"__name__": PROFILE_NAMES.get(mode, mode), "service_name": service}
+    for name, value in labels:
+        plain = _NO_LABEL.sub("_", name)
+        plain = plain if not plain[:1].isdigit() else f"_{plain}"
+        if name != "service" and len(found) < MOST_LABELS:
+            found.setdefault(plain, value.encode("utf-8", "replace")[:LONGEST_LABEL].decode("utf-8", "ignore"))
+    return tuple(sorted(found.items()))

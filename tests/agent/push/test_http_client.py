@@ -1,0 +1,111 @@
+"""A receiver is foreign: what it answers is bounded, and secrets go nowhere else."""
+
+from __future__ import annotations
+
+import email.utils
+import time
+from pathlib import Path
+
+import pytest
+
+from pyprof.agent.push.http_client import MOST_ANSWER, HttpClient, wait_s
+from pyprof.agent.push.outcomes import NotSent
+from pyprof.agent.push.secrets import Credentials
+from pyprof.records import replace
+from tests.agent.push.receivers import Asked, Said, receiver
+
+
+def kept(path: Path, text: str = "s3cret\n", mode: int = 0o600) -> str:
+    path.write_text(text)
+    path.chmod(mode)
+    return str(path)
+
+
+def failed(said: Said, timeout_s: float = 20.0) -> NotSent:
+    with receiver(lambda _: said) as server:
+        client = HttpClient(replace(server.endpoint(), timeout_s=timeout_s))
+        with pytest.raises(NotSent) as caught:
+            client.post("/x", b"data", {})
+    return caught.value
+
+
+def test_answer_without_end_is_left() -> None:
+    error = failed(Said(endless=True))
+    assert (error.word, str(MOST_ANSWER) in str(error)) == ("nonsense", True)
+
+
+def test_receiver_that_never_answers_is_left() -> None:
+    assert failed(Said(silent=True), 0.5).word == "timeout"
+
+
+def test_nobody_at_the_port_is_no_connection() -> None:
+    with receiver(lambda _: Said()) as server:
+        gone = server.endpoint()
+    with pytest.raises(NotSent) as caught:
+        HttpClient(gone).post("/x", b"", {})
+    assert caught.value.word == "unreachable"
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_redirect_is_not_followed_and_the_other_host_hears_no_secret(tmp_path: Path, status: int) -> None:
+    with receiver(lambda _: Said()) as other:
+        to = f"{other.url.replace('127.0.0.1', 'localhost')}/x"
+        with receiver(lambda _: Said(status, {"Location": to})) as server:
+            client = HttpClient(server.endpoint(credentials=Credentials(kept(tmp_path / "token"))))
+            with pytest.raises(NotSent) as caught:
+                client.post("/x", b"data", {})
+    assert caught.value.word == "redirected"
+    assert server.asked[0].headers["Authorization"] == "Bearer s3cret"
+    assert other.asked == []
+
+
+def test_basic_authentication_and_a_token_that_changes_are_read_from_files(tmp_path: Path) -> None:
+    path = kept(tmp_path / "password", "pass:word\nmore")
+    with receiver(lambda _: Said()) as server:
+        client = HttpClient(server.endpoint(credentials=Credentials("", "me", path)))
+        client.post("/x", b"", {})
+        kept(tmp_path / "password", "new")
+        client.post("/x", b"", {})
+    assert [asked.headers["Authorization"] for asked in server.asked] == ["Basic bWU6cGFzczp3b3Jk", "Basic bWU6bmV3"]
+
+
+@pytest.mark.parametrize(("text", "mode"), [("s3cret", 0o644), ("s3cret", 0o660), ("", 0o600), ("s3c\x07ret", 0o600)])
+def test_file_that_others_may_read_or_that_has_no_secret_is_not_used_nor_shown(
+    tmp_path: Path, text: str, mode: int
+) -> None:
+    with receiver(lambda _: Said()) as server:
+        client = HttpClient(server.endpoint(credentials=Credentials(kept(tmp_path / "token", text, mode))))
+        with pytest.raises(NotSent) as caught:
+            client.post("/x", b"", {})
+    assert caught.value.word == "credentials"
+    assert "s3c" not in str(caught.value)
+    assert server.asked == []
+
+
+def test_proxy_of_the_sink_gets_the_request() -> None:
+    with receiver(lambda _: Said()) as proxy:
+        HttpClient(replace(proxy.endpoint(proxy=proxy.url), url="http://far.invalid:80")).post("/x", b"data", {})
+    (asked,) = proxy.asked
+    assert (asked.path, asked.body) == ("http://far.invalid:80/x", b"data")
+
+
+def test_certificate_that_is_not_known_is_no_connection(tmp_path: Path) -> None:
+    with receiver(lambda _: Said()) as server:
+        plain = replace(server.endpoint(), url=server.url.replace("http:", "https:"))
+        for ca_file in ("", str(tmp_path / "none.pem")):
+            with pytest.raises(NotSent) as caught:
+                HttpClient(replace(plain, ca_file=ca_file)).post("/x", b"", {})
+            assert caught.value.word == "insecure"
+
+
+def test_retry_after_is_seconds_or_a_date_and_bounded() -> None:
+    def asked(_: Asked) -> Said:
+        return Said(429, {"Retry-After": "17"})
+
+    with receiver(asked) as server, pytest.raises(NotSent) as caught:
+        HttpClient(server.endpoint()).post("/x", b"", {})
+    assert (caught.value.word, caught.value.after_s) == ("limited", 17.0)
+    assert 0 < wait_s(email.utils.formatdate(time.time() + 3000, usegmt=True)) <= 3000
+    assert wait_s("99999999999999999999") == 3600.0
+    assert wait_s(email.utils.formatdate(time.time() - 60)) == 0.0
+    assert [wait_s(text) for text in ("", "-5", "soon", "1e9", "Mon, 99 Foo 99999")] == [0.0] * 5

@@ -1,0 +1,270 @@
+"""Segments go to sinks; the links in the spool are the only truth."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain, repeat
+from pathlib import Path
+
+import pytest
+
+from pyprof.agent import config
+from pyprof.agent.inventory import Caps
+from pyprof.agent.metrics import PUSHES
+from pyprof.agent.push.folder import FolderSink
+from pyprof.agent.push.kinds import KINDS, PushTarget, made
+from pyprof.agent.push.outcomes import GRPC, HTTP, LATER, REFUSED, NotSent
+from pyprof.agent.push.pusher import Pusher
+from pyprof.agent.push.pushers import Pushers
+from pyprof.agent.push.server import ServerSink
+from pyprof.agent.push.sink import SegmentSink
+from pyprof.agent.segments import SegmentName
+from pyprof.agent.spool import Spool, SpoolSegment
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.reasons import COUNTERS
+from tests.agent.push.receivers import Said, receiver
+
+RULE = '[[rule]]\nname = "x"\n'
+
+
+def opened(folder: Path, caps: Caps | None = None) -> Spool:
+    folder.mkdir(exist_ok=True)
+    found = Spool(str(folder), caps or Caps(), Diagnostics(), sinks=("nas",), clock=lambda: 0)
+    found.open()
+    return found
+
+
+def of(spool: Spool, sink: SegmentSink) -> Pusher:
+    return Pusher("nas", sink, spool, threading.Lock(), lambda *_, **__: None, Diagnostics())
+
+
+def pusher(spool: Spool, to: Path) -> Pusher:
+    return of(spool, FolderSink(str(to)))
+
+
+def segments(count: int) -> list[SpoolSegment]:
+    return [SpoolSegment(SegmentName.new("web", at), b"%d" % at) for at in range(1, count + 1)]
+
+
+def links(folder: Path) -> list[Path]:
+    return list(folder.glob("queue/nas/*/*/*"))
+
+
+def test_folder_that_was_away_gets_all_once_it_is_there(tmp_path: Path) -> None:
+    spool, to = opened(tmp_path / "spool"), tmp_path / "nas"
+    kept = segments(250)
+    assert spool.put(kept)
+    away = pusher(spool, to)
+    assert away.push() == 0
+    assert away.later["disk"] == 1
+    assert len(links(tmp_path / "spool")) == 250
+    to.mkdir()
+    assert pusher(spool, to).push() == 250
+    assert [(to / each.name.path).read_bytes() for each in kept] == [each.data for each in kept]
+    assert not links(tmp_path / "spool")
+    assert len(list((tmp_path / "spool").glob("19*/web/*"))) == 250
+
+
+def test_killed_between_sending_and_unlinking_sends_again_under_the_same_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool, to = opened(tmp_path), tmp_path / "nas"
+    to.mkdir()
+    assert spool.put([SpoolSegment(SegmentName.new("web", 1), b"one")])
+    with monkeypatch.context() as patch:
+        patch.setattr(spool, "sent", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            pusher(spool, to).push()
+    assert len(list(to.glob("*/*/*"))) == 1
+    assert pusher(opened(tmp_path), to).push() == 1
+    assert len(list(to.glob("*/*/*"))) == 1
+    assert not links(tmp_path)
+
+
+class Scripted:
+    """A sink that does what it is told, then takes all."""
+
+    def __init__(self, *does: Exception | None) -> None:
+        self._does: Iterator[Exception | None] = chain(does, repeat(None))
+        self.taken: list[SegmentName] = []
+
+    def send(self, name: SegmentName, data: bytes) -> None:
+        error = next(self._does)
+        if error is not None:
+            raise error
+        self.taken.append(name)
+
+
+ANSWERS = {
+    400: ("refused", "bad_request"),
+    413: ("refused", "too_large"),
+    422: ("refused", "unreadable"),
+    401: ("later", "unauthorized"),
+    404: ("later", "not_there"),
+    429: ("later", "limited"),
+    500: ("later", "unavailable"),
+    503: ("later", "unavailable"),
+    302: ("later", "redirected"),
+    418: ("later", "otherwise"),
+}
+
+
+def test_each_answer_of_a_backend_is_counted_exactly_and_nothing_is_lost(tmp_path: Path) -> None:
+    """In turns with answers that take it: what is refused is set aside, what is to come later comes later."""
+    spool = opened(tmp_path / "spool")
+    kept = segments(len(ANSWERS) * 3)
+    assert spool.put(kept)
+    script = iter([status for status in ANSWERS for status in (200, status, 201)])
+    with receiver(lambda _: Said(next(script, 200))) as server:
+        pushing = of(spool, ServerSink(server.endpoint()))
+        for _ in range(len(ANSWERS) + 1):
+            pushing.push()
+    refused = Counter(word for kind, word in ANSWERS.values() if kind == "refused")
+    later = Counter(word for kind, word in ANSWERS.values() if kind == "later")
+    assert {word: count for word, count in pushing.refused.items() if count} == refused
+    assert {word: count for word, count in pushing.later.items() if count} == later
+    assert pushing.sent == len(kept) - refused.total()
+    assert not links(tmp_path / "spool")
+    aside = {folder.name: len(list(folder.iterdir())) for folder in (tmp_path / "spool/refused").iterdir()}
+    assert aside == refused
+    bodies = Counter(asked.body for asked in server.asked)
+    assert bodies.keys() == {each.data for each in kept}
+    assert len(server.asked) == len(kept) + later.total()
+
+
+def test_backend_that_is_down_costs_only_what_the_caps_drop(tmp_path: Path) -> None:
+    spool = opened(tmp_path / "spool", Caps(most_files=100))
+    down = of(spool, Scripted(*[NotSent("unreachable")] * 50))
+    for each in segments(360):  # a window a minute for six hours
+        assert spool.put([each])
+        if each.name.end_ns % 10 == 0 and down.later["unreachable"] < 36:
+            assert down.push() == 0
+    assert down.lag()[:2] == (100, 300)
+    up = Scripted()
+    assert of(spool, up).push() == 100
+    assert [name.end_ns for name in up.taken] == list(range(261, 361)), "oldest first"
+    assert spool._diagnostics.counts == {"spool: segment dropped, more than spool.max_files": 260}
+
+
+def test_segment_at_which_a_receiver_always_fails_is_set_aside_when_others_are_taken(tmp_path: Path) -> None:
+    spool = opened(tmp_path / "spool")
+    assert spool.put(segments(3))
+
+    class Poisoned(Scripted):
+        def send(self, name: SegmentName, data: bytes) -> None:
+            if name.end_ns == 1:
+                raise NotSent("unavailable")
+            super().send(name, data)
+
+    sink = Poisoned()
+    pushing = of(spool, sink)
+    tries = 0
+    while links(tmp_path / "spool"):
+        pushing.push()
+        tries += 1
+        assert tries < 20
+    assert tries > 3
+    assert pushing.refused["never_taken"] == 1
+    assert sorted(name.end_ns for name in sink.taken) == [2, 3]
+
+
+def test_receiver_that_fails_at_all_segments_has_them_all_later(tmp_path: Path) -> None:
+    spool = opened(tmp_path / "spool")
+    assert spool.put(segments(3))
+    pushing = of(spool, Scripted(*[NotSent("unavailable")] * 100))
+    for _ in range(20):
+        assert pushing.push() == 0
+    assert sum(pushing.refused.values()) == 0
+    assert len(links(tmp_path / "spool")) == 3
+
+
+def test_pause_grows_with_failures_and_heeds_what_the_receiver_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random, "uniform", lambda low, high: high)
+    spool = opened(tmp_path / "spool")
+    assert spool.put(segments(1))
+    errors = [*[NotSent("limited")] * 12, NotSent("limited", after_s=1000.0)]
+    pushing = of(spool, Scripted(*errors))
+    pauses = []
+    for _ in errors:
+        pushing.push()
+        pauses.append(pushing.pause())
+    assert pauses[:4] == [2.0, 4.0, 8.0, 16.0]
+    assert pauses[11] == 300.0
+    assert pauses[12] == 1100.0
+    assert pushing.push() == 1
+    assert pushing.pause() == 1.0
+
+
+def test_sinks_begin_anew_with_the_configuration_and_keep_their_queues(tmp_path: Path) -> None:
+    spool = opened(tmp_path / "spool")
+    lock = threading.Lock()
+    pushers = Pushers(spool, lock, lambda *_, **__: None, Diagnostics())
+    away = PushTarget("nas", "folder", {"path": str(tmp_path / "away")})
+    with lock:
+        assert spool.put(segments(5))
+    pushers.begin([away])
+    there = tmp_path / "there"
+    there.mkdir()
+    pushers.begin([PushTarget("nas", "folder", {"path": str(there)}), PushTarget("b", "folder", {"path": str(there)})])
+
+    def numbers() -> dict[tuple[str, str], float]:
+        return {(name, labels["sink"]): number for name, labels, number in pushers.numbers() if "reason" not in labels}
+
+    waited = threading.Event()
+    for _ in range(200):
+        if numbers()["push_sent", "nas"] == 5:
+            break
+        waited.wait(0.1)
+    assert numbers()["push_sent", "nas"] == 5
+    assert (numbers()["push_queue_segments", "nas"], numbers()["push_lag_seconds", "nas"]) == (0, 0)
+    assert {name for name, _, _ in pushers.numbers()} == {metric.name for metric in PUSHES}
+    with lock:
+        assert spool.put([SpoolSegment(SegmentName.new("web", 9), b"9")])
+        assert (tmp_path / "spool/queue/b").exists()
+    pushers.end()
+
+
+def test_each_outcome_has_its_reason_in_the_one_table() -> None:
+    words = {*LATER.values(), *REFUSED.values()}
+    assert words == {name for name in COUNTERS_BY_NAME if name.startswith("push: ")}
+    assert {word for _, word in (*HTTP.values(), *GRPC.values())} - {""} <= {*LATER, *REFUSED}
+
+
+COUNTERS_BY_NAME = {reason.name for reason in COUNTERS}
+
+
+def test_each_type_of_sink_can_be_made() -> None:
+    values = {"url": "http://127.0.0.1:9/x", "path": "/x"}
+    assert KINDS
+    for kind, (settings, _) in KINDS.items():
+        given = {each.name: values[each.name] for each in settings if each.name in values}
+        assert made(PushTarget("a", kind, given)), kind
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "text"),
+    [
+        ('name = "a"\ntype = "folder"\npath = "b"', 6, "absolute path"),
+        ('name = "../a"\ntype = "folder"\npath = "/b"', 4, "is not a name"),
+        ('name = "a"\ntype = "ftp"\npath = "/b"', 5, "is none of pyprof, pyroscope"),
+        ('name = "a"\ntype = "folder"', 3, "path is missing"),
+        ('name = "a"\ntype = "otlp"\nurl = "http://u:p@host"', 6, "a user and password have files"),
+        ('name = "a"\ntype = "otlp"\nurl = "http://host"\npath = "/b"', 7, "path is not known"),
+        ('name = "a"\ntype = "otlp"\nurl = "http://host"\nprotocol = "udp"', 7, "is none of http, grpc"),
+        ('name = "a"\ntype = "otlp"\nurl = "http://host"\nuser = "me"', 3, "belong together"),
+        (
+            'name = "a"\ntype = "otlp"\nurl = "http://host"\nheaders = { Authorization = "Bearer x" }',
+            7,
+            "secrets stand in files",
+        ),
+    ],
+)
+def test_wrong_push_is_said_with_its_line(lines: str, line: int, text: str) -> None:
+    with pytest.raises(config.BadConfig, match=text) as caught:
+        config.parse(f"{RULE}[[push]]\n{lines}\n", "x")
+    assert caught.value.errors[0].line == line
