@@ -55,6 +55,9 @@ OTHER_CLASSES = {
         "InteractiveShell",
         "ClickHouse",
         "LowCardinality",
+        "ExportProfilesServiceRequest",
+        "WriteRaw",
+        "PusherService",
     ),  # of formats and libraries
     *("CodeView", "HotSpot", "MiniDebugInfo", "PerfSupportPlugin"),  # compilers and what they write
     *("InstructionAddressSeemsValid", "ScanForReturnAddress"),  # Breakpad's

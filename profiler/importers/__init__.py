@@ -5,8 +5,11 @@ In: bytes of a file that the user named. Out: a Profile. What a format does not 
 builder     From frames and stacks in any order to a Profile
 collapsed   Collapsed stacks: `root;caller;leaf COUNT`
 evidence    What `exporters/evidence.py` adds to a pprof file
+otlp        OpenTelemetry's profiles signal as it is sent
 pprof       pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped or not
 protobuf    Fields of a protocol buffer's message
+pushed      Profiles as other profilers push them
+pushes      What agents of other projects send
 registry    Which format a file has, by its content; a recording of ours is one of them
 speedscope  speedscope's JSON (npm speedscope, dist/release/file-format-schema.json), sampled and evented profiles
 """

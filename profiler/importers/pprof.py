@@ -74,23 +74,24 @@ def read_into(
     the file's beginning. wanted: are values of such types? Of a file that is not, or is refused, no sample is added.
     Raises FormatError.
     """
-    rows, header = grouped(_inflated(data))
+    rows, header = grouped(inflated(data, _MOST_BYTES))
     strings = [text.decode("utf-8", "surrogateescape") for text in rows.get(STRING, ())]
     if not strings or strings[0]:
         raise FormatError("pprof", 0, "the table of strings does not begin with an empty one")
     return _Reader(rows, header, strings, builder).about(title, since_ns, wanted)
 
 
-def _inflated(data: bytes) -> bytes:
+def inflated(data: bytes, most: int) -> bytes:
+    """most: bytes. What is not gzipped comes back as it is. Raises FormatError."""
     if not data.startswith(_GZIP):
         return data
     inflate = zlib.decompressobj(wbits=31)
     try:
-        found = inflate.decompress(data, _MOST_BYTES)
+        found = inflate.decompress(data, most)
     except zlib.error as error:
         raise FormatError("gzip", 0, str(error)) from None
     if not inflate.eof:
-        raise FormatError("gzip", len(found), "it breaks off, or inflates to more than 256 MiB")
+        raise FormatError("gzip", len(found), f"it breaks off, or inflates to more than {most:,} bytes")
     return found
 
 

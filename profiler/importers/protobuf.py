@@ -88,6 +88,37 @@ def numbers(data: bytes) -> dict[int, int]:
     return {key: value for key, value in fields(data) if isinstance(value, int)}
 
 
+def fixed64(data: bytes, key: int) -> int:
+    """The last field of that number with eight bytes; 0 if there is none."""
+    found = at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        kind = tag & 7
+        if kind == 0:
+            _, at = _varint(data, at)
+            continue
+        if kind not in _FIXED and kind != 2:
+            raise FormatError("protobuf", at, f"no such type of a field: {kind}")
+        size, at = (_FIXED[kind], at) if kind in _FIXED else _varint(data, at)
+        if size > len(data) - at:
+            raise FormatError("protobuf", at, "a field reaches beyond its message")
+        if tag == key << 3 | 1:
+            found = int.from_bytes(data[at : at + size], "little")
+        at += size
+    return found
+
+
+def texts(data: bytes, key: int) -> list[bytes]:
+    """The fields of that number that are bytes."""
+    return [value for each, value in fields(data) if each == key and isinstance(value, bytes)]
+
+
+def indices(data: bytes, key: int) -> list[int]:
+    """A repeated number, packed or one by one."""
+    rows = [value if isinstance(value, bytes) else packed(value) for each, value in fields(data) if each == key]
+    return [int(each) for each in repeated(rows)[0]]
+
+
 def repeated(rows: Sequence[bytes]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
     """The numbers of packed rows, one row after the other, and where each row begins and the last one ends."""
     data = np.frombuffer(b"".join(rows), np.uint8)

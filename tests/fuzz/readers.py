@@ -21,7 +21,7 @@ from pyprof.collectors.linux.procfs import parse_maps, parse_stat
 from pyprof.collectors.linux.syscalls import parse_syscall
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError, RemoteError
-from pyprof.importers import collapsed, pprof, speedscope
+from pyprof.importers import collapsed, otlp, pprof, pushes, speedscope
 from pyprof.interpreters.code_book import CodeBook
 from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.layout import LineTableFormat
@@ -305,6 +305,22 @@ def imported(data: bytes) -> None:
         kind.read(data[1:], "x")
 
 
+def pushed(data: bytes) -> None:
+    """What others' agents send; the first byte says to which address, the second whether as JSON."""
+    if len(data) < 2:
+        return
+    kind = pushes.JSON if data[1] & 1 else "application/proto"
+    senders: Sequence[Callable[[bytes], object]] = (
+        lambda body: pushes.ingest({"name": body[:40].decode("utf-8", "replace"), "format": "pprof"}, kind, body[40:]),
+        lambda body: pushes.ingest({"name": "a{b=c}"}, "multipart/form-data; boundary=b", body),
+        lambda body: pushes.push(kind, body),
+        lambda body: pushes.write_raw(kind, body),
+        otlp.read,
+    )
+    with suppress(FormatError):
+        senders[data[0] % len(senders)](data[2:])
+
+
 def sample_columns(data: bytes) -> None:
     with suppress(FormatError):
         unpack(data, 5, 3)
@@ -316,6 +332,6 @@ READERS: dict[str, Reader] = {
         *(elf, symbol_tables, dwarf, pe, breakpad, core, minidump, microdump, eh_frame, debug_frame, expressions),
         *(sframe, exidx, perf_map, jitdump, gdb_packets, gdb_documents, python_objects, python_lines, compressed),
         *(cython, procfs, perf_records, bpf_records, kernel_types, libunwind, gdb_jit, names),
-        *(imported, sample_columns, packed_blocks),
+        *(imported, pushed, sample_columns, packed_blocks),
     )
 }

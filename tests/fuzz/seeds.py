@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pyprof.exporters.protobuf import data
 from pyprof.model.arch import X86_64
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.recording.columns import pack
@@ -128,6 +129,7 @@ def seeds() -> Mapping[str, list[bytes]]:
             b"\1" + gzip.decompress(export("pprof", golden())),
             b"\2" + export("collapsed", golden()),
         ],
+        "pushed": pushes(),
         "sample_columns": [pack([np.arange(5), None, np.arange(5) << 20])],
         "packed_blocks": [blocks()],
         "libunwind": [b"".join(bytes(memory.pieces[at]).ljust(200, b"\0") for at in (LIST, INFO, REGION))],
@@ -138,6 +140,20 @@ def seeds() -> Mapping[str, list[bytes]]:
             b"_ZN4core3fmt5write17h0123456789abcdefE",
         ],
     }
+
+
+def pushes() -> list[bytes]:
+    profile = gzip.decompress(export("pprof", golden()))
+    pair = data(1, b"env") + data(2, b"prod")
+    text = b'{"series": [{"labels": {"labels": [{"name": "a", "value": "b"}]}, "samples": [{"rawProfile": ""}]}]}'
+    return [
+        b"\0\0" + b"shop{env=prod,region=eu}".ljust(40) + profile,
+        b'\1\0--b\r\nContent-Disposition: form-data; name="profile"\r\n\r\n' + profile + b"\r\n--b--",
+        b"\2\0" + data(1, data(1, pair) + data(2, data(1, profile))),
+        b"\3\0" + data(2, data(1, data(1, pair)) + data(2, data(1, profile))),
+        b"\3\1" + text,
+        b"\4\0" + export("otlp", golden()),
+    ]
 
 
 def core() -> bytes:

@@ -1,0 +1,173 @@
+"""What agents of other projects send: Pyroscope's /ingest and push.v1.PusherService/Push, Parca's WriteRaw.
+
+All carry pprof. push.v1 and WriteRaw are nearly the same message, as protocol buffer or as JSON: series of labels, each
+with profiles (github grafana/pyroscope, api/push/v1/push.proto; parca-dev/parca, proto/parca/profilestore/v1alpha1).
+/ingest has the labels in its name, `app{env=prod}`, and the profile as its body or as a part of a form. Foreign input:
+bounded, and refused as a whole by a FormatError.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from pyprof.errors import FormatError
+from pyprof.importers import pprof
+from pyprof.importers.protobuf import texts
+from pyprof.importers.pushed import PushedProfile, by_kind, labelled, named
+from pyprof.model.labels import Labels
+from pyprof.model.profile import Profile
+from pyprof.records import replace
+
+MOST_PROFILES = 1000
+"""Of one request."""
+MOST_BYTES = 1 << 27
+"""That the profiles of one request may inflate to together."""
+JSON = "application/json"
+_NAME = re.compile(r"([^{}]{1,1000})(?:\{(.{0,60000})\})?")
+_BOUNDARY = re.compile(r'multipart/form-data;.*\bboundary="?([\w\'()+,./:=? -]{1,70})"?', re.IGNORECASE)
+_FIELD = re.compile(rb'\bname="?(\w{1,40})"?')
+_MOST_PARTS = 16
+_SECONDS, _MILLISECONDS = 10**11, 10**14
+"""Times below these are seconds, or milliseconds: senders differ."""
+
+
+def ingest(words: Mapping[str, str], content_type: str, body: bytes) -> list[PushedProfile]:
+    """Pyroscope's POST /ingest?name=app{k=v}&from=&until=&format=pprof. words: of the query. Raises FormatError."""
+    form = _BOUNDARY.search(content_type)
+    if words.get("format", "pprof" if form else "") != "pprof":
+        raise FormatError("ingest", 0, f"format {words.get('format', '')[:40]!r} is not read, only pprof")
+    match = _NAME.fullmatch(words.get("name", ""))
+    if match is None:
+        raise FormatError("ingest", 0, "name is no application with labels: app{env=prod}")
+    pairs = [pair.partition("=") for pair in (match[2] or "").split(",") if pair.strip()]
+    given = {name.strip(): value.strip().strip('"') for name, _, value in pairs}
+    service, labels = named({"service_name": match[1].strip(), **given}.items())
+    if form is not None:
+        parts = _form(body, form[1].encode())
+        if "profile" not in parts:
+            raise FormatError("ingest", 0, "the form has no part named profile")
+        body = parts["profile"]
+    span = _moment(words.get("from", "")), _moment(words.get("until", ""))
+    return [
+        PushedProfile(service, _timed(profile, *span)) for profile in _profiles(body, service, labels, [MOST_BYTES])
+    ]
+
+
+def push(content_type: str, body: bytes) -> list[PushedProfile]:
+    """Pyroscope's push.v1.PusherService/Push, as Connect has it. Raises FormatError."""
+    series = _of_json(body, "") if _is_json(content_type) else _of_message(body, 1, nested=False)
+    return list(_pushed(series))
+
+
+def write_raw(content_type: str, body: bytes) -> list[PushedProfile]:
+    """Parca's POST /profiles/writeraw. Raises FormatError."""
+    series = _of_json(body, "labels") if _is_json(content_type) else _of_message(body, 2, nested=True)
+    return list(_pushed(series))
+
+
+Series = tuple[list[tuple[str, str]], list[bytes]]
+"""Labels and profiles."""
+
+
+def _is_json(content_type: str) -> bool:
+    return content_type.partition(";")[0].strip().lower() == JSON
+
+
+def _pushed(series: Iterator[Series]) -> Iterator[PushedProfile]:
+    room, count = [MOST_BYTES], 0
+    for pairs, profiles in series:
+        service, labels = named(pairs)
+        count += len(profiles)
+        if count > MOST_PROFILES:
+            raise FormatError("push", count, f"more than {MOST_PROFILES:,} profiles in one request")
+        for data in profiles:
+            yield from (PushedProfile(service, each) for each in _profiles(data, service, labels, room))
+
+
+def _profiles(data: bytes, service: str, labels: Labels, room: list[int]) -> Iterator[Profile]:
+    """room: bytes that are left, which what this inflates to is taken from."""
+    if len(whole := pprof.inflated(data, max(room[0], 1))) > room[0]:
+        raise FormatError("push", room[0], f"the profiles of one request have more than {MOST_BYTES:,} bytes")
+    room[0] -= len(whole)
+    try:
+        found = pprof.read(whole, service)
+    except OverflowError as error:
+        raise FormatError("pprof", 0, str(error)) from None
+    yield from by_kind(labelled(found, labels))
+
+
+def _of_message(body: bytes, key: int, nested: bool) -> Iterator[Series]:
+    """nested: the labels stand in a message of their own."""
+    for row in texts(body, key):
+        sets = texts(row, 1)
+        pairs = [pair for each in sets for pair in texts(each, 1)] if nested else sets
+        labels = [(_text(pair, 1), _text(pair, 2)) for pair in pairs]
+        yield labels, [b"".join(texts(sample, 1)[-1:]) for sample in texts(row, 2)]
+
+
+def _text(message: bytes, key: int) -> str:
+    return b"".join(texts(message, key)[-1:]).decode("utf-8", "replace")
+
+
+def _of_json(body: bytes, within: str) -> Iterator[Series]:
+    """within: the field of labels that has the list; "" where labels is the list."""
+    try:
+        whole = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise FormatError("json", error.pos, error.msg) from None
+    for row in _list(whole, "series"):
+        labels = _list(row.get("labels"), within) if within else _list(row, "labels")
+        pairs = [(str(each.get("name", "")), str(each.get("value", ""))) for each in labels]
+        yield pairs, [_bytes(sample.get("rawProfile", sample.get("raw_profile"))) for sample in _list(row, "samples")]
+
+
+def _list(found: object, name: str) -> list[dict[str, Any]]:
+    """Raises FormatError."""
+    rows = found.get(name, []) if isinstance(found, dict) else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise FormatError("json", 0, f"{name} is no list of objects")
+    return rows
+
+
+def _bytes(found: object) -> bytes:
+    try:
+        return base64.b64decode(str(found or "").encode("ascii", "replace"), validate=True)
+    except binascii.Error as error:
+        raise FormatError("json", 0, f"rawProfile is no base64: {error}") from None
+
+
+def _form(body: bytes, boundary: bytes) -> dict[str, bytes]:
+    """The parts by their names. Raises FormatError."""
+    parts = (b"\r\n" + body).split(b"\r\n--" + boundary)
+    if len(parts) < 2 or len(parts) > _MOST_PARTS or parts[-1][:2] != b"--":
+        raise FormatError("form", 0, "it does not end, or has too many parts")
+    found = {}
+    for part in parts[1:-1]:
+        head, mark, content = part.partition(b"\r\n\r\n")
+        name = _FIELD.search(head)
+        if not mark or name is None:
+            raise FormatError("form", 0, "a part without a name")
+        found[name[1].decode()] = content
+    return found
+
+
+def _moment(text: str) -> int:
+    """Since the epoch, in ns; 0 for what is none."""
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        return 0
+    number = int(text)
+    return number * (10**9 if number < _SECONDS else 10**6 if number < _MILLISECONDS else 1)
+
+
+def _timed(profile: Profile, from_ns: int, until_ns: int) -> Profile:
+    """With the times of the request, where the profile has none."""
+    if profile.start_ns or not 0 < from_ns <= until_ns < 1 << 62:
+        return profile
+    length = profile.duration_ns or until_ns - from_ns
+    return replace(profile, start_ns=from_ns, duration_ns=length, time_ns=profile.time_ns + from_ns)
