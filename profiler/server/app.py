@@ -155,10 +155,8 @@ class FleetServer:
         self._indexer.add(rows)
 
     def _named(self, path: bytes) -> SegmentName:
-        """path: as it came. Decoded once, its parts are a day, a folder's name, which has %XX of its own, and a file's.
-        Raises Refused.
-        """
-        parts = [unquote(part) for part in path.decode("ascii", "replace").removeprefix(_SEGMENTS).split("/")]
+        """path: as it came; its parts are those of the segment's path in a spool. Raises Refused."""
+        parts = path.decode("ascii", "replace").removeprefix(_SEGMENTS).split("/")
         name = SegmentName.parse(*parts) if len(parts) == 3 and folder_of(unquote(parts[1])) == parts[1] else None
         if name is None or SegmentName.new("x", name.end_ns).day != name.day:
             raise Refused("wrong_name")

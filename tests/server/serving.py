@@ -65,7 +65,7 @@ class Client:
     def push(self, sent: SpoolSegment) -> Answered:
         name = sent.name
         return self.ask(
-            f"/api/v1/segments/{name.day}/{urllib.parse.quote(name.folder, safe='')}/{name.name}", sent.data
+            f"/api/v1/segments/{name.day}/{name.folder}/{name.name}", sent.data
         )
 
     def question(self, what: str, **words: object) -> Answered:
