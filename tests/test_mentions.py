@@ -54,6 +54,7 @@ OTHER_CLASSES = {
         "OpenTelemetry",
         "InteractiveShell",
         "ClickHouse",
+        "KeyValue",
         "LowCardinality",
         "ExportProfilesServiceRequest",
         "WriteRaw",

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyprof.cli.terminal import line
 from pyprof.errors import PyprofError
+
+if TYPE_CHECKING:
+    import subprocess
 
 _READY_S = 90.0
 _LOOK_S = 0.5
@@ -72,6 +71,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    import signal
+    import tempfile
+
     began = time.monotonic()
     url = f"http://127.0.0.1:{arguments.port}/?span=900"
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -94,8 +96,12 @@ def run(arguments: argparse.Namespace) -> int:
 @contextmanager
 def _running(folder: str, port: int) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
     """By what each is. All have ended afterwards."""
+    import subprocess
+
+    from pyprof.exporters import output_file
+
     config = os.path.join(folder, "agent.toml")
-    with open(os.open(config, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    with open(output_file.create(config, 0o600), "w") as file:
         file.write(_CONFIG.format(folder=folder, port=port))
         for service, version in _SERVICES:
             file.write(_RULE.format(service=service, version=version))
@@ -138,6 +144,7 @@ def _until_windows(port: int, fleet: dict[str, subprocess.Popen[bytes]]) -> None
 
 
 def _services(port: int) -> set[str]:
+    import json
     from http.client import HTTPConnection, HTTPException
 
     now = time.time()

@@ -64,9 +64,7 @@ class Client:
 
     def push(self, sent: SpoolSegment) -> Answered:
         name = sent.name
-        return self.ask(
-            f"/api/v1/segments/{name.day}/{name.folder}/{name.name}", sent.data
-        )
+        return self.ask(f"/api/v1/segments/{name.day}/{name.folder}/{name.name}", sent.data)
 
     def question(self, what: str, **words: object) -> Answered:
         query = {"from": 0, "to": int(time.time()) + 3600, **words}
