@@ -13,6 +13,7 @@ frames     A frame as a text of the database, and back
 index      The thread that brings files into the database, and drops what is too old
 merged     From rows of the database to a Profile
 numbers    The server's own numbers, for /metrics
+receiving  What agents of other projects push, as segments of ours
 rows       From a segment to rows of the database
 selection  Which samples a question is about, from its words
 serving    A server from its configuration: everything opened in order, and closed

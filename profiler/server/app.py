@@ -25,10 +25,13 @@ from pyprof.server.engine import StoreError
 from pyprof.server.files import DiskFull, SegmentFiles
 from pyprof.server.index import Indexer
 from pyprof.server.numbers import Numbers
-from pyprof.server.rows import rows_of
+from pyprof.server.receiving import SENDERS, ForeignPush
+from pyprof.server.rows import SegmentRows, rows_of
 from pyprof.server.store import Store
 
 _FUTURE_S = 600
+MOST_INFLATED = 1 << 27
+"""Bytes that a request may inflate to."""
 _SEGMENTS = "/api/v1/segments/"
 _HERE = ("localhost", "127.0.0.1", "[::1]")
 _PAGE_POLICY = (
@@ -74,6 +77,7 @@ class FleetServer:
                 Route("/metrics", self._guarded(self._metrics), methods=["GET"]),
                 Route("/healthz", self._guarded(self._health), methods=["GET"]),
                 Route("/api/v1/segments/{path:path}", self._guarded(self._take), methods=["POST"]),
+                *(Route(path, self._guarded(self._take_push), methods=["POST"]) for path in SENDERS),
                 Route("/api/v1/{question}", self._guarded(self._answer), methods=["GET"]),
             ]
         )
@@ -143,16 +147,46 @@ class FleetServer:
         self._numbers.count("segment_bytes", number=len(data))
         return Response(b"{}", 200, _SAFE, "application/json")
 
+    async def _take_push(self, request: Request) -> Response:
+        """A push of another project's agent: all of it durable, or nothing of it kept."""
+        tenant = self._tenant(WRITE, request)
+        self._check_rate(tenant)
+        data, words = await self._body(request), dict(request.query_params)
+        kinds = request.headers.get("content-type", ""), request.headers.get("content-encoding", "")
+        push = ForeignPush(request.url.path, words, *kinds, data)
+        count = await run_in_threadpool(self._keep_all, tenant, push)
+        self._numbers.count("segments", number=count)
+        self._numbers.count("segment_bytes", number=len(data))
+        return Response(push.answer[0], 200, _SAFE, push.answer[1])
+
+    def _keep_all(self, tenant: str, push: ForeignPush) -> int:
+        """How many segments. What was there is there: an agent that sends again must hear that it is done."""
+        try:
+            segments = push.segments(time.time_ns(), MOST_INFLATED)
+            for name, _ in segments:
+                self._check_age(name)
+            rows = [(rows_of(tenant, name, data), name, data) for name, data in segments]
+        except FormatError as error:
+            raise Refused("bad_segment", str(error)) from None
+        return sum(self._kept(tenant, name, data, found) for found, name, data in rows)
+
     def _keep(self, tenant: str, name: SegmentName, data: bytes) -> None:
         try:
             rows = rows_of(tenant, name, data)
-            if not self._files.keep(tenant, name, data):
-                raise Refused("segment_known")
         except FormatError as error:
             raise Refused("bad_segment", str(error)) from None
+        if not self._kept(tenant, name, data, rows):
+            raise Refused("segment_known")
+
+    def _kept(self, tenant: str, name: SegmentName, data: bytes, rows: SegmentRows) -> bool:
+        """Is it new? Raises Refused."""
+        try:
+            new = self._files.keep(tenant, name, data)
         except DiskFull:
             raise Refused("disk_full") from None
-        self._indexer.add(rows)
+        if new:
+            self._indexer.add(rows)
+        return new
 
     def _named(self, path: bytes) -> SegmentName:
         """path: as it came; its parts are those of the segment's path in a spool. Raises Refused."""
@@ -160,13 +194,16 @@ class FleetServer:
         name = SegmentName.parse(*parts) if len(parts) == 3 and folder_of(unquote(parts[1])) == parts[1] else None
         if name is None or SegmentName.new("x", name.end_ns).day != name.day:
             raise Refused("wrong_name")
+        self._check_age(name)
+        return name
+
+    def _check_age(self, name: SegmentName) -> None:
         now = time.time()
         age = now - name.end_ns / 1e9
         if age > self._config.max_age:
             raise Refused("too_old", f"the window ended {age / 86400:.1f} days ago, {self._config.days} are kept")
         if age < -_FUTURE_S:
             raise Refused("too_new", f"the window ends in {-age:.0f} s, {_FUTURE_S} at most may be taken")
-        return name
 
     def _check_rate(self, tenant: str) -> None:
         second, count = self._rates.get(tenant, (0, 0))

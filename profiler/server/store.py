@@ -16,7 +16,7 @@ from pyprof.records import dataclass
 from pyprof.server.access import Refused
 from pyprof.server.engine import Engine, literal
 from pyprof.server.merged import ProfileHead, StackCost, profile_of
-from pyprof.server.rows import SegmentRows
+from pyprof.server.rows import SegmentRows, StoreRow
 from pyprof.server.selection import Question
 from pyprof.server.tables import NAMES
 
@@ -26,6 +26,8 @@ MOST_SERIES = 10_000
 _PARTS = 60
 """Of a span: a profile has the time of its samples so exactly."""
 _BLOCK = 200
+_MOST_KNOWN = 1_000_000
+"""Stacks that are known to be in the database: they are not sent again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +41,13 @@ class Rest:
 class Store:
     """For several threads: a question at a time, as the embedded engine answers. All methods raise StoreError.
 
-    It has 21 methods: one a question, and the conditions that they share.
+    It has 22 methods: one a question, and the conditions that they share.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lock = threading.Lock()
+        self._known: dict[tuple[object, ...], None] = {}
 
     def close(self) -> None:
         with self._lock:
@@ -53,10 +56,17 @@ class Store:
     def insert(self, segments: Sequence[SegmentRows]) -> None:
         """The windows last: whoever is killed before has inserted nothing that counts."""
         with self._lock:
-            for table in ("stacks", "series", "samples", "builds"):
-                rows = [row for segment in segments for row in getattr(segment, table)]
-                self._engine.insert(self._engine.dialect.read(table), rows)
-            self._engine.insert(self._engine.dialect.read("windows"), [segment.windows for segment in segments])
+            new = {key: row for each in segments for row in each.stacks if (key := _key(row)) not in self._known}
+            self._put("stacks", list(new.values()))
+            if len(self._known) + len(new) > _MOST_KNOWN:
+                self._known.clear()
+            self._known |= dict.fromkeys(new)
+            for table in ("series", "samples", "builds"):
+                self._put(table, [row for segment in segments for row in getattr(segment, table)])
+            self._put("windows", [segment.windows for segment in segments])
+
+    def _put(self, table: str, rows: Sequence[StoreRow]) -> None:
+        self._engine.insert(self._engine.dialect.read(table), rows)
 
     def listed(self, tenant: str) -> set[str]:
         """Paths of the segments that are in the database."""
@@ -67,6 +77,7 @@ class Store:
 
     def drop_day(self, day: str) -> None:
         with self._lock:
+            self._known.clear()
             for table in NAMES:
                 self._engine.run(f"ALTER TABLE {table} {self._engine.dialect.on_cluster} DROP PARTITION {literal(day)}")
 
@@ -230,3 +241,7 @@ def blocks(segments: Iterable[SegmentRows]) -> Iterable[list[SegmentRows]]:
             block = []
     if block:
         yield block
+
+
+def _key(stack: StoreRow) -> tuple[object, ...]:
+    return stack["day"], stack["tenant"], stack["stack"], stack["stack2"]

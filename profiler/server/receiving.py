@@ -1,0 +1,60 @@
+"""What agents of other projects push, as segments of ours: which address is whose, and what it is answered."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Mapping
+
+from pyprof.agent.segments import SegmentName
+from pyprof.errors import FormatError
+from pyprof.exporters import pprof as written
+from pyprof.exporters.base import ExportOptions
+from pyprof.importers import otlp, pprof, pushes
+from pyprof.importers.pushed import PushedProfile
+from pyprof.records import dataclass
+
+Read = Callable[[Mapping[str, str], str, bytes], list[PushedProfile]]
+"""(words of the query, content type, body); raises FormatError."""
+_PROTO = "application/x-protobuf"
+SENDERS: Mapping[str, Read] = {
+    "/ingest": pushes.ingest,
+    "/push.v1.PusherService/Push": lambda _, kind, body: pushes.push(kind, body),
+    "/profiles/writeraw": lambda _, kind, body: pushes.write_raw(kind, body),
+    "/v1development/profiles": lambda _, _kind, body: otlp.read(body),
+}
+"""By address: Pyroscope's two, Parca's, OpenTelemetry's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignPush:
+    """path: one of SENDERS. encoding: Content-Encoding."""
+
+    path: str
+    words: Mapping[str, str]
+    content_type: str
+    encoding: str
+    body: bytes
+
+    def segments(self, now_ns: int, most: int) -> list[tuple[SegmentName, bytes]]:
+        """now_ns: the end of what has no times. most: bytes that the body may inflate to. The same push has the same
+        names: one that is sent twice counts once. Raises FormatError.
+        """
+        if self.encoding not in ("", "identity", "gzip"):
+            raise FormatError("body", 0, f"encoding {self.encoding[:40]!r} is not read, only gzip")
+        body = pprof.inflated(self.body, most) if self.encoding == "gzip" else self.body
+        digest = hashlib.blake2b(self.body, digest_size=16).hexdigest()
+        found = []
+        for number, each in enumerate(SENDERS[self.path](self.words, self.content_type, body)):
+            profile = each.profile
+            end_ns = profile.start_ns + profile.duration_ns if profile.start_ns > 0 else now_ns
+            out = io.BytesIO()
+            written.write(profile, out, ExportOptions(evidence=True))
+            found.append((SegmentName.new(each.service, end_ns, f"{digest} {number}"), out.getvalue()))
+        return found
+
+    @property
+    def answer(self) -> tuple[bytes, str]:
+        """Body and content type of what was taken: an empty message, in the sender's way."""
+        is_json = self.content_type.partition(";")[0].strip().lower() == pushes.JSON
+        return (b"{}", pushes.JSON) if is_json else (b"", self.content_type or _PROTO)
