@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.modules import AddressSpace, Mapping, ProgramImage
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.elf.memory_image import rebuilt_image
+from pyprof.objfile.elf.memory_image import own_vdso, rebuilt_image
 from pyprof.objfile.images import DIFFERS, Image, ImageStore
+from pyprof.records import replace
 from tests.objfile.live import Live, library, running, symbol, where
 from tests.support import missing, need
 
@@ -242,6 +244,33 @@ def test_vdso_is_read_from_memory_with_its_tables(tmp_path: Path) -> None:
         assert found.bias == vdso.start
         assert found.file.section(".eh_frame") is not None
         assert b"__vdso_clock_gettime" in bytes(found.file.section(".dynstr") or b"")
+
+
+def test_vdso_of_a_process_that_has_ended_is_that_of_all_processes(tmp_path: Path) -> None:
+    with running([where(tmp_path)]) as live:
+        alive = live.space()
+    vdso = next(module for module in alive.modules if module.path == "[vdso]")
+    ended = replace(alive, read=lambda avma, size: b"", image=ProgramImage(alive=False))
+    found = ImageStore(Diagnostics()).image(ended, vdso.start + 100)
+    assert found is not None
+    assert found.bias == vdso.start
+    assert b"__vdso_clock_gettime" in bytes(found.file.section(".dynstr") or b"")
+
+
+@pytest.mark.parametrize(
+    "of", ["another machine", "another size", "an ABI of 32 bits"], ids=lambda of: str(of).replace(" ", "_")
+)
+def test_vdso_that_cannot_be_read_and_may_be_another_one_is_not_ours(of: str) -> None:
+    start, size = 0x7FFF_0000_0000, len(own_vdso())
+    if of == "an ABI of 32 bits":
+        start = 0xF7F0_0000
+    if of == "another size":
+        size += 0x1000
+    image = None if of == "another machine" else ProgramImage(alive=False)
+    mapping = Mapping(start, start + size, "r-xp", 0, "00:00", 0, "[vdso]")
+    space = AddressSpace(1, 1, 0, (mapping,), lambda avma, size: b"", "/proc/1/root", image=image)
+    assert len(own_vdso()) > 0x1000
+    assert ImageStore(Diagnostics()).image(space, start + 100) is None
 
 
 def test_program_in_a_memfd_is_read(tmp_path: Path) -> None:

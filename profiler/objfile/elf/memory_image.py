@@ -7,9 +7,10 @@ offsets; section headers are not loaded, so elf/synthetic.py makes the sections 
 from __future__ import annotations
 
 import struct
+from functools import cache
 
 from pyprof.errors import FormatError
-from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory
+from pyprof.model.modules import VDSO, AddressSpace, Mapping, Module, ReadMemory
 from pyprof.objfile.elf.file import ElfFile, build_id_in_notes
 from pyprof.objfile.elf.headers import PAGE, PT_DYNAMIC, PT_NOTE, PT_PHDR, ProgramHeader
 from pyprof.objfile.locate import read_target
@@ -59,13 +60,34 @@ def header_mapping(space: AddressSpace, module: Module, avma: int) -> Mapping | 
 
 
 def vdso_image(space: AddressSpace, module: Module) -> tuple[ElfFile, int] | None:
-    """(image, bias) of code without a file that starts with an ELF header. Raises FormatError."""
-    if space.read(module.start, 4) != b"\x7fELF":
+    """(image, bias) of code without a file that starts with an ELF header. Raises FormatError.
+
+    The vDSO of a process of this machine that has ended is ours: the kernel maps the same pages for all processes of
+    one ABI. Those of 32 bits, x32 too, have it below 4 GiB.
+    """
+    size = module.end - module.start
+    data = space.read(module.start, min(size, MAX_VDSO)) if space.read(module.start, 4) == b"\x7fELF" else b""
+    here = space.image is not None and space.files is None
+    if not data and here and module.path == VDSO and module.start >> 32 and len(own_vdso()) == size:
+        data = own_vdso()
+    if not data:
         return None
-    data = space.read(module.start, min(module.end - module.start, MAX_VDSO))
     elf = ElfFile(BytesSource(data), module.path)
     first = next((s for s in elf.loads if s.offset == 0), None)
     return (elf, module.start - first.vaddr) if first else None
+
+
+@cache
+def own_vdso() -> bytes:
+    """The vDSO that the kernel mapped for us, whole pages; b"" where there is none, or nothing may be opened."""
+    try:
+        with open("/proc/self/maps", "rb") as maps, open("/proc/self/mem", "rb", 0) as memory:
+            line = next((line for line in maps if line.endswith(b" [vdso]\n")), b"")
+            start, end = (int(part, 16) for part in line.split(b" ")[0].split(b"-")) if line else (0, 0)
+            memory.seek(start)
+            return memory.read(end - start)
+    except OSError:
+        return b""
 
 
 def build_id_in_memory(read: ReadMemory, start: int) -> str:
