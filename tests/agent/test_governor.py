@@ -98,3 +98,40 @@ def test_each_effort_is_less_work_than_the_one_before() -> None:
     assert work[0] == 1
     assert work == sorted(set(work), reverse=True)
     assert all(effort.times == max(each.times for each in EFFORTS) for effort in EFFORTS if effort.processes > 1)
+
+
+def after(*steps: BudgetVerdict) -> Governor:
+    """A law that was led down by minutes that cost ten times the budget."""
+    governor, now, spent = Governor(BUDGET, 0, 0), 15.0, 0.0
+    governor.look(14, 0, lambda: 0)
+    for step in steps:
+        now, spent = now + 60, spent + 6
+        assert governor.look(now, spent, lambda: 0) is step
+    return governor
+
+
+def test_step_leads_to_nine_tenths_of_the_budget_where_it_can() -> None:
+    governor = Governor(BUDGET, 0, 0)
+    governor.look(14, 0, lambda: 0)
+    assert governor.look(74, 60 * 0.0185, lambda: 0) is BudgetVerdict.LESS
+    assert governor.effort == Effort(3)  # half of it would be within the budget, but not within nine tenths
+
+
+def test_load_that_no_effort_can_keep_within_the_budget_is_said() -> None:
+    said = lived(lambda _, __: 1.0, 60)[0]
+    assert said.count(BudgetVerdict.LESS) < len(EFFORTS)
+    assert said[-20:] == [BudgetVerdict.BROKEN] * 20
+
+
+def test_processes_are_left_out_one_step_at_a_time_and_files_are_read_unjudged_after_it() -> None:
+    governor = after(*[BudgetVerdict.LESS] * 4)
+    assert governor.effort == Effort(16, 2)
+    assert governor.look(15 + 4 * 60 + 10, 24 + 100, lambda: 0) is BudgetVerdict.NOTHING
+    assert governor.look(15 + 4 * 60 + 20, 24 + 200, lambda: 0) is BudgetVerdict.LESS
+    assert governor.effort == Effort(16, 4)
+
+
+def test_more_is_not_tried_while_memory_is_nearly_used_up() -> None:
+    minutes = iter(range(10_000))
+    said = lived(lambda _, __: 0.001, 60, lambda _: (195 + 6 * (not next(minutes))) * MB)[0]
+    assert said == [BudgetVerdict.LESS]
