@@ -112,7 +112,12 @@ def test_nothing_but_an_id_is_known_without_files_and_symbols() -> None:
 
 
 def test_scan_guesses_where_nothing_else_is_known() -> None:
-    core = crash("x86_64", "core_threads.c")
-    first = dump(minidump(core, paths="/gone"), "--unwind", "default,scan", code=3)["threads"][0]
-    assert "scan" in trusts(first)
-    assert set(pcs(first)) & set(cores.pcs(cores.dump(core))[first["tid"]][1:])
+    """Words between the frames are chance, and so is whether a guess is a caller: it is in half of all crashes."""
+    for _ in range(20):
+        crash.cache_clear()
+        core = crash("x86_64", "core_threads.c")
+        first = dump(minidump(core, paths="/gone"), "--unwind", "default,scan", code=3)["threads"][0]
+        assert "scan" in trusts(first)
+        if set(pcs(first)) & set(cores.pcs(cores.dump(core))[first["tid"]][1:]):
+            return
+    pytest.fail("no caller was found in 20 crashes")
