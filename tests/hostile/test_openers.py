@@ -43,7 +43,6 @@ ALLOWED = {
     ("profiler/objfile/breakpad/symbol_text.py", "lzma.LZMAFile"): "a stream that is open",
     ("profiler/server/answers.py", "open"): "a file that was just made in a folder of its own",
     ("profiler/cli/demo_fleet.py", "open"): "a descriptor that was just made, in a folder of its own",
-    ("profiler/objfile/elf/memory_image.py", "open"): "our own memory, by its constant names",
     ("profiler/server/app.py", ".read_bytes"): "the page's own files",
     ("profiler/agent/push/pusher.py", "open"): "a segment of the spool, where nobody else gives names",
     ("collectors/replay/collector.py", "zipfile.ZipFile"): "a log of batches, which only tests and benchmarks name",
