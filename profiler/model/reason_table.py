@@ -28,6 +28,10 @@ ENDS = (
            words="stack does not ascend", cuts=True),
     Reason("depth", Stage.STACKS, "The stack has more frames than are walked.",
            retry="a larger --max-depth", words="maximum depth", cuts=True),
+    Reason("late", Stage.STACKS,
+           "The recording had ended and unwinding was not done: only the innermost frame is known. What functions have "
+           "in themselves is right, what they have with their callees is too little.",
+           retry="a lower rate (-r)", words="no time left to unwind", cuts=True),
     Reason("not_sampled", Stage.SAMPLING,
            "Processor time that no sample stands for: of threads or processes that ran too short, whose records were "
            "lost, or in the kernel where it may not be sampled. The marker in the picture says which.",
@@ -103,9 +107,6 @@ SAMPLING = (
     Reason("sleeping thread not stopped: its system call might fail", Stage.SAMPLING,
            "Only a stop could have shown the thread's whole stack, and its system call is one that a stop ends with "
            "EINTR: the stack stays cut short."),
-    Reason("sample not unwound: out of time", Stage.SAMPLING,
-           "The recording had ended, and what came before took too long.",
-           lacks="sample{s} whose stack was not unwound"),
     Reason("modules changed while a sample was taken", Stage.SAMPLING,
            "The target mapped or unmapped a file at that moment; what is mapped was read again."),
     Reason("stack longer than --stack-size, cut there", Stage.SAMPLING,

@@ -67,6 +67,7 @@ class StackEnd(IntEnum):
     UNREADABLE = 3  # needed a word that the stack copy does not hold
     STUCK = 4  # the cfa did not move up
     DEPTH = 5  # hit max_depth
+    LATE = 6  # not walked: no time was left
 
     @property
     def label(self) -> str:

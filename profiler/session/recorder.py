@@ -213,6 +213,10 @@ class Recorder:
             length_ns=no_lengths(n) if batch.length_ns is None else batch.length_ns,
         )
 
+    def hurry(self) -> None:
+        """No time is left: of what is still to come, only innermost frames are found."""
+        self.interning = self.interning.hurried()
+
     def forget(self, space_id: int) -> None:
         """No sample will name this address space again."""
         if self.interning.merger is not None:

@@ -36,7 +36,11 @@ def recorded(collector: str, pids: Sequence[int]) -> Profile:
 
     window = session.run(beat)
     assert session.failure is None
-    profile = session.profile(window, "recorded", 400, "cpu", ViewOptions())
+    return sampled_part(session.profile(window, "recorded", 400, "cpu", ViewOptions()))
+
+
+def sampled_part(profile: Profile) -> Profile:
+    """Without blocks of time that no sample stands for."""
     return selected(profile, ~through(profile, lambda frame: frame.mark in UNSAMPLED))
 
 

@@ -106,6 +106,15 @@ def test_unchanged_sample_repeats_the_stack_of_its_own_thread() -> None:
     assert pcs(rec) == [(1, [0x10]), (2, [0x20]), (1, [0x10]), (2, [0x20]), (1, [0x11]), (2, [0x20]), (1, [0x11])]
 
 
+def test_samples_for_which_no_time_is_left_keep_their_innermost_frame_below_a_marker() -> None:
+    rec = recorder()
+    rec.add(batch((STOPPED, 1, 0x10), (STOPPED, 2, 0x20)))
+    rec.hurry()
+    rec.add(batch((STOPPED, 1, 0x10), (UNCHANGED, 2, 0), (STOPPED, 1, 0x11)))
+    late = int(StackEnd.LATE)
+    assert pcs(rec) == [(1, [0x10]), (2, [0x20]), (1, [late, 0x10]), (2, [0x20]), (1, [late, 0x11])]
+
+
 def test_unchanged_sample_in_the_next_window_keeps_its_stack() -> None:
     rec = recorder()
     rec.add(batch((STOPPED, 1, 0x10)))

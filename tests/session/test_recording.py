@@ -28,6 +28,7 @@ from pyprof.session.recording import Recording
 from pyprof.session.worker.answers import WorkerFailed
 from pyprof.session.worker.process import forked
 from tests.cli.support import BUSY, python
+from tests.session.support import sampled_part
 
 OPTIONS = RecordOptions(rate=200, collector="ptrace")
 
@@ -66,7 +67,9 @@ def test_peeks_grow_and_cut_nothing(target: subprocess.Popen[str]) -> None:
         whole = recording.stop()
     assert 20 <= seen(first) < seen(again) <= seen(whole)
     assert first.start_ns == again.start_ns == whole.start_ns
-    assert np.array_equal(whole.time_ns[: seen(first)], first.time_ns)
+    early, late = sampled_part(first).time_ns, sampled_part(whole).time_ns
+    assert len(early) == seen(first)
+    assert np.array_equal(late[: len(early)], early)
     assert {line.function for frame in first.frames for line in frame.lines} >= {"_start", "<module>"}
 
 
@@ -155,6 +158,23 @@ def test_end_of_the_target_ends_the_recording(target: subprocess.Popen[str]) -> 
         assert not recording.asked_to_end
         assert seen(recording.peek()) >= 20
         assert len(list(recording.windows(1))) == 1
+
+
+def test_samples_of_a_recording_that_is_hastened_are_kept_and_marked(target: subprocess.Popen[str]) -> None:
+    with opened(target.pid) as recording:
+        recording.start()
+        sampled(recording)
+        whole = recording.peek()
+        recording.hasten()
+        sampled(recording, seen(whole) + 50)
+        profile = recording.stop()
+    late = profile.summary.ends["late"]
+    assert late >= 40
+    assert seen(profile) >= seen(whole) + 50
+    stacks = [[frame.title for frame in profile.path(int(leaf))] for leaf in profile.stack]
+    cut = [stack for stack in stacks if stack[0] == "[truncated: no time left to unwind]"]
+    assert {len(stack) for stack in cut} == {2}  # which function ran is known
+    assert len(stacks) - len(cut) >= 1
 
 
 def test_error_of_the_worker_is_kept_beside_what_was_recorded(

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 _NO_WORDS = np.zeros(0, np.uint64)
 _NO_FLAGS = np.zeros(0, np.bool_)
 UNCONFINED = "the process that parses is not confined"
-TOO_LATE = "sample not unwound: out of time"
 
 
 class ReportedCollector:
@@ -247,8 +246,8 @@ class Service:
             answer = BatchTaken(message.number, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)
             late = self._hurry.late
             if late:
-                observed.diagnostics.count(TOO_LATE, len(message.batch))
-            elif not observed.failed:
+                observed.session.recorder.hurry()
+            if not observed.failed:
                 answer = observed.take(message)
             self._channel.send(answers.pack(answer))  # the collector waits for what it teaches: the journal comes after
             if not late and not observed.failed:
