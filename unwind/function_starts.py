@@ -6,31 +6,46 @@ name of a function does not depend on how its frames are found.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
+from typing import Protocol
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image
 from pyprof.unwind.base import Source
 from pyprof.unwind.index import MAX_FILES, FileTables
+from pyprof.unwind.rules import FunctionRows
 from pyprof.unwind.sources import READERS, Reader, open_sources
 
 TABLES = ("sframe", "eh_frame", "breakpad", "debug_frame")
 
 
+class Walked(Protocol):
+    def decoded(self, image: Image, svma: int, names: Collection[str]) -> FunctionRows | None:
+        """The function that covers svma, where it was read of a source of these names."""
+        ...
+
+
 class FunctionStarts:
     """Answers of one recording; keeps the tables of the files that it was asked about.
 
-    What is broken is counted by the walk, which reads the same tables.
+    walked: what walks have read, which is not read again. What is broken is counted by the walk.
     """
 
     def __init__(self, readers: Mapping[str, Reader] = READERS) -> None:
+        self.walked: Walked | None = None
         self._readers = readers
         self._files: dict[int, tuple[ObjectFile, FileTables]] = {}
 
-    def __call__(self, image: Image, avma: int) -> int | None:
-        """svma of the start of the function that holds a lookup pc; None where no table has it."""
-        found = self._tables(image).function(image.svma(avma), exact=False)
+    def __call__(self, image: Image, avma: int, known_only: bool = False) -> int | None:
+        """svma of the start of the function that holds a lookup pc; None where no table has it, or, known_only, no walk
+        has read it.
+        """
+        svma = image.svma(avma)
+        walked = self.walked.decoded(image, svma, TABLES) if self.walked is not None else None
+        if walked is not None or known_only:
+            return None if walked is None else walked.start
+        found = self._tables(image).function(svma, exact=False)
         return None if found is None else found[0].start
 
     def retire(self, files: Set[ObjectFile]) -> None:

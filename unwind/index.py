@@ -9,7 +9,7 @@ that is the first byte of the next.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +80,14 @@ class FileTables:
         self._add(more())
         return self.function(svma, exact)
 
+    def decoded(self, svma: int, names: Collection[str]) -> FunctionRows | None:
+        """The function that covers svma, where a source of these names was asked for it before."""
+        for source, (starts, functions) in zip(self.sources, self._functions, strict=True):
+            at = bisect_right(starts, svma) - 1
+            if source.name in names and at >= 0 and svma < functions[at].end:
+                return functions[at]
+        return None
+
     def _function_of(self, source: Source, svma: int) -> FunctionRows | None:
         starts, functions = self._functions[self.sources.index(source)]
         at = bisect_right(starts, svma) - 1
@@ -138,6 +146,11 @@ class RuleIndex:
         for file in files:
             self._files.pop(id(file), None)
             self._file_rows.pop(id(file), None)
+
+    def decoded(self, image: Image, svma: int, names: Collection[str]) -> FunctionRows | None:
+        """As FileTables.decoded()."""
+        found = self._files.get(id(image.file))
+        return None if found is None else found[1].decoded(svma, names)
 
     def tables(self, image: Image) -> FileTables:
         file = image.file

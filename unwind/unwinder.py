@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from pyprof.model.reasons import problem
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import Walk, lookup_pc
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.images import ImageStore
+from pyprof.objfile.images import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.records import dataclass
 from pyprof.unwind.expr import Budget
@@ -29,6 +29,7 @@ from pyprof.unwind.heuristics.stack_cache import StackCache
 from pyprof.unwind.heuristics.stack_win import STACK_WIN_ARCH, StackWinFallback, StackWinRecords
 from pyprof.unwind.index import RuleIndex, SpaceIndex
 from pyprof.unwind.memory import LaneMemory
+from pyprof.unwind.rules import FunctionRows
 from pyprof.unwind.runtime import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.scalar import Fallback, ScalarWalker
 from pyprof.unwind.single_lane import PlainRules
@@ -90,6 +91,11 @@ class Unwinder:
     def function_range(self, arch: Arch, space: AddressSpace, pc: int, exact: bool) -> tuple[int, int] | None:
         """(start, end) avma of the function at a frame's pc, as the tables say; None where none covers it."""
         return self._space(arch, space).index.function_range(lookup_pc(pc, exact), exact)
+
+    def decoded(self, image: Image, svma: int, names: Collection[str]) -> FunctionRows | None:
+        """The function that covers svma, where a walk has read it of a source of these names."""
+        found = (index.decoded(image, svma, names) for index in self._indexes.values())
+        return next(filter(None, found), None)
 
     def forget(self, space_id: int) -> None:
         """Drop what is kept for an address space that no sample will name again; its files' rules are kept."""

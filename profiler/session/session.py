@@ -83,6 +83,7 @@ class Session:
         self.images, self.runtimes = self.files.images, self.files.runtimes
         self.code = RuntimeCode(self.images, unwind, diagnostics)
         self.unwinder = Unwinder(self.images, unwind, diagnostics, self.files.readers, self.code)
+        self.files.starts.walked = self.unwinder
         merger = ChainMerger(self.unwinder, diagnostics)
         self.recorder = Recorder(collector, Interning(self.unwinder, self.code, merger), diagnostics, clock)
 

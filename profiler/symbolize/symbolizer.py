@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -28,8 +29,11 @@ from pyprof.symbolize.unnamed import MADE, Labels, name_it, runtime_code, unname
 InterpreterName = Callable[[FunctionPlace], Line]
 """(an interpreter's frame) -> its function, file and line."""
 
-FunctionStart = Callable[[Image, int], int | None]
-"""(image, lookup pc) -> svma where the function there begins, None if not known."""
+
+class FunctionStart(Protocol):
+    def __call__(self, image: Image, avma: int, known_only: bool) -> int | None:
+        """svma where the function at a lookup pc begins, None if not known. known_only: nothing is read for it."""
+        ...
 
 
 TRAMPOLINE = "<signal handler called>"
@@ -143,11 +147,13 @@ class Symbolizer:
             path = image.module.path
             file = self._names.seen(image)
             if file is None:
+                self._find_starts(image, inside)
                 self._diagnostics.count("names not looked up: out of time")
                 self._diagnostics.problem(path, problem("no_time_for_names", path=shlex.quote(path)))
                 continue
             if self._fill_in(file, image, inside) and file.may_have_lines:
                 self._out_of_time(path, problem("no_time_for_lines", path=shlex.quote(path)))
+            self._find_starts(image, inside)
             shown.update(file.shown)
         return shown
 
@@ -306,7 +312,7 @@ class Symbolizer:
         """Where the functions begin that have no name."""
         for item in inside:
             if self._starts and not item.system_name:
-                item.function = self._starts(image, item.lookup)
+                item.function = self._starts(image, item.lookup, self._known_only)
 
     def _place(self, place: SourcePlace, image: Image | None) -> tuple[str | None, int]:
         """File and line; of what Cython translated, those of its own source."""

@@ -119,6 +119,25 @@ def test_where_lines_use_up_the_time_functions_of_all_files_have_names(
     assert WAITED_FOR_S < NAMES_S
 
 
+def test_without_time_for_names_functions_have_their_starts(tmp_path: Path) -> None:
+    asked: list[bool] = []
+
+    def start(image: Image, avma: int, known_only: bool) -> int:
+        asked.append(known_only)
+        return image.svma(avma) - 4
+
+    with running([where(tmp_path)]) as live:
+        spaces, pc = {1: live.space()}, live.at["where_inner"]
+        keys = [native_key(1, pc, True, Trust.EH_FRAME)]
+        images, names = ImageStore(Diagnostics()), NameCache(Diagnostics())
+        image = images.image(spaces[1], pc)
+        assert image is not None
+        svma = image.svma(pc)
+        found = Symbolizer(images, names, spaces, starts=start, known_only=True).resolve(keys)
+    assert found.frames[0].title == f"where!{svma - 4:#x}"
+    assert asked == [True]
+
+
 def test_files_that_name_much_for_their_size_are_read_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     file = NameCache.file

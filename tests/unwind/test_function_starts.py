@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from pyprof.model.modules import Module
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.images import Image
 from pyprof.unwind.function_starts import FunctionStarts
+from pyprof.unwind.index import FileTables
+from pyprof.unwind.rules import FunctionRows
 from pyprof.unwind.sources import READERS, open_sources
 from tests.objfile.live import symbol
 from tests.support import PROGRAMS, build
@@ -55,3 +58,34 @@ def test_exception_tables_of_arm_name_no_function(tmp_path: Path) -> None:
     assert tables == {"exidx"}
     find = FunctionStarts()
     assert {find(image, BIAS + start) for start in starts} == {None}
+
+
+class Walked:
+    """What walks have read of one file."""
+
+    def __init__(self, image: Image, *svmas: int) -> None:
+        sources = open_sources(image.file, image.file.arch, tuple(READERS), Diagnostics()) if image.file.arch else []
+        self.tables = FileTables("lib", sources, Diagnostics(), tuple)
+        for svma in svmas:
+            assert self.tables.function(svma, exact=True) is not None
+
+    def decoded(self, image: Image, svma: int, names: Collection[str]) -> FunctionRows | None:
+        return self.tables.decoded(svma, names)
+
+
+def test_without_time_functions_that_a_walk_has_read_have_their_starts(tmp_path: Path) -> None:
+    image, starts, _ = opened(tmp_path / "lib.so", "-fasynchronous-unwind-tables")
+    first, second = sorted(starts)[:2]
+    find = FunctionStarts()
+    assert find(image, BIAS + first, known_only=True) is None
+    find.walked = Walked(image, first)
+    assert find(image, BIAS + first + 2, known_only=True) == first
+    assert find(image, BIAS + second, known_only=True) is None
+    assert find(image, BIAS + second) == second
+
+
+def test_exception_tables_of_arm_that_a_walk_has_read_name_no_function(tmp_path: Path) -> None:
+    image, starts, _ = opened(tmp_path / "lib.so", "-funwind-tables", compiler="arm-linux-gnueabihf-gcc")
+    find = FunctionStarts()
+    find.walked = Walked(image, *starts)
+    assert {find(image, BIAS + start, known_only=True) for start in starts} == {None}
