@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pyprof.agent.ask_socket import AskSocket
 from pyprof.agent.budget import BudgetKeeper
 from pyprof.agent.clock import WindowClock
 from pyprof.agent.config import AgentConfig
@@ -15,14 +17,17 @@ from pyprof.agent.disk import locked
 from pyprof.agent.governor import CostBudget
 from pyprof.agent.health import Health
 from pyprof.agent.inventory import Caps
+from pyprof.agent.last_minutes import LastMinutes
 from pyprof.agent.metrics import Gauge
 from pyprof.agent.notify import Notifier
+from pyprof.agent.on_demand import OnDemand, RecordedNow
+from pyprof.agent.peers import Peer
 from pyprof.agent.places import default_spool
 from pyprof.agent.processes import LOOK_S, ProcessTable
 from pyprof.agent.push.pushers import Pushers
 from pyprof.agent.sampled_group import SampledGroup, WindowPart
 from pyprof.agent.settings import SamplingChoice, Values
-from pyprof.agent.splitting import segments
+from pyprof.agent.splitting import labelled, segments
 from pyprof.agent.spool import Spool
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
@@ -33,6 +38,8 @@ if TYPE_CHECKING:
 
 Say = Callable[..., None]
 """(level, event, **fields): one line of the log."""
+_REFUSALS_S = 10.0
+"""Of those who ask and are refused one is a line of the log in such a time; /metrics counts all."""
 
 
 class Agent:
@@ -48,12 +55,17 @@ class Agent:
         self._diagnostics = Diagnostics()
         caps = Caps(values.max_bytes, values.max_files, values.max_age)
         sinks = [target.name for target in self._config.pushes]
-        self.spool = Spool(values.path or default_spool(), caps, self._diagnostics, sinks=sinks)
+        root = values.path or default_spool()
+        self._minutes = LastMinutes(root, values.last, values.disk, self._diagnostics)
+        self.spool = Spool(root, caps, self._diagnostics, sinks=sinks, spare=self._minutes.clear)
         self._writing = threading.Lock()
         self._pushers = Pushers(self.spool, self._writing, say, self._diagnostics)
         self._budget = BudgetKeeper(_budget(values), say)
         self._wake = threading.Event()
         self._ending = self._reloading = False
+        self._on_demand = OnDemand(lambda: RecordedNow(self._config.values, self._table, self._lanes), self._minutes)
+        self._socket = AskSocket(self._on_demand.answer, self._asked)
+        self._refusal_said = -_REFUSALS_S
         self._begin()
         self._health = Health(values.every, self._gauges(), self._diagnostics, self._pushers.numbers)
 
@@ -67,6 +79,7 @@ class Agent:
             "budget_memory_bytes": lambda: self._config.values.memory,
             "looks_failed": lambda: self._table.failed,
             "recordings": lambda: sum(lane.running for lane in self._lanes),
+            "kept_bytes": self._minutes.bytes,
             "spool_bytes": lambda: self.spool.inventory.bytes,
             "spool_segments": lambda: len(self.spool.inventory),
         }
@@ -95,7 +108,7 @@ class Agent:
         self._wake.set()
 
     def run(self) -> None:
-        """Raises OSError where the spool cannot be read, UsageError where the port is taken."""
+        """Raises OSError where the spool cannot be read, UsageError where the port is taken, or a group is none."""
         with contextlib.closing(self._pages()) if self._config.values.port else contextlib.nullcontext():
             self._run()
 
@@ -107,6 +120,11 @@ class Agent:
 
     def _run(self) -> None:
         self.spool.open()
+        self._minutes.open()
+        try:
+            self._socket.begin(self.spool.root, self._config.values.group)
+        except OSError as error:
+            self._say("warning", "nobody can ask", error=str(error))
         self._say("info", "started", **self._of_spool())
         self._pushers.begin(self._config.pushes)
         self._notifier.send("READY=1")
@@ -122,11 +140,15 @@ class Agent:
             self._wake.wait(LOOK_S)
             self._wake.clear()
         self._notifier.send("STOPPING=1")
+        self._on_demand.end()
         self._close()
+        self._socket.close()
         self._pushers.end()
         self._say("info", "ended")
 
     def _keep_budget(self) -> None:
+        if self._on_demand.under_way:
+            self._budget.pardon()
         if self._budget.keep():
             before, self._table.one_in = self._table.one_in, self._budget.effort.processes
             for lane in self._lanes if self._table.one_in > before else ():
@@ -167,7 +189,7 @@ class Agent:
         if part.is_whole:
             self._took_window(sampling, profile, part.window)
             return
-        found = segments(self._budget.noted(profile), self._table.verdict, (), part.window)
+        found = segments(labelled(self._budget.noted(profile), self._table.verdict), (), part.window)
         with self._writing:
             if not self.spool.save(part.window, found):
                 self._say("warning", "window under way not saved", mode=sampling.mode, rate=sampling.rate)
@@ -175,7 +197,8 @@ class Agent:
     def _took_window(self, sampling: SamplingChoice, profile: Profile, window: str) -> None:
         seen = self._table.recorded(sampling).values()
         services = {each.verdict.service for each in seen}
-        found = segments(self._budget.noted(profile), self._table.verdict, services, window)
+        profile = labelled(self._budget.noted(profile), self._table.verdict)
+        found = segments(profile, services, window)
         with self._writing:
             kept = self.spool.put(found, window)
             self._health.metrics.took(sampling.mode, profile, kept)
@@ -194,6 +217,20 @@ class Agent:
                 spool_bytes=inventory.bytes,
                 **({"dropped": dropped} if dropped else {}),
             )
+            if kept and profile.summary.samples:
+                self._minutes.take(profile)
+
+    def _asked(self, peer: Peer | None, outcome: str) -> None:
+        self._health.metrics.count("asks", outcome)
+        now = time.monotonic()
+        if outcome == "answered":
+            level = "info"
+        elif now < self._refusal_said + _REFUSALS_S:
+            return
+        else:
+            self._refusal_said, level = now, "warning"
+        by = {"user": peer.uid, "pid": peer.pid} if peer is not None else {}
+        self._say(level, "asked", outcome=outcome, **by)
 
     def _failed(self, sampling: SamplingChoice, error: BaseException) -> None:
         self._health.metrics.count("failures", sampling.mode)

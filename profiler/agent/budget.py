@@ -42,6 +42,10 @@ class BudgetKeeper:
     def effort(self) -> Effort:
         return self._governor.effort
 
+    def pardon(self) -> None:
+        """Somebody has asked for what is spent at this moment."""
+        self._governor.pardon(time.monotonic())
+
     def keep(self) -> bool:
         """To be called all the time. Is another part of the processes to be recorded from now on?"""
         now = time.monotonic()

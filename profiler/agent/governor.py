@@ -89,6 +89,10 @@ class Governor:
     def effort(self) -> Effort:
         return EFFORTS[self._level]
 
+    def pardon(self, now: float) -> None:
+        """What is spent at this moment is not judged."""
+        self._settled = max(self._settled, now + SETTLING * self.budget.every_s)
+
     def look(self, now: float, spent_s: float, memory: Callable[[], int]) -> BudgetVerdict:
         """To be called several times in budget.every_s. memory: asked for seldom."""
         budget = self.budget

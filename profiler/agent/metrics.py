@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from pyprof.agent.asking import OUTCOMES
 from pyprof.agent.spool import REASONS
 from pyprof.model.profile import Profile
 from pyprof.options import SIMPLE_MODES
@@ -38,6 +39,7 @@ COUNTERS = (
     MetricKind("sampling_times_missed", "counter", "Sampling times that were not kept.", _MODE),
     MetricKind("pauses", "counter", "Stops of threads for their samples.", _MODE),
     MetricKind("failures", "counter", "Recordings that ended early, or could not begin.", _MODE),
+    MetricKind("asks", "counter", "Recordings that somebody asked for, by what came of it.", ("outcome", OUTCOMES)),
     MetricKind("dropped", "counter", "Segments that were dropped, and files that are none.", _REASON),
     MetricKind("budget_exceeded", "counter", "Times that the budget was not kept though no less could be done."),
     MetricKind("cpu_seconds", "counter", "Processor time of the agent and its workers."),
@@ -51,6 +53,7 @@ GAUGES = (
     MetricKind("budget_cpu_ratio", "gauge", "Budget of processor time, as a share of one processor."),
     MetricKind("budget_memory_bytes", "gauge", "Budget of memory."),
     MetricKind("recordings", "gauge", "Recordings under way."),
+    MetricKind("kept_bytes", "gauge", "Bytes of the windows that are kept for those who ask."),
     MetricKind("spool_bytes", "gauge", "Bytes of all segments."),
     MetricKind("spool_segments", "gauge", "Segments."),
     MetricKind("last_window_timestamp_seconds", "gauge", "When the last window was taken."),

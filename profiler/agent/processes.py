@@ -162,6 +162,16 @@ class ProcessTable:
         """Pid and start of those that a collector is to sample, by the last look."""
         return frozenset((pid, seen.start) for pid, seen in self.recorded(sampling).items())
 
+    def of_service(self, service: str) -> dict[int, Seen]:
+        """By pid, now. Those that are left out for the budget's sake, too."""
+        seen_by_pid = self.look()
+        return {pid: seen for pid, seen in seen_by_pid.items() if seen.verdict.service == service}
+
+    def now_recorded(self, sampling: SamplingChoice) -> dict[int, Seen]:
+        """recorded() of now."""
+        self.look()
+        return self.recorded(sampling)
+
     def recorded(self, sampling: SamplingChoice) -> dict[int, Seen]:
         """The same by pid. Where not all are: the oldest of each service, then the second of each, and so on."""
         found = {pid: seen for pid, seen in self.by_pid.items() if sampling in seen.verdict.samplings}

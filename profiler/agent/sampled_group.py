@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from pyprof.agent.clock import WindowClock
 from pyprof.agent.processes import ProcessTable
-from pyprof.agent.selecting import of_rules
+from pyprof.agent.selecting import selected
 from pyprof.agent.settings import SamplingChoice, Values
 from pyprof.errors import PyprofError
 from pyprof.handover import Stride
@@ -23,7 +23,7 @@ _AGAIN_S = 30.0
 """After a collector that failed."""
 _NAMES_S = 2.0
 """When all ends: for names that are not known by then."""
-_FLUSH_S = 2.0
+FLUSH_S = 2.0
 """So long samples wait for others: each batch costs about as much as a hundred samples."""
 _OF_DURABLE = 0.8
 """What is sampled is saved after such a part of windows.durable: the rest is for naming and writing it."""
@@ -93,11 +93,11 @@ class SampledGroup:
         self._release()
         self._not_before = time.monotonic() + _AGAIN_S
         try:
-            selection = of_rules(self._table, self.sampling)
+            selection = selected(lambda: self._table.now_recorded(self.sampling))
             if selection is None:
                 self._not_before = 0.0
                 return
-            self._recording = opening.of_selection(selection, self._options, "agent", _FLUSH_S, self._stride)
+            self._recording = opening.of_selection(selection, self._options, "agent", FLUSH_S, self._stride)
         except (PyprofError, OSError) as error:  # no room for a process, or too many files: that passes
             self._failed(self.sampling, error)
             return
@@ -127,6 +127,11 @@ class SampledGroup:
         every = self._saved_every_s
         while time.monotonic() + every < ends and not recording.wait(every):
             self._took(self.sampling, recording.peek(), WindowPart(window, False))
+
+    def so_far(self) -> Profile | None:
+        """Of the window under way. From any thread. Raises PyprofError where it ends just now."""
+        recording = self._recording
+        return recording.peek() if recording is not None and self.running else None
 
     def begin_anew(self) -> None:
         """Fewer processes are to be recorded: a collector does not let go of one that runs. Does not wait."""

@@ -1,11 +1,9 @@
-"""The processes of one collector, as the collector asks for them: those that the rules give it, now and later."""
+"""The processes of one recording, as its collector asks for them: those that the rules give it, now and later."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 
-from pyprof.agent.processes import ProcessTable
-from pyprof.agent.settings import SamplingChoice
 from pyprof.collectors.targets import attach
 from pyprof.collectors.targets.selection import Selection
 from pyprof.errors import PyprofError
@@ -14,24 +12,20 @@ from pyprof.records import dataclass
 
 @dataclass(eq=False)
 class RuleSelection(Selection):
-    """A Selection by verdicts. table: shared by all collectors of the agent. sampling: whose processes these are."""
+    """A Selection by verdicts. chosen: the pids of now."""
 
-    table: ProcessTable | None = None
-    sampling: SamplingChoice | None = None
+    chosen: Callable[[], Collection[int]] = tuple
 
     def find(self, known: Container[int]) -> Iterable[int]:
-        """The table looks at most once a second, whoever asks."""
-        assert self.table is not None
-        assert self.sampling is not None
-        self.table.look()
-        return [pid for pid in self.table.recorded(self.sampling) if pid not in known and pid not in self.ours]
+        return [pid for pid in self.chosen() if pid not in known and pid not in self.ours]
 
 
-def of_rules(table: ProcessTable, sampling: SamplingChoice) -> RuleSelection | None:
-    """None where there is none yet that may be sampled."""
-    table.look()
+def selected(chosen: Callable[[], Collection[int]]) -> RuleSelection | None:
+    """chosen: the pids of now, as a ProcessTable knows them, which looks at most once a second. None where there is
+    none yet that may be sampled.
+    """
     possible, refused = [], 0
-    for pid in table.recorded(sampling):
+    for pid in chosen():
         try:
             attach.check_target(pid)
             possible.append(pid)
@@ -40,4 +34,4 @@ def of_rules(table: ProcessTable, sampling: SamplingChoice) -> RuleSelection | N
     if not possible:
         return None
     sentence = (f"Left out: {refused} processes that may not be sampled.",) if refused else ()
-    return RuleSelection(tuple(possible), sentence, True, False, lambda _: False, table=table, sampling=sampling)
+    return RuleSelection(tuple(possible), sentence, True, False, lambda _: False, chosen=chosen)

@@ -46,6 +46,9 @@ SETTINGS = (
     Setting("budget", "cpu", "PERCENT", "1", "percent of one processor that the agent may use, with its workers"),
     Setting("budget", "memory", "SIZE", '"200M"', "that it may have, what its processes share once"),
     Setting("budget", "over", "SPAN", '"60s"', "over which both are kept: by fewer samples, then fewer processes"),
+    Setting("record", "last", "SPAN", '"10m"', "what pyprof agent record gets of the time before it asks"),
+    Setting("record", "disk", "SIZE", '"64M"', "of the files that hold it, in kept/ of the spool"),
+    Setting("record", "group", "GROUP", "", "whose members may ask beside root and the agent's user; name or number"),
     Setting("http", "port", "PORT", "", "127.0.0.1:PORT has /metrics and /healthz; without it nothing is listened at"),
 )
 """Tables with one value a name; [labels] and [[rule]] stand beside them."""
@@ -84,7 +87,7 @@ class SamplingChoice:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The values of SETTINGS. It has 16 attributes: one for each setting, and the labels."""
+    """The values of SETTINGS. It has 19 attributes: one for each setting, and the labels."""
 
     path: str = ""
     max_bytes: int = 1 << 30
@@ -100,6 +103,9 @@ class Values:
     cpu: float = 1.0
     memory: int = 200 << 20
     over: float = 60.0
+    last: float = 600.0
+    disk: int = 64 << 20
+    group: str = ""
     port: int = 0
     labels: dict[str, str] = field(default_factory=dict)
 
@@ -133,6 +139,7 @@ def checked(kind: str, value: object) -> object:
 
 _TEXTS = {
     "NAME": (r"[a-z0-9][a-z0-9_-]{0,39}", "is not a name of a-z, 0-9, _ and -, at most 40 letters"),
+    "GROUP": (r"[A-Za-z0-9_][A-Za-z0-9_-]{0,31}", "is no name or number of a group"),
     "PATH": (r"/[^\0\n]{0,999}", "is not an absolute path"),
     "URL": (r"https?://[^\s/@?#]+(?:/[^\s@?#]*)?", "is no http:// or https:// address; a user and password have files"),
     "BUCKET": (r"[a-z0-9]+://[^\s@?#]+", "is no address such as s3://bucket/prefix; keys stand elsewhere"),

@@ -22,24 +22,28 @@ OTHER = "other"
 _EVIDENCE = ExportOptions(evidence=True)
 
 
-def segments(
-    profile: Profile, verdict: Callable[[int, int], RuleVerdict], services: Iterable[str], window: str = ""
-) -> list[SpoolSegment]:
-    """verdict: by pid and start. services: those that had processes; one that did nothing has an empty segment, which
-    tells it from one that was not recorded. window: see SegmentName.new().
+def labelled(profile: Profile, verdict: Callable[[int, int], RuleVerdict]) -> Profile:
+    """Each thread with the labels of its process, "service" among them. verdict: by pid and start."""
+    verdicts = [verdict(*thread.process_key) for thread in profile.threads]
+    threads = [
+        replace(thread, labels=found.labels or (("service", OTHER),))
+        for thread, found in zip(profile.threads, verdicts, strict=True)
+    ]
+    return replace(profile, threads=tuple(threads))
+
+
+def segments(profile: Profile, services: Iterable[str], window: str = "") -> list[SpoolSegment]:
+    """profile: labelled. services: those that had processes; one that did nothing has an empty segment, which tells it
+    from one that was not recorded. window: see SegmentName.new().
     """
     found: dict[str, list[int]] = {}
-    threads = []
     for index, thread in enumerate(profile.threads):
-        verdict_of = verdict(*thread.process_key)
-        service = verdict_of.service or OTHER
+        service = dict(thread.labels)["service"]
         found.setdefault(service if service in found or len(found) < MOST_SERVICES else OTHER, []).append(index)
-        threads.append(replace(thread, labels=verdict_of.labels or (("service", OTHER),)))
     for service in services:
         if len(found) < MOST_SERVICES:
             found.setdefault(service, [])
-    labelled = replace(profile, threads=tuple(threads))
-    return [_segment(labelled, service, indices, window) for service, indices in sorted(found.items())]
+    return [_segment(profile, service, indices, window) for service, indices in sorted(found.items())]
 
 
 def _segment(profile: Profile, service: str, threads: list[int], window: str) -> SpoolSegment:

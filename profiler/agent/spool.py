@@ -21,6 +21,7 @@ from contextlib import suppress
 
 from pyprof.agent.disk import Disk
 from pyprof.agent.inventory import Caps, Excess, Inventory
+from pyprof.agent.last_minutes import NOT_KEPT
 from pyprof.agent.segments import SegmentName, is_day, is_part, of_saved
 from pyprof.diagnostics import Diagnostics
 from pyprof.records import dataclass
@@ -38,6 +39,7 @@ REASONS = {
     "large": LARGE,
     "disk_full": FULL,
     "not_written": NOT_WRITTEN,
+    "not_kept": NOT_KEPT,
     "no_segment": STRANGE,
     "refused": REFUSED,
 }
@@ -70,7 +72,9 @@ class Spool:
         disk: Disk | None = None,
         sinks: Sequence[str] = (),
         clock: Callable[[], int] = time.time_ns,
+        spare: Callable[[], int] = lambda: 0,
     ) -> None:
+        """spare: frees what may be missed, and says how many bytes that were."""
         self.inventory = Inventory()
         self.held: tuple[SpoolSegment, ...] = ()
         self.recovered = 0
@@ -80,6 +84,7 @@ class Spool:
         self._disk = disk or Disk()
         self._queues = [f"{QUEUE}/{sink}" for sink in sinks]
         self._clock = clock
+        self._spare = spare
         self._refused: dict[str, list[str]] = {}
         self._saved: dict[str, dict[str, str]] = {}
         self._over: list[str] = []
@@ -235,7 +240,7 @@ class Spool:
 
     def _make_room(self, wanted: int) -> bool:
         """On a disk that is full: for so many bytes. Was there anything to drop?"""
-        freed = 0
+        freed = self._spare()
         while freed <= wanted and (oldest := self.inventory.oldest()) is not None:
             before = self.inventory.bytes
             if not self._drop(oldest):

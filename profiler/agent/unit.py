@@ -36,7 +36,7 @@ LimitNOFILE=1048576
 # What it may do.
 CapabilityBoundingSet={capabilities}
 NoNewPrivileges=yes
-# What it may write.
+{group}# What it may write.
 StateDirectory=pyprof
 UMask=0077
 ProtectSystem=strict
@@ -59,15 +59,22 @@ WantedBy=multi-user.target
 """
 
 
-def text(command: Sequence[str], folders: Sequence[str], pushes: bool) -> str:
-    """command: absolute paths. folders: that it writes to beside /var/lib/pyprof. pushes: does it reach other hosts?"""
+def text(command: Sequence[str], folders: Sequence[str], pushes: bool, group: str = "") -> str:
+    """command: absolute paths. folders: that it writes to beside /var/lib/pyprof. pushes: does it reach other hosts?
+    group: whose members may ask it.
+    """
     writable = "".join(f"ReadWritePaths={quoted(folder)}\n" for folder in folders)
     sockets = "AF_UNIX AF_INET AF_INET6" if pushes else "AF_UNIX AF_INET"
     addresses = "" if pushes else "IPAddressDeny=any\nIPAddressAllow=localhost\n"
     words = " ".join(quoted(word).replace("$", "$$") for word in command)
     capabilities = " ".join(CAPABILITIES)
     return MARK + _TEXT.format(
-        command=words, capabilities=capabilities, writable=writable, sockets=sockets, addresses=addresses
+        command=words,
+        capabilities=capabilities,
+        group=f"SupplementaryGroups={quoted(group)}\n" if group else "",
+        writable=writable,
+        sockets=sockets,
+        addresses=addresses,
     )
 
 

@@ -11,14 +11,17 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from pyprof.cli.arguments import positive
 from pyprof.cli.terminal import line, printable
 from pyprof.errors import UsageError
+from pyprof.options import SIMPLE_MODES
 
 if TYPE_CHECKING:
     from pyprof.agent.config import AgentConfig
     from pyprof.agent.status import SpoolState
 
 _MOST_BYTES = 1 << 20
+WHAT = ("run", "status", "install", "record")
 
 DESCRIPTION = """\
 Profile continuously: all processes that the rules of a configuration choose, in windows of a
@@ -34,6 +37,7 @@ examples:
   pyprof agent --config agent.toml --log json
   pyprof agent install --config /etc/pyprof/agent.toml    a systemd unit
   pyprof agent status                               what the spool has, and which files lack names
+  pyprof agent record --service web -d 30 -r 499    the last ten minutes, and 30 seconds at 499 Hz
 """
 
 
@@ -45,7 +49,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("what", nargs="?", choices=("run", "status", "install"), default="run", help="(default: run)")
+    parser.add_argument("what", nargs="?", choices=WHAT, default="run", help="(default: run)")
     parser.add_argument("--config", metavar="FILE", help="rules and settings (TOML)")
     parser.add_argument("--check", action="store_true", help="only check the configuration")
     parser.add_argument("--print-config", action="store_true", help="print the default configuration, commented")
@@ -56,6 +60,13 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--unit-dir", default="/etc/systemd/system", metavar="DIR", help="of install (default: %(default)s)"
     )
+    asked = parser.add_argument_group("what record asks a running agent for")
+    asked.add_argument("--service", metavar="NAME", help="as `pyprof agent status` shows it")
+    asked.add_argument("-d", "--duration", type=positive, default=30.0, metavar="S", help="(default: 30)")
+    asked.add_argument("-r", "--rate", type=positive, default=499.0, metavar="HZ", help="(default: 499)")
+    asked.add_argument("--mode", choices=SIMPLE_MODES, default="", help="(default: the first one of its rule)")
+    asked.add_argument("-o", "--output", metavar="FILE", help="(default: pyprof-SERVICE-TIME.pyprof)")
+    asked.add_argument("-f", "--format", metavar="FORMAT", help="(default: by the suffix of -o)")
     parser.set_defaults(run=run)
 
 
@@ -67,6 +78,10 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.check:
         return _check(arguments)
+    if arguments.what == "record":
+        from pyprof.cli.agent_record import record
+
+        return record(arguments, _spool(arguments))
     if arguments.what == "install":
         from pyprof.cli.agent_install import install
 
@@ -113,6 +128,13 @@ def _ours(found: os.stat_result, path: str) -> None:
         raise UsageError(f"others than root may write {path}", f"chown root {path}; chmod go-w {path}")
 
 
+def _spool(arguments: argparse.Namespace) -> str:
+    """The folder. Raises BadConfig, UsageError."""
+    from pyprof.agent.places import default_spool
+
+    return _load(arguments).values.path or default_spool()
+
+
 def _check(arguments: argparse.Namespace) -> int:
     from pyprof.agent.config import BadConfig
 
@@ -148,10 +170,9 @@ def _status(arguments: argparse.Namespace) -> Iterator[str]:
     import datetime
 
     from pyprof.agent.moments import TimeSpan, moment
-    from pyprof.agent.places import default_spool
     from pyprof.agent.status import state
 
-    root = _load(arguments).values.path or default_spool()
+    root = _spool(arguments)
     now = datetime.datetime.now()
     found = state(root, TimeSpan(moment(arguments.since, now), moment("now", now)))
     if not found.services:

@@ -40,7 +40,7 @@ def install(
     folders = [target.values["path"] for target in config.pushes if target.kind == "folder"]
     hosts = [target.values["url"] for target in config.pushes if target.kind != "folder"]
     try:
-        text = unit.text(command, [spool, *folders] if spool else folders, bool(hosts))
+        text = unit.text(command, [spool, *folders] if spool else folders, bool(hosts), config.values.group)
     except ValueError as error:
         raise UsageError(str(error)) from None
     to = os.path.join(folder, unit.NAME)
@@ -57,6 +57,8 @@ def install(
     yield from (f"    {name:20} {meaning}" for name, meaning in unit.CAPABILITIES.items())
     reaches = f"may reach any host, to push to {', '.join(hosts)}" if hosts else "reaches no other host"
     yield f"  it writes to {', '.join([spool or '/var/lib/pyprof', *folders])} only, and {reaches}"
+    if config.values.group:
+        yield f"  members of {config.values.group} may ask it for recordings (pyprof agent record)"
     yield "  it has at most 500 MB, and little of the processors while others need them"
     yield "next: systemctl daemon-reload && systemctl enable --now pyprof-agent"
 

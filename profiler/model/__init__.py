@@ -30,7 +30,7 @@ overlaps          Which of many address ranges are overlapped by others
 pauses            Lengths of pauses as counts, so that a recording of days needs no more memory than one of seconds
 profile           A finished profile: everything that an exporter needs, and nothing that it could change
 reason            A reason for which something is lost, skipped, cut short or refused, as a value
-reason_requests   Why the server refuses a request
+reason_requests   Why the server refuses a request, and the agent a recording that it is asked for
 reason_sentences  The rows of that table whose words have arguments: of one file, of a recording, in a stack
 reason_pushes     The rows of the one table of reasons for segments that are not sent
 reason_table      The one table of reasons: everything that is lost, skipped, cut short or refused

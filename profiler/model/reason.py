@@ -22,6 +22,7 @@ class Stage(Enum):
     SPOOL = "spool"
     SERVER = "server"
     PUSH = "push"
+    AGENT = "agent"
 
 
 @dataclass(frozen=True, slots=True)

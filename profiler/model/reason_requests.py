@@ -1,4 +1,6 @@
-"""Why the server refuses a request: the part of the table of reasons whose names stand in its answers and metrics."""
+"""Why the server refuses a request, and the agent a recording that it is asked for: the part of the table of reasons
+whose names stand in their answers and metrics.
+"""
 
 from __future__ import annotations
 
@@ -26,4 +28,19 @@ REQUESTS = (
     Reason("store_failed", Stage.SERVER, "The database refused, or is not there."),
     Reason("disk_full", Stage.SERVER, "The disk has no room: nothing of the segment is kept, what was there stays."),
 )
+
+ASKS = (
+    Reason("ask_not_allowed", Stage.AGENT,
+           "Only root, the agent's user and the members of record.group may ask.",
+           retry="record.group in the agent's configuration, and a restart"),
+    Reason("ask_malformed", Stage.AGENT, "What was sent is no request, is too long or came too slowly."),
+    Reason("ask_too_much", Stage.AGENT, "The recording would be too long, or have too many samples.",
+           retry="a shorter -d, or a lower -r"),
+    Reason("ask_no_service", Stage.AGENT, "No process of this service is recorded at this moment.",
+           retry="pyprof agent status has the services"),
+    Reason("ask_busy", Stage.AGENT, "Too many ask at once.", retry="again, when they have what they asked for"),
+    Reason("ask_agent_ends", Stage.AGENT, "The agent was told to end."),
+    Reason("ask_failed", Stage.AGENT, "The recording that was asked for failed; the text says why."),
+)
+"""Of `pyprof agent record`."""
 # fmt: on

@@ -343,6 +343,8 @@ SPOOL = (
            "The oldest segments made room for a new one.", retry="a smaller spool.max_bytes, or a larger disk"),
     Reason("spool: segment lost, it could not be written", Stage.SPOOL,
            "It waited in memory for one window, and there was still no room, or the disk failed."),
+    Reason("spool: window not kept for pyprof agent record, it could not be written", Stage.SPOOL,
+           "The disk failed or is full. The window's segments are kept as always."),
     Reason("spool: file that is no segment", Stage.SPOOL,
            "Something else stands in the spool's folders; it is left alone."),
     Reason("spool: refused segment dropped, more than are kept", Stage.SPOOL,

@@ -57,7 +57,7 @@ class Kept:
         from pyprof.recording.reader import load
 
         profiles, error = [], None
-        for path in self._files():
+        for path in self.files():
             try:
                 profiles.append(load(path))
             except RecordingError as broken:
@@ -75,13 +75,13 @@ class Kept:
     def _place(self, number: int) -> str:
         return os.path.join(self.folder, f"{number:08}{_SUFFIX}")
 
-    def _files(self) -> list[str]:
+    def files(self) -> list[str]:
         """Oldest first."""
         return sorted(os.path.join(self.folder, name) for name in os.listdir(self.folder) if name.endswith(_SUFFIX))
 
     def _drop(self) -> None:
         """A file is as old as its last sample; the newest one stays."""
-        *files, newest = self._files()
+        *files, newest = self.files()
         found = [(path, os.stat(path)) for path in files]
         size = os.stat(newest).st_size
         since = time.time() - self.last_s

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from urllib.request import urlopen
 
+from pyprof.recording.reader import load
 from tests.warm import run
 
 BUSY = "import sys\ndef spin():\n    while True: sum(range(2000))\nprint('ready', flush=True); spin()"
@@ -136,7 +137,8 @@ def test_windows_of_what_the_rules_choose_are_in_the_spool(tmp_path: Path) -> No
                     each.kill()
                     each.wait()
     assert "reload failed" in log.read_text()
-    assert [path for path in spool.rglob("*") if path.is_file() and not path.name.endswith(".pb.gz")] == []
+    files = [path for path in spool.rglob("*") if path.is_file() and not path.name.endswith(".pb.gz")]
+    assert {(path.parent.name, path.suffix) for path in files} == {("kept", ".pyprof")}
     assert all(0 <= float(str(line["own_cpu_percent"])) < 400 for line in windows(log))
     ends = sorted(int(path.name.split("-")[0]) for path in spool.glob("*/checkout/*"))
     assert len(ends) == len(windows(log))
@@ -144,3 +146,55 @@ def test_windows_of_what_the_rules_choose_are_in_the_spool(tmp_path: Path) -> No
     assert "spin" in found
     assert run("query", "--spool", str(spool), "--label", "env=test", "-f", "collapsed").stdout.count("spin")
     assert "checkout" in run("agent", "status", "--spool", str(spool)).stdout
+
+
+def asking(spool: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "pyprof", "agent", "record", "--spool", str(spool), "--service", "checkout"]
+    return subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True)
+
+
+def test_asker_gets_the_last_minutes_and_a_recording_at_its_own_rate(tmp_path: Path) -> None:
+    """Also one that ends it by Ctrl-C; the windows go on as they were."""
+    word, spool, log, config = f"agent-asked-{os.getpid()}", tmp_path / "spool", tmp_path / "log", tmp_path / "a.toml"
+    config.write_text(CONFIG.replace("[http]\nport = PORT", "[sampling]\nmax_stopped = 100").replace("WORD", word))
+    target = busy(word, "1")
+    command = [sys.executable, "-m", "pyprof", "agent", "--config", str(config), "--spool", str(spool)]
+    with log.open("wb") as out:
+        agent = subprocess.Popen([*command, "--log", "json"], stderr=out)
+        try:
+            while sum(bool(line["samples"]) for line in windows(log)) < 2:
+                assert agent.poll() is None, log.read_text()
+                time.sleep(0.05)
+            with asking(spool, "-d", "1", "-r", "300", "-o", str(tmp_path / "a.pyprof")) as first:
+                assert first.wait(60) == 0, first.stderr and first.stderr.read()
+            with asking(spool, "-d", "300", "-r", "300", "-o", str(tmp_path / "b.pyprof")) as second:
+                assert second.stderr is not None
+                assert "checkout, 1 process, for 300 s at 300 Hz" in second.stderr.readline()
+                second.send_signal(signal.SIGINT)
+                assert second.wait(60) == 0, second.stderr.read()
+            refused = run("agent", "record", "--spool", str(spool), "--service", "other", cwd=tmp_path)
+            seen = len(windows(log))
+            while len(windows(log)) == seen:
+                time.sleep(0.05)
+            agent.send_signal(signal.SIGTERM)
+            assert agent.wait(60) == 0
+        finally:
+            for each in (agent, target):
+                each.kill()
+                each.wait()
+    assert refused.returncode == 1
+    assert "no process of other is recorded; services are: checkout" in refused.stderr
+    whole, rest = load(tmp_path / "a.pyprof"), load(tmp_path / "b.pyprof")
+    assert whole.title == rest.title == "checkout"
+    assert whole.labels == {"env": "test", "service": "checkout", "version": "1"}
+    age_s = (whole.time_ns - whole.start_ns - whole.duration_ns) / 1e9
+    slow, fast = int((age_s < -1.2).sum()), int((age_s > -0.8).sum())
+    assert fast > 2 * 19
+    assert 5 < slow < 40 * (whole.duration_ns / 1e9 - 1)
+    assert rest.duration_ns / 1e9 < 200
+    assert rest.duration_ns > whole.duration_ns
+    assert len({(thread.pid, thread.tid) for thread in whole.threads}) == len(whole.threads)
+    assert any("spin" in cost.name for cost in whole.top())
+    outcomes = [line["outcome"] for line in map(json.loads, log.read_text().splitlines()) if line["event"] == "asked"]
+    assert outcomes == ["answered", "answered", "ask_no_service"]
+    assert run("agent", "record", "--spool", str(spool), "--service", "x").stderr.startswith("pyprof: no agent answers")

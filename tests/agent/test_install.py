@@ -27,6 +27,10 @@ def test_unit_runs_the_agent_as_it_was_asked_for_with_no_more_rights_than_are_na
     assert 'ReadWritePaths="/srv/a spool"' in lines
     assert f"CapabilityBoundingSet={' '.join(unit.CAPABILITIES)}" in lines
     assert [line for line in said if "/srv/a spool only" in line]
+    assert not [line for line in lines if line.startswith("SupplementaryGroups=")]
+    asked = list(install(parse('[record]\ngroup = "dev"\n[[rule]]\nname = "*"', "x"), "x", str(tmp_path)))
+    assert "SupplementaryGroups=dev" in (tmp_path / unit.NAME).read_text().splitlines()
+    assert [line for line in asked if "members of dev may ask" in line]
     if shutil.which("systemd-analyze"):
         checked = subprocess.run(["systemd-analyze", "verify", tmp_path / unit.NAME], capture_output=True, text=True)
         assert (checked.returncode, checked.stderr) == (0, "")

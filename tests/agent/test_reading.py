@@ -10,6 +10,7 @@ from pyprof.agent.groups import parts, rooted
 from pyprof.agent.moments import TimeSpan
 from pyprof.agent.reading import profile_of, segments, services
 from pyprof.agent.rules import NOT_RECORDED, RuleVerdict
+from pyprof.agent.splitting import labelled
 from pyprof.agent.splitting import segments as split
 from pyprof.agent.status import state
 from pyprof.errors import FormatError, PyprofError
@@ -105,7 +106,7 @@ def test_window_is_split_by_service_and_services_that_slept_have_a_segment(tmp_p
     pids = sorted({thread.pid for thread in profile.threads})
     assert len(pids) > 1
     verdicts = {pids[0]: RuleVerdict("first", (("service", "first"), ("v", "1")))}
-    found = split(profile, lambda pid, _: verdicts.get(pid, NOT_RECORDED), ["first", "asleep"])
+    found = split(labelled(profile, lambda pid, _: verdicts.get(pid, NOT_RECORDED)), ["first", "asleep"])
     assert [each.name.service for each in found] == ["asleep", "first", "other"]
     opened(tmp_path).put(found)
     assert services(str(tmp_path)) == ["asleep", "first", "other"]

@@ -6,11 +6,14 @@ own is used as that test uses it.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import numpy as np
 
+from pyprof.agent import asking
+from pyprof.agent.asking import AskRefused
 from pyprof.collectors.bpf.abi import HEAD_WORDS
 from pyprof.collectors.bpf.kernel_types import member_offset
 from pyprof.collectors.bpf.records import read_records
@@ -321,6 +324,16 @@ def pushed(data: bytes) -> None:
         senders[data[0] % len(senders)](data[2:])
 
 
+def asks(data: bytes) -> None:
+    """What is said on the agent's socket, by either side."""
+    with suppress(AskRefused):
+        request = asking.parse(data)
+        assert asking.parse(request.line()) == request
+    stream = io.BytesIO(data)
+    with suppress(AskRefused, FormatError):
+        assert sum(len(answer.data) for answer in asking.answers(stream.readline, stream.read)) <= len(data)
+
+
 def sample_columns(data: bytes) -> None:
     with suppress(FormatError):
         unpack(data, 5, 3)
@@ -332,6 +345,6 @@ READERS: dict[str, Reader] = {
         *(elf, symbol_tables, dwarf, pe, breakpad, core, minidump, microdump, eh_frame, debug_frame, expressions),
         *(sframe, exidx, perf_map, jitdump, gdb_packets, gdb_documents, python_objects, python_lines, compressed),
         *(cython, procfs, perf_records, bpf_records, kernel_types, libunwind, gdb_jit, names),
-        *(imported, pushed, sample_columns, packed_blocks),
+        *(imported, pushed, asks, sample_columns, packed_blocks),
     )
 }

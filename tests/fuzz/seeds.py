@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pyprof.agent import asking
 from pyprof.exporters.protobuf import data
 from pyprof.model.arch import X86_64
 from pyprof.objfile.elf.file import ElfFile
@@ -130,6 +131,11 @@ def seeds() -> Mapping[str, list[bytes]]:
             b"\2" + export("collapsed", golden()),
         ],
         "pushed": pushes(),
+        "asks": [
+            asking.AskRequest("web", 30, 499).line(),
+            b'{"recording": 3, "last_s": 600}\n{"kept": 3}\nabc{"asked": 0}\n{"done": 1}\n',
+            b'{"refused": "ask_busy", "text": "x"}\n',
+        ],
         "sample_columns": [pack([np.arange(5), None, np.arange(5) << 20])],
         "packed_blocks": [blocks()],
         "libunwind": [b"".join(bytes(memory.pieces[at]).ljust(200, b"\0") for at in (LIST, INFO, REGION))],

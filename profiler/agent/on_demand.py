@@ -1,0 +1,152 @@
+"""A recording that somebody asks the agent for: a service, for some seconds, at a rate of its own.
+
+It is one more Recording of the service's processes, beside those of the windows, which go on as they were. The asker is
+sent the windows of the last minutes, the one under way as far as it was when the recording began, and the recording.
+The asker merges them (asked_profile.py): that costs the agent nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+from pyprof.agent.ask_socket import Asker
+from pyprof.agent.asking import ASKED, KEPT, AskRefused, AskRequest
+from pyprof.agent.last_minutes import LastMinutes
+from pyprof.agent.processes import ProcessTable
+from pyprof.agent.sampled_group import FLUSH_S, SampledGroup
+from pyprof.agent.selecting import selected
+from pyprof.agent.settings import SamplingChoice, Values
+from pyprof.agent.splitting import labelled
+from pyprof.errors import PyprofError
+from pyprof.exporters.base import ExportOptions
+from pyprof.handover import Stride
+from pyprof.model.profile import Profile
+from pyprof.objfile.source import open_regular
+from pyprof.options import RecordOptions
+from pyprof.records import dataclass
+from pyprof.session import opening
+from pyprof.session.recording import Recording
+
+MOST_AT_ONCE = 2
+_LOOK_S = 0.2
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedNow:
+    """What the agent records at this moment: it has other values after a reload."""
+
+    values: Values
+    table: ProcessTable
+    groups: Sequence[SampledGroup]
+
+
+class OnDemand:
+    """now: what is recorded. under_way: recordings that were asked for."""
+
+    def __init__(self, now: Callable[[], RecordedNow], kept: LastMinutes) -> None:
+        self._now, self._kept = now, kept
+        self._room = threading.Semaphore(MOST_AT_ONCE)
+        self._ending = threading.Event()
+        self.under_way = 0
+
+    def end(self) -> None:
+        """Who waits for a recording gets what there is."""
+        self._ending.set()
+
+    def answer(self, request: AskRequest, asker: Asker) -> None:
+        """Raises AskRefused, and OSError where the asker has gone."""
+        if self._ending.is_set():
+            raise AskRefused("ask_agent_ends")
+        if not self._room.acquire(blocking=False):
+            raise AskRefused("ask_busy")
+        self.under_way += 1
+        try:
+            self._answer(request, asker)
+        finally:
+            self.under_way -= 1
+            self._room.release()
+
+    def _answer(self, request: AskRequest, asker: Asker) -> None:
+        now = self._now()
+        choice = choice_of(now.table, request)
+        try:
+            selection = selected(lambda: now.table.of_service(request.service))
+            if selection is None:
+                raise AskRefused("ask_failed", f"no process of {request.service} may be sampled")
+            options = _options(now.values, choice, request)
+            with opening.of_selection(selection, options, request.service, FLUSH_S, Stride()) as recording:
+                recording.start()
+                asker.say(recording=len(selection.pids), mode=choice.mode, last_s=self._kept.last_s)
+                before = [packed(labelled(profile, now.table.verdict)) for profile in _under_way(now.groups, choice)]
+                self._wait(recording, asker)
+                if asker.is_gone():
+                    return
+                profile = recording.stop()
+            if recording.failure is not None:
+                raise recording.failure
+        except PyprofError as error:
+            raise error if isinstance(error, AskRefused) else AskRefused("ask_failed", error.message) from error
+        self._send(before, packed(labelled(profile, now.table.verdict)), asker)
+
+    def _wait(self, recording: Recording, asker: Asker) -> None:
+        while recording.running and not self._ending.is_set() and asker.wants_more(_LOOK_S):
+            pass
+
+    def _send(self, before: Iterable[bytes], asked: bytes, asker: Asker) -> None:
+        for data in before:
+            asker.send(KEPT, data)
+        for path in self._kept.files():
+            with suppress(FileNotFoundError), open(open_regular(path), "rb") as file:  # it became too old meanwhile
+                asker.send(KEPT, file.read())
+        asker.send(ASKED, asked)
+        asker.say(done=1)
+
+
+def choice_of(table: ProcessTable, request: AskRequest) -> SamplingChoice:
+    """How the service is sampled. Raises AskRefused."""
+    table.look()
+    choices = dict.fromkeys(
+        choice for seen in table.of_service(request.service).values() for choice in seen.verdict.samplings
+    )
+    if not choices:
+        known = sorted({seen.verdict.service for seen in table.by_pid.values() if seen.verdict.samplings})
+        shown = f"{', '.join(known[:_SHOWN])}{', …' if len(known) > _SHOWN else ''}" or "none"
+        raise AskRefused("ask_no_service", f"no process of {request.service} is recorded; services are: {shown}")
+    found = next((choice for choice in choices if request.mode in ("", choice.mode)), None)
+    if found is None:
+        modes = ", ".join(dict.fromkeys(choice.mode for choice in choices))
+        raise AskRefused("ask_no_service", f"{request.service} is recorded in the mode {modes}")
+    return found
+
+
+def _options(values: Values, choice: SamplingChoice, request: AskRequest) -> RecordOptions:
+    return RecordOptions(
+        rate=request.rate,
+        mode=choice.mode,
+        native=choice.python,
+        collector=values.collector,
+        max_overhead=values.max_stopped / 100,
+        duration=request.seconds,
+    )
+
+
+def _under_way(groups: Sequence[SampledGroup], choice: SamplingChoice) -> Iterable[Profile]:
+    """Of the windows that are not kept yet."""
+    for group in groups:
+        if group.sampling.mode == choice.mode:
+            with suppress(PyprofError):  # it has just ended
+                if (profile := group.so_far()) is not None:
+                    yield profile
+
+
+def packed(profile: Profile) -> bytes:
+    """As a recording file."""
+    from pyprof.recording.writer import write
+
+    out = io.BytesIO()
+    write(profile, out, ExportOptions())
+    return out.getvalue()

@@ -1,0 +1,139 @@
+"""`pyprof agent record`: ask the agent that runs for the last minutes of a service and a recording at a higher rate."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import BinaryIO
+
+from pyprof.agent.ask_socket import NAME, address, folder_of
+from pyprof.agent.asked_profile import joined
+from pyprof.agent.asking import ASKED, KEPT, RECORDING, AskAnswer, AskRequest, answers
+from pyprof.cli.arguments import chosen_format
+from pyprof.cli.interrupts import listen
+from pyprof.cli.output import Names, check_writable, write
+from pyprof.cli.terminal import line, printable
+from pyprof.errors import AccessDenied, FormatError, PyprofError, RecordingError, UsageError
+from pyprof.exporters import output_file, registry
+from pyprof.exporters.base import ExportOptions
+from pyprof.model.profile import Profile
+
+_PATIENCE_S = 60.0
+"""So long the agent may be silent beside the recording's time: it may have to open files for the first time."""
+
+
+class _Interrupted(PyprofError):
+    exit_code = 130
+
+
+def record(arguments: argparse.Namespace, root: str) -> int:
+    """root: the agent's spool."""
+    if not arguments.service:
+        raise UsageError("which service is to be recorded", "--service NAME; pyprof agent status has them")
+    request = AskRequest(arguments.service, arguments.duration, arguments.rate, arguments.mode)
+    template = arguments.output or "pyprof-%n-%t.pyprof"
+    output = Names(0, request.service, time.time(), 0).expand(template)
+    exporter = chosen_format(arguments.format, output)
+    check_writable(output)
+    profile = _Asking(request).profile(root)
+    place = write(output, lambda out: exporter.write(profile, out, ExportOptions(evidence=True)))
+    if exporter.name == registry.RECORDING:
+        output_file.drop_logs(place)
+    if place != "-":
+        line(f"pyprof: wrote {place}", sys.stderr)
+    return 0
+
+
+@contextmanager
+def _connected(root: str) -> Iterator[socket.socket]:
+    """Raises PyprofError."""
+    try:
+        folder = folder_of(root)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            try:
+                connection.connect(address(folder))
+            finally:
+                os.close(folder)
+            yield connection
+    except PermissionError:
+        hint = "as a member of record.group in its configuration, as its user, or as root"
+        raise AccessDenied(f"{root}/{NAME} may not be used by this user", hint) from None
+    except (FileNotFoundError, ConnectionRefusedError):
+        raise PyprofError(f"no agent answers in {root}", "pyprof agent, or --spool DIR, --config FILE") from None
+    except TimeoutError:
+        raise PyprofError("the agent does not answer") from None
+    except OSError as error:
+        raise PyprofError(f"the agent cannot be asked: {error.strerror or error}") from None
+
+
+class _Asking:
+    """One request."""
+
+    def __init__(self, request: AskRequest) -> None:
+        self._request = request
+        self._interrupts = 0
+        self._given_up = False
+
+    def profile(self, root: str) -> Profile:
+        """Raises PyprofError."""
+        with _connected(root) as connection, tempfile.TemporaryDirectory(prefix="pyprof-") as folder:
+            listen(lambda number: self._interrupted(connection, number))
+            connection.settimeout(self._request.seconds + _PATIENCE_S)
+            connection.sendall(self._request.line())
+            try:
+                with connection.makefile("rb") as lines:
+                    return self._joined(answers(lines.readline, lines.read), folder)
+            except FormatError as error:
+                if self._given_up:
+                    raise _Interrupted("interrupted, nothing was written") from None
+                raise PyprofError(error.problem, "its log says more") from None
+
+    def _joined(self, found: Iterator[AskAnswer], folder: str) -> Profile:
+        kept: list[Profile] = []
+        asked, last_s = None, 0.0
+        for answer in found:
+            if answer.kind == RECORDING:
+                last_s = self._begun(answer)
+            elif answer.kind == ASKED:
+                asked = _loaded(answer.data, folder)
+            elif answer.kind == KEPT:
+                with suppress(RecordingError):  # a disk's error: it costs a window
+                    kept.append(_loaded(answer.data, folder))
+        if asked is None:
+            raise PyprofError("the agent gave no recording")
+        return joined(kept, asked, self._request.service, last_s)
+
+    def _begun(self, answer: AskAnswer) -> float:
+        """Seconds that are kept."""
+        request, last_s = self._request, answer.fields.get("last_s")
+        processes = f"{answer.number:,} process{'es' * (answer.number != 1)}"
+        what = f"{printable(request.service)}, {processes}, for {request.seconds:g} s at {request.rate:g} Hz"
+        line(f"pyprof: the agent records {what} (Ctrl-C ends it)", sys.stderr)
+        return float(last_s) if isinstance(last_s, int | float) and 0 <= last_s < 1e9 else 0.0
+
+    def _interrupted(self, connection: socket.socket, number: int) -> None:
+        """The first time the recording ends, and what there is comes; then nothing is waited for."""
+        self._interrupts += 1
+        self._given_up = self._interrupts > 1 or number != signal.SIGINT
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR if self._given_up else socket.SHUT_WR)
+
+
+def _loaded(data: bytes, folder: str) -> Profile:
+    """Raises RecordingError."""
+    from pyprof.recording.reader import load
+
+    path = os.path.join(folder, "part.pyprof")
+
+    def write_all(out: BinaryIO) -> None:
+        out.write(data)
+
+    output_file.replace(path, write_all)
+    return load(path)
