@@ -74,18 +74,18 @@ def read_into(
     the file's beginning. wanted: are values of such types? Of a file that is not, or is refused, no sample is added.
     Raises FormatError.
     """
-    rows, header = grouped(inflated(data, _MOST_BYTES))
+    rows, header = grouped(inflated(data))
     strings = [text.decode("utf-8", "surrogateescape") for text in rows.get(STRING, ())]
     if not strings or strings[0]:
         raise FormatError("pprof", 0, "the table of strings does not begin with an empty one")
     return _Reader(rows, header, strings, builder).about(title, since_ns, wanted)
 
 
-def inflated(data: bytes, most: int) -> bytes:
-    """most: bytes. What is not gzipped comes back as it is. Raises FormatError."""
+def inflated(data: bytes, most: int | None = None) -> bytes:
+    """most: bytes; None: those of a file. What is not gzipped comes back as it is. Raises FormatError."""
     if not data.startswith(_GZIP):
         return data
-    inflate = zlib.decompressobj(wbits=31)
+    inflate, most = zlib.decompressobj(wbits=31), _MOST_BYTES if most is None else most
     try:
         found = inflate.decompress(data, most)
     except zlib.error as error:

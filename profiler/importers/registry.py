@@ -24,16 +24,21 @@ FORMATS: dict[str, tuple[IsOne, Read]] = {
 
 
 def load(path: str | PathLike[str]) -> Profile:
-    """The profile of a recording (NAME.pyprof), or of a pprof, speedscope or collapsed file. Raises RecordingError."""
+    """The profile of a recording (NAME.pyprof), or of a pprof, speedscope or collapsed file, gzipped or not. Raises
+    RecordingError.
+    """
     name = fspath(path)
     data = read_bytes(name)
     if data.startswith(MAGIC):
         return reader.load(name)
-    for kind, (is_one, read) in FORMATS.items():
-        if is_one(data):
-            try:
-                return read(data, name.rsplit("/", 1)[-1])
-            except (FormatError, OverflowError) as error:
-                raise RecordingError(f"{name} is broken, or no {kind} file: {error}") from None
+    kind = "gzip"
+    try:
+        plain = pprof.inflated(data)
+        kind = next((kind for kind, (is_one, _) in FORMATS.items() if is_one(plain)), "" if plain is data else "pprof")
+        if kind:
+            _, read = FORMATS[kind]
+            return read(plain, name.rsplit("/", 1)[-1])
+    except (FormatError, OverflowError) as error:
+        raise RecordingError(f"{name} is broken, or no {kind} file: {error}") from None
     known = ", ".join(["recordings", *FORMATS])
     raise RecordingError(f"{name} is no file that is known", f"what is read: {known}")

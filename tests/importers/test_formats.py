@@ -38,6 +38,16 @@ def test_format_is_known_by_content_whatever_the_name(tmp_path: Path) -> None:
     assert load(stored(golden(), tmp_path, "x.bin")).frames == golden().frames
 
 
+@pytest.mark.parametrize("name", ["speedscope", "collapsed"])
+def test_gzipped_file_is_read_as_what_is_in_it(name: str, tmp_path: Path) -> None:
+    data = export(name, golden(), THREADS)
+    plain = load(file(tmp_path, data))
+    packed = gzip.compress(data if isinstance(data, bytes) else data.encode())
+    assert export("collapsed", load(file(tmp_path, packed))) == export("collapsed", plain)
+    with pytest.raises(RecordingError, match=r"no gzip file: .* breaks off"):
+        load(file(tmp_path, packed[:-9]))
+
+
 def test_collapsed_stacks_come_back(tmp_path: Path) -> None:
     text = export("collapsed", golden(), THREADS)
     assert export("collapsed", load(file(tmp_path, text))) == text
