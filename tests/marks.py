@@ -63,6 +63,7 @@ TABLE = {
     "hostile/*": "live fuzz system",
     "interpreters/test_merge.py": "unit",
     "interpreters/test_codes.py": "unit",
+    "interpreters/test_name_book.py": "unit",
     "interpreters/test_cframes_alike.py": "unit",
     "interpreters/test_hostile.py": "fuzz",
     "interpreters/test_lines.py": "matrix system",

@@ -15,8 +15,10 @@ from pyprof.records import dataclass, field
 _RELIST_NS = 50_000_000
 _RELIST_BUDGET = 50
 """A listing that took t is followed by none for 50 t."""
-_NAMES_NS, _NAMES_SOON_NS, _NAMES_BUDGET = 1_000_000_000, 20_000_000, 200
-"""Names of threads are read again after so long, soon after a thread came, and in a 200th of the time at most."""
+_NAMES_NS, _NAMES_LATE_NS, _NAMES_SOON_NS, _NAMES_BUDGET = 1_000_000_000, 8_000_000_000, 20_000_000, 200
+"""Names of threads are read again after so long, twice as long each time that none has changed, up to the second one;
+soon after a thread came; and in a 200th of the time at most.
+"""
 _MOST_NAMES = 1 << 14
 _MOST_HOLDERS = 4
 """Of so many GILs it is asked in a stop who holds them."""
@@ -169,6 +171,7 @@ class NameBook:
         self.names: dict[int, str] = {}
         self._source: PythonThreadNames | None = None
         self._read_at = 0
+        self._wait_ns = _NAMES_NS
 
     def read_from(self, source: PythonThreadNames) -> None:
         self._source = source
@@ -177,13 +180,15 @@ class NameBook:
         """Where it is time to."""
         now = time.monotonic_ns()
         if now >= self._read_at:
+            before = dict(self.names)
             self.read(threads)
+            self._wait_ns = min(2 * self._wait_ns, _NAMES_LATE_NS) if self.names == before else _NAMES_NS
             after = time.monotonic_ns()
-            self._read_at = after + max(_NAMES_NS, _NAMES_BUDGET * (after - now))
+            self._read_at = after + max(self._wait_ns, _NAMES_BUDGET * (after - now))
 
     def soon(self, tids: Collection[int]) -> None:
         """Threads have come and gone: these are there."""
-        self._read_at = min(self._read_at, time.monotonic_ns() + _NAMES_SOON_NS)
+        self._read_at, self._wait_ns = min(self._read_at, time.monotonic_ns() + _NAMES_SOON_NS), _NAMES_NS
         if len(self.names) > _MOST_NAMES:
             self.names = {tid: name for tid, name in self.names.items() if tid in tids}
 

@@ -1,10 +1,11 @@
 """What a window under way has so far, for the journal of its sink: a recording that is killed loses little.
 
 Each half second the frames, stacks and samples that are new go there, with what was counted so far and the names that
-are known: nothing is read before that. Names of symbol tables follow at once, then source lines and inlined functions,
-a part after the other, while there is time: reading them may take seconds, in which nothing is unwound. What is decided
-at the end of a window is not in it: views (all native frames are kept), stacks that are completed later, processor time
-without samples. Names that this look-up does not find are not reported: those that the last one does not find are.
+are known: nothing is read before that. Symbol tables that were not read before are read at once. Source lines and
+inlined functions follow when they have been looked up while nothing else was to be done (names_ahead.py): here none are
+read. So the frames that the window's view does not show, an interpreter's own, stay without. What is decided at the end
+of a window is not in it: views (all native frames are kept), stacks that are completed later, processor time without
+samples. Names that this look-up does not find are not reported: those that the last one does not find are.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pyprof.model.stacks import FrameKey
 from pyprof.model.summary import ModuleSummary, Summary
 from pyprof.records import dataclass, replace
 from pyprof.session.assemble import amounts
+from pyprof.session.own_cost import RecentCost
 from pyprof.session.recorder import Begun, Fresh
 from pyprof.session.rows import Rows, joined
 from pyprof.session.session import Session
@@ -34,19 +36,20 @@ from pyprof.symbolize.symbolizer import Resolved, Symbolizer
 EVERY_S = 0.4
 """A little less than the time between two batches: each is kept as soon as it is there."""
 NO_LINES = 0.0
+"""None are read; those that were read before are given."""
 _NO_ROWS = joined([])
-LINES_S, MOST_LINES_S = 0.05, 1.6
-"""Seconds in a turn for source lines. Where they were not enough, twice as many the next time, up to the second number;
-what needs still more stays without.
-"""
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
-    """whole: there was time for all lines that were wanted."""
+class _Lineless:
+    """A part whose lines are still to come. number: of the part. upto: of the window's frames, those before it and its
+    own. frames: of the keys, as the journal has them.
+    """
 
+    number: int
+    upto: int
+    keys: Sequence[FrameKey]
     frames: tuple[Frame, ...]
-    whole: bool
 
 
 Within = Callable[[Callable[[], Resolved]], Resolved | None]
@@ -56,16 +59,21 @@ Within = Callable[[Callable[[], Resolved]], Resolved | None]
 class Keeping:
     """Of one window; close() before its profile is written."""
 
-    def __init__(self, session: Session, naming: Naming, journal: Journal, within: Within) -> None:
-        """within: where that leaves a look-up once, what follows has the names that are known."""
+    def __init__(
+        self, session: Session, naming: Naming, journal: Journal, within: Within, looked_up: Callable[[], int]
+    ) -> None:
+        """within: where that leaves a look-up once, what follows has the names that are known. looked_up: see
+        NamesAhead.done.
+        """
         self._within: Within | None = within
         self._session = session
         self._naming = naming
         self._journal = journal
         self._begun = Begun()
-        self._lines_s = LINES_S
-        self._parts: list[Sequence[FrameKey]] = []
-        self._lineless: deque[int] = deque()
+        self._cost = RecentCost()
+        self._looked_up = looked_up
+        self._parts = 0
+        self._lineless: deque[_Lineless] = deque()
         self._modules: dict[ModuleInfo, int] = {}
         self._sent = 0
         self._threads: dict[int, tuple[int, ThreadInfo]] = {}
@@ -86,25 +94,27 @@ class Keeping:
         fresh = self._session.recorder.since(self._begun)
         if fresh.upto != self._begun:
             self._begun = fresh.upto
-            self._add(fresh)
-            if fresh.frames:
-                self._lineless.append(number := len(self._parts) - 1)
-                self._rename({number: self._named(fresh.frames, NO_LINES).frames})
+            number, symbolizer = self._parts, self._symbolizer(known_only=True)
+            frames = self._placed(symbolizer.resolve(fresh.frames))
+            self._add(fresh, frames)
+            if symbolizer.unread:
+                self._rename({number: (frames := self._named(fresh.frames))})
+            if frames:
+                self._lineless.append(_Lineless(number, fresh.upto.frames, fresh.frames, frames))
         if named := self._with_lines():
             self._rename(named)
 
-    def _add(self, fresh: Fresh) -> None:
-        frames = self._placed(self._symbolizer(NO_LINES, known_only=True).resolve(fresh.frames))
+    def _add(self, fresh: Fresh, frames: Sequence[Frame]) -> None:
         new, renamed = self._known(fresh.threads)
         samples, summary = self._samples(fresh.rows), self._effort()
-        self._parts.append(fresh.frames)
+        self._parts += 1
         self._journal.add(
             JournalPart(self._new_modules(), new, renamed, frames, fresh.parent, fresh.frame, samples, summary=summary)
         )
 
     def _rename(self, named: Mapping[int, Sequence[Frame]]) -> None:
         """named: frames by the number of their part."""
-        self._parts.append(())
+        self._parts += 1
         self._journal.add(JournalPart(self._new_modules(), (), {}, (), (), (), self._samples(_NO_ROWS), named))
 
     def _new_modules(self) -> Sequence[ModuleInfo]:
@@ -126,32 +136,25 @@ class Keeping:
         """With what files lack, as far as it is known."""
         counted, problems = self._session.recorder.counted(), self._session.diagnostics.problems
         lacking = tuple(ModuleSummary(path, "", 0, tuple(sorted(found))) for path, found in sorted(problems.items()))
-        return replace(effort(counted, self._naming.rate_hz), modules=lacking)
+        return replace(effort(counted, self._naming.rate_hz, self._cost()), modules=lacking)
 
     def _with_lines(self) -> dict[int, Sequence[Frame]]:
-        """Of earlier parts, as far as there is time: all their frames, by the part's number."""
+        """Of earlier parts whose frames were looked up since: all their frames, by the part's number."""
         found: dict[int, Sequence[Frame]] = {}
-        until = time.monotonic() + self._lines_s
-        while self._lineless and time.monotonic() < until:
-            number = self._lineless[0]
-            looked_up = self._named(self._parts[number], self._lines_s)
-            found[number] = looked_up.frames
-            if not looked_up.whole and self._lines_s < MOST_LINES_S:
-                self._lines_s *= 2
-                break
-            self._lines_s = LINES_S
-            self._parts[number] = ()
-            self._lineless.popleft()
+        upto = self._looked_up()
+        while self._lineless and self._lineless[0].upto <= upto:
+            part = self._lineless.popleft()
+            if (frames := self._named(part.keys)) != part.frames:
+                found[part.number] = frames
         return found
 
-    def _named(self, keys: Sequence[FrameKey], lines_s: float) -> _Named:
+    def _named(self, keys: Sequence[FrameKey]) -> tuple[Frame, ...]:
         """Their modules are indices of all that the journal has."""
-        symbolizer = self._symbolizer(lines_s)
-        found = self._within(lambda: symbolizer.resolve(keys)) if self._within is not None else None
+        found = self._within(lambda: self._symbolizer().resolve(keys)) if self._within is not None else None
         if found is None:
             self._within = None
-            found = self._symbolizer(NO_LINES, known_only=True).resolve(keys)
-        return _Named(self._placed(found), not symbolizer.out_of_time)
+            found = self._symbolizer(known_only=True).resolve(keys)
+        return self._placed(found)
 
     def _placed(self, found: Resolved) -> tuple[Frame, ...]:
         place = [self._modules.setdefault(info, len(self._modules)) for info in found.modules]
@@ -159,13 +162,13 @@ class Keeping:
             frame if frame.module < 0 else replace(frame, module=place[frame.module]) for frame in found.frames
         )
 
-    def _symbolizer(self, lines_s: float, known_only: bool = False) -> Symbolizer:
+    def _symbolizer(self, known_only: bool = False) -> Symbolizer:
         session = self._session
         return Symbolizer(
             session.images,
             session.files.names,
             session.recorder.known_spaces,
-            lines_s,
+            NO_LINES,
             session.code,
             session.runtimes.line,
             session.files.starts,

@@ -2,8 +2,8 @@
 
 Who tells a recording to end waits for the names. What is read of files for them (symbol tables, lines, inlined
 functions, demangled names) stays in the NameCache, where the look-up at the end finds it. What is answered here is
-thrown away. Left to the end are frames that the window's view does not show, because an interpreter's own debug
-information is large, and code that no file holds.
+thrown away; the journal asks for it again (keeping.py). Left to the end are frames that the window's view does not
+show, because an interpreter's own debug information is large, and code that no file holds.
 """
 
 from __future__ import annotations
@@ -40,15 +40,24 @@ class NamesAhead:
         self._session = session
         self._native = shown.native
         self._batches = 0
+        self._asked = False
         self._lines_s = LINES_S
         self._window: _Seen | None = None
         self._lines: Sequence[FrameKey] = ()
 
+    @property
+    def done(self) -> int:
+        """Of the frames of the window under way, in their order: so many were looked up with lines, or are left."""
+        window, stacks = self._window, self._session.recorder.stacks
+        if self._asked:
+            return len(stacks.frames)
+        return window.done if window is not None and window.table is stacks else 0
+
     def taken(self, batch: SampleBatch) -> None:
         """It was unwound. The sampler waits for all answers where it is what reads the target's memory."""
         self._batches += 1
-        asked = any(space.image is None for space in batch.spaces.values())
-        self.due = not asked and (not batch.stopped or self._batches > AFTER_BATCHES)
+        self._asked = any(space.image is None for space in batch.spaces.values())
+        self.due = not self._asked and (not batch.stopped or self._batches > AFTER_BATCHES)
 
     def turn(self) -> bool:
         """One step: symbols of what is new, then lines of it. It may be left anywhere, and is not begun again then."""
@@ -63,6 +72,8 @@ class NamesAhead:
             self._look_up(fresh, NO_LINES)
             self._lines = fresh
         self.due = bool(self._lines)
+        if self._window is not None and not self.due:
+            self._window.done = self._window.begun
         return True
 
     def _fresh(self) -> list[FrameKey]:
@@ -72,7 +83,7 @@ class NamesAhead:
         if window is None or table is not window.table:
             window = self._window = _Seen(table, self._shown(table))
             table, leaves, rows = recorder.leaves_since(0)
-        window.rows = rows
+        window.rows, window.begun = rows, len(table.frames)
         found = {at for leaf in leaves if leaf > 0 for at in window.frames(leaf)} - window.wanted
         window.wanted |= found
         return [key for key in map(table.frames.__getitem__, sorted(found)) if self._in_file(key)]
@@ -109,12 +120,13 @@ class NamesAhead:
 
 class _Seen:
     """What was seen of a window. shown: as rewrite() takes it, of stacks that have an interpreter's frame. rows: parts
-    of its rows. wanted: numbers of frames.
+    of its rows. wanted: numbers of frames. begun, done: so many frames had come when the look-up under way began, and
+    when the last one that has ended did.
     """
 
     def __init__(self, table: StackTable, shown: Function) -> None:
         self.table = table
-        self.rows = 0
+        self.rows = self.begun = self.done = 0
         self.wanted: set[int] = set()
         self._shown = shown
         self._interpreted = [False]

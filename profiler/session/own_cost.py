@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import time
 from typing import NamedTuple
 
 from pyprof.collectors.linux import procfs
@@ -18,10 +19,34 @@ class OwnCost(NamedTuple):
     that of the process that started the program: it is kept through fork and exec."""
 
 
+_LATELY_S = 5.0
+
+
 def own_cost() -> OwnCost:
+    return OwnCost(_cpu_s(), _max_rss_kb())
+
+
+class RecentCost:
+    """own_cost() for those who ask often: what was most resident is read seldom."""
+
+    def __init__(self) -> None:
+        self._max_rss_kb = 0
+        self._read_at = 0.0
+
+    def __call__(self) -> OwnCost:
+        if (now := time.monotonic()) >= self._read_at:
+            self._max_rss_kb, self._read_at = _max_rss_kb(), now + _LATELY_S
+        return OwnCost(_cpu_s(), self._max_rss_kb)
+
+
+def _cpu_s() -> float:
     usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _max_rss_kb() -> int:
     try:
         words = procfs.parse_status(current().about(os.getpid(), "status")).get("VmHWM", "0").split()
     except OSError:  # what could open it is gone
         words = ["0"]
-    return OwnCost(usage.ru_utime + usage.ru_stime, int(words[0]))
+    return int(words[0])

@@ -295,6 +295,11 @@ class Recorder:
         return self._stacks, {leaf for part in fresh for leaf in distinct(part.node).tolist()}, len(self._rows)
 
     @property
+    def stacks(self) -> StackTable:
+        """Of the window under way. Another window has another table."""
+        return self._stacks
+
+    @property
     def began_ns(self) -> int:
         """Of the window under way, since the epoch."""
         return self._began.ns

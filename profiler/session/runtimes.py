@@ -141,12 +141,15 @@ class Runtimes:
         """Does one of the interpreters work without a global lock?"""
         return self._news.lockless or any(readers.current.lockless for readers in self.processes.values())
 
+    def read_names(self) -> None:
+        """What threads are called now. Where a process is sampled, that is read now and then, too."""
+        for readers in self.processes.values():
+            readers.current.read_names()
+
     def named(self, threads: tuple[ThreadInfo, ...]) -> tuple[ThreadInfo, ...]:
         """Threads by the names that their interpreters gave them. Of several that had one number the last one is meant:
         those before it got their names when they ended (StackReader.left).
         """
-        for readers in self.processes.values():
-            readers.current.read_names()
         last: dict[tuple[int, int], int] = {}
         for t in threads:
             last[t.pid, t.tid] = max(t.started, last.get((t.pid, t.tid), 0))

@@ -196,4 +196,5 @@ class Session:
             known_only=known_only,
             lines_s=lines_s,
         )
+        self.runtimes.read_names()
         return replace(profile, threads=self.runtimes.named(profile.threads))

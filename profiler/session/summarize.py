@@ -12,20 +12,19 @@ from pyprof.model.interpreter import PARTIAL
 from pyprof.model.profile import Profile
 from pyprof.model.summary import Children, Language, Stops, Summary
 from pyprof.records import replace
-from pyprof.session.own_cost import own_cost
+from pyprof.session.own_cost import OwnCost, own_cost
 from pyprof.session.recorder import Counted, Window
 from pyprof.session.unseen import processor_time
 
 LANGUAGES = tuple(Language(kind.language, kind.evaluators, kind.remedy) for kind in KINDS)
 
 
-def effort(counted: Counted, rate_hz: float) -> Summary:
+def effort(counted: Counted, rate_hz: float, own: OwnCost) -> Summary:
     """What the collector did, and what was counted: all that does not follow from samples. rate_hz: as wanted."""
     before, after = counted.before, counted.after
     pauses = after.pauses - before.pauses
     p50, p99, longest = (round(pauses.percentile_ns(percent) / 1000, 1) for percent in (50, 99, 100))
     share = min(pauses.total_ns / counted.duration_ns, 1.0) if counted.duration_ns else 0.0
-    own = own_cost()
     return Summary(
         duration_s=round(counted.duration_ns / 1e9, 6),
         rate_wanted=rate_hz,
@@ -48,7 +47,7 @@ def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_h
     processor = processor_time(window)
     found = contents(profile, LANGUAGES)
     errors = {**window.errors, **_partial(window)}
-    done = effort(Counted(window.before, window.after, errors, window.duration_ns), rate_hz)
+    done = effort(Counted(window.before, window.after, errors, window.duration_ns), rate_hz, own_cost())
     return replace(
         done,
         samples=found.samples,

@@ -42,6 +42,9 @@ class Named:
     source: tuple[SourcePlace, ...] = ()
 
 
+_NAMES_A_PART = 16
+
+
 class FileNames:
     """Symbols, lines and inlined functions of one object file, read when first asked for.
 
@@ -61,9 +64,11 @@ class FileNames:
 
     @property
     def kept(self) -> int:
-        """Answers, shown names, and units whose lines were read: what a file takes grows with their number."""
+        """Units whose lines were read, and sixteens of answers and of shown names, which are small: what a file takes
+        grows with their number.
+        """
         lines = self.__dict__.get("lines")
-        return len(self.found) + len(self.shown) + (lines.units if lines is not None else 0)
+        return (len(self.found) + len(self.shown)) // _NAMES_A_PART + (lines.units if lines is not None else 0)
 
     @cached_property
     def lines(self) -> SourceLines | None:

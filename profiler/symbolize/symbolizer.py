@@ -75,7 +75,8 @@ class Symbolizer:
 
     source_budget_s: most seconds that one resolve() reads DWARF for lines and inlined functions; None for no limit, 0:
     none are wanted. known_only: there is no time to read anything: names are those that were read before. lacking: is
-    called with what is missing; where the look-up will be repeated, that is of no interest.
+    called with what is missing; where the look-up will be repeated, that is of no interest. unread: with known_only:
+    symbols of some file were not read before.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Symbolizer:
         self._images = images
         self._names = names
         self._diagnostics = lacking or names.diagnostics
-        self.out_of_time = False
+        self.out_of_time = self.unread = False
         self._spaces = spaces
         self._source_budget_s = source_budget_s
         self._code = code
@@ -147,6 +148,7 @@ class Symbolizer:
             path = image.module.path
             file = self._names.seen(image)
             if file is None:
+                self.unread = True
                 self._find_starts(image, inside)
                 self._diagnostics.count("names not looked up: out of time")
                 self._diagnostics.problem(path, problem("no_time_for_names", path=shlex.quote(path)))
@@ -163,7 +165,9 @@ class Symbolizer:
             return _Found(key, lookup, known.module, known.image, known.name)
         space = self._spaces.get(key.space)
         module = space.module_at(lookup) if space else None
-        return _Found(key, lookup, module, self._images.seen(space, lookup) if space and module else None)
+        image = self._images.seen(space, lookup) if space and module else None
+        self.unread |= image is None and module is not None and module.has_file
+        return _Found(key, lookup, module, image)
 
     def _find(self, key: FrameKey) -> _Found:
         lookup = lookup_pc(key.pc, key.exact)

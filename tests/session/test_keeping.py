@@ -8,10 +8,11 @@ from pathlib import Path
 from pyprof.exporters.base import JournalPart
 from pyprof.options import ViewOptions
 from pyprof.session.keeping import Keeping
+from pyprof.session.names_ahead import NamesAhead
 from pyprof.session.worker.messages import Naming
 from pyprof.symbolize.symbolizer import Resolved
 from tests.objfile.live import running, where
-from tests.session.test_names_ahead import sample, session_of
+from tests.session.test_names_ahead import inside_interpreter, looked_up, sample, session_of
 
 
 class Parts(list[JournalPart]):
@@ -23,6 +24,10 @@ class Parts(list[JournalPart]):
     def close(self) -> None: ...
 
 
+def lines_of(part: JournalPart) -> list[int]:
+    return [frame.lines[0].line for frames in part.named.values() for frame in frames if frame.lines]
+
+
 def test_samples_are_kept_before_their_names_are_read(tmp_path: Path) -> None:
     parts, kept_before = Parts(), list[int]()
 
@@ -32,13 +37,29 @@ def test_samples_are_kept_before_their_names_are_read(tmp_path: Path) -> None:
 
     with running([where(tmp_path, "where", "-g")]) as live:
         session = session_of(live, live.at["where_inner"])
-        keeping = Keeping(session, Naming("", 99, "cpu", ViewOptions()), parts, within)
+        ahead = NamesAhead(session, ViewOptions())
+        keeping = Keeping(session, Naming("", 99, "cpu", ViewOptions()), parts, within, lambda: ahead.done)
         keeping._send()
+        looked_up(ahead)
         session.recorder.add(sample(live, live.at["where_inner"]))
         keeping.close()
-    assert kept_before == [1, 1]
+    assert kept_before == [1, 2]
     assert [len(part.samples.time_ns) for part in parts if not part.named] == [1, 1]
     (*_, first), named = parts[0].frames, [part.named for part in parts if part.named]
     assert "where_inner" not in first.title
     assert [frames[-1].title for each in named for frames in each.values()] == ["where_inner", "where_inner"]
-    assert named[-1][0][-1].lines[0].line > 0
+
+
+def test_lines_follow_once_they_were_looked_up_for_the_view(tmp_path: Path) -> None:
+    """Reading those of an interpreter takes seconds, and its frames are not shown."""
+    with running([where(tmp_path, "where", "-g")]) as live:
+        for native, kept in (("all", [0, 1]), ("none", [0])):
+            session, parts = session_of(live, live.at["where_inner"]), Parts()
+            inside_interpreter(session, live)
+            ahead = NamesAhead(session, ViewOptions(native=native))
+            naming = Naming("", 99, "cpu", ViewOptions(native=native))
+            keeping = Keeping(session, naming, parts, lambda job: job(), lambda ahead=ahead: ahead.done)
+            keeping._send()
+            looked_up(ahead)
+            keeping.close()
+            assert [min(max(lines_of(part)), 1) for part in parts if part.named] == kept

@@ -40,10 +40,22 @@ def named(session: Session, view: ViewOptions) -> NameCounts:
 
 
 def look_ahead(session: Session, view: ViewOptions) -> NamesAhead:
-    ahead = NamesAhead(session, view)
+    return looked_up(NamesAhead(session, view))
+
+
+def looked_up(ahead: NamesAhead) -> NamesAhead:
     while ahead.turn() and ahead.due:
         pass
     return ahead
+
+
+def inside_interpreter(session: Session, live: Live) -> None:
+    """Each sample's frame calls one of an interpreter."""
+    table = session.recorder.stacks
+    outer = native_key(1, live.at["where_inner"], True, Trust.EH_FRAME)
+    inside = table.child(table.child(0, outer), interpreter_key(FunctionPlace(1)))
+    for rows in session.recorder._rows:
+        rows.node[:] = inside
 
 
 @pytest.mark.parametrize("flags", ["-g", "-s"])
@@ -66,13 +78,22 @@ def test_frames_that_the_view_does_not_show_are_not_looked_up(tmp_path: Path) ->
     with running([where(tmp_path, "where", "-g")]) as live:
         for native, files in (("none", 0), ("all", 1)):
             session = session_of(live, live.at["where_inner"])
-            table, _, _ = session.recorder.leaves_since(0)
-            outer = native_key(1, live.at["where_inner"], True, Trust.EH_FRAME)
-            inside = table.child(table.child(0, outer), interpreter_key(FunctionPlace(1)))
-            for rows in session.recorder._rows:
-                rows.node[:] = inside
+            inside_interpreter(session, live)
             look_ahead(session, ViewOptions(native=native))
             assert session.files.names.counts.files == files
+
+
+def test_frames_are_done_when_their_lines_are_and_another_window_has_its_own(tmp_path: Path) -> None:
+    with running([where(tmp_path, "where", "-g")]) as live:
+        session = session_of(live, live.at["where_inner"])
+        ahead, done = NamesAhead(session, ViewOptions()), []
+        for _ in range(2):
+            done.append(ahead.done)
+            ahead.turn()
+        assert done == [0, 0]
+        assert ahead.done == len(session.recorder.stacks.frames) > 0
+        session.cut()
+        assert ahead.done == 0
 
 
 def test_first_batches_of_stops_are_not_held_up() -> None:

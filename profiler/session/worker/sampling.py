@@ -20,7 +20,7 @@ from pyprof.exporters.base import Sink
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import UnwindOptions
 from pyprof.records import replace
-from pyprof.session.own_cost import own_cost
+from pyprof.session.own_cost import OwnCost, RecentCost, own_cost
 from pyprof.session.runtimes import InterpreterNews, Runtimes
 from pyprof.session.unfollowed import NOTHING, Unfollowed
 from pyprof.session.worker.answers import BatchTaken
@@ -36,7 +36,7 @@ WAITED_FOR_S = 0.15
 """So long the end of the worker's process is waited for once somebody waits, and so long again once it was killed: what
 it had to write is written. A file of a silent file system that it has open holds it for longer.
 """
-_STANDING_S = 0.5
+_STANDING_S = 1.0
 _STANDING_BUDGET = 200
 """A state that took t of processor time to gather is followed by none for 200 t."""
 
@@ -77,6 +77,7 @@ class Sampling:
         self._flying: dict[int, tuple[SampleBatch | None, int]] = {}
         self._codes: set[int] = set()
         self._standing_at = 0.0
+        self._recent_cost = RecentCost()
         self._end_ns = 0
         self._rest: SamplerState | None = None
         self._closed = False
@@ -134,7 +135,8 @@ class Sampling:
             self._link.end(requested=bool(self._end_ns))
             self._link.loop_ended()
             self._learn_the_rest()
-            self._rest = self._gathered(cut=True)
+            self._runtimes.read_names()
+            self._rest = self._gathered(own_cost(), cut=True)
             self.close_collector()
 
     def _learn_the_rest(self) -> None:
@@ -167,7 +169,7 @@ class Sampling:
         now = time.monotonic()
         if self.sink is not None and now >= self._standing_at:
             before_s = time.thread_time()
-            self._link.send(Standing(self._gathered(cut=False), self._link.number(self.sink), self.delivered))
+            self._link.send(Standing(self._gathered(self._recent_cost()), self._link.number(self.sink), self.delivered))
             spent_s = time.thread_time() - before_s
             self._standing_at = time.monotonic() + max(_STANDING_S, _STANDING_BUDGET * spent_s)
         while link.functions:
@@ -194,7 +196,10 @@ class Sampling:
     def ask(self, cut: bool, sink: Sink | None = None) -> Pending:
         """A profile of the window under way, which is closed with cut. Only for beat() of run(), and after run()."""
         with self._state:
-            state, self._rest = self._rest or self._gathered(cut), None if cut else self._rest
+            if (state := self._rest) is None:
+                self._runtimes.read_names()
+                state = self._gathered(own_cost(), cut)
+            self._rest = None if cut else self._rest
             self._number += 1
             number = self._link.number(sink)
             pending = self._link.ask(
@@ -213,8 +218,7 @@ class Sampling:
             self._collector.retire()
         self._runtimes.retire()
 
-    def _gathered(self, cut: bool) -> SamplerState:
-        own = own_cost()
+    def _gathered(self, own: OwnCost, cut: bool = False) -> SamplerState:
         spent = NOTHING
         if self.unfollowed is not None:
             spent = self.unfollowed.take() if cut else self.unfollowed.so_far()

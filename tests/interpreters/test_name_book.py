@@ -1,0 +1,61 @@
+"""When the names that Python gave its threads are read again: seldom where they stay, soon where threads come."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from pyprof.interpreters.cpython.copied import Habits
+from pyprof.interpreters.cpython.names import PythonThreadNames
+from pyprof.interpreters.cpython.runtime import PyThread
+from pyprof.interpreters.cpython.threads import KnownThread, NameBook, ThreadList
+
+THREAD = PyThread(0x1000, 7, 42, 0x2000, 0, 0, 0)
+
+
+class Book:
+    """A thread of tid 7, whose name is read from here, on a clock that we set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 100.0
+        self.name = "one"
+        self.reads: list[float] = []
+        monkeypatch.setattr(time, "monotonic_ns", lambda: round(self.now_s * 1e9))
+        self.book = NameBook()
+        self.book.read_from(cast(PythonThreadNames, self))
+        self._threads = cast(ThreadList, SimpleNamespace(known={7: KnownThread([(THREAD, Habits())])}))
+
+    def read(self) -> dict[int, str]:
+        self.reads.append(self.now_s - 100)
+        return {42: self.name}
+
+    def look_until(self, seconds: float) -> list[float]:
+        """Each tenth of a second. When were they read?"""
+        self.reads.clear()
+        while self.now_s < 100 + seconds:
+            self.book.look(self._threads)
+            self.now_s = round(self.now_s + 0.1, 3)
+        return [round(at, 1) for at in self.reads]
+
+
+def test_names_that_stay_are_read_later_and_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Book(monkeypatch)
+    assert found.look_until(40) == [0, 1, 3, 7, 15, 23, 31, 39]
+
+
+def test_after_a_change_they_are_read_each_second_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Book(monkeypatch)
+    found.look_until(20)
+    found.name = "another"
+    assert found.look_until(30) == [23, 24, 26]
+    assert found.book.names == {7: "another"}
+
+
+def test_thread_that_comes_has_its_name_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Book(monkeypatch)
+    found.look_until(20)
+    found.book.soon([7])
+    assert found.look_until(23) == [20.1, 22.1]
