@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -42,12 +43,12 @@ _NO_ROWS = joined([])
 
 @dataclass(frozen=True, slots=True)
 class _Lineless:
-    """A part whose lines are still to come. number: of the part. upto: of the window's frames, those before it and its
-    own. frames: of the keys, as the journal has them.
+    """A part whose lines are still to come. number: of the part. end: its frames are those of the window before that
+    one. frames: of the keys, as the journal has them.
     """
 
     number: int
-    upto: int
+    end: int
     keys: Sequence[FrameKey]
     frames: tuple[Frame, ...]
 
@@ -56,15 +57,20 @@ Within = Callable[[Callable[[], Resolved]], Resolved | None]
 """Does a job, which may be left anywhere: None where there was no time for it."""
 
 
+class LookedUp(Protocol):
+    """What was looked up of a window's frames; see NamesAhead."""
+
+    @property
+    def done(self) -> int: ...
+
+    def shows(self, first: int, end: int) -> bool: ...
+
+
 class Keeping:
     """Of one window; close() before its profile is written."""
 
-    def __init__(
-        self, session: Session, naming: Naming, journal: Journal, within: Within, looked_up: Callable[[], int]
-    ) -> None:
-        """within: where that leaves a look-up once, what follows has the names that are known. looked_up: see
-        NamesAhead.done.
-        """
+    def __init__(self, session: Session, naming: Naming, journal: Journal, within: Within, looked_up: LookedUp) -> None:
+        """within: where that leaves a look-up once, what follows has the names that are known."""
         self._within: Within | None = within
         self._session = session
         self._naming = naming
@@ -141,10 +147,11 @@ class Keeping:
     def _with_lines(self) -> dict[int, Sequence[Frame]]:
         """Of earlier parts whose frames were looked up since: all their frames, by the part's number."""
         found: dict[int, Sequence[Frame]] = {}
-        upto = self._looked_up()
-        while self._lineless and self._lineless[0].upto <= upto:
+        done = self._looked_up.done
+        while self._lineless and self._lineless[0].end <= done:
             part = self._lineless.popleft()
-            if (frames := self._named(part.keys)) != part.frames:
+            first = part.end - len(part.keys)
+            if self._looked_up.shows(first, part.end) and (frames := self._named(part.keys)) != part.frames:
                 found[part.number] = frames
         return found
 

@@ -59,6 +59,8 @@ class InterpreterNews:
 class Runtimes:
     """One recording's. processes: by pid. book: what the functions of all of them are called; sent: those that another
     process has sent, see update().
+
+    It has 21 methods: what the collector, the recorder, the symbolizer and `doctor` each ask of interpreters.
     """
 
     def __init__(

@@ -8,6 +8,7 @@ demangle    Readable names: C++ (Itanium) and Rust (legacy and v0), by LLVM's de
 described   What the symbolizer asks about code that no file describes
 elf_symtab  Symbol tables of ELF files as columns: .symtab, .dynsym, .gnu_debugdata, a separate debug file
 footprint   How much memory a structure holds, estimated: long containers are measured by a sample of their elements
+frame_modules  The modules of frames, as a profile lists them
 kernel      Names of the kernel's functions, by /proc/kallsyms, and of the calls in which threads sleep
 name_cache  What was read of object files in order to name addresses. It outlives windows, address spaces and processes
 perfmap     The perf map: a text file in which a process names the code that it makes, `/tmp/perf-PID.map`

@@ -18,11 +18,12 @@ from pyprof.model.reasons import problem
 from pyprof.model.stacks import FrameKey
 from pyprof.model.walk import Trust, lookup_pc
 from pyprof.objfile.images import Image, ImageStore
-from pyprof.records import dataclass, replace
+from pyprof.records import dataclass
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.described import DescribedCode
 from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime
 from pyprof.symbolize.dwarf.lines import SourcePlace
+from pyprof.symbolize.frame_modules import FrameModules
 from pyprof.symbolize.name_cache import FileNames, NameCache, Named
 from pyprof.symbolize.unnamed import MADE, Labels, name_it, runtime_code, unnamed
 
@@ -76,7 +77,7 @@ class Symbolizer:
     source_budget_s: most seconds that one resolve() reads DWARF for lines and inlined functions; None for no limit, 0:
     none are wanted. known_only: there is no time to read anything: names are those that were read before. lacking: is
     called with what is missing; where the look-up will be repeated, that is of no interest. unread: with known_only:
-    symbols of some file were not read before.
+    of some frame in a file no function is known; reading may bring it one.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class Symbolizer:
         names = {item.system_name for item in found} | {place.name for item in found for place in item.source}
         rest = sorted(names - shown.keys() - {""})
         shown |= demangle(rest, _AT_ONCE_S if self._known_only else None)
-        modules = _Modules(Labels((i.module, _build_id(i)) for i in found if i.module and not i.system_name))
+        modules = FrameModules(Labels((i.module, _build_id(i)) for i in found if i.module and not i.system_name))
         frames = tuple(self._frame(item, shown, modules) for item in found)
         self._names.trim()
         return Resolved(frames, modules.infos())
@@ -156,6 +157,7 @@ class Symbolizer:
             if self._fill_in(file, image, inside) and file.may_have_lines:
                 self._out_of_time(path, problem("no_time_for_lines", path=shlex.quote(path)))
             self._find_starts(image, inside)
+            self.unread |= any(item.function is None for item in inside)
             shown.update(file.shown)
         return shown
 
@@ -325,7 +327,7 @@ class Symbolizer:
         cython = self._names.cython(image.root, image.rights) if image else self._names.cython("", None)
         return cython.find(place.file, place.line) or (place.file, place.line)
 
-    def _frame(self, item: _Found, shown: Mapping[str, str], modules: _Modules) -> Frame:
+    def _frame(self, item: _Found, shown: Mapping[str, str], modules: FrameModules) -> Frame:
         kind, trust, _, _, pc, _, place, mark, blocked = item.key
         if mark is not None:
             return marker(mark)
@@ -361,42 +363,6 @@ class Symbolizer:
 
 def _build_id(item: _Found) -> str:
     return item.image.file.build_id if item.image else ""
-
-
-class _Modules:
-    """The modules of the frames, in the order in which they come up."""
-
-    def __init__(self, labels: Labels) -> None:
-        self.labels = labels
-        self._index: dict[tuple[int, int, str, str], int] = {}
-        self._seen: dict[tuple[int, str], tuple[Module, int]] = {}
-        self._infos: list[ModuleInfo] = []
-
-    def index(self, module: Module, build_id: str, lines: tuple[Line, ...]) -> int:
-        _, at = self._seen.get((id(module), build_id)) or (module, -1)
-        if at < 0:
-            at = self._add(module, build_id)
-            self._seen[id(module), build_id] = module, at  # kept, so that its id is no other's
-        info = self._infos[at]
-        functions, has_lines = any(line.system_name for line in lines), any(line.line for line in lines)
-        if functions > info.has_functions or has_lines > info.has_lines:
-            self._infos[at] = replace(
-                info, has_functions=info.has_functions or functions, has_lines=info.has_lines or has_lines
-            )
-        return at
-
-    def _add(self, module: Module, build_id: str) -> int:
-        """Mappings of one file at one place are one."""
-        code = [m for m in module.mappings if m.executable] or list(module.mappings)
-        at = self._index.setdefault((code[0].start, code[-1].end, module.path, build_id), len(self._infos))
-        if at == len(self._infos):
-            self._infos.append(
-                ModuleInfo(module.path, build_id, code[0].start, code[-1].end, code[0].offset, False, False)
-            )
-        return at
-
-    def infos(self) -> tuple[ModuleInfo, ...]:
-        return tuple(self._infos)
 
 
 def marker(mark: Mark) -> Frame:

@@ -24,6 +24,10 @@ class Parts(list[JournalPart]):
     def close(self) -> None: ...
 
 
+def at_once(job: Callable[[], Resolved]) -> Resolved:
+    return job()
+
+
 def lines_of(part: JournalPart) -> list[int]:
     return [frame.lines[0].line for frames in part.named.values() for frame in frames if frame.lines]
 
@@ -38,7 +42,7 @@ def test_samples_are_kept_before_their_names_are_read(tmp_path: Path) -> None:
     with running([where(tmp_path, "where", "-g")]) as live:
         session = session_of(live, live.at["where_inner"])
         ahead = NamesAhead(session, ViewOptions())
-        keeping = Keeping(session, Naming("", 99, "cpu", ViewOptions()), parts, within, lambda: ahead.done)
+        keeping = Keeping(session, Naming("", 99, "cpu", ViewOptions()), parts, within, ahead)
         keeping._send()
         looked_up(ahead)
         session.recorder.add(sample(live, live.at["where_inner"]))
@@ -58,7 +62,7 @@ def test_lines_follow_once_they_were_looked_up_for_the_view(tmp_path: Path) -> N
             inside_interpreter(session, live)
             ahead = NamesAhead(session, ViewOptions(native=native))
             naming = Naming("", 99, "cpu", ViewOptions(native=native))
-            keeping = Keeping(session, naming, parts, lambda job: job(), lambda ahead=ahead: ahead.done)
+            keeping = Keeping(session, naming, parts, at_once, ahead)
             keeping._send()
             looked_up(ahead)
             keeping.close()

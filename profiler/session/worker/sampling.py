@@ -46,7 +46,7 @@ class Sampling:
 
     unfollowed: watches what children spend that the recording leaves out, None where it leaves none out. sink,
     delivered: who takes what there is if this process is killed, and the window's number. sampled: the collector
-    has ended. collecting: it is at work. leaves: this process ends with the recording. It has 21 attributes: the
+    has ended. collecting: it is at work. leaves: this process ends with the recording. It has 22 attributes: the
     loop's, and what a profile that is asked for takes from several of its steps.
     """
 

@@ -152,12 +152,12 @@ class _Observed:
         """The window under way goes to the sink's journal as it grows. within: see Keeping."""
         from pyprof.session.keeping import Keeping  # most recordings have none
 
-        naming, ahead = self.naming, self.ahead
+        naming = self.naming
         kinds = ValueType("samples", "count"), ValueType(naming.mode, "nanoseconds")
         start_ns, period_ns = self.session.recorder.began_ns, round(1e9 / naming.rate_hz)
         journal = begin(JournalBeginning(naming.title, start_ns, period_ns, kinds, naming.options), number)
         if journal is not None:
-            self.keeping = Keeping(self.session, naming, journal, within, lambda: ahead.done)
+            self.keeping = Keeping(self.session, naming, journal, within, self.ahead)
 
     def end_keeping(self) -> None:
         """Before the window is cut."""

@@ -1,0 +1,44 @@
+"""The modules of frames, as a profile lists them."""
+
+from __future__ import annotations
+
+from pyprof.model.modules import Module
+from pyprof.model.profile import Line, ModuleInfo
+from pyprof.records import replace
+from pyprof.symbolize.unnamed import Labels
+
+
+class FrameModules:
+    """In the order in which they come up. labels: what code without a name is called by."""
+
+    def __init__(self, labels: Labels) -> None:
+        self.labels = labels
+        self._index: dict[tuple[int, int, str, str], int] = {}
+        self._seen: dict[tuple[int, str], tuple[Module, int]] = {}
+        self._infos: list[ModuleInfo] = []
+
+    def index(self, module: Module, build_id: str, lines: tuple[Line, ...]) -> int:
+        _, at = self._seen.get((id(module), build_id)) or (module, -1)
+        if at < 0:
+            at = self._add(module, build_id)
+            self._seen[id(module), build_id] = module, at  # kept, so that its id is no other's
+        info = self._infos[at]
+        functions, has_lines = any(line.system_name for line in lines), any(line.line for line in lines)
+        if functions > info.has_functions or has_lines > info.has_lines:
+            self._infos[at] = replace(
+                info, has_functions=info.has_functions or functions, has_lines=info.has_lines or has_lines
+            )
+        return at
+
+    def _add(self, module: Module, build_id: str) -> int:
+        """Mappings of one file at one place are one."""
+        code = [m for m in module.mappings if m.executable] or list(module.mappings)
+        at = self._index.setdefault((code[0].start, code[-1].end, module.path, build_id), len(self._infos))
+        if at == len(self._infos):
+            self._infos.append(
+                ModuleInfo(module.path, build_id, code[0].start, code[-1].end, code[0].offset, False, False)
+            )
+        return at
+
+    def infos(self) -> tuple[ModuleInfo, ...]:
+        return tuple(self._infos)
