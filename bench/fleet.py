@@ -1,8 +1,9 @@
 """`python -m bench.fleet`: how many windows a second a server takes, what they need at rest, how long questions take.
 
 Hosts send windows of 400 stacks of 25 functions (bench/segments.py), one minute after the other, by connections that
-stay open. All services have stacks of the same functions. A window is taken when its file is durable. What is indexed
-later is waited for and counted, too: "indexed" is the rate that a server keeps for ever.
+stay open. All services have stacks of the same functions; `--new` of a hundred stacks are in no other window. A window
+is taken when its file is durable. What is indexed later is waited for and counted, too: "indexed" is the rate that a
+server keeps for ever. Windows of each kind are sent before the clock starts: a server that runs knows its stacks.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import http.client
 import io
 import json
+import os
 import random
 import socket
 import subprocess
@@ -30,48 +32,66 @@ MINUTE_NS = 60 * 10**9
 _PATIENCE_S = 600
 
 
-def bodies(count: int) -> list[bytes]:
+def bodies(count: int, new: int = 0) -> list[bytes]:
+    """new: of a hundred stacks, those that only one of them has."""
     rng, found = random.Random(20), []
     for _ in range(count):
         out = io.BytesIO()
-        pprof.write(window(rng, time.time_ns()), out, ExportOptions(evidence=True))
+        pprof.write(window(rng, time.time_ns(), new=new), out, ExportOptions(evidence=True))
         found.append(out.getvalue())
     return found
+
+
+def processor_s(pid: int) -> float:
+    """That a process has had, all its threads."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Fleet:
     """windows: how many are sent, of SERVICES services in turn."""
 
-    def __init__(self, port: int, windows: int) -> None:
-        self._port, self._windows = port, windows
-        self._bodies = bodies(DIFFERENT)
+    def __init__(self, port: int, windows: int, new: int) -> None:
+        self._port, self._new = port, new
+        self._first = bodies(DIFFERENT)
+        self._bodies = bodies(windows, new) if new else self._first
         self._now = time.time_ns() // MINUTE_NS * MINUTE_NS
         self._statuses: list[int] = []
+        self.sent = 0
 
-    def send(self) -> float:
+    def warm(self) -> None:
+        self._send(self._first)
+        self.until_indexed()
+
+    def send(self, windows: int) -> float:
         """Seconds until all are taken."""
         began = time.perf_counter()
-        threads = [threading.Thread(target=self._sender, args=(number,)) for number in range(CONNECTIONS)]
+        self._send([self._bodies[number % len(self._bodies)] for number in range(windows)])
+        return time.perf_counter() - began
+
+    def _send(self, sent: list[bytes]) -> None:
+        threads = [threading.Thread(target=self._sender, args=(sent, number)) for number in range(CONNECTIONS)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert self._statuses.count(200) == self._windows, sorted(set(self._statuses))
-        return time.perf_counter() - began
+        self.sent += len(sent)
+        assert self._statuses.count(200) == self.sent, sorted(set(self._statuses))
 
-    def _sender(self, first: int) -> None:
+    def _sender(self, sent: list[bytes], first: int) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
-        for number in range(first, self._windows, CONNECTIONS):
-            end_ns = self._now - number // SERVICES * MINUTE_NS
+        for number in range(first, len(sent), CONNECTIONS):
+            end_ns = self._now - (self.sent + number) // SERVICES * MINUTE_NS
             name = SegmentName.new(f"service-{number % SERVICES}", end_ns)
-            connection.request("POST", f"/api/v1/segments/{name.path}", self._bodies[number % DIFFERENT])
+            connection.request("POST", f"/api/v1/segments/{name.path}", sent[number])
             answer = connection.getresponse()
             answer.read()
             self._statuses.append(answer.status)
 
     def ask(self, question: str) -> bytes:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_PATIENCE_S)
-        connection.request("GET", f"/api/v1/{question}&from={self._now // 10**9 - 86_400}&to={self._now // 10**9 + 60}")
+        now = self._now // 10**9
+        connection.request("GET", f"/api/v1/{question}&from={now - 86_400}&to={now + 60}")
         answer = connection.getresponse()
         found = answer.read()
         assert answer.status == 200, found[:200]
@@ -80,7 +100,7 @@ class Fleet:
     def until_indexed(self) -> float:
         """Seconds."""
         began = time.perf_counter()
-        while sum(row["windows"] for row in json.loads(self.ask("services?"))["services"]) < self._windows:
+        while sum(row["windows"] for row in json.loads(self.ask("services?"))["services"]) < self.sent:
             assert time.perf_counter() - began < _PATIENCE_S
             time.sleep(0.1)
         return time.perf_counter() - began
@@ -105,7 +125,9 @@ def rows_and_bytes(folder: Path) -> dict[str, tuple[int, int]]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.fleet", description=__doc__)
     parser.add_argument("--windows", type=int, default=2000)
-    count = parser.parse_args().windows
+    parser.add_argument("--new", type=int, default=0, metavar="PERCENT", help="stacks that only one window has")
+    arguments = parser.parse_args()
+    count = arguments.windows
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
@@ -115,14 +137,18 @@ def main() -> None:
         config.write_text(f'[server]\nport = {port}\ndata = "{folder}/data"\n[limits]\nrate = 100000\n')
         server = subprocess.Popen([sys.executable, "-m", "pyprof", "server", "--config", str(config)])
         try:
-            fleet = Fleet(port, count)
+            fleet = Fleet(port, count, arguments.new)
             until = time.monotonic() + 60
             while socket.socket().connect_ex(("127.0.0.1", port)) and time.monotonic() < until:
                 time.sleep(0.1)
-            taken = fleet.send()
+            fleet.warm()
+            spent, own = processor_s(server.pid), time.process_time()
+            taken = fleet.send(count)
             indexed = taken + fleet.until_indexed()
-            print(f"{count:,} windows of {STACKS} stacks")
+            spent, own = processor_s(server.pid) - spent, time.process_time() - own
+            print(f"{count:,} windows of {STACKS} stacks, {arguments.new} of a hundred of them new")
             print(f"{count / taken:.0f} taken a second, {count / indexed:.0f} indexed")
+            print(f"processor time a window: {1000 * spent / count:.2f} ms, and {1000 * own / count:.2f} of who sends")
             for title, question in (
                 ("services", "services?"),
                 ("time line of one service", "timeline?service=service-1"),

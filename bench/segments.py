@@ -34,7 +34,8 @@ DIFFERENT = 50
 GO = "/usr/lib/go-1.19/pkg/tool/linux_amd64/pprof"
 
 
-def window(rng: random.Random, end_ns: int, length_ns: int = 60 * 10**9) -> Profile:
+def window(rng: random.Random, end_ns: int, length_ns: int = 60 * 10**9, new: int = 0) -> Profile:
+    """new: of a hundred stacks, those that no other window has."""
     builder = Builder()
     module = builder.module(ModuleInfo("/opt/shop/checkout", "ab" * 20, 0x400000, 0x900000, 0, True, True))
 
@@ -46,7 +47,8 @@ def window(rng: random.Random, end_ns: int, length_ns: int = 60 * 10**9) -> Prof
         )
 
     for _ in range(STACKS):
-        kind, path, at = random.Random(rng.randrange(2 * STACKS)), [], 0
+        seen = not new or rng.randrange(100) >= new
+        kind, path, at = random.Random(rng.randrange(2 * STACKS) if seen else rng.random()), [], 0
         for _ in range(DEPTH):  # each function calls three others
             at = (3 * at + kind.randrange(3) + 1) % FUNCTIONS
             path.append(frame(at))

@@ -5,6 +5,8 @@ Callers' addresses are already adjusted to the call (Frame.lookup). Thread and p
 interpreter's frames could not all be matched has the label merge ("partial, 1 run unplaced") beside its marker frame.
 Every label is a string, because pprof drops a numeric 0. The primary value stands last and is named in
 default_sample_type.
+
+What a reader needs that knows all stacks by their digests comes first, and tables of functions and locations after it.
 """
 
 from __future__ import annotations
@@ -39,34 +41,46 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     # No file name and no time in the header: equal profiles are equal bytes.
     with gzip.GzipFile(filename="", mode="wb", fileobj=out, compresslevel=6, mtime=0) as packed_out:
         tables = PprofTables(profile, options.evidence)
-        for value_type in profile.value_types:
-            packed_out.write(data(SAMPLE_TYPE, tables.value_type(value_type.type, value_type.unit)))
-        location_of = [varint(tables.location(frame)) for frame in profile.frames]
+        types = [tables.value_type(value_type.type, value_type.unit) for value_type in profile.value_types]
         labels = [tables.labels(thread) if options.thread_labels else b"" for thread in profile.threads]
+        partial = _merges(profile, tables)
+        header, first, mappings = _header(profile, tables), len(tables.strings), len(tables.rows)
+        location_of = [varint(tables.location(frame)) for frame in profile.frames]
+        strings = map(encoded, tables.strings)
+        packed_out.write(b"".join(data(STRING_TABLE, text) for text in islice(strings, first)))
+        packed_out.write(b"".join(data(SAMPLE_TYPE, value_type) for value_type in types))
         digests = bytearray()
-        samples = _samples(profile, tables, location_of, labels, digests)
+        samples = _samples(profile, tables, location_of, (labels, partial), digests)
         while some := b"".join(islice(samples, _TOGETHER)):
             packed_out.write(some)
-        packed_out.write(b"".join(tables.rows))
-        packed_out.write(_header(profile, tables))
+        packed_out.write(b"".join((*tables.rows[:mappings], header)))
         if options.evidence:
             packed_out.write(evidence.of_summary(profile.summary) + data(evidence.STACKS, bytes(digests)))
-        for text in tables.strings:
-            packed_out.write(data(STRING_TABLE, encoded(text)))
+        packed_out.write(b"".join(tables.rows[mappings:]))
+        packed_out.write(b"".join(data(STRING_TABLE, text) for text in strings))
 
 
-def _samples(
-    profile: Profile, tables: PprofTables, location_of: list[bytes], labels: list[bytes], digests: bytearray
-) -> Iterator[bytes]:
-    """A sample is all there is of one thread with one stack. A stack without frames has none in pprof either. digests:
-    gets that of each stack, if frames have any.
-    """
-    parent, frame_of = profile.parent.tolist(), profile.frame.tolist()
-    partial = {
+def _merges(profile: Profile, tables: PprofTables) -> dict[int, bytes]:
+    """A label of samples that have such a frame, by its index."""
+    return {
         at: tables.label("merge", frame.title.strip("[]").removeprefix("merge: "))
         for at, frame in enumerate(profile.frames)
         if frame.mark is not None and frame.mark.kind is MarkKind.MERGE
     }
+
+
+def _samples(
+    profile: Profile,
+    tables: PprofTables,
+    location_of: list[bytes],
+    labelled: tuple[list[bytes], dict[int, bytes]],
+    digests: bytearray,
+) -> Iterator[bytes]:
+    """A sample is all there is of one thread with one stack. A stack without frames has none in pprof either. labelled:
+    labels by thread, and by frame. digests: gets that of each stack, if frames have any.
+    """
+    parent, frame_of = profile.parent.tolist(), profile.frame.tolist()
+    labels, partial = labelled
     for thread, leaf, values in profile.totals():
         stack, parts, merge = [], [], b""
         node = leaf

@@ -6,6 +6,7 @@ import hashlib
 import re
 import time
 import uuid
+from functools import lru_cache
 from urllib.parse import quote, unquote
 
 from pyprof.records import dataclass
@@ -19,6 +20,7 @@ _LONGEST = 200
 """Letters of a folder's name."""
 _DIGEST = 16
 _KEY = 16
+_DAY_S, _DAYS = 86_400, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class SegmentName:
     @classmethod
     def new(cls, service: str, end_ns: int, window: str = "") -> SegmentName:
         """window: a key of its own; all segments of a service that have it have the same key."""
-        day = time.strftime("%Y-%m-%d", time.gmtime(end_ns // 1_000_000_000))
+        day = day_of(end_ns)
         key = uuid.uuid4().hex
         if window:
             of = f"{window} {service}".encode("utf-8", "replace")
@@ -78,6 +80,16 @@ def folder_of(service: str) -> str:
         cut = found[: _LONGEST - _DIGEST - 1]
         found = f"{cut[: cut.rindex('%')] if '%' in cut[-2:] else cut}-{digest}"
     return found
+
+
+@lru_cache(_DAYS)
+def _day(number: int) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(number * _DAY_S))
+
+
+def day_of(end_ns: int) -> str:
+    """Of a moment, UTC."""
+    return _day(end_ns // (_DAY_S * 1_000_000_000))
 
 
 def is_day(name: str) -> bool:

@@ -7,6 +7,7 @@ collapsed   Collapsed stacks: `root;caller;leaf COUNT`
 evidence    What `exporters/evidence.py` adds to a pprof file
 otlp        OpenTelemetry's profiles signal as it is sent
 pprof       pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped or not
+pprof_samples  Rows of its samples, many at once
 protobuf    Fields of a protocol buffer's message
 pushed      Profiles as other profilers push them
 pushes      What agents of other projects send

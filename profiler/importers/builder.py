@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable, Iterable, Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -39,9 +40,34 @@ class About:
     done: Summary = Summary()
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a Builder has. tree: of frames, by their indices. Columns of the samples: time_ns since the file's
+    beginning, stack (a node), thread (an index), values (samples, types).
+    """
+
+    frames: tuple[Frame, ...]
+    tree: Tree
+    modules: tuple[ModuleInfo, ...]
+    threads: tuple[ThreadInfo, ...]
+    time_ns: npt.NDArray[np.int64]
+    stack: npt.NDArray[np.int32]
+    thread: npt.NDArray[np.int32]
+    values: npt.NDArray[np.int64]
+
+
 def named(name: str, file: str | None = None, line: int = 0, kind: FrameKind = FrameKind.NATIVE) -> Frame:
     """A frame of which only the function is known."""
     return Frame(kind, 0, 0, 0, -1, (Line(name, name, 0, file, line),), Trust.CONTEXT, name)
+
+
+class KnownDigests(Protocol):
+    """Numbers of stacks by their digests; a dict is one."""
+
+    def get(self, digest: bytes, /) -> int | None: ...
+    def __setitem__(self, digest: bytes, stack: int, /) -> None: ...
+    def __len__(self) -> int: ...
+    def clear(self) -> None: ...
 
 
 class Builder:
@@ -58,7 +84,7 @@ class Builder:
         self.known: dict[Hashable, int] = {}
         self.stacks: dict[bytes, int] = {}
         self.digests: dict[int, bytes] = {}
-        self.by_digest: dict[bytes, int] = {}
+        self.by_digest: KnownDigests = {}
         self._module_of: dict[tuple[object, ...], int] = {}
         self._frames: dict[Frame, int] = {}
         self._tree = Tree()
@@ -110,26 +136,33 @@ class Builder:
     def thread(self, thread: ThreadInfo) -> int:
         return self._threads.setdefault(thread, len(self._threads))
 
-    def build(self, about: About) -> Profile:
+    def parts(self, about: About) -> Parts:
         """Raises OverflowError for numbers that no Profile holds."""
         if not all(0 <= number < _MOST_NS for number in (about.start_ns, about.duration_ns, about.period_ns)):
             raise OverflowError("a time below 0, or too large")
-        columns = np.array(self._columns, np.int64).reshape(-1, _COLUMNS).T
+        stack, thread, time_ns = np.array(self._columns, np.int64).reshape(-1, _COLUMNS).T
+        values = np.array(self._values, np.int64).reshape(-1, len(about.value_types))
+        tables = tuple(self._frames), self._tree, tuple(self.modules), tuple(self._threads)
+        return Parts(*tables, time_ns, stack.astype(np.int32), thread.astype(np.int32), values)
+
+    def build(self, about: About) -> Profile:
+        """Raises OverflowError for numbers that no Profile holds."""
+        parts = self.parts(about)
         profile = Profile(
             value_types=about.value_types,
             period_ns=max(about.period_ns, 1),
             start_ns=about.start_ns,
             duration_ns=about.duration_ns,
             title=about.title,
-            frames=tuple(self._frames),
-            parent=np.array(self._tree.parent, np.int32),
-            frame=np.array(self._tree.frame, np.int32),
-            modules=tuple(self.modules),
-            threads=tuple(self._threads),
-            time_ns=columns[2] + about.start_ns,
-            stack=columns[0].astype(np.int32),
-            thread=columns[1].astype(np.int32),
-            values=np.array(self._values, np.int64).reshape(-1, len(about.value_types)),
+            frames=parts.frames,
+            parent=np.array(parts.tree.parent, np.int32),
+            frame=np.array(parts.tree.frame, np.int32),
+            modules=parts.modules,
+            threads=parts.threads,
+            time_ns=parts.time_ns + about.start_ns,
+            stack=parts.stack,
+            thread=parts.thread,
+            values=parts.values,
             summary=Summary(),
         )
         known = replace(about.done, duration_s=round(about.duration_ns / 1e9, 6), notes=(*about.done.notes, about.note))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from itertools import islice, pairwise
 
 import numpy as np
@@ -18,7 +18,8 @@ import numpy.typing as npt
 from pyprof.errors import FormatError
 from pyprof.importers import evidence
 from pyprof.importers.builder import NOBODY, About, Builder
-from pyprof.importers.protobuf import MOST_ROWS, columns, fields, grouped, numbers, packed, repeated, signed
+from pyprof.importers.pprof_samples import AT_ONCE, samples
+from pyprof.importers.protobuf import MOST_ROWS, Grouped, columns, fields, numbers, packed, repeated, signed
 from pyprof.model.labels import MOST, RESERVED, Labels
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.reasons import said
@@ -31,8 +32,6 @@ _MOST_BYTES = 1 << 28
 _MOST_STACKS, _LONGEST_STACK = 100_000, 1 << 10
 """Stacks that are remembered from file to file, and bytes of one."""
 _NUMBER = rb"[\x80-\xff]{0,9}[\0-\x7f]"
-_LONGEST_ROW, _AT_ONCE = 1 << 20, 1 << 22
-"""Bytes of one sample's stack or values, and of those that are read together."""
 _USUAL_LOCATION = re.compile(
     rb"\x08%(n)b(?:\x10%(n)b)?(?:\x18%(n)b)?"
     rb"\x22([\0-\x7f])(\x08%(n)b(?:\x10%(n)b)?)(?:\xc2\x3e([\0-\x7f])(.*))?" % {b"n": _NUMBER},
@@ -42,7 +41,7 @@ _USUAL_LOCATION = re.compile(
 FunctionNames = tuple[str, str, str | None]
 """name, system_name, file."""
 FunctionLine = tuple[FunctionNames, int]
-_HEAD = (1, 2, 3)
+_HEAD, _ID = (1, 2, 3), 1 << 3
 """Of a location: its id, its mapping's, its address."""
 MOST_LABELLED = 10_000
 """Different labels together that samples may have."""
@@ -74,11 +73,7 @@ def read_into(
     the file's beginning. wanted: are values of such types? Of a file that is not, or is refused, no sample is added.
     Raises FormatError.
     """
-    rows, header = grouped(inflated(data))
-    strings = [text.decode("utf-8", "surrogateescape") for text in rows.get(STRING, ())]
-    if not strings or strings[0]:
-        raise FormatError("pprof", 0, "the table of strings does not begin with an empty one")
-    return _Reader(rows, header, strings, builder).about(title, since_ns, wanted)
+    return _Reader(inflated(data), builder).about(title, since_ns, wanted)
 
 
 def inflated(data: bytes, most: int | None = None) -> bytes:
@@ -96,13 +91,24 @@ def inflated(data: bytes, most: int | None = None) -> bytes:
 
 
 class _Reader:
-    def __init__(
-        self, rows: dict[int, list[bytes]], header: dict[int, int], strings: list[str], builder: Builder
-    ) -> None:
-        self._strings = strings
-        self._rows, self._header = rows, header
+    """It reads up to the tables of locations where digests stand before them, and those only if it must."""
+
+    def __init__(self, data: bytes, builder: Builder) -> None:
+        self._message = Grouped(data)
+        self._message.read(evidence.STACKS, (LOCATION, FUNCTION))
+        self._rows, self._header = self._message.rows, self._message.numbers
+        self._strings: list[str] = []
+        self._read_strings()
+        if not self._strings or self._strings[0]:
+            raise FormatError("pprof", 0, "the table of strings does not begin with an empty one")
         self._builder = builder
         self._left_out: set[str] = set()
+        self._modules: dict[int, int] = {}
+        self._frame_of: dict[int, int] | None = None
+
+    def _read_strings(self) -> None:
+        rows = self._rows.get(STRING, ())
+        self._strings += [text.decode("utf-8", "surrogateescape") for text in rows[len(self._strings) :]]
 
     def about(self, title: str, since_ns: int | None, wanted: Callable[[tuple[ValueType, ...]], bool]) -> About:
         types = [numbers(row) for row in self._rows.get(SAMPLE_TYPE, ())]
@@ -143,19 +149,22 @@ class _Reader:
             found[row.get(1, 0)] = self._builder.module(info)
         return found
 
-    def _frames(self) -> dict[int, int]:
-        """Index of the frame by id of the location."""
+    def _frames(self, wanted: Container[int] | None) -> dict[int, int]:
+        """Index of the frame by id of the location. wanted: ids; None: all."""
+        self._message.read()
+        self._read_strings()
         functions: dict[int, FunctionNames] = {}
         ids, *texts = columns(self._rows.get(FUNCTION, ()), (1, 2, 3, 4))
         self._text(max(map(max, texts)) if ids else 0)
         known_texts = self._strings.__getitem__
         for id_, name, system_name, file in zip(ids, *(map(known_texts, column) for column in texts), strict=True):
             functions[id_] = (name or system_name, system_name or name, file or None)
-        mappings = self._mappings()
         spans = []
         lines: list[bytes] = []
         heads: list[bytes] = []
         for location in self._rows.get(LOCATION, ()):
+            if wanted is not None and _id(location) not in wanted:
+                continue
             first, found_by = len(lines), b""
             usual = _USUAL_LOCATION.fullmatch(location)
             if usual is not None and len(usual[2]) == usual[1][0] and len(usual[4] or b"") == (usual[3] or b"\0")[0]:
@@ -178,7 +187,7 @@ class _Reader:
         shown = self._lines(lines, functions)
         known = zip(*columns(heads, _HEAD), spans, strict=True)
         return {
-            id_: self._known(address, mappings.get(mapping, -1), tuple(shown[first:end]), found_by)
+            id_: self._known(address, self._modules.get(mapping, -1), tuple(shown[first:end]), found_by)
             for id_, mapping, address, (first, end, found_by) in known
         }
 
@@ -216,59 +225,17 @@ class _Reader:
 
     def _samples(self, order: list[int], time_ns: int) -> None:
         digests = self._digests()
-        stated, frames = iter(digests), self._tables(digests)
-        locations: list[bytes] = []
-        values: list[bytes] = []
-        threads: list[int] = []
-        known: dict[bytes, int] = {}
-        held = 0
-
-        def take() -> None:
-            nonlocal held
-            _check(locations)
-            _check(values)
-            stacks = self._stacks_of(frames, list(islice(stated, len(locations))), locations)
-            self._add(stacks, order, time_ns, values, threads)
-            held = 0
-            for column in (locations, values, threads):
-                column.clear()
-
-        for row in self._rows.get(SAMPLE, ()):
-            if held > _AT_ONCE:
-                take()
-            held += len(row)
-            stack_at, stack_end, labels_at = _usual(row)
-            thread = known.get(row[labels_at:]) if labels_at else None
-            if thread is not None:
-                locations.append(row[stack_at:stack_end])
-                values.append(row[stack_end + 2 : labels_at])
-                threads.append(thread)
-                continue
-            parts: dict[int, list[bytes]] = {1: [], 2: [], 3: []}
-            for key, value in fields(row):
-                if key in parts:
-                    parts[key].append(value if isinstance(value, bytes) else packed(value))
-            locations.append(b"".join(parts[1]))
-            values.append(b"".join(parts[2]))
-            threads.append(self._thread(parts[3]))
-            if labels_at and b"".join(map(_as_label, parts[3])) == row[labels_at:]:
-                known[row[labels_at:]] = threads[-1]
-        take()
-
-    def _add(
-        self,
-        stacks: list[int],
-        order: list[int],
-        time_ns: int,
-        values: list[bytes],
-        threads: list[int],
-    ) -> None:
-        """Some of the samples. values: packed numbers of each."""
-        amounts, begin = repeated(values)
-        if (wrong := np.flatnonzero(np.diff(begin) != len(order))).size:
-            raise FormatError("pprof", int(wrong[0]), "a sample has more or fewer values than there are types")
-        in_order = amounts.view(np.int64).reshape(-1, len(order))[:, order]
-        self._builder.add(stacks, threads, time_ns, in_order)
+        stated = iter(digests)
+        self._modules = self._mappings()
+        if not digests:
+            self._frame_of = self._frames(None)
+        for some in samples(self._rows.get(SAMPLE, ()), self._thread):
+            stacks = self._stacks_of(list(islice(stated, len(some.locations))), some.locations)
+            amounts, begin = repeated(some.values)
+            if (wrong := np.flatnonzero(np.diff(begin) != len(order))).size:
+                raise FormatError("pprof", int(wrong[0]), "a sample has more or fewer values than there are types")
+            in_order = amounts.view(np.int64).reshape(-1, len(order))[:, order]
+            self._builder.add(stacks, some.threads, time_ns, in_order)
 
     def _digests(self) -> list[bytes]:
         """Of the stacks, as the file states them. [] where it does not, or not one for each sample."""
@@ -276,26 +243,41 @@ class _Reader:
         fits = len(stated) == SIZE * len(self._rows.get(SAMPLE, ()))
         return [stated[at : at + SIZE] for at in range(0, len(stated), SIZE)] if fits else []
 
-    def _tables(self, digests: list[bytes]) -> dict[int, int] | None:
-        """The frames, see _frames(). None where all stacks are known."""
-        if not digests or not all(digest in self._builder.by_digest for digest in digests):
-            return self._frames()
-        self._mappings()
-        return None
-
-    def _stacks_of(self, frames: dict[int, int] | None, digests: list[bytes], locations: list[bytes]) -> list[int]:
-        """The node of each stack. frames: None where the stacks of all digests are known. locations: packed numbers."""
+    def _stacks_of(self, digests: list[bytes], locations: list[bytes]) -> list[int]:
+        """The node of each stack. digests: stated ones; frames are read of stacks whose digest is not known. locations:
+        packed numbers.
+        """
         known, of = self._builder.by_digest, self._builder.digests
-        if frames is None:
-            return [known[digest] for digest in digests]
-        numbers_of, edges = repeated(locations)
-        looked_up, bounds = _looked_up(frames, numbers_of), edges.tolist()
-        found = self._stacks(looked_up, bounds)
-        for digest, node, (first, end) in zip(digests, found, pairwise(bounds), strict=False):
-            if digest not in known and of_stack(of[each] for each in looked_up[first:end].tolist()) == digest:
+        found = list(map(known.get, digests)) if digests else [None] * len(locations)
+        new = [at for at, node in enumerate(found) if node is None]
+        if not new:
+            return found
+        ids, edges = repeated([locations[at] for at in new])
+        frames, bounds = self._looked_up(ids), edges.tolist()
+        for at, node, (first, end) in zip(new, self._stacks(frames, bounds), pairwise(bounds), strict=True):
+            found[at] = node
+            if digests and of_stack(of[each] for each in frames[first:end].tolist()) == digests[at]:
                 if len(known) >= _MOST_STACKS:
                     known.clear()
-                known[digest] = node
+                known[digests[at]] = node
+        return found
+
+    def _looked_up(self, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
+        """The frames of locations by their ids. Of a file whose samples are all read together no others are asked for.
+        Raises FormatError.
+        """
+        if self._frame_of is None:
+            small = sum(map(len, self._rows.get(SAMPLE, ()))) <= AT_ONCE
+            self._frame_of = self._frames(set(ids.tolist()) if small else None)
+        frames = self._frame_of
+        keys, indices = np.array(list(frames), np.uint64), np.array(list(frames.values()), np.int32)
+        order = np.argsort(keys)
+        place = np.searchsorted(keys[order], ids)
+        unknown = place >= len(keys)
+        unknown[~unknown] = keys[order][place[~unknown]] != ids[~unknown]
+        if unknown.any():
+            raise FormatError("pprof", int(ids[unknown.argmax()]), "a location that does not exist")
+        found: npt.NDArray[np.int32] = indices[order][place]
         return found
 
     def _stacks(self, frames: npt.NDArray[np.int32], edges: list[int]) -> list[int]:
@@ -337,42 +319,14 @@ class _Reader:
         return ThreadInfo(pid, tid, labels.get("thread", ""), labels.get("process", ""), labels=own)
 
 
-def _usual(row: bytes) -> tuple[int, int, int]:
-    """Where the stack of a sample begins and ends, and where its labels begin, if its fields stand as they are usually
-    written, stack, values, labels: samples of a thread end alike. Zeros for others.
-    """
-    if len(row) < 6 or row[0] != 0x0A or row[1] >= 0x80 <= row[2]:
-        return 0, 0, 0
-    at, size = (2, row[1]) if row[1] < 0x80 else (3, row[1] & 0x7F | row[2] << 7)
-    end = at + size
-    if end + 1 >= len(row) or row[end] != 0x12 or row[end + 1] >= 0x80:
-        return 0, 0, 0
-    labels_at = end + 2 + row[end + 1]
-    return (at, end, labels_at) if labels_at < len(row) else (0, 0, 0)
-
-
-def _check(rows: list[bytes]) -> None:
-    """Raises FormatError."""
-    if max(map(len, rows), default=0) > _LONGEST_ROW:
-        raise FormatError("pprof", 0, f"a stack of more than {_LONGEST_ROW:,} bytes")
-
-
-def _as_label(payload: bytes) -> bytes:
-    """The field of a sample that a label is."""
-    return b"\x1a" + packed(len(payload)) + payload
-
-
-def _looked_up(frames: dict[int, int], ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
-    """The frames of locations by their ids. Raises FormatError."""
-    keys, indices = np.array(list(frames), np.uint64), np.array(list(frames.values()), np.int32)
-    order = np.argsort(keys)
-    place = np.searchsorted(keys[order], ids)
-    unknown = place >= len(keys)
-    unknown[~unknown] = keys[order][place[~unknown]] != ids[~unknown]
-    if unknown.any():
-        raise FormatError("pprof", int(ids[unknown.argmax()]), "a location that does not exist")
-    found: npt.NDArray[np.int32] = indices[order][place]
-    return found
+def _id(location: bytes) -> int:
+    """Of a location; it stands first, as it is usually written."""
+    if len(location) > 2 and location[0] == _ID:
+        if location[1] < 0x80:
+            return location[1]
+        if location[2] < 0x80:
+            return location[1] & 0x7F | location[2] << 7
+    return numbers(location).get(1, 0)
 
 
 def _number(text: str) -> int:

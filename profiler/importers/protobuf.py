@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -54,33 +54,54 @@ def fields(data: bytes) -> list[Field]:
     return found
 
 
+class Grouped:
+    """The fields of a message that has very many. rows: those that are bytes, by their numbers; numbers: the others,
+    the last of each; as far as read() has come.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.rows: defaultdict[int, list[bytes]] = defaultdict(list)
+        self.numbers: dict[int, int] = {}
+        self._data, self._at = data, 0
+
+    def read(self, after: int = 0, before: Container[int] = ()) -> None:
+        """All; or up to a row of one of the numbers `before` that comes after one of the number `after`. Goes on where
+        it ended.
+        """
+        data, rows, at, end = self._data, self.rows, self._at, len(self._data)
+        while at < end:
+            began = at
+            tag, at = (data[at], at + 1) if data[at] < 0x80 else _varint(data, at)
+            kind = tag & 7
+            if kind in _FIXED:
+                size = _FIXED[kind]
+            elif kind in (0, 2):
+                size, at = (data[at], at + 1) if at < end and data[at] < 0x80 else _varint(data, at)
+            else:
+                raise FormatError("protobuf", at, f"no such type of a field: {kind}")
+            if kind == 0:
+                self.numbers[tag >> 3] = size
+                continue
+            if size > end - at:
+                raise FormatError("protobuf", at, "a field reaches beyond its message")
+            if kind == 2:
+                if after in rows and tag >> 3 in before:
+                    at = began
+                    break
+                row = rows[tag >> 3]
+                if len(row) >= MOST_ROWS:
+                    raise FormatError("protobuf", at, f"more than {MOST_ROWS:,} fields of one kind")
+                row.append(data[at : at + size])
+            at += size
+        self._at = at
+
+
 def grouped(data: bytes) -> tuple[dict[int, list[bytes]], dict[int, int]]:
     """The fields of a message that has very many: those that are bytes, by their numbers; those that are numbers, the
     last of each."""
-    rows: defaultdict[int, list[bytes]] = defaultdict(list)
-    others: dict[int, int] = {}
-    at, end = 0, len(data)
-    while at < end:
-        tag, at = (data[at], at + 1) if data[at] < 0x80 else _varint(data, at)
-        kind = tag & 7
-        if kind in _FIXED:
-            size = _FIXED[kind]
-        elif kind in (0, 2):
-            size, at = (data[at], at + 1) if at < end and data[at] < 0x80 else _varint(data, at)
-        else:
-            raise FormatError("protobuf", at, f"no such type of a field: {kind}")
-        if kind == 0:
-            others[tag >> 3] = size
-            continue
-        if size > end - at:
-            raise FormatError("protobuf", at, "a field reaches beyond its message")
-        if kind == 2:
-            row = rows[tag >> 3]
-            if len(row) >= MOST_ROWS:
-                raise FormatError("protobuf", at, f"more than {MOST_ROWS:,} fields of one kind")
-            row.append(data[at : at + size])
-        at += size
-    return rows, others
+    found = Grouped(data)
+    found.read()
+    return found.rows, found.numbers
 
 
 def numbers(data: bytes) -> dict[int, int]:

@@ -20,8 +20,14 @@ NamedLine = tuple[str, str, str, int]
 
 
 def of_frame(address: int, module: ModuleInfo | None, lines: Iterable[NamedLine], found_by: bytes) -> bytes:
-    """found_by: as exporters/evidence.py writes it, without the field's number."""
-    place = (module.path, module.build_id, module.start, module.end, module.offset) if module is not None else ()
+    """found_by: as exporters/evidence.py writes it, without the field's number. Code of a file with a build-id is where
+    it is in the file, wherever a process has the file.
+    """
+    place: tuple[str | int, ...] = ()
+    if module is not None and module.build_id:
+        place, address = (module.path, module.build_id), (address - module.start + module.offset) % (1 << 64)
+    elif module is not None:
+        place = (module.path, "", module.start, module.end, module.offset)
     parts: list[str | int] = [address, len(place), *place]
     for line in lines:
         parts += line

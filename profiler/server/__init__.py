@@ -6,17 +6,22 @@ window is acknowledged when its file is durable, and the database is an index of
 access     Who may write and read: tokens of tenants
 answers    The answers of the query interface, as values for JSON
 app        The HTTP interface: routes, limits, refusals
+blocks     From segments to blocks of the tables, one for each table
 config     The configuration: TOML in, checked values out
 engine     What answers SQL: ClickHouse in this process (chdb), or a server
 files      The segments that were taken, as files
 frames     A frame as a text of the database, and back
 index      The thread that brings files into the database, and drops what is too old
 merged     From rows of the database to a Profile
+native     A block of rows as ClickHouse reads it fastest, column after column
 numbers    The server's own numbers, for /metrics
 receiving  What agents of other projects push, as segments of ours
-rows       From a segment to rows of the database
+rows       From a segment to what the database has of it
 selection  Which samples a question is about, from its words
 serving    A server from its configuration: everything opened in order, and closed
+stacks     Stacks that the server has read, by their digests and numbers
 store      What is asked of the database
+stored     Which stacks and series the database has
 tables     The tables and their migrations, from tables.sql, in the dialect of an engine
+taking     How segments are taken: durable, or refused
 """

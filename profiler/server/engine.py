@@ -1,4 +1,4 @@
-"""What answers SQL: ClickHouse in this process (chdb), or a server. Both by JSON: one text of SQL serves both."""
+"""What answers SQL: ClickHouse in this process (chdb), or a server. One text of SQL serves both."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import http.client
 import os
 import re
 import urllib.parse
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 import orjson
 
 from pyprof.errors import PyprofError, UsageError
 from pyprof.records import dataclass
+from pyprof.server.native import Block
 from pyprof.server.tables import NAMES, VERSIONS, Dialect, migrations
 
 _MOST_ANSWER = 1 << 30
@@ -86,12 +90,12 @@ class Engine(Protocol):
 
     def run(self, sql: str) -> None: ...
     def rows(self, sql: str) -> list[list[Any]]: ...
-    def insert(self, table: str, rows: Iterable[Mapping[str, object]]) -> None: ...
+    def insert(self, table: str, block: Block) -> None: ...
     def close(self) -> None: ...
 
 
 class ChdbEngine:
-    """One process has a folder at a time, and a process one folder."""
+    """One process has a folder at a time, and a process one folder. Each question has a connection of its own."""
 
     def __init__(self, where: StoreAddress, days: int) -> None:
         try:
@@ -103,36 +107,46 @@ class ChdbEngine:
             ) from None
         self._error: type[Exception] = Error
         self.dialect = Dialect(days=days)
+        self._idle: SimpleQueue[Any] = SimpleQueue()
         os.makedirs(where.path, 0o750, exist_ok=True)
         try:
-            self._client = clickhouse_connect.get_client(interface="chdb", path=where.path)
+            first = clickhouse_connect.get_client(interface="chdb", path=where.path)
         except (Error, RuntimeError) as error:
             raise StoreError(f"{where.path} cannot be opened: {_first_line(error)}", "another server has it?") from None
-        self.run("CREATE DATABASE IF NOT EXISTS pyprof")
+        self._open = partial(clickhouse_connect.get_client, interface="chdb", path=where.path, database=where.database)
+        first.command(f"CREATE DATABASE IF NOT EXISTS {where.database}")
+        self.run("SELECT 1")
+        first.close()
+
+    @contextmanager
+    def _client(self) -> Iterator[Any]:
+        try:
+            client = self._idle.get_nowait()
+        except Empty:
+            client = self._open()
+        try:
+            yield client
+        except self._error as error:
+            raise StoreError(_first_line(error)) from None
+        finally:
+            self._idle.put(client)
 
     def run(self, sql: str) -> None:
-        try:
-            self._client.command(sql, settings={"database": "pyprof"}, use_database=False)
-        except self._error as error:
-            raise StoreError(_first_line(error)) from None
+        with self._client() as client:
+            client.command(sql)
 
     def rows(self, sql: str) -> list[list[Any]]:
-        try:
-            return _data(self._client.raw_query(f"{sql} FORMAT JSONCompact", use_database=False))
-        except self._error as error:
-            raise StoreError(_first_line(error)) from None
+        with self._client() as client:
+            return _data(client.raw_query(f"{sql} FORMAT JSONCompact"))
 
-    def insert(self, table: str, rows: Iterable[Mapping[str, object]]) -> None:
-        block = b"\n".join(map(orjson.dumps, rows))
-        if not block:
-            return
-        try:
-            self._client.raw_insert(table, insert_block=block, fmt="JSONEachRow")
-        except self._error as error:
-            raise StoreError(_first_line(error)) from None
+    def insert(self, table: str, block: Block) -> None:
+        with self._client() as client:
+            client.raw_insert(table, block.names, block.data(), fmt="Native")
 
     def close(self) -> None:
-        self._client.close()
+        """Nobody asks any more."""
+        while not self._idle.empty():
+            self._idle.get().close()
 
 
 class HttpEngine:
@@ -158,10 +172,9 @@ class HttpEngine:
     def rows(self, sql: str) -> list[list[Any]]:
         return _data(self._ask(self._where.hosts[0], f"{sql} FORMAT JSONCompact"))
 
-    def insert(self, table: str, rows: Iterable[Mapping[str, object]]) -> None:
-        block = b"\n".join(map(orjson.dumps, rows))
-        if block:
-            self._ask(self._where.hosts[0], f"INSERT INTO {table} FORMAT JSONEachRow", block)
+    def insert(self, table: str, block: Block) -> None:
+        names = ", ".join(block.names)
+        self._ask(self._where.hosts[0], f"INSERT INTO {table} ({names}) FORMAT Native", block.data())
 
     def close(self) -> None:
         """Nothing is open."""
@@ -217,7 +230,7 @@ def migrate(engine: Engine) -> None:
         if migration.number not in done:
             for statement in migration.statements(engine.dialect):
                 engine.run(statement)
-            engine.insert("migrations", [{"day": "2020-01-01", "number": migration.number}])
+            engine.run(f"INSERT INTO migrations VALUES ('2020-01-01', {migration.number})")
     if not engine.dialect.old:
         for table in NAMES:  # the retention of the configuration, not that of the day on which the table was made
             engine.run(f"ALTER TABLE {table} {engine.dialect.on_cluster} MODIFY {engine.dialect.filled('{ttl}')}")

@@ -10,17 +10,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 from pyprof.agent.segments import SegmentName
 from pyprof.errors import FormatError
 from pyprof.server.engine import StoreError
 from pyprof.server.files import SegmentFiles
 from pyprof.server.rows import SegmentRows, rows_of
-from pyprof.server.store import Store, blocks
+from pyprof.server.stacks import StackBooks
+from pyprof.server.store import Store
 
-_MOST_WAITING = 1000
-_MOST_AT_ONCE = 200
-_PAUSE_S, _AFTER_FAILURE_S = 0.5, 5.0
+_MOST_WAITING = 4000
+_MOST_AT_ONCE = 1000
+_PAUSE_S, _AFTER_FAILURE_S = 1.0, 5.0
 _LOOK_S = 600.0
 _DAY_S = 86_400
 
@@ -32,18 +34,19 @@ class Indexer:
         self,
         files: SegmentFiles,
         store: Store,
+        books: StackBooks,
         limits: tuple[float, int],
         say: Callable[..., None],
         count: Callable[[str], None],
     ) -> None:
-        self._files, self._store, self._say, self._count = files, store, say, count
+        self._files, self._store, self._books, self._say, self._count = files, store, books, say, count
         self._max_age, self._max_bytes = limits
         self._waiting: deque[SegmentRows] = deque()
         self._behind = True
         self._ending = threading.Event()
         self._arrived = threading.Event()
         self._lock = threading.Lock()
-        self._next_look = 0.0
+        self._next_look = self._last = 0.0
         self._thread = threading.Thread(target=self._run, name="pyprof index", daemon=True)
 
     def start(self) -> None:
@@ -83,12 +86,14 @@ class Indexer:
                     return
             self._arrived.wait(_PAUSE_S)
             self._arrived.clear()
+            self._ending.wait(max(self._last + _PAUSE_S - time.monotonic(), 0))  # few large blocks cost least
 
     def _bring_in(self) -> None:
         while self._waiting:
             with self._lock:
                 block = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST_AT_ONCE))]
             self._store.insert(block)
+            self._last = time.monotonic()
 
     def _tend(self) -> None:
         if self._behind:
@@ -101,7 +106,8 @@ class Indexer:
     def catch_up(self) -> int:
         """Files that are not in the database; how many were brought in. Raises StoreError, OSError."""
         done = 0
-        for block in blocks(self._missing()):
+        missing = self._missing()
+        while block := list(islice(missing, _MOST_AT_ONCE)):
             self._store.insert(block)
             done += len(block)
             if self._ending.is_set():
@@ -120,7 +126,7 @@ class Indexer:
 
     def _read(self, tenant: str, name: SegmentName) -> SegmentRows | None:
         try:
-            return rows_of(tenant, name, self._files.read(tenant, name))
+            return rows_of(tenant, name, self._files.read(tenant, name), self._books.of(tenant))
         except (FormatError, OSError) as error:
             self._say("warning", "segment unreadable", segment=name.path, error=str(error))
             return None

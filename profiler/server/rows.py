@@ -1,24 +1,26 @@
-"""From a segment to rows of the database (tables.sql)."""
+"""From a segment to what the database has of it (tables.sql)."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import secrets
-import time
-from collections.abc import Mapping
+from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
-from pyprof.agent.segments import SegmentName
+from pyprof.agent.segments import SegmentName, day_of
 from pyprof.errors import FormatError
 from pyprof.importers import pprof
+from pyprof.importers.builder import About, Builder, Parts
 from pyprof.model.labels import Labels
-from pyprof.model.profile import FrameKind, Profile
+from pyprof.model.profile import Frame, FrameKind
 from pyprof.records import dataclass
 from pyprof.server.frames import text_of
+from pyprof.server.stacks import NOBODY, StackBook, StackFacts, StatedStacks
 
-StoreRow = Mapping[str, object]
 HOST = "host"
 """The label that names the machine."""
 _MOST_FRAMES = 2000
@@ -27,157 +29,157 @@ _HALF = 8
 _BARE = re.compile(r"!0x[0-9a-f]+$")
 """How a function is named of which only the beginning is known."""
 _MOST_VALUE = (1 << 62) - 1
+_SERIES_REMEMBERED = 1 << 16
+BuildCost = tuple[str, str, int, int, int]
+"""Path, build-id, amount, of it without names, and cut off there."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentRows:
-    """By table. windows: the row that makes the others count; it is inserted last."""
+    """batch: the attempt to bring it in; its row of windows makes the others count. stacks: numbers in the book, one
+    for each stack and label set; series, values, counts beside them. labels: by the number of their series. length_ns:
+    time that it covers.
+    """
 
+    tenant: str
     name: SegmentName
-    windows: StoreRow
-    samples: list[StoreRow]
-    stacks: list[StoreRow]
-    series: list[StoreRow]
-    builds: list[StoreRow]
+    type: str
+    unit: str
+    host: str
+    batch: int
+    length_ns: int
+    book: StackBook
+    stacks: npt.NDArray[np.int64]
+    series: npt.NDArray[np.uint64]
+    values: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]
+    labels: dict[int, Labels]
+    builds: list[BuildCost]
+
+    @property
+    def day(self) -> str:
+        return day_of(self.name.end_ns)
 
 
-def rows_of(tenant: str, name: SegmentName, data: bytes) -> SegmentRows:
-    """Raises FormatError."""
+def rows_of(tenant: str, name: SegmentName, data: bytes, book: StackBook) -> SegmentRows:
+    """book: the tenant's stacks; it learns those of this segment. Raises FormatError."""
+    builder = Builder()
+    builder.by_digest = seen = StatedStacks(book)
     try:
-        profile = pprof.read(data, name.service)
+        about = pprof.read_into(builder, data, name.service)
+        parts = builder.parts(about)
     except OverflowError as error:
         raise FormatError("pprof", 0, str(error)) from None
-    if len(profile.values) and (
-        profile.values.min() < 0 or int(profile.values.max()) > _MOST_VALUE // len(profile.values)
-    ):
+    values = parts.values
+    if len(values) and (values.min() < 0 or int(values.max()) > _MOST_VALUE // len(values)):
         raise FormatError("pprof", 0, "values below 0, or too large")
-    return _Rows(tenant, name, profile).rows()
+    return _rows(tenant, name, about, parts, book, _numbers(parts, seen, book))
 
 
-class _Rows:
-    def __init__(self, tenant: str, name: SegmentName, profile: Profile) -> None:
-        self._name, self._profile = name, profile
-        day = time.strftime("%Y-%m-%d", time.gmtime(name.end_ns // 10**9))
-        self._stack_key = {"day": day, "tenant": tenant}
-        self._key = {**self._stack_key, "type": profile.value_types[-1].type, "service": name.service}
-        self._timed = {**self._key, "end_ns": name.end_ns, "batch": secrets.randbits(63)}
-
-    def rows(self) -> SegmentRows:
-        profile = self._profile
-        texts = [text_of(frame, profile.modules) for frame in profile.frames]
-        labels = [thread.labels for thread in profile.threads]
-        numbers = [number_of(each) for each in labels]
-        stacks, samples = self._samples(texts, numbers)
-        series: list[StoreRow] = [
-            {
-                **self._key,
-                "series": number,
-                "names": [_utf8(name) for name, _ in each],
-                "label_values": [_utf8(value) for _, value in each],
-            }
-            for number, each in dict(zip(numbers, labels, strict=True)).items()
-        ]
-        hosts = {dict(each).get(HOST, "") for each in labels}
-        windows = {
-            **self._timed,
-            "unit": profile.value_types[-1].unit,
-            "host": _utf8(min(hosts, default="")),
-            "segment": self._name.path,
-            "length_ns": profile.duration_ns,
-            "amount": int(profile.total),
-            "samples": len(samples),
-        }
-        return SegmentRows(self._name, windows, samples, stacks, series, self._builds())
-
-    def _samples(self, texts: list[str], numbers: list[int]) -> tuple[list[StoreRow], list[StoreRow]]:
-        """The stacks, and one row of each stack and label set."""
-        profile = self._profile
-        parent, frame = profile.parent.tolist(), profile.frame.tolist()
-        halves: dict[int, tuple[int, int]] = {}
-        stacks: list[StoreRow] = []
-        sums: dict[tuple[int, int], list[int]] = {}
-        columns = profile.stack.tolist(), profile.thread.tolist(), profile.values[:, -1].tolist()
-        counts = profile.values[:, 0].tolist()
-        for node, thread, value, count in zip(*columns, counts, strict=True):
-            found = sums.setdefault((node, numbers[thread]), [0, 0])
-            found[0] += value
-            found[1] += count
-        for node in dict.fromkeys(node for node, _ in sums):
-            up, frames = node, []
-            while up:
-                frames.append(texts[frame[up]])
-                up = parent[up]
-            frames = frames[::-1][:_MOST_FRAMES]
-            halves[node] = hash_of(frames)
-            stacks.append({**self._stack_key, "stack": halves[node][0], "stack2": halves[node][1], "frames": frames})
-        samples: list[StoreRow] = [
-            {
-                **self._timed,
-                "series": series,
-                "stack": halves[node][0],
-                "stack2": halves[node][1],
-                "value": value,
-                "count": n,
-            }
-            for (node, series), (value, n) in sums.items()
-        ]
-        return stacks, samples
-
-    def _builds(self) -> list[StoreRow]:
-        """Of each file in which time was spent: how much, and what of it has no names or was cut off there."""
-        profile = self._profile
-        amounts: dict[int, list[int]] = {}
-        by_leaf = np.bincount(profile.stack, profile.values[:, -1], len(profile.parent)).tolist()
-        frame, parent = profile.frame.tolist(), profile.parent.tolist()
-        for node, amount in enumerate(by_leaf):
-            if not amount:
-                continue
-            leaf = profile.frames[frame[node]] if node else None
-            if leaf is not None and leaf.module >= 0:
-                found = amounts.setdefault(leaf.module, [0, 0, 0])
-                found[0] += int(amount)
-                found[1] += 0 if leaf.lines and not _BARE.search(leaf.title) else int(amount)
-            cut_in = self._cut_in(node, frame, parent)
-            if cut_in >= 0:
-                amounts.setdefault(cut_in, [0, 0, 0])[2] += int(amount)
-        keys = ("amount", "unnamed", "cut")
-        return [
-            {
-                **self._timed,
-                "path": _utf8(profile.modules[module].path),
-                "build_id": _utf8(profile.modules[module].build_id),
-                **dict(zip(keys, found, strict=True)),
-            }
-            for module, found in amounts.items()
-        ]
-
-    def _cut_in(self, node: int, frame: list[int], parent: list[int]) -> int:
-        """The module of the outermost frame of code below a marker that says that the stack was cut; -1 if none."""
-        before = -1
-        while node:
-            found = self._profile.frames[frame[node]]
-            if parent[node] == 0 and found.kind == FrameKind.MARKER and found.mark is not None:
-                return before
-            before = found.module if found.kind != FrameKind.MARKER else before
-            node = parent[node]
-        return -1
+def _rows(
+    tenant: str, name: SegmentName, about: About, parts: Parts, book: StackBook, numbers: npt.NDArray[np.int64]
+) -> SegmentRows:
+    """Samples of one stack and one label set together. numbers: of the samples' stacks."""
+    of_thread = [each.labels for each in parts.threads]
+    labels = list(dict.fromkeys(of_thread)) or [()]
+    place = {each: at for at, each in enumerate(labels)}
+    which = np.array([place[each] for each in of_thread], np.int64)[parts.thread]
+    keys = numbers * len(labels) + which
+    order = np.argsort(keys, kind="stable")
+    first = np.flatnonzero(np.diff(keys[order], prepend=-1))
+    sums = np.add.reduceat(parts.values[order], first) if len(first) else parts.values
+    stacks, sets = np.divmod(keys[order][first], len(labels))
+    series = [number_of(each) for each in labels]
+    kind = about.value_types[-1]
+    hosts = (value for each in labels for label, value in each if label == HOST)
+    return SegmentRows(
+        tenant,
+        name,
+        kind.type,
+        kind.unit,
+        min(hosts, default=""),
+        secrets.randbits(63),
+        about.duration_ns,
+        book,
+        stacks,
+        np.array(series, np.uint64)[sets],
+        np.ascontiguousarray(sums[:, -1]),
+        np.ascontiguousarray(sums[:, 0]),
+        dict(zip(series, labels, strict=True)),
+        _builds(book, stacks, sums[:, -1]),
+    )
 
 
+def _numbers(parts: Parts, seen: StatedStacks, book: StackBook) -> npt.NDArray[np.int64]:
+    """Of the stack of each sample, in the book. Those that are new are added."""
+    stack = parts.stack.astype(np.int64)
+    nodes = np.unique(stack[stack >= 0])
+    if not len(nodes):
+        return ~stack
+    texts: dict[int, str] = {}
+    number_of_node = np.zeros(int(nodes[-1]) + 1, np.int64)
+    for node in nodes.tolist():
+        path = _path(parts, node)
+        for frame in path:
+            if frame not in texts:
+                texts[frame] = text_of(parts.frames[frame], parts.modules)
+        shown = [texts[frame] for frame in path[:_MOST_FRAMES]]
+        number_of_node[node] = book.number(hash_of(shown), shown, _facts(parts, path))
+    book.by_digest.update((digest, ~int(number_of_node[node])) for digest, node in seen.items())
+    return np.where(stack < 0, ~stack, number_of_node[np.maximum(stack, 0)])
+
+
+def _path(parts: Parts, node: int) -> list[int]:
+    """Frames of a stack, outermost first."""
+    parent, frame, found = parts.tree.parent, parts.tree.frame, []
+    while node:
+        found.append(frame[node])
+        node = parent[node]
+    return found[::-1]
+
+
+def _facts(parts: Parts, path: Sequence[int]) -> StackFacts:
+    frames = [parts.frames[each] for each in path]
+    leaf = frames[-1] if frames else None
+    bare = leaf is not None and not (leaf.lines and not _BARE.search(leaf.title))
+    return StackFacts(_build(parts, leaf), bare, _build(parts, _cut_in(frames)))
+
+
+def _cut_in(frames: Sequence[Frame]) -> Frame | None:
+    """The outermost frame of code below a marker that says that the stack was cut."""
+    if not frames or frames[0].kind != FrameKind.MARKER or frames[0].mark is None:
+        return None
+    return next((frame for frame in frames if frame.kind != FrameKind.MARKER), None)
+
+
+def _build(parts: Parts, frame: Frame | None) -> tuple[str, str] | None:
+    if frame is None or frame.module < 0:
+        return None
+    module = parts.modules[frame.module]
+    return module.path, module.build_id
+
+
+def _builds(book: StackBook, stacks: npt.NDArray[np.int64], values: npt.NDArray[np.int64]) -> list[BuildCost]:
+    """Of each file in which time was spent: how much, and what of it has no names or was cut off there."""
+    leaf, bare, cut = book.leaf[stacks], book.bare[stacks], book.cut[stacks]
+    found, place = np.unique(np.concatenate((leaf, cut)), return_inverse=True)
+    sums = np.zeros((len(found), 3), np.int64)
+    in_leaf, in_cut = place[: len(leaf)], place[len(leaf) :]
+    for column, at, amounts in ((0, in_leaf, values), (1, in_leaf, values * bare), (2, in_cut, values)):
+        np.add.at(sums[:, column], at, amounts)
+    rows = zip(found.tolist(), sums.tolist(), strict=True)
+    return [(*book.builds[number], *row) for number, row in rows if number != NOBODY and any(row)]
+
+
+@lru_cache(_SERIES_REMEMBERED)
 def number_of(labels: Labels) -> int:
     """Of a set of labels."""
     return hash_of([part for pair in labels for part in pair])[0]
 
 
-def hash_of(texts: list[str]) -> tuple[int, int]:
+def hash_of(texts: Sequence[str]) -> tuple[int, int]:
     """The two halves of 128 bits over length-prefixed texts: no two lists are alike by where one text ends."""
-    digest = hashlib.blake2b(digest_size=2 * _HALF)
-    for text in texts:
-        data = text.encode("utf-8", "replace")
-        digest.update(len(data).to_bytes(4, "little"))
-        digest.update(data)
-    found = digest.digest()
+    encoded = [text.encode("utf-8", "replace") for text in texts]
+    joined = b"".join(part for data in encoded for part in (len(data).to_bytes(4, "little"), data))
+    found = hashlib.blake2b(joined, digest_size=2 * _HALF).digest()
     return int.from_bytes(found[:_HALF], "little"), int.from_bytes(found[_HALF:], "little")
-
-
-def _utf8(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()

@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from pyprof.errors import UsageError
+from pyprof.records import dataclass
 from pyprof.server.config import ServerConfig
 from pyprof.server.engine import address, opened
 from pyprof.server.files import SegmentFiles
 from pyprof.server.index import Indexer
 from pyprof.server.numbers import Numbers
+from pyprof.server.stacks import StackBooks
 from pyprof.server.store import Store
 
 Say = Callable[..., None]
@@ -21,8 +23,17 @@ _MOST_AT_ONCE = 256
 _LONGEST_HEAD = 1 << 16
 
 
+@dataclass(frozen=True, slots=True)
+class ServerParts:
+    files: SegmentFiles
+    store: Store
+    books: StackBooks
+    indexer: Indexer
+    numbers: Numbers
+
+
 @contextmanager
-def parts(config: ServerConfig, say: Say) -> Iterator[tuple[SegmentFiles, Store, Indexer, Numbers]]:
+def parts(config: ServerConfig, say: Say) -> Iterator[ServerParts]:
     """What a server is made of; the indexer is not started. Raises OutputError, StoreError, UsageError."""
     files = SegmentFiles(os.path.join(config.data, "segments"))
     try:
@@ -30,9 +41,10 @@ def parts(config: ServerConfig, say: Say) -> Iterator[tuple[SegmentFiles, Store,
         try:
             waiting: list[Indexer] = []
             numbers = Numbers({"index_waiting": lambda: waiting[0].waiting if waiting else 0})
-            indexer = Indexer(files, store, (config.max_age, config.max_bytes), say, numbers.count)
+            books = StackBooks()
+            indexer = Indexer(files, store, books, (config.max_age, config.max_bytes), say, numbers.count)
             waiting.append(indexer)
-            yield files, store, indexer, numbers
+            yield ServerParts(files, store, books, indexer, numbers)
         finally:
             store.close()
     finally:
@@ -56,8 +68,8 @@ def serve(config: ServerConfig, say: Say, ends: Callable[[Callable[[], None]], N
             """They are taken elsewhere: uvicorn's handlers would end the process before the database is closed."""
             yield
 
-    with parts(config, say) as (files, store, indexer, numbers):
-        app: Any = FleetServer(config, files, store, indexer, numbers).app
+    with parts(config, say) as found:
+        app: Any = FleetServer(config, found).app
         server = QuietServer(
             uvicorn.Config(
                 app,
@@ -65,6 +77,8 @@ def serve(config: ServerConfig, say: Say, ends: Callable[[Callable[[], None]], N
                 port=config.port,
                 log_level="warning",
                 access_log=False,
+                interface="asgi3",
+                loop="asyncio",  # uvloop would take the place of the file that signals are written to
                 server_header=False,
                 timeout_graceful_shutdown=_GRACE_S,
                 limit_concurrency=_MOST_AT_ONCE,
@@ -72,12 +86,12 @@ def serve(config: ServerConfig, say: Say, ends: Callable[[Callable[[], None]], N
             )
         )
         ends(lambda: setattr(server, "should_exit", True))
-        indexer.start()
+        found.indexer.start()
         say("info", "started", address=f"http://{config.host}:{config.port}", data=config.data)
         try:
             server.run()
         finally:
-            indexer.close()
+            found.indexer.close()
             say("info", "ended")
     if not server.started:
         raise UsageError(f"{config.host}:{config.port} cannot be listened at", "another --port")
@@ -85,6 +99,6 @@ def serve(config: ServerConfig, say: Say, ends: Callable[[Callable[[], None]], N
 
 def rebuild(config: ServerConfig, say: Say) -> int:
     """The database anew from the files; how many segments that were."""
-    with parts(config, say) as (_, store, indexer, _numbers):
-        store.empty()
-        return indexer.catch_up()
+    with parts(config, say) as found:
+        found.store.empty()
+        return found.indexer.catch_up()

@@ -5,19 +5,21 @@ SQL here is such that servers of 2018 and of today answer alike: no CTE, no maps
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pyprof.model.labels import Labels
 from pyprof.model.profile import Profile, ValueType
 from pyprof.model.reasons import said
 from pyprof.records import dataclass
+from pyprof.server import blocks
 from pyprof.server.access import Refused
 from pyprof.server.engine import Engine, literal
 from pyprof.server.merged import ProfileHead, StackCost, profile_of
-from pyprof.server.rows import SegmentRows, StoreRow
+from pyprof.server.native import Block
+from pyprof.server.rows import SegmentRows
 from pyprof.server.selection import Question
+from pyprof.server.stored import StoredRows
 from pyprof.server.tables import NAMES
 
 MOST_STACKS = 50_000
@@ -25,9 +27,6 @@ MOST_STACKS = 50_000
 MOST_SERIES = 10_000
 _PARTS = 60
 """Of a span: a profile has the time of its samples so exactly."""
-_BLOCK = 200
-_MOST_KNOWN = 1_000_000
-"""Stacks that are known to be in the database: they are not sent again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,34 +38,33 @@ class Rest:
 
 
 class Store:
-    """For several threads: a question at a time, as the embedded engine answers. All methods raise StoreError.
+    """For several threads. All methods raise StoreError. One thread inserts and drops.
 
-    It has 22 methods: one a question, and the conditions that they share.
+    It has 23 methods: one a question, and the conditions that they share.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._lock = threading.Lock()
-        self._known: dict[tuple[object, ...], None] = {}
+        self._stored = StoredRows()
 
     def close(self) -> None:
-        with self._lock:
-            self._engine.close()
+        self._engine.close()
 
     def insert(self, segments: Sequence[SegmentRows]) -> None:
         """The windows last: whoever is killed before has inserted nothing that counts."""
-        with self._lock:
-            new = {key: row for each in segments for row in each.stacks if (key := _key(row)) not in self._known}
-            self._put("stacks", list(new.values()))
-            if len(self._known) + len(new) > _MOST_KNOWN:
-                self._known.clear()
-            self._known |= dict.fromkeys(new)
-            for table in ("series", "samples", "builds"):
-                self._put(table, [row for segment in segments for row in getattr(segment, table)])
-            self._put("windows", [segment.windows for segment in segments])
+        if not segments:
+            return
+        stacks, series = self._stored.lacking_stacks(segments), self._stored.lacking_series(segments)
+        self._put("stacks", blocks.stacks(stacks))
+        self._put("series", blocks.series(series))
+        self._stored.add(stacks, series)
+        self._put("samples", blocks.samples(segments))
+        self._put("builds", blocks.builds(segments))
+        self._put("windows", blocks.windows(segments))
 
-    def _put(self, table: str, rows: Sequence[StoreRow]) -> None:
-        self._engine.insert(self._engine.dialect.read(table), rows)
+    def _put(self, table: str, block: Block) -> None:
+        if block.rows:
+            self._engine.insert(self._engine.dialect.read(table), block)
 
     def listed(self, tenant: str) -> set[str]:
         """Paths of the segments that are in the database."""
@@ -76,10 +74,9 @@ class Store:
         }
 
     def drop_day(self, day: str) -> None:
-        with self._lock:
-            self._known.clear()
-            for table in NAMES:
-                self._engine.run(f"ALTER TABLE {table} {self._engine.dialect.on_cluster} DROP PARTITION {literal(day)}")
+        self._stored.forget(day)
+        for table in NAMES:
+            self._engine.run(f"ALTER TABLE {table} {self._engine.dialect.on_cluster} DROP PARTITION {literal(day)}")
 
     def empty(self) -> None:
         """All rows of all tables go."""
@@ -206,8 +203,7 @@ class Store:
         return ProfileHead(chosen.service or "all services", value_type, chosen.from_ns, int(covered), note)
 
     def _rows(self, sql: str) -> list[list[Any]]:
-        with self._lock:
-            return self._engine.rows(sql)
+        return self._engine.rows(sql)
 
     def _of(self, table: str) -> str:
         return self._engine.dialect.read(table)
@@ -229,19 +225,3 @@ class Store:
         """Rows of windows that are listed."""
         where = self._where(chosen)
         return f"{where} AND batch {self._in()} (SELECT batch FROM {self._of('windows')} WHERE {where})"
-
-
-def blocks(segments: Iterable[SegmentRows]) -> Iterable[list[SegmentRows]]:
-    """So many as are inserted at once."""
-    block: list[SegmentRows] = []
-    for segment in segments:
-        block.append(segment)
-        if len(block) >= _BLOCK:
-            yield block
-            block = []
-    if block:
-        yield block
-
-
-def _key(stack: StoreRow) -> tuple[object, ...]:
-    return stack["day"], stack["tenant"], stack["stack"], stack["stack2"]

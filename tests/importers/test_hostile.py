@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.errors import FormatError, PyprofError, RecordingError
-from pyprof.importers import builder, collapsed, pprof, protobuf, speedscope
+from pyprof.importers import builder, collapsed, pprof, pprof_samples, protobuf, speedscope
 from pyprof.importers.registry import load
 from tests.agent.filled import segment
 from tests.exporters.profiles import golden
@@ -100,7 +100,7 @@ def test_file_that_is_filled_with_one_thing_is_refused(
         (protobuf, "MOST_FIELDS", 100),
         (protobuf, "MOST_ROWS", 150),
         (pprof, "MOST_ROWS", 150),
-        (pprof, "_LONGEST_ROW", 250),
+        (pprof_samples, "_LONGEST_ROW", 250),
         (builder, "MOST_NODES", 180),
     ):
         monkeypatch.setattr(module, name, most)
@@ -124,7 +124,7 @@ def test_samples_that_are_read_a_few_at_a_time_are_the_same(monkeypatch: pytest.
     data = gzip.decompress(export("pprof", golden()))
     whole = pprof.read(data, "x")
     assert len(whole.stack) > 3
-    monkeypatch.setattr(pprof, "_AT_ONCE", 1)
+    monkeypatch.setattr(pprof_samples, "AT_ONCE", 1)
     parts = pprof.read(data, "x")
     assert (parts.stack.tolist(), parts.values.tolist()) == (whole.stack.tolist(), whole.values.tolist())
     assert parts.threads == whole.threads

@@ -1,0 +1,101 @@
+"""From segments to blocks of the tables: one for each table, of all segments together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.model.labels import Labels
+from pyprof.server.native import Block, Column, column, days, lists, numbers, texts
+from pyprof.server.rows import SegmentRows
+from pyprof.server.stacks import StackBook
+
+SeriesKey = tuple[str, str, str, str, int]
+"""Day, tenant, type, service, number."""
+StacksOfDay = tuple[str, str, StackBook, npt.NDArray[np.int64]]
+"""Day, tenant, and stacks by their numbers in the tenant's book."""
+
+
+def stacks(found: Iterable[StacksOfDay]) -> Block:
+    rows = [(day, tenant, book, wanted) for day, tenant, book, wanted in found if len(wanted)]
+    times = [len(wanted) for *_, wanted in rows]
+    halves = [book.halves[wanted] for _, _, book, wanted in rows]
+    both = np.concatenate(halves) if halves else np.zeros((0, 2), np.uint64)
+    frames = (book.frames(number) for _, _, book, wanted in rows for number in wanted.tolist())
+    columns = (
+        days("day", (row[0] for row in rows), times),
+        texts("tenant", (row[1] for row in rows), times),
+        column("stack", both[:, 0]),
+        column("stack2", both[:, 1]),
+        lists("frames", frames),
+    )
+    return Block(sum(times), columns)
+
+
+def series(found: Mapping[SeriesKey, Labels]) -> Block:
+    once = [1] * len(found)
+    columns = (
+        days("day", (key[0] for key in found), once),
+        *(texts(name, (key[at] for key in found), once) for at, name in ((1, "tenant"), (2, "type"), (3, "service"))),
+        numbers("series", [key[4] for key in found], once, unsigned=True),
+        lists("names", ([name for name, _ in labels] for labels in found.values())),
+        lists("label_values", ([value for _, value in labels] for labels in found.values())),
+    )
+    return Block(len(found), columns)
+
+
+def _head(segments: Sequence[SegmentRows], times: Sequence[int]) -> tuple[Column, ...]:
+    """What samples and builds have in common. times: rows of each segment."""
+    return (
+        days("day", (each.day for each in segments), times),
+        texts("tenant", (each.tenant for each in segments), times),
+        texts("type", (each.type for each in segments), times),
+        texts("service", (each.name.service for each in segments), times),
+        numbers("end_ns", [each.name.end_ns for each in segments], times),
+        numbers("batch", [each.batch for each in segments], times, unsigned=True),
+    )
+
+
+def samples(segments: Sequence[SegmentRows]) -> Block:
+    times = [len(each.stacks) for each in segments]
+    halves = np.concatenate([each.book.halves[each.stacks] for each in segments])
+    columns = (
+        *_head(segments, times),
+        column("series", np.concatenate([each.series for each in segments])),
+        column("stack", halves[:, 0]),
+        column("stack2", halves[:, 1]),
+        column("value", np.concatenate([each.values for each in segments])),
+        column("count", np.concatenate([each.counts for each in segments])),
+    )
+    return Block(sum(times), columns)
+
+
+def builds(segments: Sequence[SegmentRows]) -> Block:
+    times = [len(each.builds) for each in segments]
+    rows = [row for each in segments for row in each.builds]
+    once = [1] * len(rows)
+    columns = (
+        *_head(segments, times),
+        texts("path", (row[0] for row in rows), once),
+        texts("build_id", (row[1] for row in rows), once),
+        numbers("amount", [row[2] for row in rows], once),
+        numbers("unnamed", [row[3] for row in rows], once),
+        numbers("cut", [row[4] for row in rows], once),
+    )
+    return Block(len(rows), columns)
+
+
+def windows(segments: Sequence[SegmentRows]) -> Block:
+    once = [1] * len(segments)
+    columns = (
+        *_head(segments, once),
+        texts("unit", (each.unit for each in segments), once),
+        texts("host", (each.host for each in segments), once),
+        texts("segment", (each.name.path for each in segments), once),
+        numbers("length_ns", [each.length_ns for each in segments], once),
+        numbers("amount", [int(each.values.sum()) for each in segments], once),
+        numbers("samples", [len(each.stacks) for each in segments], once),
+    )
+    return Block(len(segments), columns)

@@ -1,0 +1,79 @@
+"""Rows as ClickHouse takes them fastest: its format Native, column after column. It was the same in 2018.
+
+https://clickhouse.com/docs/interfaces/formats/Native: how many columns and rows, then of each column its name, its type
+and its values. A column of String goes into a table's LowCardinality(String).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import date
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.importers.protobuf import packed
+from pyprof.records import dataclass
+
+_EPOCH = date(1970, 1, 1).toordinal()
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """data: of all its values."""
+
+    name: str
+    type: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    rows: int
+    columns: tuple[Column, ...]
+
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+    def data(self) -> bytes:
+        parts = [packed(len(self.columns)), packed(self.rows)]
+        for column in self.columns:
+            parts += (_text(column.name), _text(column.type), column.data)
+        return b"".join(parts)
+
+
+def _text(text: str) -> bytes:
+    data = text.encode("utf-8", "replace")
+    return packed(len(data)) + data
+
+
+def days(name: str, values: Iterable[str], times: Sequence[int]) -> Column:
+    """values: YYYY-MM-DD; each stands so many times. So in texts() and numbers()."""
+    found = np.array([date.fromisoformat(value).toordinal() - _EPOCH for value in values], np.uint16)
+    return Column(name, "Date", np.repeat(found, times).tobytes())
+
+
+def texts(name: str, values: Iterable[str], times: Sequence[int]) -> Column:
+    return Column(name, "String", b"".join(_text(value) * count for value, count in zip(values, times, strict=True)))
+
+
+def numbers(name: str, values: Sequence[int], times: Sequence[int], unsigned: bool = False) -> Column:
+    return column(name, np.repeat(np.array(values, np.uint64 if unsigned else np.int64), times))
+
+
+def column(name: str, values: npt.NDArray[np.int64] | npt.NDArray[np.uint64]) -> Column:
+    return Column(name, "UInt64" if values.dtype == np.uint64 else "Int64", np.ascontiguousarray(values).tobytes())
+
+
+def lists(name: str, values: Iterable[Sequence[str]]) -> Column:
+    ends, parts, known, count = [], [], dict[str, bytes](), 0
+    for value in values:
+        count += len(value)
+        ends.append(count)
+        for text in value:
+            data = known.get(text)
+            if data is None:
+                data = known[text] = _text(text)
+            parts.append(data)
+    return Column(name, "Array(String)", np.array(ends, np.uint64).tobytes() + b"".join(parts))

@@ -1,0 +1,123 @@
+"""Stacks that the server has read of a tenant, each by a number. A segment states digests of its stacks: of those that
+are known neither names nor calls are read again.
+
+All of it is a memory that may be lost: what is not known is read from the segment. A tenant that states a digest which
+is not its stack's gets another of its own stacks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.records import dataclass
+
+MOST_BYTES = 1 << 28
+"""Of all tenants' stacks, as estimated here."""
+_STACK, _TEXT = 400, 150
+"""Bytes that one needs beside its frames, or letters."""
+_ROOM = 1024
+NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True)
+class StackFacts:
+    """What a stack says beside its frames. leaf: path and build-id of the file that it was sampled in; None: in none.
+    bare: that function has no name. cut: the file at which it was cut off.
+    """
+
+    leaf: tuple[str, str] | None = None
+    bare: bool = False
+    cut: tuple[str, str] | None = None
+
+
+class StackBook:
+    """by_digest: ~number of stacks: below 0, unlike nodes of a tree. halves: (stacks, 2), of their hashes. leaf, cut:
+    (stacks,) numbers of builds, NOBODY for none. bare: (stacks,). builds: paths and build-ids. Columns are longer than
+    there are stacks.
+    """
+
+    def __init__(self) -> None:
+        self.by_digest: dict[bytes, int] = {}
+        self.builds: list[tuple[str, str]] = []
+        self.halves: npt.NDArray[np.uint64] = np.zeros((_ROOM, 2), np.uint64)
+        self.leaf: npt.NDArray[np.int32] = np.full(_ROOM, NOBODY, np.int32)
+        self.cut: npt.NDArray[np.int32] = np.full(_ROOM, NOBODY, np.int32)
+        self.bare: npt.NDArray[np.bool_] = np.zeros(_ROOM, np.bool_)
+        self.bytes = 0
+        self._by_hash: dict[tuple[int, int], int] = {}
+        self._build_of: dict[tuple[str, str], int] = {}
+        self._texts: dict[str, int] = {}
+        self._text_of: list[str] = []
+        self._frames: list[bytes] = []
+        self._lock = threading.Lock()
+
+    def number(self, found: tuple[int, int], frames: Sequence[str], facts: StackFacts) -> int:
+        """Of a stack. found: its hash. frames: outermost first."""
+        with self._lock:
+            number = self._by_hash.get(found)
+            if number is None:
+                number = self._add(found, frames, facts)
+                self._by_hash[found] = number
+            return number
+
+    def _add(self, found: tuple[int, int], frames: Sequence[str], facts: StackFacts) -> int:
+        number = len(self._frames)
+        if number == len(self.bare):
+            self.halves, self.leaf, self.cut, self.bare = (
+                np.concatenate((column, np.zeros_like(column)))
+                for column in (self.halves, self.leaf, self.cut, self.bare)
+            )
+        self.halves[number] = found
+        self.leaf[number], self.bare[number] = self._build(facts.leaf), facts.bare
+        self.cut[number] = self._build(facts.cut)
+        self._frames.append(np.array([self._text(text) for text in frames], np.int32).tobytes())
+        self.bytes += _STACK + 4 * len(frames)
+        return number
+
+    def _text(self, text: str) -> int:
+        number = self._texts.setdefault(text, len(self._text_of))
+        if number == len(self._text_of):
+            self._text_of.append(text)
+            self.bytes += _TEXT + len(text)
+        return number
+
+    def _build(self, build: tuple[str, str] | None) -> int:
+        if build is None:
+            return NOBODY
+        number = self._build_of.setdefault(build, len(self.builds))
+        if number == len(self.builds):
+            self.builds.append(build)
+        return number
+
+    def frames(self, number: int) -> list[str]:
+        """Outermost first."""
+        return [self._text_of[at] for at in np.frombuffer(self._frames[number], np.int32).tolist()]
+
+
+class StatedStacks(dict[bytes, int]):
+    """What the reader of a segment knows (Builder.by_digest): the book's stacks. Its items are nodes of those that the
+    reader has worked out itself.
+    """
+
+    def __init__(self, book: StackBook) -> None:
+        super().__init__()
+        self.get = book.by_digest.get  # type: ignore[method-assign,assignment]  # of 400 stacks: no call of Python's
+
+
+class StackBooks:
+    """A book for each tenant. When they are too large all begin anew."""
+
+    def __init__(self, most: int = MOST_BYTES) -> None:
+        self._most = most
+        self._books: dict[str, StackBook] = {}
+        self._lock = threading.Lock()
+
+    def of(self, tenant: str) -> StackBook:
+        with self._lock:
+            if sum(book.bytes for book in self._books.values()) > self._most:
+                self._books.clear()
+            return self._books.setdefault(tenant, StackBook())

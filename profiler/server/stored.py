@@ -1,0 +1,76 @@
+"""Which stacks and series the database has of a day: they are not sent again. A memory that may be lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.model.labels import Labels
+from pyprof.records import dataclass, field
+from pyprof.server.blocks import SeriesKey, StacksOfDay
+from pyprof.server.rows import SegmentRows
+from pyprof.server.stacks import StackBook
+
+_MOST_SERIES = 200_000
+"""Of a day."""
+
+
+@dataclass(slots=True)
+class _Day:
+    """stacks: of each book a mark for each stack. series: by their keys."""
+
+    stacks: WeakKeyDictionary[StackBook, npt.NDArray[np.bool_]] = field(default_factory=WeakKeyDictionary)
+    series: set[SeriesKey] = field(default_factory=set)
+
+
+class StoredRows:
+    """For one thread."""
+
+    def __init__(self) -> None:
+        self._days: dict[str, _Day] = {}
+
+    def lacking_stacks(self, segments: Sequence[SegmentRows]) -> list[StacksOfDay]:
+        """Each once a day."""
+        groups: dict[tuple[str, str, StackBook], list[npt.NDArray[np.int64]]] = {}
+        for each in segments:
+            groups.setdefault((each.day, each.tenant, each.book), []).append(each.stacks)
+        return [
+            (day, tenant, book, wanted[~self._marks(day, book, int(wanted.max(initial=0)) + 1)[wanted]])
+            for (day, tenant, book), found in groups.items()
+            for wanted in (np.unique(np.concatenate(found)),)
+        ]
+
+    def lacking_series(self, segments: Sequence[SegmentRows]) -> dict[SeriesKey, Labels]:
+        return {
+            key: labels
+            for each in segments
+            for series, labels in each.labels.items()
+            if (key := (each.day, each.tenant, each.type, each.name.service, series)) not in self._day(each.day).series
+        }
+
+    def add(self, stacks: Sequence[StacksOfDay], series: Mapping[SeriesKey, Labels]) -> None:
+        """They are in the database."""
+        for day, _, book, numbers in stacks:
+            self._marks(day, book, 0)[numbers] = True
+        for key in series:
+            known = self._day(key[0]).series
+            if len(known) >= _MOST_SERIES:
+                known.clear()
+            known.add(key)
+
+    def forget(self, day: str) -> None:
+        self._days.pop(day, None)
+
+    def _day(self, day: str) -> _Day:
+        return self._days.setdefault(day, _Day())
+
+    def _marks(self, day: str, book: StackBook, size: int) -> npt.NDArray[np.bool_]:
+        """For so many stacks at least."""
+        of_day = self._day(day).stacks
+        marks = of_day.get(book, np.zeros(0, np.bool_))
+        if len(marks) < size:
+            marks = of_day[book] = np.concatenate((marks, np.zeros(max(size, 2 * len(marks)) - len(marks), np.bool_)))
+        return marks

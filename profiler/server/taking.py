@@ -1,0 +1,168 @@
+"""Segments are taken: durable, or refused by a reason. What comes most often goes a short way, without Starlette."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import unquote
+
+from pyprof.agent.segments import SegmentName, day_of, folder_of
+from pyprof.errors import FormatError
+from pyprof.exporters.utf8 import dumps
+from pyprof.server.access import WRITE, Access, Refused
+from pyprof.server.config import ServerConfig
+from pyprof.server.files import DiskFull
+from pyprof.server.receiving import ForeignPush
+from pyprof.server.rows import SegmentRows, rows_of
+from pyprof.server.serving import ServerParts
+
+MOST_INFLATED = 1 << 27
+"""Bytes that a request may inflate to."""
+SEGMENTS = "/api/v1/segments/"
+SAFE = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
+JSON = "application/json"
+_FUTURE_S = 600
+_TOGETHER = 8
+"""Segments that are read and written at once: while one waits for the disk others are read."""
+_HERE = ("localhost", "127.0.0.1", "[::1]")
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class ClientGone(Exception):
+    """Nobody waits for the answer."""
+
+
+class Taking:
+    """An ASGI application of one address, and what other addresses for segments need of it."""
+
+    def __init__(self, config: ServerConfig, parts: ServerParts, access: Access) -> None:
+        self._config, self._access = config, access
+        self._files, self._indexer, self._books, self._numbers = parts.files, parts.indexer, parts.books, parts.numbers
+        self._rates: dict[str, tuple[int, int]] = {}
+        self._threads = ThreadPoolExecutor(_TOGETHER, "pyprof take")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        try:
+            self.check_host(headers.get(b"host", b"").decode("latin-1"))
+            tenant = self.writer(headers.get(b"authorization", b"").decode("latin-1"))
+            if scope["method"] != "POST":
+                raise Refused("no_such_page")
+            name = self._named(scope["raw_path"])
+            data = await self.body(headers.get(b"content-length", b"").decode("latin-1"), receive)
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._keep, tenant, name, data)
+        except ClientGone:
+            return
+        except Refused as refused:
+            await answer(send, *self.refusal(refused))
+            return
+        self._numbers.count("segments")
+        self._numbers.count("segment_bytes", number=len(data))
+        await answer(send, 200, b"{}", SAFE)
+
+    def refusal(self, refused: Refused) -> tuple[int, bytes, dict[str, str]]:
+        """Status, body and headers. It is counted."""
+        self._numbers.count("refused", refused.reason)
+        headers = {**SAFE, **({"Retry-After": str(refused.retry_s)} if refused.retry_s else {})}
+        return refused.status, dumps({"reason": refused.reason, "error": str(refused)}), headers
+
+    def check_host(self, host: str) -> None:
+        """Without tokens a page of elsewhere, whose name leads here, must do nothing. Raises Refused."""
+        if not self._access.is_open:
+            return
+        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+        if name.lower() not in (*_HERE, self._config.host):
+            raise Refused("wrong_token", f"without tenants the server answers as {', '.join(_HERE)} only")
+
+    def writer(self, authorization: str) -> str:
+        """The tenant, which may send now. Raises Refused."""
+        tenant = self._access.tenant(WRITE, authorization)
+        second, count = self._rates.get(tenant, (0, 0))
+        now = int(time.monotonic())
+        self._rates[tenant] = (now, count + 1 if second == now else 1)
+        if self._rates[tenant][1] > self._config.rate:
+            raise Refused("too_many_requests", f"more than {self._config.rate} segments in a second", 1)
+        return tenant
+
+    async def body(self, length: str, receive: Receive) -> bytes:
+        """length: that the client states. Raises Refused before more than the limit has been read, ClientGone."""
+        most = self._config.body
+        if length.isdigit() and int(length) > most:
+            raise Refused("body_too_large", f"the body has {int(length):,} bytes, {most:,} at most are taken")
+        found, more = bytearray(), True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            found += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(found) > most:
+                raise Refused("body_too_large", f"the body has more than {most:,} bytes")
+        return bytes(found)
+
+    async def take_push(self, tenant: str, push: ForeignPush) -> None:
+        """All of it durable, or nothing of it kept. Raises Refused."""
+        count = await asyncio.get_running_loop().run_in_executor(self._threads, self._keep_all, tenant, push)
+        self._numbers.count("segments", number=count)
+        self._numbers.count("segment_bytes", number=len(push.body))
+
+    def _keep_all(self, tenant: str, push: ForeignPush) -> int:
+        """How many segments. What was there is there: an agent that sends again must hear that it is done."""
+        try:
+            segments = push.segments(time.time_ns(), MOST_INFLATED)
+            for name, _ in segments:
+                self._check_age(name)
+            rows = [(self._rows(tenant, name, data), data) for name, data in segments]
+        except FormatError as error:
+            raise Refused("bad_segment", str(error)) from None
+        return sum(self._kept(found, data) for found, data in rows)
+
+    def _keep(self, tenant: str, name: SegmentName, data: bytes) -> None:
+        try:
+            rows = self._rows(tenant, name, data)
+        except FormatError as error:
+            raise Refused("bad_segment", str(error)) from None
+        if not self._kept(rows, data):
+            raise Refused("segment_known")
+
+    def _rows(self, tenant: str, name: SegmentName, data: bytes) -> SegmentRows:
+        return rows_of(tenant, name, data, self._books.of(tenant))
+
+    def _kept(self, rows: SegmentRows, data: bytes) -> bool:
+        """Is it new? Raises Refused."""
+        try:
+            new = self._files.keep(rows.tenant, rows.name, data)
+        except DiskFull:
+            raise Refused("disk_full") from None
+        if new:
+            self._indexer.add(rows)
+        return new
+
+    def _named(self, path: bytes) -> SegmentName:
+        """path: as it came; its parts are those of the segment's path in a spool. Raises Refused."""
+        parts = path.decode("ascii", "replace").removeprefix(SEGMENTS).split("/")
+        name = SegmentName.parse(*parts) if len(parts) == 3 and folder_of(unquote(parts[1])) == parts[1] else None
+        if name is None or day_of(name.end_ns) != name.day:
+            raise Refused("wrong_name")
+        self._check_age(name)
+        return name
+
+    def _check_age(self, name: SegmentName) -> None:
+        now = time.time()
+        age = now - name.end_ns / 1e9
+        if age > self._config.max_age:
+            raise Refused("too_old", f"the window ended {age / 86400:.1f} days ago, {self._config.days} are kept")
+        if age < -_FUTURE_S:
+            raise Refused("too_new", f"the window ends in {-age:.0f} s, {_FUTURE_S} at most may be taken")
+
+
+async def answer(send: Send, status: int, body: bytes, headers: dict[str, str]) -> None:
+    named: Iterable[tuple[str, str]] = {**headers, "Content-Type": JSON, "Content-Length": str(len(body))}.items()
+    pairs = [(name.lower().encode(), value.encode()) for name, value in named]
+    await send({"type": "http.response.start", "status": status, "headers": pairs})
+    await send({"type": "http.response.body", "body": body})

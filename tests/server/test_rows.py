@@ -1,0 +1,145 @@
+"""What the database is given of segments: the same, whatever is known of their stacks, and no stack twice a day."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from pyprof.agent.segments import SegmentName
+from pyprof.exporters.base import ExportOptions
+from pyprof.importers.pprof import _Reader
+from pyprof.model.profile import Profile
+from pyprof.records import replace
+from pyprof.server.engine import StoreError
+from pyprof.server.native import Block
+from pyprof.server.rows import SegmentRows, rows_of
+from pyprof.server.stacks import StackBook, StackBooks
+from pyprof.server.store import Store
+from pyprof.server.tables import Dialect
+from tests.agent.filled import marked
+from tests.agent.test_known_stacks import window
+from tests.exporters.support import export
+
+DAY_NS = 86_400 * 10**9
+NOW = time.time_ns() // DAY_NS * DAY_NS
+EVIDENCE = ExportOptions(evidence=True)
+
+
+def rows(profile: Profile, book: StackBook, days_ago: int = 0, options: ExportOptions = EVIDENCE) -> SegmentRows:
+    name = SegmentName.new("checkout", NOW - days_ago * DAY_NS + 1)
+    return rows_of("default", name, export("pprof", profile, options), book)
+
+
+def content(found: SegmentRows) -> tuple[object, ...]:
+    """Without numbers that only its book knows."""
+    stacks = zip(
+        map(tuple, found.book.halves[found.stacks].tolist()),
+        (tuple(found.book.frames(number)) for number in found.stacks.tolist()),
+        found.series.tolist(),
+        found.values.tolist(),
+        found.counts.tolist(),
+        strict=True,
+    )
+    return sorted(stacks), found.labels, sorted(found.builds), found.host, found.type, found.unit, found.length_ns
+
+
+def test_segment_gives_the_same_rows_if_its_stacks_are_known_in_whole_or_in_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    profiles = [window(seed, 40, 30) for seed in range(4)] + [marked()]
+    read, asked = _Reader._frames, list[object]()
+    monkeypatch.setattr(_Reader, "_frames", lambda reader, ids: asked.append(ids) or read(reader, ids))
+    book = StackBook()
+    for profile in (*profiles, *profiles):
+        assert content(rows(profile, book)) == content(rows(profile, StackBook()))
+    assert len(asked) == 3 * len(profiles), "the book's second time reads no frame"
+    for profile in profiles:
+        assert content(rows(profile, book, options=ExportOptions())) == content(
+            rows(profile, StackBook(), 0, ExportOptions())
+        )
+
+
+def test_process_that_has_its_files_elsewhere_has_the_same_stacks() -> None:
+    here = window(1, 40, 30)
+    moved = replace(
+        here,
+        modules=tuple(replace(each, start=each.start + 0x7000, end=each.end + 0x7000) for each in here.modules),
+        frames=tuple(replace(each, pc=each.pc + 0x7000, lookup=each.lookup + 0x7000) for each in here.frames),
+    )
+    book = StackBook()
+    first = content(rows(here, book))
+    known = len(book.by_digest)
+    assert content(rows(moved, book)) == first
+    assert len(book.by_digest) == known > 10
+
+
+class Kept:
+    """An engine that keeps how many rows each table was given."""
+
+    dialect = Dialect()
+
+    def __init__(self) -> None:
+        self.given: dict[str, int] = {}
+        self.fails = ""
+
+    def insert(self, table: str, block: Block) -> None:
+        if table == self.fails:
+            raise StoreError("no room")
+        self.given[table] = self.given.get(table, 0) + block.rows
+
+    def run(self, sql: str) -> None: ...
+
+    def rows(self, sql: str) -> list[list[object]]:
+        return []
+
+    def close(self) -> None: ...
+
+    def of(self, store: Store, segments: Sequence[SegmentRows]) -> dict[str, int]:
+        self.given = {}
+        store.insert(segments)
+        return self.given
+
+
+def test_stacks_and_series_are_sent_once_a_day_until_the_day_is_dropped() -> None:
+    engine, books, profile = Kept(), StackBooks(), window(1, 40, 30)
+    store, book = Store(engine), books.of("default")
+    today, yesterday = rows(profile, book), rows(profile, book, 1)
+    first = engine.of(store, [today, rows(profile, book)])
+    assert (first["windows"], first["samples"]) == (2, 2 * len(today.stacks))
+    assert (first["stacks"], first["series"]) == (len(set(today.stacks.tolist())), 1)
+    assert engine.of(store, [rows(profile, book)]).keys() == {"samples", "builds", "windows"}
+    assert engine.of(store, [yesterday])["stacks"] == first["stacks"]
+    store.drop_day(today.day)
+    assert engine.of(store, [yesterday]).keys() == {"samples", "builds", "windows"}
+    assert engine.of(store, [today])["stacks"] == first["stacks"]
+
+
+def test_stacks_that_could_not_be_sent_are_sent_again() -> None:
+    engine, book = Kept(), StackBook()
+    store, found = Store(engine), rows(window(1, 40, 30), book)
+    for table in ("stacks", "series"):
+        engine.fails = table
+        with pytest.raises(StoreError):
+            store.insert([found])
+    engine.fails = ""
+    assert engine.of(store, [found])["stacks"] == len(set(found.stacks.tolist()))
+
+
+def test_books_begin_anew_when_they_are_too_large() -> None:
+    books = StackBooks(most=1000)
+    book = books.of("a")
+    assert books.of("a") is book
+    first = rows(window(1, 40, 30), book)
+    assert books.of("a") is not book
+    engine = Kept()
+    store = Store(engine)
+    assert engine.of(store, [first, rows(window(1, 40, 30), books.of("a"))])["windows"] == 2
+
+
+def test_digest_of_another_tenant_is_not_known() -> None:
+    books = StackBooks()
+    rows(window(1, 40, 30), books.of("a"))
+    assert books.of("a").by_digest
+    assert not books.of("b").by_digest
