@@ -46,7 +46,7 @@ $(VENV)/fuzz: pyproject.toml
 fuzz: $(VENV)/fuzz ## fuzz the readers of foreign data, guided by coverage: SECONDS=60 in all, READER=elf only that one, CORPUS=build/fuzz is gone on with
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --corpus $(CORPUS) $(READER)
 
-test-kills: $(BIN)/pytest ## kill -9 a thousand profilers and a hundred recordings at random moments (tests/survival)
+test-kills: $(BIN)/pytest ## kill -9 a thousand profilers, a hundred recordings and a hundred servers at random moments (tests/survival)
 	$(BIN)/python -m tests.survival
 
 COVERED ?= tests

@@ -23,6 +23,7 @@ TABLE = {
     "agent/test_agent_live.py": "live",
     "agent/*": "unit",
     "server/test_parts.py": "unit",
+    "server/test_rows.py": "unit",
     "server/*": "system",
     "api/*": "live system",
     "bpf/test_samples.py": "live matrix system",

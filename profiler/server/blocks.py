@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.labels import Labels
-from pyprof.server.native import Block, Column, column, days, lists, numbers, texts
+from pyprof.server.native import Block, BlockColumn, column, days, lists, numbers, texts
 from pyprof.server.rows import SegmentRows
 from pyprof.server.stacks import StackBook
 
@@ -46,7 +46,7 @@ def series(found: Mapping[SeriesKey, Labels]) -> Block:
     return Block(len(found), columns)
 
 
-def _head(segments: Sequence[SegmentRows], times: Sequence[int]) -> tuple[Column, ...]:
+def _head(segments: Sequence[SegmentRows], times: Sequence[int]) -> tuple[BlockColumn, ...]:
     """What samples and builds have in common. times: rows of each segment."""
     return (
         days("day", (each.day for each in segments), times),

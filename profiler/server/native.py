@@ -19,7 +19,7 @@ _EPOCH = date(1970, 1, 1).toordinal()
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class BlockColumn:
     """data: of all its values."""
 
     name: str
@@ -30,7 +30,7 @@ class Column:
 @dataclass(frozen=True, slots=True)
 class Block:
     rows: int
-    columns: tuple[Column, ...]
+    columns: tuple[BlockColumn, ...]
 
     @property
     def names(self) -> list[str]:
@@ -48,25 +48,27 @@ def _text(text: str) -> bytes:
     return packed(len(data)) + data
 
 
-def days(name: str, values: Iterable[str], times: Sequence[int]) -> Column:
+def days(name: str, values: Iterable[str], times: Sequence[int]) -> BlockColumn:
     """values: YYYY-MM-DD; each stands so many times. So in texts() and numbers()."""
     found = np.array([date.fromisoformat(value).toordinal() - _EPOCH for value in values], np.uint16)
-    return Column(name, "Date", np.repeat(found, times).tobytes())
+    return BlockColumn(name, "Date", np.repeat(found, times).tobytes())
 
 
-def texts(name: str, values: Iterable[str], times: Sequence[int]) -> Column:
-    return Column(name, "String", b"".join(_text(value) * count for value, count in zip(values, times, strict=True)))
+def texts(name: str, values: Iterable[str], times: Sequence[int]) -> BlockColumn:
+    return BlockColumn(
+        name, "String", b"".join(_text(value) * count for value, count in zip(values, times, strict=True))
+    )
 
 
-def numbers(name: str, values: Sequence[int], times: Sequence[int], unsigned: bool = False) -> Column:
+def numbers(name: str, values: Sequence[int], times: Sequence[int], unsigned: bool = False) -> BlockColumn:
     return column(name, np.repeat(np.array(values, np.uint64 if unsigned else np.int64), times))
 
 
-def column(name: str, values: npt.NDArray[np.int64] | npt.NDArray[np.uint64]) -> Column:
-    return Column(name, "UInt64" if values.dtype == np.uint64 else "Int64", np.ascontiguousarray(values).tobytes())
+def column(name: str, values: npt.NDArray[np.int64] | npt.NDArray[np.uint64]) -> BlockColumn:
+    return BlockColumn(name, "UInt64" if values.dtype == np.uint64 else "Int64", np.ascontiguousarray(values).tobytes())
 
 
-def lists(name: str, values: Iterable[Sequence[str]]) -> Column:
+def lists(name: str, values: Iterable[Sequence[str]]) -> BlockColumn:
     ends, parts, known, count = [], [], dict[str, bytes](), 0
     for value in values:
         count += len(value)
@@ -76,4 +78,4 @@ def lists(name: str, values: Iterable[Sequence[str]]) -> Column:
             if data is None:
                 data = known[text] = _text(text)
             parts.append(data)
-    return Column(name, "Array(String)", np.array(ends, np.uint64).tobytes() + b"".join(parts))
+    return BlockColumn(name, "Array(String)", np.array(ends, np.uint64).tobytes() + b"".join(parts))

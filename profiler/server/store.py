@@ -40,7 +40,7 @@ class Rest:
 class Store:
     """For several threads. All methods raise StoreError. One thread inserts and drops.
 
-    It has 23 methods: one a question, and the conditions that they share.
+    It has 22 methods: one a question, and the conditions that they share.
     """
 
     def __init__(self, engine: Engine) -> None:

@@ -7,8 +7,7 @@ import gzip
 import http.client
 import io
 import json
-import os
-import signal
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,10 @@ from pyprof.model.reason_requests import REQUESTS
 from pyprof.server.access import STATUS
 from tests.agent.filled import marked
 from tests.server.serving import Served, name_of, served, windows
+from tests.survival.servers import kill_servers
 
+KILLS = 2
+"""`make test-kills` has a hundred."""
 HOSTILE = "'; DROP TABLE samples; -- \\' <script> ; /../"
 
 
@@ -214,21 +216,8 @@ def test_tokens_are_for_one_role_and_one_tenant(tmp_path: Path) -> None:
 
 
 def test_killed_server_loses_no_window_that_it_acknowledged_and_counts_none_twice(tmp_path: Path) -> None:
-    taken = 0
-    for round_ in range(4):
-        with served(tmp_path / "data") as client:
-            for at, each in enumerate(windows(f"round{round_}", 12)):
-                assert client.push(each).status == 200
-                taken += 1
-                if at == 8 + round_:
-                    break
-            assert client.process is not None
-            os.kill(client.process.pid, signal.SIGKILL)
-            client.process.wait()
-    with served(tmp_path / "data") as client:
-        client.until_indexed(taken)
-        answer = client.question("services")
-        assert sum(row["amount"] for row in answer.json()["services"]) == taken * marked().total
+    sent = kill_servers(tmp_path / "data", KILLS, random.Random(20))
+    assert sent.acknowledged
 
 
 def test_database_is_made_anew_from_the_files(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""`make test-kills`: a thousand profilers and a hundred recordings are killed at random moments. Ten minutes; needs the
-rights to trace.
+"""`make test-kills`: a thousand profilers, a hundred recordings and a hundred servers are killed at random moments. It
+takes twenty minutes, and needs the rights to trace.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from tests.support import BUILDS, PROGRAMS, build
 from tests.survival.campaign import CASES, kill_profilers
 from tests.survival.power import cut_power
 from tests.survival.recordings import Left, kill_recordings
+from tests.survival.servers import kill_servers
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.survival", description=__doc__)
     parser.add_argument("--kills", type=int, default=1000, help="in all (%(default)s)")
     parser.add_argument("--recordings", type=int, default=100, help="that are killed (%(default)s)")
+    parser.add_argument("--servers", type=int, default=100, help="that are killed in the midst of ingest (%(default)s)")
     parser.add_argument("--power-cuts", type=int, default=0, help="of a virtual machine that records (%(default)s)")
     parser.add_argument("--kernel", type=Path, help="where its kernel's package is unpacked (tests/survival/power.py)")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="of the moments")
@@ -32,6 +34,9 @@ def main() -> int:
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         failed += _recordings(kill_recordings(Path(folder), arguments.recordings, rng), "kills")
+        if arguments.servers:
+            sent = kill_servers(Path(folder) / "server", arguments.servers, rng, lambda line: print(line, flush=True))
+            print(f"servers: {arguments.servers} kills, {len(sent.acknowledged):,} windows: held", flush=True)
         if arguments.power_cuts:
             failed += _recordings(cut_power(Path(folder), arguments.kernel, arguments.power_cuts, rng), "power cuts")
         os.environ.setdefault(BUILDS, folder)

@@ -1,0 +1,97 @@
+"""kill -9 of servers in the midst of ingest: no window that was acknowledged is lost, and none counts twice.
+
+python -m tests.survival --kills 0 --recordings 0 --servers 100
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyprof.agent.segments import SegmentName
+from pyprof.agent.spool import SpoolSegment
+from tests.agent.filled import marked, segment
+from tests.server.serving import Client, Served, served
+
+SENDERS, LONGEST_S = 4, 1.5
+SERVICE = "killed"
+
+
+@dataclass
+class Sent:
+    """By name: what was acknowledged, and what was sent without an answer, which may be there or not."""
+
+    acknowledged: dict[str, SpoolSegment] = field(default_factory=dict)
+    unknown: dict[str, SpoolSegment] = field(default_factory=dict)
+
+
+def kill_servers(folder: Path, kills: int, rng: random.Random, told: Callable[[str], None] = lambda _: None) -> Sent:
+    """Each server is killed at a random moment while four senders push. The next one is sent again what had no answer.
+    Raises AssertionError where a window is lost or counts twice.
+    """
+    sent, names = Sent(), _windows()
+    for turn in range(kills):
+        with served(folder) as server:
+            _check(server, sent)
+            _kill_while_sending(server, sent, names, rng.uniform(0, LONGEST_S))
+        told(f"{turn + 1} kills: {len(sent.acknowledged):,} windows acknowledged, {len(sent.unknown)} under way")
+    with served(folder) as server:
+        _check(server, sent)
+    return sent
+
+
+def _windows() -> Iterator[SpoolSegment]:
+    """Without end, each of another moment of the last days."""
+    body = segment(marked(), SERVICE, time.time_ns() // 10**9 * 10**9).data
+    end_ns = time.time_ns() // 10**9 * 10**9
+    while True:
+        end_ns -= 10**9
+        yield SpoolSegment(SegmentName.new(SERVICE, end_ns), body)
+
+
+def _check(server: Served, sent: Sent) -> None:
+    """What had no answer is sent again, as an agent does; then the database has each window once."""
+    for path, each in list(sent.unknown.items()):
+        assert server.push(each).status in (200, 409), path
+        sent.acknowledged[path] = sent.unknown.pop(path)
+    again = list(sent.acknowledged.values())[-3:]
+    assert [server.push(each).status for each in again] == [409] * len(again), "an acknowledged file is gone"
+    count = len(sent.acknowledged)
+    server.until_indexed(count, service=SERVICE)
+    rows = server.question("services", service=SERVICE).json()["services"]
+    assert sum(row["amount"] for row in rows) == count * marked().total
+
+
+def _kill_while_sending(server: Served, sent: Sent, names: Iterator[SpoolSegment], after_s: float) -> None:
+    lock, ended = threading.Lock(), threading.Event()
+
+    def send() -> None:
+        client = Client(server.port)
+        while not ended.is_set():
+            with lock:
+                each = next(names)
+                sent.unknown[each.name.path] = each
+            try:
+                status = client.push(each).status
+            except OSError:
+                return  # killed: nobody knows
+            with lock:
+                assert status == 200, status
+                sent.acknowledged[each.name.path] = sent.unknown.pop(each.name.path)
+
+    threads = [threading.Thread(target=send) for _ in range(SENDERS)]
+    for thread in threads:
+        thread.start()
+    time.sleep(after_s)
+    assert server.process is not None
+    os.kill(server.process.pid, signal.SIGKILL)
+    server.process.wait()
+    ended.set()
+    for thread in threads:
+        thread.join()
