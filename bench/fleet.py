@@ -160,7 +160,10 @@ def main() -> None:
                 print(f"{title:26} {1000 * (time.perf_counter() - began):8.0f} ms, {size:,} bytes")
         finally:
             server.terminate()
-            server.wait(60)
+            try:
+                server.wait(60)
+            finally:
+                server.kill()
         tables = rows_and_bytes(folder / "data")
         samples = tables["samples"][0]
         for table, (rows, size) in tables.items():
