@@ -20,6 +20,7 @@ examples:
   pyprof server --print-config > server.toml         every setting, with what it means
   pyprof server --config server.toml --check
   pyprof server --config server.toml --rebuild       the database anew, from the files
+  pyprof server --print-unit                         a systemd unit
   pyprof server --print-sql                          the tables, for one server and for a cluster
 """
 
@@ -40,8 +41,24 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     what.add_argument("--check", action="store_true", help="only check the configuration")
     what.add_argument("--print-config", action="store_true", help="print the default configuration, commented")
     what.add_argument("--print-sql", action="store_true", help="print the statements that make the tables")
+    what.add_argument("--print-unit", action="store_true", help="print a systemd unit that runs it")
     what.add_argument("--rebuild", action="store_true", help="empty the database and read all segments again")
     parser.set_defaults(run=run)
+
+
+def _unit(config: str | None, data: str) -> str:
+    """Raises UsageError."""
+    import os
+
+    from pyprof.server import unit
+    from pyprof.server.config import ServerConfig
+
+    command = [sys.executable, "-m", "pyprof", "server", "--log", "json", "--data", data]
+    command += ["--config", os.path.abspath(config)] if config else []
+    try:
+        return unit.text(command, [data] if data != ServerConfig().data else [])
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -70,6 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(tables.printed(found.days), end="")
         return 0
     data = os.path.abspath(arguments.data) if arguments.data else found.data
+    if arguments.print_unit:
+        print(_unit(arguments.config, data), end="")
+        return 0
     found = replace(found, data=data, port=found.port if arguments.port is None else arguments.port)
     if not 1 <= found.port <= 65535:
         raise UsageError(f"--port {found.port} is no port", "--port 4242")

@@ -248,10 +248,10 @@ class _Reader:
         packed numbers.
         """
         known, of = self._builder.by_digest, self._builder.digests
-        found = list(map(known.get, digests)) if digests else [None] * len(locations)
+        found: list[int | None] = list(map(known.get, digests)) if digests else [None] * len(locations)
         new = [at for at, node in enumerate(found) if node is None]
         if not new:
-            return found
+            return [node for node in found if node is not None]
         ids, edges = repeated([locations[at] for at in new])
         frames, bounds = self._looked_up(ids), edges.tolist()
         for at, node, (first, end) in zip(new, self._stacks(frames, bounds), pairwise(bounds), strict=True):
@@ -260,7 +260,7 @@ class _Reader:
                 if len(known) >= _MOST_STACKS:
                     known.clear()
                 known[digests[at]] = node
-        return found
+        return [node for node in found if node is not None]
 
     def _looked_up(self, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
         """The frames of locations by their ids. Of a file whose samples are all read together no others are asked for.

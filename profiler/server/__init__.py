@@ -15,13 +15,17 @@ index      The thread that brings files into the database, and drops what is too
 merged     From rows of the database to a Profile
 native     A block of rows as ClickHouse reads it fastest, column after column
 numbers    The server's own numbers, for /metrics
+patience   How long a client may take to say what it wants
+questions  What is asked of the database
 receiving  What agents of other projects push, as segments of ours
 rows       From a segment to what the database has of it
 selection  Which samples a question is about, from its words
+series_limit  How many sets of labels a tenant may send in a day
 serving    A server from its configuration: everything opened in order, and closed
 stacks     Stacks that the server has read, by their digests and numbers
-store      What is asked of the database
+store      What is put into the database and dropped
 stored     Which stacks and series the database has
 tables     The tables and their migrations, from tables.sql, in the dialect of an engine
 taking     How segments are taken: durable, or refused
+unit       The systemd unit of the server
 """

@@ -13,8 +13,8 @@ from pyprof.model.functions import Function, costs, functions_of
 from pyprof.model.profile import Frame, Profile
 from pyprof.records import replace
 from pyprof.server.access import Refused
+from pyprof.server.questions import Questions
 from pyprof.server.selection import Question, selection, whole_number
-from pyprof.server.store import Store
 
 _MOST_ROWS, _MOST_POINTS, _MOST_LINES = 1000, 2000, 12
 _FUNCTIONS, _POINTS = 100, 240
@@ -23,7 +23,7 @@ Words = Mapping[str, str]
 Answer = dict[str, Any]
 
 
-def services(store: Store, tenant: str, words: Words) -> Answer:
+def services(store: Questions, tenant: str, words: Words) -> Answer:
     """compare: seconds; `before` is what the same span that much earlier cost, null where it has no window."""
     chosen = selection(tenant, words)
     limit, earlier_s = whole_number(words, "limit", _MOST_ROWS, _MOST_ROWS), whole_number(words, "compare", 1, 10**8)
@@ -43,7 +43,7 @@ def _rest(amounts: list[int]) -> dict[str, int] | None:
     return {"count": len(amounts), "amount": sum(amounts)} if amounts else None
 
 
-def labels(store: Store, tenant: str, words: Words) -> Answer:
+def labels(store: Questions, tenant: str, words: Words) -> Answer:
     found: dict[str, set[str]] = {}
     for each in store.labels(selection(tenant, words)).values():
         for name, value in each:
@@ -53,7 +53,7 @@ def labels(store: Store, tenant: str, words: Words) -> Answer:
     }
 
 
-def timeline(store: Store, tenant: str, words: Words) -> Answer:
+def timeline(store: Questions, tenant: str, words: Words) -> Answer:
     """by: a label; one series a value, dearest first. amounts are null where no window is."""
     chosen, points = selection(tenant, words), whole_number(words, "points", _POINTS, _MOST_POINTS)
     unit, longest_ns = store.windows(chosen)
@@ -81,7 +81,7 @@ def timeline(store: Store, tenant: str, words: Words) -> Answer:
     return {"unit": unit, "step": step_ns / 1e9, "times": times, "series": lines, "rest": rest}
 
 
-def functions(store: Store, tenant: str, words: Words) -> Answer:
+def functions(store: Questions, tenant: str, words: Words) -> Answer:
     """The dearest by what they cost themselves and, of as many, by their total."""
     limit = whole_number(words, "limit", _FUNCTIONS, _MOST_ROWS)
     profile = store.profile(selection(tenant, words), by_service=True)
@@ -124,7 +124,7 @@ def _innermost(profile: Profile, frame: Frame) -> Function | None:
     return found[-1][0] if found else None
 
 
-def builds(store: Store, tenant: str, words: Words) -> Answer:
+def builds(store: Questions, tenant: str, words: Words) -> Answer:
     chosen, limit = selection(tenant, words), whole_number(words, "limit", _FUNCTIONS, _MOST_ROWS)
     found = store.builds(chosen)
     rows = [
@@ -141,7 +141,7 @@ def builds(store: Store, tenant: str, words: Words) -> Answer:
     return {"unit": store.windows(chosen)[0], "builds": rows, "rest": _rest([row[2] for row in found[limit:]])}
 
 
-def profile(store: Store, tenant: str, words: Words) -> tuple[bytes, str, str]:
+def profile(store: Questions, tenant: str, words: Words) -> tuple[bytes, str, str]:
     """The file, its media type and its name."""
     chosen = selection(tenant, words)
     try:
@@ -175,7 +175,7 @@ def _file_name(chosen: Question) -> str:
     return f"{name[:60]}-{chosen.from_ns // 10**9}"
 
 
-def diff(store: Store, tenant: str, words: Words) -> tuple[bytes, str, str]:
+def diff(store: Questions, tenant: str, words: Words) -> tuple[bytes, str, str]:
     """a.… and b.… are two selections; costs are per second of time in windows. format: html, json or csv."""
     from pyprof.exporters.difference import format_of
 

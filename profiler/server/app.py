@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.resources import files as package_files
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -18,9 +19,9 @@ from pyprof.server import answers
 from pyprof.server.access import COOKIE, READ, Access, Refused
 from pyprof.server.config import ServerConfig
 from pyprof.server.engine import StoreError
+from pyprof.server.questions import Asked, GivenUp, Questions
 from pyprof.server.receiving import SENDERS, ForeignPush
 from pyprof.server.serving import ServerParts
-from pyprof.server.store import Store
 from pyprof.server.taking import JSON, SAFE, SEGMENTS, ClientGone, Receive, Scope, Send, Taking
 
 _PAGE_POLICY = (
@@ -31,14 +32,16 @@ _OWN = ("server", ("fleet.css", "uPlot.min.js", "uPlot.min.css", *(f"fleet.{name
     "api", "place", "elements", "overview", "line", "service", "app"))))  # fmt: skip
 _SHARED = ("exporters", ("page.css", "page.theme.js", "page.format.js", "d3-format.min.js"))
 _KINDS = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
-_JSON: Mapping[str, Callable[[Store, str, Mapping[str, str]], Any]] = {
+Words = Mapping[str, str]
+_Found = TypeVar("_Found")
+_JSON: Mapping[str, Callable[[Questions, str, Words], Any]] = {
     "services": answers.services,
     "labels": answers.labels,
     "timeline": answers.timeline,
     "functions": answers.functions,
     "builds": answers.builds,
 }
-_FILES: Mapping[str, Callable[[Store, str, Mapping[str, str]], tuple[bytes, str, str]]] = {
+_FILES: Mapping[str, Callable[[Questions, str, Words], tuple[bytes, str, str]]] = {
     "profile": answers.profile,
     "diff": answers.diff,
 }
@@ -48,7 +51,7 @@ class FleetServer:
     """app: for an ASGI server. parts: opened, and closed, by whoever has made them."""
 
     def __init__(self, config: ServerConfig, parts: ServerParts) -> None:
-        self._store, self._numbers = parts.store, parts.numbers
+        self._config, self._store, self._numbers = config, parts.store, parts.numbers
         self._access = Access(config.tenants)
         self._taking = Taking(config, parts, self._access)
         found = {name: _asset(room, name) for room, names in (_OWN, _SHARED) for name in names}
@@ -129,10 +132,10 @@ class FleetServer:
         question, words = request.path_params["question"], dict(request.query_params)
         try:
             if question in _JSON:
-                found = await run_in_threadpool(_JSON[question], self._store, tenant, words)
+                found = await self._found(request, _JSON[question], tenant, words)
                 answer = Response(dumps(found), 200, SAFE, JSON)
             elif question in _FILES:
-                data, kind, name = await run_in_threadpool(_FILES[question], self._store, tenant, words)
+                data, kind, name = await self._found(request, _FILES[question], tenant, words)
                 shown = "inline" if kind.startswith("text/html") else "attachment"
                 headers = {**SAFE, "Content-Disposition": f'{shown}; filename="{name}"'}
                 answer = Response(data, 200, {**headers, "Content-Security-Policy": "frame-ancestors 'self'"}, kind)
@@ -142,6 +145,29 @@ class FleetServer:
             raise Refused("store_failed") from None
         self._numbers.count("questions")
         return answer
+
+    async def _found(
+        self, request: Request, find: Callable[[Questions, str, Words], _Found], tenant: str, words: Words
+    ) -> _Found:
+        """What a thread finds. Given up when the client goes. Raises Refused, StoreError, ClientGone."""
+        asked = Asked(int(self._config.question_time), self._config.question_memory)
+        work = asyncio.ensure_future(run_in_threadpool(find, self._store.asked(asked), tenant, words))
+        going = asyncio.ensure_future(_gone(request))
+        await asyncio.wait((work, going), return_when=asyncio.FIRST_COMPLETED)
+        going.cancel()
+        try:
+            if not work.done():
+                self._numbers.count("questions_given_up")
+                await run_in_threadpool(self._store.give_up, asked)
+            return await work
+        except GivenUp:
+            raise ClientGone from None
+
+
+async def _gone(request: Request) -> None:
+    """Returns when the client has hung up."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _asset(room: str, name: str) -> bytes:

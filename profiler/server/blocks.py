@@ -38,7 +38,10 @@ def series(found: Mapping[SeriesKey, Labels]) -> Block:
     once = [1] * len(found)
     columns = (
         days("day", (key[0] for key in found), once),
-        *(texts(name, (key[at] for key in found), once) for at, name in ((1, "tenant"), (2, "type"), (3, "service"))),
+        *(
+            texts(name, (str(key[at]) for key in found), once)
+            for at, name in ((1, "tenant"), (2, "type"), (3, "service"))
+        ),
         numbers("series", [key[4] for key in found], once, unsigned=True),
         lists("names", ([name for name, _ in labels] for labels in found.values())),
         lists("label_values", ([value for _, value in labels] for labels in found.values())),

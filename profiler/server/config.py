@@ -31,6 +31,9 @@ SETTINGS = (
     Setting("retention", "max_bytes", "SIZE", '"20G"', "of segments; the oldest days go first"),
     Setting("limits", "body", "SIZE", '"16M"', "of a request"),
     Setting("limits", "rate", "COUNT", "500", "segments a second that a tenant may send"),
+    Setting("limits", "series", "COUNT", "100000", "different sets of labels that a tenant may send in a day"),
+    Setting("limits", "question_time", "SPAN", '"30s"', "that the database may work for a part of a question"),
+    Setting("limits", "question_memory", "SIZE", '"2G"', "that it may take for it"),
 )
 """Tables with one value a name; [[tenant]] stands beside them: name, write_token_file, read_token_file."""
 TENANT = ("name", "write_token_file", "read_token_file")
@@ -48,6 +51,9 @@ class ServerConfig:
     max_bytes: int = 20 << 30
     body: int = 16 << 20
     rate: int = 500
+    series: int = 100_000
+    question_time: float = 30.0
+    question_memory: int = 2 << 30
     tenants: tuple[Tenant, ...] = ()
 
     @property

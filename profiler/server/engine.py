@@ -24,12 +24,19 @@ _MOST_ANSWER = 1 << 30
 _PATIENCE_S = 60.0
 _PORT = 8123
 _HOST = re.compile(r"([\w.-]+)(?::(\d{1,5}))?", re.ASCII)
+_CODE = re.compile(r"\bCode: (\d{1,6})\b", re.ASCII)
 _OLD = 20
 """Servers before this version lack what a Dialect calls old."""
 
 
 class StoreError(PyprofError):
     """The database refused, or is not there. Its text has no data of a client."""
+
+    @property
+    def code(self) -> int:
+        """ClickHouse's number of the error; 0 where it has none."""
+        found = _CODE.search(str(self))
+        return int(found[1]) if found is not None else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,26 @@ class StackCost:
 
 
 @dataclass(frozen=True, slots=True)
+class Rest:
+    """What was left out of an answer. amount: of all of it together."""
+
+    count: int
+    amount: int
+
+
+def dearest(costs: list[StackCost], most: int) -> tuple[list[StackCost], Rest]:
+    """Costs of so many stacks at most, and what the others are."""
+    sums: dict[Stack, int] = {}
+    for cost in costs:
+        sums[cost.stack] = sums.get(cost.stack, 0) + cost.value
+    if len(sums) <= most:
+        return costs, Rest(0, 0)
+    left = sorted(sums, key=lambda stack: (-sums[stack], stack))[most:]
+    out = set(left)
+    return [cost for cost in costs if cost.stack not in out], Rest(len(left), sum(sums[stack] for stack in left))
+
+
+@dataclass(frozen=True, slots=True)
 class ProfileHead:
     """What a profile says as a whole. covered_ns: time in windows. note: what was left out."""
 

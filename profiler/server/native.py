@@ -61,7 +61,9 @@ def texts(name: str, values: Iterable[str], times: Sequence[int]) -> BlockColumn
 
 
 def numbers(name: str, values: Sequence[int], times: Sequence[int], unsigned: bool = False) -> BlockColumn:
-    return column(name, np.repeat(np.array(values, np.uint64 if unsigned else np.int64), times))
+    if unsigned:
+        return column(name, np.repeat(np.array(values, np.uint64), times))
+    return column(name, np.repeat(np.array(values, np.int64), times))
 
 
 def column(name: str, values: npt.NDArray[np.int64] | npt.NDArray[np.uint64]) -> BlockColumn:

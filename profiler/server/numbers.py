@@ -15,6 +15,7 @@ COUNTERS = (
     MetricKind("segment_bytes", "counter", "Bytes of segments that were taken."),
     MetricKind("refused", "counter", "Requests that were refused.", ("reason", tuple(STATUS))),
     MetricKind("questions", "counter", "Questions that were answered."),
+    MetricKind("questions_given_up", "counter", "Questions whose client hung up before the answer."),
     MetricKind("index_failures", "counter", "Times that the database did not take what it was given."),
 )
 GAUGES = (

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pyprof.agent.notify import Notifier
 from pyprof.errors import UsageError
 from pyprof.records import dataclass
 from pyprof.server.config import ServerConfig
@@ -19,8 +21,7 @@ from pyprof.server.store import Store
 
 Say = Callable[..., None]
 _GRACE_S = 5
-_MOST_AT_ONCE = 256
-_LONGEST_HEAD = 1 << 16
+_MOST_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +57,35 @@ def serve(config: ServerConfig, say: Say, ends: Callable[[Callable[[], None]], N
     database. Raises OutputError, StoreError, UsageError.
     """
     try:
-        import uvicorn
+        import httptools  # noqa: F401
+        import uvicorn  # noqa: F401
 
         from pyprof.server.app import FleetServer
     except ImportError:
-        raise UsageError("the server needs starlette and uvicorn", "pip install 'pyprof-live[server]'") from None
+        raise UsageError(
+            "the server lacks starlette, uvicorn or httptools", "pip install 'pyprof-live[server]'"
+        ) from None
+    systemd = Notifier(os.environ)
+    with parts(config, say) as found:
+        server = _server(config, FleetServer(config, found).app, lambda: systemd.send("READY=1"))
+        ends(lambda: setattr(server, "should_exit", True))
+        found.indexer.start()
+        say("info", "started", address=f"http://{config.host}:{config.port}", data=config.data)
+        try:
+            server.run()
+        finally:
+            systemd.send("STOPPING=1")
+            found.indexer.close()
+            say("info", "ended")
+    if not server.started:
+        raise UsageError(f"{config.host}:{config.port} cannot be listened at", "another --port")
+
+
+def _server(config: ServerConfig, app: Any, ready: Callable[[], None]) -> Any:
+    """ready: is called when it listens."""
+    import uvicorn
+
+    from pyprof.server.patience import BoundedProtocol
 
     class QuietServer(uvicorn.Server):
         @contextmanager
@@ -68,33 +93,25 @@ def serve(config: ServerConfig, say: Say, ends: Callable[[Callable[[], None]], N
             """They are taken elsewhere: uvicorn's handlers would end the process before the database is closed."""
             yield
 
-    with parts(config, say) as found:
-        app: Any = FleetServer(config, found).app
-        server = QuietServer(
-            uvicorn.Config(
-                app,
-                host=config.host,
-                port=config.port,
-                log_level="warning",
-                access_log=False,
-                interface="asgi3",
-                loop="asyncio",  # uvloop would take the place of the file that signals are written to
-                server_header=False,
-                timeout_graceful_shutdown=_GRACE_S,
-                limit_concurrency=_MOST_AT_ONCE,
-                h11_max_incomplete_event_size=_LONGEST_HEAD,
-            )
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            ready()
+
+    return QuietServer(
+        uvicorn.Config(
+            app,
+            host=config.host,
+            port=config.port,
+            log_level="warning",
+            access_log=False,
+            interface="asgi3",
+            http=BoundedProtocol,
+            loop="asyncio",  # uvloop would take the place of the file that signals are written to
+            server_header=False,
+            timeout_graceful_shutdown=_GRACE_S,
+            limit_concurrency=_MOST_AT_ONCE,
         )
-        ends(lambda: setattr(server, "should_exit", True))
-        found.indexer.start()
-        say("info", "started", address=f"http://{config.host}:{config.port}", data=config.data)
-        try:
-            server.run()
-        finally:
-            found.indexer.close()
-            say("info", "ended")
-    if not server.started:
-        raise UsageError(f"{config.host}:{config.port} cannot be listened at", "another --port")
+    )
 
 
 def rebuild(config: ServerConfig, say: Say) -> int:

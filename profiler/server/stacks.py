@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ _STACK, _TEXT = 400, 150
 """Bytes that one needs beside its frames, or letters."""
 _ROOM = 1024
 NOBODY = -1
+_Kind = TypeVar("_Kind", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,8 @@ class StackBook:
     def _add(self, found: tuple[int, int], frames: Sequence[str], facts: StackFacts) -> int:
         number = len(self._frames)
         if number == len(self.bare):
-            self.halves, self.leaf, self.cut, self.bare = (
-                np.concatenate((column, np.zeros_like(column)))
-                for column in (self.halves, self.leaf, self.cut, self.bare)
-            )
+            self.halves, self.leaf = _longer(self.halves), _longer(self.leaf)
+            self.cut, self.bare = _longer(self.cut), _longer(self.bare)
         self.halves[number] = found
         self.leaf[number], self.bare[number] = self._build(facts.leaf), facts.bare
         self.cut[number] = self._build(facts.cut)
@@ -98,6 +98,11 @@ class StackBook:
         return [self._text_of[at] for at in np.frombuffer(self._frames[number], np.int32).tolist()]
 
 
+def _longer(column: npt.NDArray[_Kind]) -> npt.NDArray[_Kind]:
+    found: npt.NDArray[_Kind] = np.concatenate((column, np.zeros_like(column)))
+    return found
+
+
 class StatedStacks(dict[bytes, int]):
     """What the reader of a segment knows (Builder.by_digest): the book's stacks. Its items are nodes of those that the
     reader has worked out itself.
@@ -105,7 +110,7 @@ class StatedStacks(dict[bytes, int]):
 
     def __init__(self, book: StackBook) -> None:
         super().__init__()
-        self.get = book.by_digest.get  # type: ignore[method-assign,assignment]  # of 400 stacks: no call of Python's
+        self.get = book.by_digest.get  # type: ignore[method-assign]  # of 400 stacks: no call of Python's
 
 
 class StackBooks:

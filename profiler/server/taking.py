@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import unquote
@@ -17,6 +17,7 @@ from pyprof.server.config import ServerConfig
 from pyprof.server.files import DiskFull
 from pyprof.server.receiving import ForeignPush
 from pyprof.server.rows import SegmentRows, rows_of
+from pyprof.server.series_limit import SeriesLimit
 from pyprof.server.serving import ServerParts
 
 MOST_INFLATED = 1 << 27
@@ -25,6 +26,10 @@ SEGMENTS = "/api/v1/segments/"
 SAFE = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
 JSON = "application/json"
 _FUTURE_S = 600
+_BODY_S = 60
+"""In which a body must come."""
+_MOST_HELD = 1 << 29
+"""Bytes of bodies that have begun to come."""
 _TOGETHER = 8
 """Segments that are read and written at once: while one waits for the disk others are read."""
 _HERE = ("localhost", "127.0.0.1", "[::1]")
@@ -44,6 +49,8 @@ class Taking:
         self._config, self._access = config, access
         self._files, self._indexer, self._books, self._numbers = parts.files, parts.indexer, parts.books, parts.numbers
         self._rates: dict[str, tuple[int, int]] = {}
+        self._held = 0
+        self._series = SeriesLimit(config.series, parts.store)
         self._threads = ThreadPoolExecutor(_TOGETHER, "pyprof take")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,15 +101,21 @@ class Taking:
         most = self._config.body
         if length.isdigit() and int(length) > most:
             raise Refused("body_too_large", f"the body has {int(length):,} bytes, {most:,} at most are taken")
-        found, more = bytearray(), True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            found += message.get("body", b"")
-            more = message.get("more_body", False)
-            if len(found) > most:
-                raise Refused("body_too_large", f"the body has more than {most:,} bytes")
+        found = bytearray()
+        try:
+            async with asyncio.timeout(_BODY_S):
+                async for part in _parts(receive):
+                    found += part
+                    self._held += len(part)
+                    if len(found) > most:
+                        raise Refused("body_too_large", f"the body has more than {most:,} bytes")
+                    if self._held > _MOST_HELD:
+                        raise Refused("too_many_requests", "others send too much at this moment", 1)
+        except TimeoutError:
+            text = f"{len(found):,} bytes of the body came in {_BODY_S} s"
+            raise Refused("body_too_slow", text) from None
+        finally:
+            self._held -= len(found)
         return bytes(found)
 
     async def take_push(self, tenant: str, push: ForeignPush) -> None:
@@ -131,7 +144,9 @@ class Taking:
             raise Refused("segment_known")
 
     def _rows(self, tenant: str, name: SegmentName, data: bytes) -> SegmentRows:
-        return rows_of(tenant, name, data, self._books.of(tenant))
+        found = rows_of(tenant, name, data, self._books.of(tenant))
+        self._series.take(tenant, name.day, found.labels)
+        return found
 
     def _kept(self, rows: SegmentRows, data: bytes) -> bool:
         """Is it new? Raises Refused."""
@@ -159,6 +174,17 @@ class Taking:
             raise Refused("too_old", f"the window ended {age / 86400:.1f} days ago, {self._config.days} are kept")
         if age < -_FUTURE_S:
             raise Refused("too_new", f"the window ends in {-age:.0f} s, {_FUTURE_S} at most may be taken")
+
+
+async def _parts(receive: Receive) -> AsyncIterator[bytes]:
+    """Of a body. Raises ClientGone."""
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        yield message.get("body", b"")
+        more = message.get("more_body", False)
 
 
 async def answer(send: Send, status: int, body: bytes, headers: dict[str, str]) -> None:

@@ -90,10 +90,10 @@ class Served(Client):
 
 
 @contextmanager
-def served(data: Path, *words: str, token: str = "") -> Iterator[Served]:
-    """Ended by SIGTERM, with exit code 0, if nobody else has ended it."""
+def served(data: Path, *words: str, token: str = "", prefix: tuple[str, ...] = ()) -> Iterator[Served]:
+    """Ended by SIGTERM, with exit code 0, if nobody else has ended it. prefix: a command that becomes the server."""
     port = free_port()
-    command = [sys.executable, "-m", "pyprof", "server", "--data", str(data), "--port", str(port), *words]
+    command = [*prefix, sys.executable, "-m", "pyprof", "server", "--data", str(data), "--port", str(port), *words]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     client = Served(port, token, process=process)
     try:

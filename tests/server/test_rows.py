@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import pytest
 
@@ -50,7 +50,12 @@ def test_segment_gives_the_same_rows_if_its_stacks_are_known_in_whole_or_in_part
 ) -> None:
     profiles = [window(seed, 40, 30) for seed in range(4)] + [marked()]
     read, asked = _Reader._frames, list[object]()
-    monkeypatch.setattr(_Reader, "_frames", lambda reader, ids: asked.append(ids) or read(reader, ids))
+
+    def frames(reader: _Reader, ids: Container[int] | None) -> dict[int, int]:
+        asked.append(ids)
+        return read(reader, ids)
+
+    monkeypatch.setattr(_Reader, "_frames", frames)
     book = StackBook()
     for profile in (*profiles, *profiles):
         assert content(rows(profile, book)) == content(rows(profile, StackBook()))

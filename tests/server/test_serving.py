@@ -7,7 +7,12 @@ import gzip
 import http.client
 import io
 import json
+import os
 import random
+import shlex
+import shutil
+import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +26,7 @@ from pyprof.model.reason_requests import REQUESTS
 from pyprof.server.access import STATUS
 from tests.agent.filled import marked
 from tests.server.serving import Served, name_of, served, windows
+from tests.support import need
 from tests.survival.servers import kill_servers
 
 KILLS = 2
@@ -218,6 +224,63 @@ def test_tokens_are_for_one_role_and_one_tenant(tmp_path: Path) -> None:
 def test_killed_server_loses_no_window_that_it_acknowledged_and_counts_none_twice(tmp_path: Path) -> None:
     sent = kill_servers(tmp_path / "data", KILLS, random.Random(20))
     assert sent.acknowledged
+
+
+def test_full_disk_is_refused_with_507_and_what_was_taken_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "segments"
+    folder.mkdir(parents=True)
+    mount = 'mount -t tmpfs -o size=256k,mode=750 full "$0" && exec "$@"'
+    alone = (need("unshare"), "--mount", *(() if os.geteuid() == 0 else ("--user", "--map-root-user")))
+    sent = windows("full", 100)
+    with served(tmp_path / "data", prefix=(*alone, "sh", "-c", mount, str(folder))) as client:
+        statuses = [client.push(each).status for each in sent]
+        taken = [each for each, status in zip(sent, statuses, strict=True) if status == 200]
+        refused = [each for each, status in zip(sent, statuses, strict=True) if status == 507]
+        assert len(taken) + len(refused) == len(sent)
+        assert taken
+        assert client.push(refused[-1]).json()["reason"] == "disk_full"
+        client.until_indexed(len(taken))
+        (row,) = client.question("services").json()["services"]
+        assert row["amount"] == len(taken) * marked().total
+        assert client.process is not None
+        there = Path(f"/proc/{client.process.pid}/root") / folder.relative_to("/")
+        assert {path.name for path in there.rglob("*.pb.gz")} == {each.name.name for each in taken}
+        assert not list(there.rglob("*.part"))
+        next(there.rglob("*.pb.gz")).unlink()
+        assert client.push(refused[-1]).status == 200, "there is room again"
+
+
+def test_unit_runs_the_server_that_was_asked_for(tmp_path: Path) -> None:
+    from tests.warm import run
+
+    config, data = tmp_path / "a %h server.toml", tmp_path / "data"
+    config.write_text("")
+    done = run("server", "--config", str(config), "--data", str(data), "--print-unit")
+    lines = done.stdout.splitlines()
+    (command,) = [line.removeprefix("ExecStart=") for line in lines if line.startswith("ExecStart=")]
+    words = [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(command)]
+    assert words[1:] == ["-m", "pyprof", "server", "--log", "json", "--data", str(data), "--config", str(config)]
+    assert f"ReadWritePaths={data}" in lines
+    assert {"CapabilityBoundingSet=", "NoNewPrivileges=yes", "User=pyprof-server"} <= set(lines)
+    unit = tmp_path / "pyprof-server.service"
+    unit.write_text(done.stdout.replace("pyprof-server\n", "root\n"))
+    if shutil.which("systemd-analyze"):
+        checked = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
+        assert (checked.returncode, checked.stderr) == (0, "")
+    recipe = (Path(__file__).resolve().parents[2] / "examples/server/Containerfile").read_text()
+    (image,) = [json.loads(line.removeprefix("CMD ")) for line in recipe.splitlines() if line.startswith("CMD ")]
+    image[1] = str(config)
+    assert run("server", *image, "--check").returncode == 0
+
+
+def test_server_tells_systemd_that_it_listens_and_that_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(str(tmp_path / "notify"))
+        heard.settimeout(60)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        with served(tmp_path / "data"):
+            assert heard.recv(100) == b"READY=1"
+        assert heard.recv(100) == b"STOPPING=1"
 
 
 def test_database_is_made_anew_from_the_files(tmp_path: Path) -> None:

@@ -1,0 +1,108 @@
+"""`python -m bench.fleet_days`: how long questions about days of a fleet take, and what a sample needs at rest.
+
+Windows of 400 stacks (bench/segments.py) go straight into the database, as the server's index puts them there: of so
+many services, one every so many seconds, for so many days. Then a service and all services are asked for over 1 hour,
+1 day and all days. `--store clickhouse://…` asks servers; without it ClickHouse is in this process. `--cluster` starts
+two of Debian's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import secrets
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bench.fleet import bodies
+from bench.segments import DIFFERENT, STACKS
+from pyprof.agent.segments import SegmentName
+from pyprof.records import replace
+from pyprof.server import answers
+from pyprof.server.engine import Engine, address, opened
+from pyprof.server.questions import Asked, Questions
+from pyprof.server.rows import SegmentRows, rows_of
+from pyprof.server.stacks import StackBook
+from pyprof.server.store import Store
+from tests.server.cluster import cluster
+
+TOGETHER = 1000
+SECOND_NS, DAY_S = 10**9, 86_400
+ROUNDS = 5
+TENANT = "default"
+
+
+def windows(services: int, days: int, every_s: int, now_ns: int) -> Iterator[SegmentRows]:
+    """All services have stacks of the same functions, and each has half of them."""
+    book, rng = StackBook(), random.Random(20)
+    found = [rows_of(TENANT, SegmentName.new("x", now_ns), data, book) for data in bodies(DIFFERENT)]
+    for age_s in range(0, days * DAY_S, every_s):
+        for service in range(services):
+            name = SegmentName.new(f"service-{service}", now_ns - age_s * SECOND_NS)
+            yield replace(rng.choice(found), name=name, batch=secrets.randbits(63))
+
+
+def fill(store: Store, made: Iterator[SegmentRows]) -> tuple[int, int, float]:
+    """Windows, samples, and seconds that the database took."""
+    count = samples = 0
+    spent = 0.0
+    block: list[SegmentRows] = []
+    for each in made:
+        block.append(each)
+        if len(block) == TOGETHER:
+            began = time.perf_counter()
+            store.insert(block)
+            spent += time.perf_counter() - began
+            count, samples, block = count + len(block), samples + sum(len(row.stacks) for row in block), []
+    store.insert(block)
+    return count + len(block), samples + sum(len(row.stacks) for row in block), spent
+
+
+def asked(
+    engine: Engine, what: str, find: Callable[[Questions, str, answers.Words], object], words: dict[str, str]
+) -> None:
+    times = []
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        find(Questions(engine, Asked(600, 8 << 30)), TENANT, words)
+        times.append(1000 * (time.perf_counter() - began))
+    print(f"{what:42} {statistics.median(times):8.0f} ms ({min(times):.0f} to {max(times):.0f})", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.fleet_days", description=__doc__)
+    parser.add_argument("--services", type=int, default=100)
+    parser.add_argument("--days", type=int, default=1)
+    parser.add_argument("--every", type=int, default=60, metavar="SECONDS")
+    parser.add_argument("--store", default="")
+    parser.add_argument("--cluster", action="store_true")
+    arguments = parser.parse_args()
+    with contextlib.ExitStack() as held:
+        folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="pyprof-bench-")))
+        url = held.enter_context(cluster(folder / "cluster")) if arguments.cluster else arguments.store
+        engine = opened(address(url or f"chdb://{folder}/store"), 100)
+        store = Store(engine)
+        now_ns = time.time_ns() // (60 * SECOND_NS) * 60 * SECOND_NS
+        count, samples, spent = fill(store, windows(arguments.services, arguments.days, arguments.every, now_ns))
+        print(f"{count:,} windows of {STACKS} stacks, {samples:,} rows of samples, {samples / spent:,.0f} a second")
+        now = now_ns // SECOND_NS + 1
+        spans = {"1 hour": 3600, "1 day": DAY_S, f"{arguments.days} days": arguments.days * DAY_S}
+        for title, length in dict(list(spans.items())[: 2 + (arguments.days > 1)]).items():
+            words = {"from": str(now - length), "to": str(now), "format": "pprof"}
+            asked(engine, f"services, {title}", answers.services, words)
+            asked(engine, f"one service, merged, {title}", answers.profile, {**words, "service": "service-1"})
+            asked(engine, f"{arguments.services} services, merged, {title}", answers.profile, words)
+        query = "SELECT table, sum(rows), sum(bytes) FROM system.parts WHERE active GROUP BY table ORDER BY table"
+        if not arguments.cluster:
+            sizes = {str(table): int(size) for table, _, size in engine.rows(query) if str(table) != "migrations"}
+            parts = ", ".join(f"{table} {size / samples:.2f}" for table, size in sizes.items())
+            print(f"at rest {sum(sizes.values()) / samples:.2f} bytes a sample: {parts}")
+        store.close()
+
+
+if __name__ == "__main__":
+    main()

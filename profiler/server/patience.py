@@ -1,0 +1,46 @@
+"""How long a client may take to say what it wants, and in how many bytes: uvicorn asks neither of httptools."""
+
+from __future__ import annotations
+
+import asyncio
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+LONGEST_HEAD = 1 << 16
+PATIENCE_S = 10.0
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """A client whose head is too long, or does not come, is hung up on."""
+
+    _patience: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_head()
+
+    def data_received(self, data: bytes) -> None:
+        if self._patience is None and (self.cycle is None or self.cycle.response_complete):
+            self._expect_head()
+        self._head_bytes += len(data)
+        super().data_received(data)
+        if self._patience is not None and self._head_bytes > LONGEST_HEAD:
+            self.transport.close()
+
+    def on_headers_complete(self) -> None:
+        self._forget_head()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget_head()
+        super().connection_lost(exc)
+
+    def _expect_head(self) -> None:
+        self._head_bytes = 0
+        self._patience = asyncio.get_running_loop().call_later(PATIENCE_S, self.transport.close)
+
+    def _forget_head(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None

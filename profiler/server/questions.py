@@ -1,0 +1,246 @@
+"""What is asked of the database. Only windows that are listed count: rows of others are of an attempt that failed.
+
+SQL here is such that servers of 2018 and of today answer alike: no CTE, no maps, each subquery by its alias.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from pyprof.model.labels import Labels
+from pyprof.model.profile import Profile, ValueType
+from pyprof.model.reasons import said
+from pyprof.records import dataclass, field
+from pyprof.server.access import Refused
+from pyprof.server.engine import Engine, StoreError, literal
+from pyprof.server.merged import ProfileHead, Rest, Stack, StackCost, dearest, profile_of
+from pyprof.server.selection import Question
+
+MOST_STACKS = 50_000
+"""Of a profile: the dearest ones; what the others cost is head."""
+MOST_SERIES = 10_000
+_MOST_COSTS = 200_000
+"""Rows of a profile's costs that are added up here."""
+_MOST_NAMED = 2000
+"""Stacks that a statement names one by one."""
+_PARTS, _PARTS_OF_ALL = 60, 200
+"""Of a span: a profile has the time of its samples so exactly; of all sets of labels together."""
+_TOO_DEAR = {159, 241}
+"""ClickHouse's numbers of errors: too much time, too much memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Detail:
+    """What costs of stacks are told apart by. labels: of each series; none: by no label. parts: of the span."""
+
+    labels: Mapping[int, Labels]
+    parts: int
+
+
+_COARSE = _Detail({}, 1)
+
+
+class GivenUp(Exception):
+    """Nobody waits for the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question of a client under way. seconds, bytes: that each of its statements may take. mark: tells these from
+    others. gone: the client is.
+    """
+
+    seconds: int
+    bytes: int
+    mark: str = field(default_factory=lambda: secrets.token_hex(16))
+    gone: threading.Event = field(default_factory=threading.Event)
+
+
+class Questions:
+    """Of one client. They raise StoreError; Refused where it costs too much, GivenUp when nobody waits any more."""
+
+    def __init__(self, engine: Engine, asked: Asked) -> None:
+        self._engine, self._asked = engine, asked
+
+    def services(self, chosen: Question) -> list[tuple[str, int, int, int, str]]:
+        """Service, amount, hosts, windows, unit; dearest first."""
+        found = self._rows(
+            f"SELECT service, sum(amount) AS whole, uniqExact(host), count(), any(unit) FROM {self._of('windows')} "
+            f"WHERE {self._where(chosen)} GROUP BY service ORDER BY whole DESC, service"
+        )
+        return [(str(row[0]), int(row[1]), int(row[2]), int(row[3]), str(row[4])) for row in found]
+
+    def labels(self, chosen: Question) -> dict[int, Labels]:
+        """Of each series of a service."""
+        found = self._rows(
+            f"SELECT series, any(names), any(label_values) FROM {self._of('series')} "
+            f"WHERE {self._where(chosen, False)} GROUP BY series ORDER BY series LIMIT {MOST_SERIES + 1}"
+        )
+        if len(found) > MOST_SERIES:
+            raise Refused("too_many_series", f"more than {MOST_SERIES:,} sets of labels are in this span")
+        return {int(row[0]): tuple(zip(map(str, row[1]), map(str, row[2]), strict=True)) for row in found}
+
+    def time_line(self, chosen: Question, step_ns: int) -> list[tuple[int, int]]:
+        """(number of the step, amount) of all samples of a service, or of all services."""
+        found = self._rows(
+            f"SELECT intDiv(end_ns - 1 - {chosen.from_ns}, {step_ns}) AS step, sum(amount) FROM {self._of('windows')} "
+            f"WHERE {self._where(chosen)} GROUP BY step ORDER BY step"
+        )
+        return [(int(row[0]), int(row[1])) for row in found]
+
+    def series_line(self, chosen: Question, step_ns: int) -> list[tuple[int, int, int]]:
+        """(number of the step, series, amount)."""
+        found = self._rows(
+            f"SELECT intDiv(end_ns - 1 - {chosen.from_ns}, {step_ns}) AS step, series, sum(value) "
+            f"FROM {self._of('samples')} WHERE {self._counted(chosen)} GROUP BY step, series ORDER BY step, series"
+        )
+        return [(int(row[0]), int(row[1]), int(row[2])) for row in found]
+
+    def builds(self, chosen: Question) -> list[tuple[str, str, int, int, int]]:
+        """Path, build-id, amount, of it without names, and cut off there; worst first."""
+        found = self._rows(
+            "SELECT path, build_id, sum(amount) AS whole, sum(unnamed) AS bare, sum(cut) AS lost "
+            f"FROM {self._of('builds')} WHERE {self._counted(chosen)} GROUP BY path, build_id "
+            "ORDER BY bare + lost DESC, whole DESC, path, build_id"
+        )
+        return [(str(row[0]), str(row[1]), int(row[2]), int(row[3]), int(row[4])) for row in found]
+
+    def windows(self, chosen: Question) -> tuple[str, int]:
+        """The unit of their values, and how long the longest is, in nanoseconds."""
+        unit, longest = self._rows(
+            f"SELECT any(unit), max(length_ns) FROM {self._of('windows')} WHERE {self._where(chosen)}"
+        )[0]
+        return str(unit) or "nanoseconds", int(longest)
+
+    def profile(self, chosen: Question, by_service: bool = False) -> Profile:
+        """by_service: the service is each sample's thread. Raises Refused where there is nothing."""
+        labels = self.labels(chosen)
+        where = self._of_series(chosen, labels)
+        detail = _Detail(labels, max(min(_PARTS, _PARTS_OF_ALL // max(len(labels), 1)), 1))
+        costs = self._costs(chosen, where, by_service, detail)
+        if len(costs) > _MOST_COSTS:
+            costs = self._costs(chosen, where, by_service, _COARSE)
+        if len(costs) > _MOST_COSTS:
+            costs, rest = self._dearest(chosen, where, by_service)
+        else:
+            costs, rest = dearest(costs, MOST_STACKS)
+        if not costs:
+            raise Refused("nothing_there")
+        texts = self._frames(chosen, where, {cost.stack for cost in costs})
+        whole = rest.amount + sum(cost.value for cost in costs)
+        return profile_of(costs, texts, self._head(chosen, where, rest, whole))
+
+    def _dearest(self, chosen: Question, where: str, by_service: bool) -> tuple[list[StackCost], Rest]:
+        """Where there are too many rows to have them all here: the database looks for the dearest stacks first."""
+        by_stack = self._by_stack(where)
+        count, whole = map(int, self._rows(f"SELECT count(), sum(whole) FROM ({by_stack}) AS sums")[0])
+        chosen_ones = (
+            f"SELECT stack, stack2 FROM ({by_stack} ORDER BY whole DESC, stack, stack2 LIMIT {MOST_STACKS}) AS dear"
+        )
+        inside = f"{where} AND (stack, stack2) {self._in()} ({chosen_ones})"
+        costs = self._costs(chosen, inside, by_service, _COARSE)
+        return costs, Rest(max(count - MOST_STACKS, 0), whole - sum(cost.value for cost in costs))
+
+    def _by_stack(self, where: str) -> str:
+        return (
+            f"SELECT stack, stack2, sum(value) AS whole FROM {self._of('samples')} WHERE {where} GROUP BY stack, stack2"
+        )
+
+    def _frames(self, chosen: Question, where: str, stacks: set[Stack]) -> dict[Stack, list[str]]:
+        """Of each stack, outermost first. Few are named; many are looked up again."""
+        used = f"{self._in()} (SELECT stack, stack2 FROM ({self._by_stack(where)}) AS used)"
+        if len(stacks) <= _MOST_NAMED:
+            used = f"IN ({', '.join(f'({one}, {other})' for one, other in sorted(stacks))})"
+        first, last = chosen.days
+        found = self._rows(
+            f"SELECT stack, stack2, any(frames) FROM {self._of('stacks')} WHERE tenant = {literal(chosen.tenant)} "
+            f"AND day >= {literal(first)} AND day <= {literal(last)} "
+            f"AND (stack, stack2) {used} GROUP BY stack, stack2"
+        )
+        return {(int(row[0]), int(row[1])): [str(text) for text in row[2]] for row in found}
+
+    def _of_series(self, chosen: Question, labels: dict[int, Labels]) -> str:
+        """A condition: samples that count and have the labels. Raises Refused where no series has."""
+        if not chosen.labels:
+            return self._counted(chosen)
+        wanted = [series for series, found in labels.items() if set(chosen.labels) <= set(found)]
+        if not wanted:
+            raise Refused("nothing_there")
+        return f"{self._counted(chosen)} AND series IN ({', '.join(map(str, wanted))})"
+
+    def _costs(self, chosen: Question, where: str, by_service: bool, detail: _Detail) -> list[StackCost]:
+        """One row more than _MOST_COSTS where there are more."""
+        part_ns = max(chosen.length_ns // detail.parts, 1)
+        thread = "service" if by_service else literal("")
+        series = "series" if detail.labels else "toUInt64(0)"
+        found = self._rows(
+            f"SELECT stack, stack2, {thread} AS thread, {series} AS labelled, "
+            f"intDiv(end_ns - 1 - {chosen.from_ns}, {part_ns}) AS part, sum(value), sum(count) "
+            f"FROM {self._of('samples')} WHERE {where} GROUP BY stack, stack2, thread, labelled, part "
+            f"LIMIT {_MOST_COSTS + 1}"
+        )
+        return [
+            StackCost(
+                (int(row[0]), int(row[1])),
+                str(row[2]),
+                detail.labels.get(int(row[3]), ()),
+                chosen.from_ns + int(row[4]) * part_ns,
+                int(row[5]),
+                int(row[6]),
+            )
+            for row in found
+        ]
+
+    def _head(self, chosen: Question, where: str, rest: Rest, whole: int) -> ProfileHead:
+        """Windows; of those only that have such samples, if these are chosen by labels."""
+        having = f"AND batch {self._in()} (SELECT batch FROM {self._of('samples')} WHERE {where})"
+        unit, covered, windows = self._rows(
+            f"SELECT any(unit), sum(length_ns), count() FROM {self._of('windows')} WHERE {self._where(chosen)} "
+            f"{having if chosen.labels else ''}"
+        )[0]
+        more = ""
+        if rest.count:
+            part = f"{100 * rest.amount / max(whole, 1):.2f}"
+            more = said("stacks_left_out", count=f"{rest.count:,}", part=part)
+        note = said("read_from_windows", count=f"{int(windows):,}", more=more)
+        value_type = ValueType(chosen.type, str(unit))
+        return ProfileHead(chosen.service or "all services", value_type, chosen.from_ns, int(covered), note)
+
+    def _rows(self, sql: str) -> list[list[Any]]:
+        asked = self._asked
+        limits = f"max_execution_time = {asked.seconds}, max_memory_usage = {asked.bytes}"
+        if asked.gone.is_set():
+            raise GivenUp
+        try:
+            return self._engine.rows(f"/* {asked.mark} */ {sql} SETTINGS {limits}")
+        except StoreError as error:
+            if asked.gone.is_set():
+                raise GivenUp from None
+            if error.code in _TOO_DEAR:
+                most = f"{asked.seconds} s and {asked.bytes >> 20:,} MiB"
+                raise Refused("question_too_dear", f"a question may cost {most} at most: {error}") from None
+            raise
+
+    def _of(self, table: str) -> str:
+        return self._engine.dialect.read(table)
+
+    def _in(self) -> str:
+        return "GLOBAL IN" if self._engine.dialect.cluster else "IN"
+
+    def _where(self, chosen: Question, timed: bool = True) -> str:
+        first, last = chosen.days
+        found = [f"tenant = {literal(chosen.tenant)}", f"type = {literal(chosen.type)}"]
+        found += [f"day >= {literal(first)}", f"day <= {literal(last)}"]
+        if chosen.service:
+            found.append(f"service = {literal(chosen.service)}")
+        if timed:
+            found += [f"end_ns > {chosen.from_ns}", f"end_ns <= {chosen.to_ns}"]
+        return " AND ".join(found)
+
+    def _counted(self, chosen: Question) -> str:
+        """Rows of windows that are listed."""
+        where = self._where(chosen)
+        return f"{where} AND batch {self._in()} (SELECT batch FROM {self._of('windows')} WHERE {where})"

@@ -1,0 +1,166 @@
+"""Who asks too much, sends too much or does not wait is refused or given up, by name; the others are answered."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from pyprof.agent.spool import SpoolSegment
+from pyprof.importers.builder import About, Builder, named
+from pyprof.model.profile import ThreadInfo, ValueType
+from pyprof.server import patience
+from pyprof.server.series_limit import MOST_OF_SEGMENT
+from pyprof.server.taking import Receive, Scope, Send, answer
+from tests.agent.filled import segment
+from tests.server.serving import PATIENCE_S, Served, free_port, served, windows
+
+CONFIG = """[limits]
+series = {series}
+question_memory = "{memory}"
+"""
+KINDS = (ValueType("samples", "count"), ValueType("cpu", "nanoseconds"))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("limits")
+    config = folder / "server.toml"
+    config.write_text(CONFIG.format(series=40, memory="2G"))
+    with served(folder / "data", "--config", str(config)) as client:
+        for each in windows("checkout", 3, version="1"):
+            assert client.push(each).status == 200
+        client.until_indexed(3, service="checkout")
+        yield client
+
+
+def labelled(service: str, count: int, at: int = 0) -> SpoolSegment:
+    """A window with so many values of a label."""
+    builder = Builder()
+    stack = builder.stack([builder.frame(named("main"))])
+    for value in range(count):
+        builder.sample(stack, (1, 5), ThreadInfo(1, 1, "t", "p", labels=(("request", f"{at}-{value}"),)))
+    end_ns = time.time_ns() // 10**9 * 10**9 - at * 10**9
+    return segment(builder.build(About("x", KINDS, "")), service, end_ns)
+
+
+def number(server: Served, name: str) -> int:
+    lines = server.ask("/metrics").body.decode().splitlines()
+    (found,) = [line for line in lines if line.startswith(f"pyprof_server_{name}")]
+    return int(found.rsplit(" ", 1)[1])
+
+
+@pytest.mark.parametrize("count", [MOST_OF_SEGMENT + 1, 12_000])
+def test_segment_with_a_bomb_of_labels_is_refused_with_limit_and_value(server: Served, count: int) -> None:
+    answer = server.push(labelled("bomb", count))
+    assert (answer.status, answer.json()["reason"]) == (422, "too_many_series")
+    assert f"{min(count, 10_001):,} sets of labels, {MOST_OF_SEGMENT:,} at most" in answer.json()["error"]
+    assert server.question("services", service="bomb").json()["services"] == []
+
+
+def test_labels_without_end_are_refused_when_there_are_too_many_and_known_ones_are_taken(server: Served) -> None:
+    answers = [server.push(labelled("endless", 10, at)) for at in range(5)]
+    assert [answer.status for answer in answers] == [200, 200, 200, 422, 422]
+    assert "41 sets of labels" in answers[3].json()["error"]
+    assert server.push(labelled("endless", 10, 1)).status == 200, "labels that are known"
+    server.until_indexed(4, service="endless")
+
+
+def test_question_that_costs_too_much_is_refused_by_name_and_the_next_is_answered(tmp_path: Path) -> None:
+    config = tmp_path / "server.toml"
+    config.write_text(CONFIG.format(series=100_000, memory="1M"))
+    with served(tmp_path / "data", "--config", str(config)) as client:
+        for at in range(4):
+            assert client.push(labelled("checkout", 1000, at)).status == 200
+        deadline = time.monotonic() + PATIENCE_S
+        while (answer := client.question("profile", service="checkout")).status == 404:
+            assert time.monotonic() < deadline
+        assert (answer.status, answer.json()["reason"]) == (422, "question_too_dear")
+        assert "30 s and 1 MiB at most" in answer.json()["error"]
+        assert client.ask("/healthz").status == 200
+
+
+def test_question_of_a_client_that_hangs_up_is_given_up(server: Served) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while number(server, "questions_given_up") == 0:
+        assert time.monotonic() < deadline
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.sendall(b"GET /api/v1/profile?from=0&to=4000000000 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert server.question("services").status == 200
+
+
+def test_ten_clients_at_once_have_the_answers_that_one_has(server: Served) -> None:
+    words = {"to": int(time.time()) + 60, "service": "checkout"}
+    questions = [(what, {**words, "format": "collapsed"}) for what in ("profile", "functions", "timeline", "labels")]
+    alone = [server.question(what, **each).body for what, each in questions]
+    with ThreadPoolExecutor(10) as clients:
+        asked = [clients.submit(server.question, what, **each) for what, each in questions * 10]
+    found = [each.result() for each in asked]
+    assert [answer.status for answer in found] == [200] * 40
+    assert all(answer.body == alone[at % 4] for at, answer in enumerate(found))
+
+
+def test_head_without_end_is_hung_up_on(server: Served) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
+        try:
+            for _ in range(200):
+                client.sendall(b"X-Long: " + b"x" * 1000 + b"\r\n")
+            assert client.recv(1) == b""
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+    assert server.ask("/healthz").status == 200
+
+
+def test_client_that_says_nothing_or_half_a_head_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "PATIENCE_S", 0.2)
+
+    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await answer(send, 200, b"{}", {})
+
+    port = free_port()
+    server = uvicorn.Server(
+        uvicorn.Config(app, port=port, http=patience.BoundedProtocol, lifespan="off", loop="asyncio")
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        until(lambda: server.started)
+        whole = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+        for said in (b"", whole[:9], whole + whole[:9]):
+            with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as client:
+                client.sendall(said)
+                while client.recv(1000):
+                    pass
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_clients_that_say_nothing_do_not_keep_others_out(server: Served) -> None:
+    silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(200)]
+    try:
+        slow = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)
+        slow.putrequest("POST", "/ingest?name=slow")
+        slow.putheader("Content-Length", "1000")
+        slow.endheaders(b"x")
+        assert server.question("services").status == 200
+        assert server.push(windows("others", 1, version="1")[0]).status == 200
+        slow.close()
+    finally:
+        for each in silent:
+            each.close()
