@@ -134,6 +134,15 @@ function shortForms(name) {
     add(text.replace(/^.*(?=[!+]0x)/s, ""));
     return forms;
   }
+  if (/^(?=.*<)(?:\w+|<\w+>)(?:\.(?:\w+|<\w+>))*$/.test(text)) {
+    let names = text.split(".").filter((part) => part !== "<locals>"); // Python's function of a function
+    add(names.join("."));
+    while (names.slice(1).some((part) => !part.startsWith("<"))) {
+      names = names.slice(1);
+      add(names.join("."));
+    }
+    return forms;
+  }
   if (!text.includes("::") && !/\)( const)?$/.test(text)) {
     if (/^[\w.~/-]+\/[^/ ]+$/.test(text)) add(text.slice(text.lastIndexOf("/") + 1)); // Go: the package's own path
     return forms;

@@ -17,6 +17,8 @@ _SCRIPT = re.compile(r"(\w+:[^:\s].*) \S*/([^/\s]+)", re.DOTALL)
 """V8's names: what it is and the function, a space, the file with line and column."""
 _PACKAGE = re.compile(r"[\w.~/-]+/([^/ ]+)")
 """Go's: the package's whole path comes first."""
+_PYTHON = re.compile(r"(?=.*<)(?:\w+|<\w+>)(?:\.(?:\w+|<\w+>))*")
+"""A function's function, as Python names it: what stands in brackets is a part of its own."""
 _PARAMETER = re.compile(r"\[?[A-Z]\]?")
 """A type that a generic function leaves open: its trait says more."""
 _SCOPES = re.compile(r"(?<!\w)(?:\w++::)+(?=[\w{<\[(&*])")
@@ -30,6 +32,8 @@ def function_name(name: str, width: int) -> str:
     """
     if len(name) <= width or name.startswith("["):  # a marker is a sentence
         return shorten(name, width)
+    if _PYTHON.fullmatch(name[:_LONGEST]):
+        return _of_python(name[:_LONGEST], width)
     if plain := _without_folders(name[:_LONGEST]):
         return shorten(plain, width)
     whole = "::".join(_path(name[:_LONGEST], _owner_and_trait))
@@ -47,6 +51,14 @@ def function_name(name: str, width: int) -> str:
         parts = parts[1:]
     tail = "::".join(parts) or name
     return "…" + tail[len(tail) - width + 1 :]
+
+
+def _of_python(name: str, width: int) -> str:
+    """Without <locals>, then without outer scopes; what has no name of its own keeps that of the function around it."""
+    parts = [part for part in name.split(".") if part != "<locals>"]
+    while len(".".join(parts)) > width and len(parts) > 1 and not all(part.startswith("<") for part in parts[1:]):
+        parts = parts[1:]
+    return shorten(".".join(parts), width)
 
 
 def _without_folders(name: str) -> str:

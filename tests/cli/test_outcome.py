@@ -207,6 +207,9 @@ def test_long_function_names_keep_what_tells_them_apart() -> None:
     assert function_name("[waiting for a processor: waits too short]", 30) == "[waiting for a processor: wai…"
     assert function_name("JS:*hot /a/very/long/folder/of/scripts/hot.js:1:13", 30) == "JS:*hot hot.js:1:13"
     assert function_name("JS:*hot /a/very/long/folder/of/scripts/hot.js:1:13", 12) == "JS:*hot hot…"
+    assert function_name("checkout.<locals>.<genexpr>", 24) == "checkout.<genexpr>"
+    assert function_name("checkout.<locals>.<genexpr>", 12) == "checkout.<g…"
+    assert function_name("Shop.make.<locals>.total", 12) == "make.total"
     assert function_name("example.com/a/module/of/somebody/pkg.(*Server).serve", 30) == "pkg.(*Server).serve"
 
 

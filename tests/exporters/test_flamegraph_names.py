@@ -16,7 +16,7 @@ from tests.exporters.profiles import Builder, code, golden
 SHORTER = [
     ["main"],
     ["<module>"],
-    ["outer.<locals>.<lambda>"],
+    ["outer.<locals>.<lambda>", "outer.<lambda>"],
     ["libcrypto.so.3!0x1a2b40", "!0x1a2b40"],
     ["libssl.so.3[1f2e3d4c]+0x12", "+0x12"],
     ["JS:~foo /path/file.js:12:3", "JS:~foo file.js:12:3"],
@@ -45,6 +45,8 @@ SHORTER = [
     ["app::pool::Worker::run::{{closure}}", "pool::Worker::run::{{closure}}", "Worker::run::{{closure}}",
      "run::{{closure}}"],
     ["github.com/user/repo/pkg.(*Type).Method", "pkg.(*Type).Method"],
+    ["checkout.<locals>.<genexpr>", "checkout.<genexpr>"],
+    ["Shop.make.<locals>.total", "Shop.make.total", "make.total", "total"],
 ]  # fmt: skip
 
 
