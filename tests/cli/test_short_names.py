@@ -1,0 +1,65 @@
+"""Names of functions in the room that a terminal has."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyprof.cli.short_names import function_name, function_names
+
+
+def test_long_function_names_keep_what_tells_them_apart() -> None:
+    long = "v8::internal::Handle<v8::internal::String> v8::internal::JsonParser<unsigned char>::MakeString(int, char*)"
+    assert function_name(long, 50) == "v8::internal::JsonParser::MakeString"
+    assert function_name("short(int)", 50) == "short(int)"
+    assert function_name("a" * 60 + "::end", 20) == "end"
+    assert function_name("bool operator< <a<b>, c>(x const&) " + "y" * 60, 20).startswith("…")
+    assert len(function_name("<broken(" * 20, 30)) <= 30
+    assert function_name("[waiting for a processor: waits too short]", 30) == "[waiting for a processor: wai…"
+    assert function_name("JS:*hot /a/very/long/folder/of/scripts/hot.js:1:13", 30) == "JS:*hot hot.js:1:13"
+    assert function_name("JS:*hot /a/very/long/folder/of/scripts/hot.js:1:13", 12) == "JS:*hot hot…"
+    assert function_name("checkout.<locals>.<genexpr>", 24) == "checkout.<genexpr>"
+    assert function_name("checkout.<locals>.<genexpr>", 12) == "checkout.<g…"
+    assert function_name("Shop.make.<locals>.total", 12) == "make.total"
+    assert function_name("example.com/a/module/of/somebody/pkg.(*Server).serve", 30) == "pkg.(*Server).serve"
+
+
+def test_functions_that_would_look_the_same_have_what_tells_them_apart() -> None:
+    of_json = (
+        "v8::internal::JsonStringifier::Result v8::internal::JsonStringifier::Serialize_<{}>(v8::internal::Handle)"
+    )
+    both = function_names([of_json.format("false"), "main", of_json.format("true")], 46)
+    short = "internal::JsonStringifier::Serialize_"
+    assert both == [f"{short} <false>", "main", f"{short} <true>"]
+    assert function_names(["f(std::map<int, int>, long)", "f(std::map<int, int>, char)"], 8) == ["f <long>", "f <char>"]
+    cells = [f"core::ptr::write::<core::mem::{name}<u8>>" for name in ("Cell", "Slot")]
+    assert function_names(cells, 16) == ["write <Cell<u8>>", "write <Slot<u8>>"]
+    assert function_names([of_json.format("false")] * 2, 40) == [function_name(of_json.format("false"), 40)] * 2
+    for one, other in (
+        ("a<" * 40, "a<" * 41),
+        ("f(" + "x" * 60 + ")", "f(" + "y" * 60 + ")"),
+        ("g" * 50, "h" + "g" * 49),
+    ):
+        for width in range(8, 60):
+            assert all(len(name) <= width for name in function_names([one, other], width))
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("<alloc::boxed::Box<dyn core::ops::function::Fn()> as core::ops::function::FnOnce<()>>::call_once",
+         "Box::call_once"),
+        ("<[A] as core::slice::cmp::SlicePartialEq<B>>::equal", "SlicePartialEq::equal"),
+        ("<<A as core::ops::Deref>::Target as core::cmp::Ord>::cmp", "<Target as Ord>::cmp"),
+        ("<<T as a::B>::C as core::iter::Iterator>::next_back", "Iterator::next_back"),
+        ("<" * 4000, "…" + "<" * 20),
+        ("std::panic::catch_unwind::<i32, main::{closure#0}>", "panic::catch_unwind"),
+        ("<sort::Global as core::alloc::Allocator>::allocate", "Global::allocate"),
+        ("core::slice::sort::unstable::quicksort::quicksort::<u64>", "quicksort::quicksort"),
+        ("std::vector<int, std::allocator<int> >::push_back(int const&)", "vector::push_back"),
+        ("serde::de::Visitor::visit::{closure#0}", "visit::{closure#0}"),
+        ("v8::Heap::Sweep(v8::internal::Handle<v8::internal::Object>) (.isra.0)", "v8::Heap::Sweep"),
+    ],
+)  # fmt: skip
+def test_names_of_rust_and_cpp_are_shortened_from_outside_in(name: str, short: str) -> None:
+    assert function_name(name, 21) == short
+    assert function_name(name, len(name)) == name
