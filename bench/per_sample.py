@@ -1,7 +1,9 @@
 """`python -m bench.per_sample`: processor time of each process of a recording for each sample, without start and end.
 
 While a recording runs, the time that its processes have used is read twice, by /proc/PID/task/TID/schedstat. What they
-used in between, over the samples of that time, is the cost of one more sample. Nothing else should run on the machine.
+used in between, over the samples of that time, is the cost of one more sample. That is measured once it is flat: tables
+and names are read in the first seconds. What was used before, less the same time at that cost, is the fixed cost.
+Nothing else should run on the machine.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from rich.table import Table
 from bench.moments import alone
 from bench.targets import BY_NAME, Target
 
-FIRST_S, TAIL_S = 5.0, 0.5
+FIRST_S, TAIL_S = 30.0, 0.5
 SERVICES, SLOW_HZ = 10, 19
 RATES = (100.0, 1000.0)
 
@@ -28,13 +30,15 @@ RATES = (100.0, 1000.0)
 @dataclass(frozen=True)
 class Spent:
     """sampler, worker: CPU seconds of the processes between two moments. samples: taken between them. seconds: that lie
-    between.
+    between. before: CPU seconds of both until the first one, first: seconds until then.
     """
 
     sampler: float
     worker: float
     samples: int
     seconds: float
+    before: float
+    first: float
 
     @property
     def each_us(self) -> float:
@@ -44,6 +48,11 @@ class Spent:
     def share(self) -> float:
         """Of a processor."""
         return (self.sampler + self.worker) / self.seconds
+
+    @property
+    def fixed_s(self) -> float:
+        """CPU seconds of the start, and of what is read once."""
+        return self.before - self.share * self.first
 
 
 def used_s(pid: int) -> float:
@@ -58,7 +67,7 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def measure(pids: list[int], collector: str, rate: float, seconds: float) -> Spent:
+def measure(pids: list[int], collector: str, rate: float, seconds: float, first_s: float) -> Spent:
     """Of a recording of these processes. Raises OSError where it failed."""
     import pyprof
 
@@ -66,9 +75,9 @@ def measure(pids: list[int], collector: str, rate: float, seconds: float) -> Spe
         recording = Path(folder) / "out.pyprof"
         words = [word for pid in pids for word in ("-p", str(pid))]
         command = [sys.executable, "-m", "pyprof", "record", "-q", "--collector", collector, "-r", f"{rate:g}"]
-        command += ["-d", f"{FIRST_S + seconds + TAIL_S:g}", "-o", str(recording), *words]
+        command += ["-d", f"{first_s + seconds + TAIL_S:g}", "-o", str(recording), *words]
         with alone(command) as process:
-            time.sleep(FIRST_S)
+            time.sleep(first_s)
             ours = [process.pid, *children(process.pid)]
             first, begin = [used_s(pid) for pid in ours], time.time_ns()
             time.sleep(seconds)
@@ -77,17 +86,18 @@ def measure(pids: list[int], collector: str, rate: float, seconds: float) -> Spe
                 raise OSError("the recording failed")
         times = pyprof.load(recording).time_ns
     spent = [after - before for before, after in zip(first, last, strict=True)]
-    return Spent(spent[0], sum(spent[1:]), int(((times >= begin) & (times < end)).sum()), (end - begin) / 1e9)
+    samples = int(((times >= begin) & (times < end)).sum())
+    return Spent(spent[0], sum(spent[1:]), samples, (end - begin) / 1e9, sum(first), first_s)
 
 
-def recorded(target: Target, collector: str, rate: float, seconds: float, count: int = 1) -> Spent:
+def recorded(target: Target, collector: str, rate: float, seconds: float, first_s: float, count: int = 1) -> Spent:
     """So many processes of a target."""
     with tempfile.TemporaryDirectory() as folder:
-        command = target.build(Path(folder))(FIRST_S + seconds + 20)
+        command = target.build(Path(folder))(first_s + seconds + 20)
         running = [alone(command) for _ in range(count)]
         try:
             time.sleep(target.settle_s)
-            return measure([process.pid for process in running], collector, rate, seconds)
+            return measure([process.pid for process in running], collector, rate, seconds, first_s)
         finally:
             for process in running:
                 process.kill()
@@ -100,12 +110,23 @@ def main() -> None:
     parser.add_argument("--targets", default="frames,python", help="names, comma-separated; services: ten that wait")
     parser.add_argument("--rates", default="100,1000")
     parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--first", type=float, default=FIRST_S, help="seconds before these, until the cost is flat")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     if sys.flags.dont_write_bytecode:
         parser.error("bytecode is not cached (PYTHONDONTWRITEBYTECODE): each recording would compile what it imports")
     table = Table(title=f"--collector {arguments.collector}: medians of {arguments.rounds}")
-    headings = ("target", "Hz", "samples", "sampler us", "worker us", "us a sample", "from to", "% of a core")
+    headings = (
+        "target",
+        "Hz",
+        "samples",
+        "sampler us",
+        "worker us",
+        "us a sample",
+        "from to",
+        "% of a core",
+        "fixed s",
+    )
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "target" else "right")
     for name in arguments.targets.split(","):
@@ -113,11 +134,10 @@ def main() -> None:
         rates = (SLOW_HZ,) if services else [float(rate) for rate in arguments.rates.split(",")]
         for rate in rates:
             target, count = BY_NAME[name], SERVICES if services else 1
-            runs = [
-                recorded(target, arguments.collector, rate, arguments.seconds, count) for _ in range(arguments.rounds)
-            ]
+            ways = arguments.collector, rate, arguments.seconds, arguments.first, count
+            runs = [recorded(target, *ways) for _ in range(arguments.rounds)]
             table.add_row(name, f"{rate:g}", *_cells(runs))
-    Console(width=120).print(table)
+    Console(width=132).print(table)
 
 
 def _cells(runs: list[Spent]) -> list[str]:
@@ -132,6 +152,7 @@ def _cells(runs: list[Spent]) -> list[str]:
         f"{middle(each):.1f}",
         f"{each[0]:.1f} {each[-1]:.1f}",
         f"{100 * middle([run.share for run in runs]):.2f}",
+        f"{middle([run.fixed_s for run in runs]):.2f}",
     ]
 
 

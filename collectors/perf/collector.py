@@ -26,7 +26,7 @@ from pyprof.collectors.perf.records import FORK, U64, SampleRecords, Scan
 from pyprof.collectors.perf.ring import online_cpus, open_rings
 from pyprof.collectors.perf.scope import Scope, choose_scope
 from pyprof.collectors.perf.short_lives import Decimation, Starvation
-from pyprof.collectors.perf.waiter import FIRST_FLUSH_NS, Cadence, Waiter
+from pyprof.collectors.perf.waiter import FIRST_FLUSH_NS, Cadence, Waiter, WatchTimes
 from pyprof.collectors.targets.selection import Selection
 from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
@@ -38,10 +38,6 @@ from pyprof.options import CollectOptions
 
 USER_ONLY = said("kernel_not_sampled")
 NEVER_STOPPED = said("never_stopped")
-
-_WATCH_NS = 10_000_000
-_WATCHES = 50
-"""While samples may wait: others' programs begin all the time, and each of their records would wake us."""
 
 
 class PerfCollector:
@@ -78,8 +74,7 @@ class PerfCollector:
         self.source_id = ids.next_id()
         self.members = Members(pid, selection, options, TrackedProcesses(ids, options.subprocesses))
         self.watch: Callable[[], int | None] | None = None
-        self._watch_ns = self._watched_ns = 0
-        self._watch_each_ns = max(_WATCH_NS, round(1e9 * options.flush_s / _WATCHES))
+        self._watch_times = WatchTimes(options, self.wakes)
         self.slots: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._options = options
         self._decimation = Decimation(options.stride)
@@ -204,19 +199,16 @@ class PerfCollector:
                 break
 
     def _until_watched(self, watch: Callable[[], int | None]) -> int | None:
-        """Call it if it is time: in how many ns it is time again, None: somebody else is to take over. Where records
-        wake us that is as soon as one has come, but not more often than we would look for them.
-        """
-        now = time.monotonic_ns()
-        soon_ns = self._watched_ns + self._watch_each_ns
-        if now >= (soon_ns if self._waiter.notified else self._watch_ns):
+        """Call it if it is time: in how many ns it is time again, None: somebody else is to take over."""
+        now, notified = time.monotonic_ns(), self._waiter.notified
+        if self._watch_times.due(now, notified):
             self._waiter.listen()
-            self._watched_ns, soon_ns = now, now + self._watch_each_ns
             again_ns = watch()
             if again_ns is None:
                 return None
-            self._watch_ns = now + again_ns if self.wakes else soon_ns
-        return max((soon_ns if self._waiter.notified else self._watch_ns) - now, 0)
+            notified = False
+            self._watch_times.watched(now, again_ns, self.members.vain)
+        return self._watch_times.left_ns(now, notified)
 
     def _hear_of_ends(self, wait_ns: float = 0) -> None:
         tracked = self.members.tracked

@@ -16,7 +16,7 @@ from pyprof.options import CollectOptions
 
 class Members:
     """tracked: what the kernel's records say of them. everything: all processes are. joined: called with processes that
-    have come to fit.
+    have come to fit. vain: so often in a row news() had no news.
     """
 
     def __init__(
@@ -26,6 +26,7 @@ class Members:
         self.tracked = tracked
         self.everything = selection is not None and selection.everything
         self.joined: Callable[[list[int]], None] = lambda pids: None
+        self.vain = 0
         self._pid = pid
         self._selection = selection
         self._children = options.subprocesses
@@ -92,6 +93,7 @@ class Members:
         self._asked = True
         self.read_news()
         fresh, self._fresh = self._fresh, set()
+        self.vain = 0 if fresh else self.vain + 1
         return fresh
 
     def follows(self, pid: int) -> bool:

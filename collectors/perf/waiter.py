@@ -12,6 +12,13 @@ from pyprof.options import CollectOptions
 
 FIRST_FLUSH_NS = 20_000_000
 
+_WATCH_NS, _WATCHES = 10_000_000, 50
+"""News are looked at no more often; nor more often than so many times while samples may wait. Others' programs begin
+all the time, and each of their records would wake us.
+"""
+_MOST_VAIN = 3
+"""Where they wake us, each look that finds other programs only doubles the time to the next one; so often."""
+
 _TRIAL_NS, _LONG_TRIAL_NS = 1_000_000, 10_000_000
 _BATCH = 2000
 
@@ -73,6 +80,28 @@ class Waiter:
                 self._closed = True
                 self._poll.close()
                 os.close(self._wake)
+
+
+class WatchTimes:
+    """When news are looked at: where records wake us as soon as one has come, else again and again."""
+
+    def __init__(self, options: CollectOptions, wakes: bool) -> None:
+        """wakes: records do."""
+        self._wakes = wakes
+        self._each_ns = max(_WATCH_NS, round(1e9 * options.flush_s / _WATCHES))
+        self._soonest_ns = self._due_ns = 0
+
+    def due(self, now_ns: int, notified: bool) -> bool:
+        return self.left_ns(now_ns, notified) == 0
+
+    def watched(self, now_ns: int, again_ns: int, vain: int) -> None:
+        """again_ns: until the next look, if no record comes. vain: so many looks in a row had nothing of ours."""
+        self._soonest_ns = now_ns + (self._each_ns << min(vain, _MOST_VAIN) if self._wakes else self._each_ns)
+        self._due_ns = now_ns + again_ns if self._wakes else self._soonest_ns
+
+    def left_ns(self, now_ns: int, notified: bool) -> int:
+        """Until the next look. notified: a record has come."""
+        return max((self._soonest_ns if notified else self._due_ns) - now_ns, 0)
 
 
 class Cadence:

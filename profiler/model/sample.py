@@ -156,6 +156,8 @@ class SampleBatch:
 
     def take(self, lanes: I64) -> SampleBatch:
         """The lanes of these indices, over the same stack bytes. lanes: (k,) int64, ascending."""
+        if len(lanes) == len(self):
+            return self
         pieces, beyond = self.stack.pieces, self.stack.beyond
         stack = StackSlab(
             self.stack.data,

@@ -57,19 +57,19 @@ Within = Callable[[Callable[[], Resolved]], Resolved | None]
 """Does a job, which may be left anywhere: None where there was no time for it."""
 
 
-class LookedUp(Protocol):
+class Ahead(Protocol):
     """What was looked up of a window's frames; see NamesAhead."""
 
     @property
     def done(self) -> int: ...
 
-    def shows(self, first: int, end: int) -> bool: ...
+    def looked_up(self, numbers: range) -> Sequence[int]: ...
 
 
 class Keeping:
     """Of one window; close() before its profile is written."""
 
-    def __init__(self, session: Session, naming: Naming, journal: Journal, within: Within, looked_up: LookedUp) -> None:
+    def __init__(self, session: Session, naming: Naming, journal: Journal, within: Within, ahead: Ahead) -> None:
         """within: where that leaves a look-up once, what follows has the names that are known."""
         self._within: Within | None = within
         self._session = session
@@ -77,7 +77,7 @@ class Keeping:
         self._journal = journal
         self._begun = Begun()
         self._cost = RecentCost()
-        self._looked_up = looked_up
+        self._ahead = ahead
         self._parts = 0
         self._lineless: deque[_Lineless] = deque()
         self._modules: dict[ModuleInfo, int] = {}
@@ -147,11 +147,15 @@ class Keeping:
     def _with_lines(self) -> dict[int, Sequence[Frame]]:
         """Of earlier parts whose frames were looked up since: all their frames, by the part's number."""
         found: dict[int, Sequence[Frame]] = {}
-        done = self._looked_up.done
+        done = self._ahead.done
         while self._lineless and self._lineless[0].end <= done:
             part = self._lineless.popleft()
             first = part.end - len(part.keys)
-            if self._looked_up.shows(first, part.end) and (frames := self._named(part.keys)) != part.frames:
+            again = [number - first for number in self._ahead.looked_up(range(first, part.end))]
+            frames = list(part.frames)
+            for at, frame in zip(again, self._named([part.keys[at] for at in again]), strict=True):
+                frames[at] = frame
+            if tuple(frames) != part.frames:
                 found[part.number] = frames
         return found
 

@@ -53,10 +53,10 @@ class NamesAhead:
             return len(stacks.frames)
         return window.done if window is not None and window.table is stacks else 0
 
-    def shows(self, first: int, end: int) -> bool:
-        """Was one of these of the frames that are done looked up?"""
+    def looked_up(self, numbers: range) -> Sequence[int]:
+        """Which of these, of the frames that are done."""
         window = self._window
-        return self._asked or window is None or not window.wanted.isdisjoint(range(first, end))
+        return numbers if self._asked or window is None else [number for number in numbers if number in window.wanted]
 
     def taken(self, batch: SampleBatch) -> None:
         """It was unwound. The sampler waits for all answers where it is what reads the target's memory."""
