@@ -110,20 +110,20 @@ class StackTable:
         code_of: CodeOf | None = None,
         cut: Mapping[int, Mark] | None = None,
         known: Mapping[int, KnownStack] | None = None,
-        nodes: npt.NDArray[np.int32] | None = None,
     ) -> npt.NDArray[np.int32]:
         """Node of each lane's leaf. space: (n,) AddressSpace.id of each lane. code: (m,) FrameKey.code of each frame of
         the walk. merged: what lanes have of an interpreter, by lane. code_of: (lane, frames) -> like code, of frames
         that lanes share. cut: lane -> its marker, where that is not only its StackEnd (see model.markers). known: lanes
-        of which all but one frame is there. nodes: (n,) of lanes that are there, -1 of others.
+        of which all but one frame is there.
         """
-        merged, known, cut = merged or {}, known or {}, cut or {}
-        nodes = np.full(len(walk), -1, np.int32) if nodes is None else nodes.copy()
+        merged, known = merged or {}, known or {}
+        nodes = np.zeros(len(walk), np.int32)
         columns = walk.pc.tobytes(), walk.exact.tobytes(), walk.trust.tobytes(), b"" if code is None else code.tobytes()
-        starts, spaces, ends = walk.start.tolist(), space.tolist(), walk.end.tolist()
+        starts, spaces = walk.start.tolist(), space.tolist()
+        marks = {lane: CUTS[end] for lane, end in enumerate(walk.end.tolist())} | dict(cut or {})
         seen: dict[object, int] = {}
         packed, codes = b"" if (words := walk.packed()) is None else words.tobytes(), columns[3]
-        for lane in np.flatnonzero(nodes < 0).tolist():
+        for lane in range(len(walk)):
             if lane in known:
                 nodes[lane] = self._inside(*known[lane], spaces[lane])
                 continue
@@ -133,16 +133,15 @@ class StackTable:
             if lane in walk.shared:
                 frames, first = walk.shared[lane]
                 outer = self._shared_node(frames, first, spaces[lane], partial(code_of, lane) if code_of else None)
-            mark = cut[lane] if lane in cut else CUTS[ends[lane]]
-            apart = (packed[8 * a : 8 * b], codes[4 * a : 4 * b], spaces[lane], mark, found, outer)
+            apart = (packed[8 * a : 8 * b], codes[4 * a : 4 * b], spaces[lane], marks[lane], found, outer)
             same = apart if packed else lane
             node = seen.get(same)
             if node is None:
-                key = (spaces[lane], mark, _digest(columns, a, b), found, outer)
+                key = (spaces[lane], marks[lane], _digest(columns, a, b), found, outer)
                 node = self._whole.get(key)
                 if node is None:
                     native = _Native(walk, a, b, spaces[lane], code, columns)
-                    node = self._whole[key] = self._insert(native, mark, found or ((), None), outer)
+                    node = self._whole[key] = self._insert(native, marks[lane], found or ((), None), outer)
                 seen[same] = node
             nodes[lane] = node
         return nodes

@@ -1,7 +1,6 @@
 """The loop that ties collector, unwinder, stacks, names and exporters together; what the library is made of.
 
 worker/                 The process boundary: the sampler on one side, what parses foreign data on the other
-alike                   Which lanes of a walk have the same frames outside their innermost one
 assemble                From a closed window to a Profile: look names up, make values
 between_batches         What other threads ask of a recording's loop
 deliveries              Profiles of a recording that go to a Sink

@@ -9,14 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.interpreters.merge import Evaluators
-from pyprof.model.columns import among
 from pyprof.model.kernel import KernelStack
 from pyprof.model.markers import Mark, cut_mark
 from pyprof.model.sample import SampleBatch
 from pyprof.model.stacks import Merge, StackTable
 from pyprof.model.walk import SharedFrames, StackEnd, Trust, Walk
 from pyprof.records import dataclass, replace
-from pyprof.session.known_stacks import KnownStacks, nothing_known
+from pyprof.session.known_stacks import NOTHING_KNOWN, KnownStacks
 
 
 class Walker(Protocol):
@@ -130,10 +129,12 @@ class Interning:
         """What was merged before is known; the rest is merged one by one."""
         if self._known is None or self._known.stacks is not stacks:
             self._known = KnownStacks(stacks)
-        looked = nothing_known(len(batch))
+        looked = NOTHING_KNOWN
         if self.remembers and (self.binder is None or self.binder.bind(batch, walk) is None):
             looked = self._known.look(batch, walk, merger.evaluators(batch))
-        state, fresh = looked.state, np.flatnonzero((looked.node < 0) & ~among(np.arange(len(batch)), looked.stacks))
+        state = np.zeros(len(batch), np.int32)
+        state[[*looked.states.keys()]] = [*looked.states.values()]
+        fresh = np.array([lane for lane in range(len(batch)) if lane not in looked.stacks], np.int64)
         merged: dict[int, Merge] = {}
         if len(fresh):
             part, few = batch.take(fresh), walk.take(fresh)
@@ -144,8 +145,7 @@ class Interning:
             if whole is not few:
                 walk, looked = walk.with_lanes(fresh, whole), replace(looked, keys={})
         code = self.binder.bind(batch, walk) if self.binder else None
-        cut, known = _needed(batch, walk), looked.stacks
-        node = stacks.intern(walk, batch.space, code, merged, cut=cut, known=known, nodes=looked.node)
+        node = stacks.intern(walk, batch.space, code, merged, cut=_needed(batch, walk), known=looked.stacks)
         self._known.learn(looked, merged, node, state)
         return _Merged(walk, node, state)
 

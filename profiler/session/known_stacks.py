@@ -12,13 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.interpreters.merge import Evaluators
-from pyprof.model.columns import among
 from pyprof.model.interpreter import Chain, SampleState
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.stacks import KnownStack, Merge, StackTable
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.records import dataclass
-from pyprof.session.alike import alike
 
 _MOST_KNOWN = 1 << 14
 _HIGHEST = (1 << 64) - 1
@@ -41,18 +39,14 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """node, state: (n,) of each lane's stack, -1 and 0 where it is not known. stacks: of lanes of which all but one
-    frame is. keys: of lanes that have something to be learned, with their innermost frames.
-    """
+    """By lane: stacks and SampleState of those that are known; keys and innermost frames of those to be learned."""
 
-    node: npt.NDArray[np.int32]
-    state: npt.NDArray[np.int32]
     stacks: dict[int, KnownStack]
+    states: dict[int, int]
     keys: dict[int, tuple[Key, int]]
 
 
-def nothing_known(lanes: int) -> Looked:
-    return Looked(np.full(lanes, -1, np.int32), np.zeros(lanes, np.int32), {}, {})
+NOTHING_KNOWN = Looked({}, {}, {})
 
 
 class KnownStacks:
@@ -65,65 +59,33 @@ class KnownStacks:
         self._marks: dict[int | Chain, int] = {}
 
     def look(self, batch: SampleBatch, walk: Walk, evaluators: dict[int, Evaluators]) -> Looked:
-        """walk: without shared frames, none of them in code that no file describes. evaluators: by address space. Of
-        lanes that are alike one is looked up.
-        """
-        looked = nothing_known(len(batch))
+        """walk: without shared frames, none of them in code that no file describes. evaluators: by address space."""
+        looked = Looked({}, {}, {})
         words = walk.packed()
         if words is None or not len(words):
             return looked
         self._renew(evaluators)
-        lanes, chains = self._marked(batch, walk)
-        if not len(lanes):
-            return looked
-        packed, sps = words.tobytes(), walk.sp.tobytes()
-        begin, end, space_of = walk.start[:-1][lanes], walk.start[1:][lanes], batch.space[lanes]
-        kinds: dict[tuple[int, int], int] = {}
-        pairs = zip(map(id, chains), space_of.tolist(), strict=True)
-        kind = np.array([kinds.setdefault(pair, len(kinds)) for pair in pairs], np.int64)
-        outer = alike(begin, end, words, walk.sp, kind)
-        _, leaf = np.unique(words[begin], return_inverse=True)
-        numbers = outer * len(lanes) + leaf.ravel()
-        _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
-        node, state = np.full(len(first), -1, np.int32), np.zeros(len(first), np.int32)
-        partly: dict[int, KnownStack] = {}
-        columns = np.arange(len(lanes)), lanes, begin, end, space_of, words[begin], walk.pc[begin]
-        rows = zip(*(column[first].tolist() for column in columns), strict=True)
-        for n, (at, lane, a, b, space, frame, pc) in enumerate(rows):
-            name, own = chains[at].number or chains[at], evaluators[space](pc, True)
-            key = (packed[8 * a + 8 : 8 * b], sps[8 * a + 8 : 8 * b], name, space, own)
-            if (known := self._known.get(key)) is None:
-                looked.keys[lane] = key, frame
-            else:
-                state[n], node[n] = known.state, known.leaves.get(frame, -1)
-                if node[n] < 0:
-                    partly[n] = known.outer, frame, known.inner, known.leaves
-        which = which.ravel()
-        looked.node[lanes], looked.state[lanes] = node[which], state[which]
-        for at in np.flatnonzero(among(which, partly)).tolist():
-            looked.stacks[int(lanes[at])] = partly[int(which[at])]
-        return looked
-
-    def _marked(self, batch: SampleBatch, walk: Walk) -> tuple[npt.NDArray[np.int64], list[Chain]]:
-        """Lanes of which merging can be known: all of their chains' marks lie outside the innermost frame. With these
-        chains.
-        """
+        packed, sps, chains = words.tobytes(), walk.sp.tobytes(), batch.chains
         lanes = np.flatnonzero(_plain(batch, walk))
-        lowest: dict[int, int] = {}
-        found, chains = [], []
-        for lane, sp in zip(lanes.tolist(), walk.sp[walk.start[:-1][lanes]].tolist(), strict=True):
-            chain = batch.chains.get(lane)
+        first = walk.start[:-1][lanes]
+        last, space_of = walk.start[1:][lanes], batch.space[lanes]
+        columns = (lanes, first, last, space_of, words[first], walk.pc[first], walk.sp[first])
+        for lane, a, b, space, leaf, pc, sp in zip(*(column.tolist() for column in columns), strict=True):
+            chain = chains.get(lane)
             if chain is None:
                 continue
-            mark = lowest.get(id(chain))
-            if mark is None:
-                name = chain.number or chain
-                mark = self._marks.get(name)
-                lowest[id(chain)] = mark = self._lowest_mark(name, chain) if mark is None else mark
-            if sp <= mark:
-                found.append(lane)
-                chains.append(chain)
-        return np.array(found, np.int64), chains
+            name = chain.number or chain
+            mark = self._marks.get(name)
+            if sp > (self._lowest_mark(name, chain) if mark is None else mark):
+                continue
+            key = (packed[8 * a + 8 : 8 * b], sps[8 * a + 8 : 8 * b], name, space, evaluators[space](pc, True))
+            known = self._known.get(key)
+            if known is None:
+                looked.keys[lane] = key, leaf
+            else:
+                looked.stacks[lane] = known.outer, leaf, known.inner, known.leaves
+                looked.states[lane] = known.state
+        return looked
 
     def learn(
         self,
