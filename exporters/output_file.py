@@ -65,7 +65,7 @@ def replace(path: str, writer: Write) -> None:
     afterwards outlives a power cut, name and all.
     """
     parent, name = os.path.split(os.path.normpath(path))
-    folder = _open_folder(parent or ".")
+    folder = open_folder(parent or ".")
     part = f".pyprof-{os.urandom(8).hex()}.part"
     try:
         mode = _mode(look(name, folder))
@@ -88,7 +88,7 @@ def replace(path: str, writer: Write) -> None:
 def is_ours(path: str) -> bool:
     """May nobody but root and us put names into the folder of path that we would follow?"""
     try:
-        folder = _open_folder(os.path.dirname(os.path.normpath(path)) or ".")
+        folder = open_folder(os.path.dirname(os.path.normpath(path)) or ".")
     except OSError:
         return False
     found = os.fstat(folder)
@@ -106,7 +106,7 @@ def _links_are_guarded() -> bool:
         return False
 
 
-def _open_folder(path: str) -> int:
+def open_folder(path: str) -> int:
     """A link that belongs to neither root nor us leads to its owner's folders only: whoever may write to a folder on
     the way can put one there at any moment. Raises OSError.
     """
@@ -172,9 +172,9 @@ def create(path: str, mode: int) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
 
 
-def folder(path: str) -> int:
-    """A folder, to lock it or to have its names kept. Raises OSError."""
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def folder(path: str, how: int = 0) -> int:
+    """A folder, to lock it or to have its names kept. how: further flags of open(2). Raises OSError."""
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | how)
 
 
 def _sync_names(folder: int) -> None:

@@ -236,7 +236,8 @@ class PerfCollector:
         self._events.unwound(found, members.tracked.alive)
         self.maker.forget_untracked()
         if self._events.counting:
-            untracked.update(members.found(untracked, self._events.add, self._reader.diagnostics))
+            diagnostics = self._reader.diagnostics
+            untracked.update(members.found(untracked, self._events.add, diagnostics, lambda: self._stopping))
         members.tracked.forget_ended()
 
     def without_trial(self) -> None:

@@ -62,13 +62,21 @@ class Members:
                     raise
         self._fresh.update(pids)
 
-    def found(self, known: set[int], attach: Callable[[int], None], diagnostics: Diagnostics) -> Iterator[int]:
-        """Take in processes that have come to fit. known: not looked at any more; attach: puts events on one. Result:
-        those that may not be looked at.
+    def found(
+        self,
+        known: set[int],
+        attach: Callable[[int], None],
+        diagnostics: Diagnostics,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> Iterator[int]:
+        """Take in processes that have come to fit, until is_over(). known: not looked at any more; attach: puts events
+        on one. Result: those that may not be looked at.
         """
-        if self._selection is None or self.everything:
+        if self._selection is None or self.everything or is_over():
             return
         for pid in self._selection.find(self.tracked.histories.keys() | known):
+            if is_over():
+                return
             try:
                 attach(pid)
                 self.tracked.add(pid)

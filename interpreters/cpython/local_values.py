@@ -5,13 +5,13 @@ The values of names that look secret are not read at all unless that is asked fo
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Iterator
 
 from pyprof.interpreters.cpython.layout import Layout
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
 from pyprof.interpreters.cpython.objects import Objects
+from pyprof.model.secret_text import REDACTED, looks_secret, without_secrets
 
 MOST_LOCALS = 64
 MOST_ITEMS = 8
@@ -19,26 +19,6 @@ MOST_TEXT = 80
 MOST_DEPTH = 3
 _READ_TEXT = 1024
 """So much of a text is read, to know what of it is secret."""
-REDACTED = "<redacted>"
-_SECRET = re.compile(
-    r"pass(word|wd|phrase|code)|\bpass\b|_pass\b|pwd|(^|_)pw($|_)|secret|token|api_?key|apikey|auth|credential|cookie|session_?id|private|signature|salt",
-    re.IGNORECASE,
-)
-
-_IN_ADDRESS = re.compile(r"(://[^\s:/?#@]{0,256}:)[^\s/?#@]+(?=@)")
-_ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_-]{0,64})(=)\S+")
-
-
-def looks_secret(name: str) -> bool:
-    return bool(_SECRET.search(name))
-
-
-def without_secrets(text: str) -> str:
-    """A text in which are left out the password of an address (scheme://user:password@host) and what is assigned to a
-    name that looks secret (name=value).
-    """
-    text = _IN_ADDRESS.sub(rf"\1{REDACTED}", text)
-    return _ASSIGNED.sub(lambda match: f"{match[1]}={REDACTED}" if looks_secret(match[1]) else match[0], text)
 
 
 class LocalReader:

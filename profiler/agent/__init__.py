@@ -7,6 +7,7 @@ asking      What is said on the agent's socket
 budget      Keeping the agent's budget
 clock       When windows end
 config      The agent's configuration: TOML in, checked values out
+config_file  A file of settings: TOML that nobody else may write, and errors with their lines
 disk        The file system, as far as the spool needs it
 governor    How much the agent does: a law of control
 groups      A profile by label

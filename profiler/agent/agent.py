@@ -100,8 +100,11 @@ class Agent:
         ]
 
     def end(self) -> None:
+        """The main thread may be looking at thousands of processes: recordings end meanwhile."""
         self._ending = True
         self._wake.set()
+        for lane in self._lanes:
+            lane.end()
 
     def reload(self) -> None:
         self._reloading = True
@@ -141,7 +144,10 @@ class Agent:
             self._wake.clear()
         self._notifier.send("STOPPING=1")
         self._on_demand.end()
-        self._close()
+        for lane in self._lanes:
+            lane.end()
+        for lane in self._lanes:
+            lane.finish()
         self._socket.close()
         self._pushers.end()
         self._say("info", "ended")

@@ -6,26 +6,22 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
 
+from pyprof.agent.config_file import BadConfig, ConfigError, document
 from pyprof.agent.push.kinds import COMMON, KINDS, PushTarget, wrong
 from pyprof.agent.rules import TargetRule, Template, criterion
 from pyprof.agent.settings import CRITERIA, RULE, SETTINGS, SamplingChoice, Setting, Values, Wrong, checked
-from pyprof.errors import UsageError
 from pyprof.model.labels import MOST
 from pyprof.records import dataclass
 
 _MOST_RULES = 1000
 _MOST_PUSHES = 20
 _MOST_ERRORS = 100
-_MOST_DOTS = 1000
-"""Of a line: tomllib's time grows with the square of a key's parts."""
 _HEADER = re.compile(r"\s*(\[\[?)\s*([\w.\"-]+)\s*\]\]?\s*(?:#.*)?")
-_TOML_LINE = re.compile(r"\s*\(at line (\d+), column \d+\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,26 +35,6 @@ class AgentConfig:
         return tuple(dict.fromkeys(each for rule in self.rules if rule.include for each in rule.samplings))
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ConfigError:
-    """line: from 1 on."""
-
-    line: int
-    text: str
-
-    def __str__(self) -> str:
-        return f"line {self.line}: {self.text}"
-
-
-class BadConfig(UsageError):
-    """errors: all of them, by line."""
-
-    def __init__(self, name: str, errors: list[ConfigError]) -> None:
-        self.errors = sorted(errors)
-        more = f" ({len(errors)} errors)" if len(errors) > 1 else ""
-        super().__init__(f"{name}, {self.errors[0]}{more}", "pyprof agent --check --config FILE lists all of them")
-
-
 def without_file() -> AgentConfig:
     """What runs without a configuration: all processes of the calling user, each name a service."""
     return _Reading("", {}).config(default=({"user": str(os.geteuid())},))
@@ -66,16 +42,7 @@ def without_file() -> AgentConfig:
 
 def parse(text: str, name: str) -> AgentConfig:
     """name: of the file. Raises BadConfig."""
-    for number, each in enumerate(text.split("\n"), 1):
-        if each.count(".") > _MOST_DOTS:
-            raise BadConfig(name, [ConfigError(number, f"there are more than {_MOST_DOTS:,} dots in it")])
-    try:
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # of a number with thousands of digits, too
-        match = _TOML_LINE.search(str(error))
-        line = int(match[1]) if match else text.count("\n") + 1
-        raise BadConfig(name, [ConfigError(line, _TOML_LINE.sub("", str(error)))]) from None
-    reading = _Reading(text, document)
+    reading = _Reading(text, document(text, name))
     with suppress(_TooMany):
         config = reading.config()
     if reading.errors:

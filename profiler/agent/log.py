@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
+_DELETE = "\x7f"
+
 
 class Log:
     """write: takes a line, without its end."""
@@ -22,7 +24,8 @@ class Log:
         from pyprof.exporters.utf8 import dumps
 
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        return dumps({"time": when, "level": level, "event": event, **fields}).decode()
+        line = dumps({"time": when, "level": level, "event": event, **fields}).decode()
+        return line.replace(_DELETE, r"\u007f")  # who prints it escapes such letters as Python does: that is no JSON
 
     def _text(self, level: str, event: str, fields: dict[str, object]) -> str:
         words = [f"{name.replace('_', ' ')} {_word(value)}" for name, value in fields.items()]

@@ -16,6 +16,7 @@ from pyprof.agent.rules import NOT_RECORDED, RuleVerdict, TargetRule, judge, use
 from pyprof.agent.settings import SamplingChoice
 from pyprof.collectors.linux import procfs
 from pyprof.errors import FormatError
+from pyprof.model.secret_text import REDACTED, looks_secret, without_secrets
 from pyprof.records import dataclass
 
 LOOK_S = 1.0
@@ -83,13 +84,15 @@ def _cgroup(pid: int) -> str:
 
 
 def _variable(pid: int, name: str) -> str:
+    """Without what is secret in it: it becomes a label, which everybody sees who sees the profile."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             text = file.read(_MOST_ENVIRONMENT)
     except OSError:
         return ""
     begin = os.fsencode(name) + b"="
-    return next((os.fsdecode(each[len(begin) :]) for each in text.split(b"\0") if each.startswith(begin)), "")
+    value = next((os.fsdecode(each[len(begin) :]) for each in text.split(b"\0") if each.startswith(begin)), "")
+    return REDACTED if value and looks_secret(name) else without_secrets(value)
 
 
 def _user(pid: int) -> str:

@@ -42,7 +42,7 @@ class SampledGroup:
     """took: is given each window, in a thread of this lane, and before that at times what there is of it so far, to be
     saved. failed: what ended a recording, or kept it from beginning.
 
-    tend() and close() are for one thread, the agent's.
+    tend(), close() and finish() are for one thread, the agent's.
     """
 
     def __init__(
@@ -144,14 +144,18 @@ class SampledGroup:
             self._recording.end()
 
     def close(self) -> None:
-        """End, and wait until the last window was taken."""
+        """End, wait until the last window was taken, and release what is held."""
+        self.finish()
+        self._release()
+
+    def finish(self) -> None:
+        """The same where this process ends next: what it holds ends with it."""
         self.end()
         if self._thread is not None:
             self._thread.join(_NAMES_S)
             if self._thread.is_alive() and self._recording is not None:
                 self._recording.hasten()
             self._thread.join()
-        self._release()
 
     def _release(self) -> None:
         if self._recording is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -18,10 +17,12 @@ from pyprof.options import SIMPLE_MODES
 
 if TYPE_CHECKING:
     from pyprof.agent.config import AgentConfig
+    from pyprof.agent.log import Log
     from pyprof.agent.status import SpoolState
 
-_MOST_BYTES = 1 << 20
 WHAT = ("run", "status", "install", "record")
+_MOST_S = 10.0
+"""From the first signal on. A page of a process that never comes holds who reads it; windows are saved now and then."""
 
 DESCRIPTION = """\
 Profile continuously: all processes that the rules of a configuration choose, in windows of a
@@ -97,21 +98,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _load(arguments: argparse.Namespace) -> AgentConfig:
     """Raises BadConfig, UsageError."""
-    from pyprof.agent import config
-    from pyprof.objfile.source import open_regular
+    from pyprof.agent import config, config_file
     from pyprof.records import replace
 
     if arguments.config is None:
         found = config.without_file()
     else:
-        try:
-            with open(open_regular(arguments.config), "rb") as file:
-                _ours(os.fstat(file.fileno()), arguments.config)
-                text = file.read(_MOST_BYTES).decode("utf-8")
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", "") or str(error)
-            raise UsageError(f"{arguments.config} cannot be read: {reason}") from None
-        found = config.parse(text, arguments.config)
+        found = config.parse(config_file.read(arguments.config), arguments.config)
     given: dict[str, Any] = {}
     if arguments.spool:
         given["path"] = arguments.spool
@@ -122,12 +115,6 @@ def _load(arguments: argparse.Namespace) -> AgentConfig:
     return replace(found, values=replace(found.values, **given)) if given else found
 
 
-def _ours(found: os.stat_result, path: str) -> None:
-    """Who may write the configuration of root's agent chooses where root writes. Raises UsageError."""
-    if os.geteuid() == 0 and (found.st_uid or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
-        raise UsageError(f"others than root may write {path}", f"chown root {path}; chmod go-w {path}")
-
-
 def _spool(arguments: argparse.Namespace) -> str:
     """The folder. Raises BadConfig, UsageError."""
     from pyprof.agent.places import default_spool
@@ -136,7 +123,7 @@ def _spool(arguments: argparse.Namespace) -> str:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from pyprof.agent.config import BadConfig
+    from pyprof.agent.config_file import BadConfig
 
     if arguments.config is None:
         raise UsageError("--check checks a file", "--config FILE --check")
@@ -155,15 +142,21 @@ def _run(arguments: argparse.Namespace) -> int:
     from pyprof.agent.agent import Agent
     from pyprof.agent.log import Log
     from pyprof.agent.notify import Notifier
-    from pyprof.cli.interrupts import listen
+    from pyprof.cli.interrupts import EndBySignals, listen
 
     prefix = "" if arguments.log == "json" else "pyprof agent: "
     log = Log(lambda text: line(f"{prefix}{text}", sys.stderr), arguments.log == "json")
     agent = Agent(lambda: _load(arguments), log, Notifier(os.environ))
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, too: it does not end the agent
-    listen(lambda number: agent.reload() if number == signal.SIGHUP else agent.end())
+    ending = EndBySignals(agent.end, lambda: _left(log), _MOST_S)
+    listen(lambda number: agent.reload() if number == signal.SIGHUP else ending(number))
     agent.run()
     return 0
+
+
+def _left(log: Log) -> None:
+    log("error", "left before the windows under way were written: of them there is what was saved before")
+    os._exit(1)
 
 
 def _status(arguments: argparse.Namespace) -> Iterator[str]:

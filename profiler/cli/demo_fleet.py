@@ -76,7 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     began = time.monotonic()
     url = f"http://127.0.0.1:{arguments.port}/?span=900"
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         with tempfile.TemporaryDirectory(prefix="pyprof-fleet-") as folder, _running(folder, arguments.port) as fleet:
             _until_windows(arguments.port, fleet)

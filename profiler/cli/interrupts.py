@@ -10,11 +10,37 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from pyprof.collectors.linux.libc import read_without_gil
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SAME_S = 0.05
+"""Signals that come so soon after the first are the same request: timeout(1) signals a process, then its group."""
+
+
+class EndBySignals:
+    """What signals do that end a command, for listen(). The first one asks it to end; a later one leaves it wherever it
+    is, and so does the time most_s.
+    """
+
+    def __init__(self, ask: Callable[[], None], leave: Callable[[], None], most_s: float | None = None) -> None:
+        """leave: must end this process. Both are called in a thread that is not the main one."""
+        self._ask, self._leave, self._most_s = ask, leave, most_s
+        self.asked_at = 0.0
+
+    def __call__(self, _: int) -> None:
+        now = time.monotonic()
+        if not self.asked_at:
+            self.asked_at = now
+            if self._most_s is not None:
+                timer = threading.Timer(self._most_s, self._leave)
+                timer.daemon = True
+                timer.start()
+            self._ask()
+        elif now > self.asked_at + SAME_S:
+            self._leave()
 
 
 def listen(taken: Callable[[int], None], more: Sequence[signal.Signals] = ()) -> None:

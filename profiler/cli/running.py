@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 SECOND_S = 0.15
 """How long a second signal waits for the profile to be written, without further names."""
-SAME_S = 0.05
-"""Signals that come so soon after the first are the same request: timeout(1) signals a process, then its group."""
 OPENING_S = 1.0
 """How long the first one waits for a recording to begin, so that it can end."""
 
@@ -116,6 +114,8 @@ class Invocation:
 
     def _end(self, number: int) -> None:
         """Finish. The terminal gives Ctrl-C to the command too; a SIGTERM or SIGHUP meant for both is sent on to it."""
+        from pyprof.cli.interrupts import SAME_S
+
         again, self._ended = self._ended, True
         if self._command and number in (signal.SIGTERM, signal.SIGHUP):
             self._command.send_signal(number)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import Any
 
 from pyprof.cli.terminal import line
 from pyprof.errors import UsageError
+
+_MOST_S = 10.0
+"""From the first signal on, for what is under way. What was taken is in files, and comes into the database later."""
 
 DESCRIPTION = """\
 The windows of many agents in one place: kept as files, asked in a page and by HTTP. Needs
@@ -62,9 +66,7 @@ def _unit(config: str | None, data: str) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    import os
-
-    from pyprof.agent.config import BadConfig
+    from pyprof.agent.config_file import BadConfig
     from pyprof.agent.log import Log
     from pyprof.records import replace
     from pyprof.server import config, serving, tables
@@ -99,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
         count = serving.rebuild(found, log)
         line(f"{count:,} segments of {found.data} are in the database")
     else:
-        from pyprof.cli.interrupts import listen
+        from pyprof.cli.interrupts import EndBySignals, listen
 
-        serving.serve(found, log, lambda end: listen(lambda _number: end()))
+        serving.serve(found, log, lambda end: listen(EndBySignals(end, lambda: os._exit(1), _MOST_S)))
     return 0

@@ -73,9 +73,10 @@ def function_names(names: Sequence[str], width: int) -> list[str]:
     """Names in at most width letters each. Those that would be equal are followed by what distinguishes them: the
     first template argument or parameter that differs.
     """
-    short = [function_name(name, width) for name in names]
+    plain = [function_name(name, width) for name in names]
+    short = list(plain)
     for at, name in enumerate(names):
-        alike = [other for other in names if other != name and function_name(other, width) == short[at]]
+        alike = [other for nth, other in enumerate(names) if plain[nth] == plain[at] and other != name]
         if alike:
             own = shorten(_difference(name[:_LONGEST], [other[:_LONGEST] for other in alike]), max(width // 2, 1))
             short[at] = f"{function_name(name, max(width - len(own) - 3, 1))} <{own}>"

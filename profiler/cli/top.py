@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -99,14 +100,14 @@ def run(arguments: argparse.Namespace) -> int:
 def _tables(
     arguments: argparse.Namespace, targets: TargetOptions | None, command: list[str], options: RecordOptions
 ) -> int:
-    from pyprof.cli.interrupts import listen
+    from pyprof.cli.interrupts import EndBySignals, listen
     from pyprof.cli.live.tables import Printed, print_tables
     from pyprof.cli.live.watched import WatchedTargets
     from pyprof.collectors.targets.launch import launch
 
     launched = launch(command, arguments.environment) if command else None
     watched = WatchedTargets(targets, launched, options)
-    listen(lambda _: watched.stop())
+    listen(EndBySignals(watched.stop, lambda: os._exit(1)))
     columns = shutil.get_terminal_size().columns
     how = Printed(arguments.interval, arguments.once, min(max(columns, 40), 200), arguments.rows, arguments.output)
     try:

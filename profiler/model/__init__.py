@@ -37,6 +37,7 @@ reason_table      The one table of reasons: everything that is lost, skipped, cu
 reasons           Reasons by name: what a counter means, how a stack ended, why something was refused, what a file lacks
 recursion         A profile whose functions do not call themselves: rounds of direct recursion are one frame
 sample            Samples in columns: what every collector produces and the unwinder consumes
+secret_text       What of a text is secret: passwords and tokens, by the names that they have
 selected          A profile of some of another one's samples
 several           Several profiles as one: recordings of several processes or machines, or parts of one recording
 source_text       A source file as it was read

@@ -21,7 +21,7 @@ from typing import IO
 
 from pyprof.errors import FormatError
 from pyprof.objfile.breakpad.symbol_server import TIMEOUT_S, Paced, RequestDeadline, new_file, opener
-from pyprof.objfile.opener import debuginfod_cache
+from pyprof.objfile.opener import debuginfod_cache, is_build_id
 from pyprof.objfile.opening import open_object_file
 
 KINDS = ("debuginfo", "executable")
@@ -50,7 +50,7 @@ def fetch(build_ids: Iterable[str], urls: Sequence[str], seconds: float) -> list
     """
     wanted: queue.SimpleQueue[str] = queue.SimpleQueue()
     for build_id in dict.fromkeys(build_ids):
-        if build_id.isalnum() and not any(_size(cached(build_id, kind)) for kind in KINDS):
+        if is_build_id(build_id) and not any(_size(cached(build_id, kind)) for kind in KINDS):
             wanted.put(build_id)
     until = time.monotonic() + seconds
     errors: list[str] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from contextlib import suppress
 from functools import partial
@@ -18,6 +19,7 @@ from pyprof.objfile.foreign_path import Rights, rights_below
 
 _STATUS_SIZE = 1 << 16
 ELF_MAGIC = b"\x7fELF"
+_BUILD_ID = re.compile(r"[0-9a-f]{4,128}")
 
 
 class Opener:
@@ -53,7 +55,7 @@ class Opener:
 
     def fetched(self, build_id: str) -> int:
         """A debug file that a debuginfod client has fetched."""
-        if not build_id.isalnum():
+        if not is_build_id(build_id):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         return _reopened(_handle(f"{debuginfod_cache()}/{build_id}/debuginfo"))
 
@@ -105,6 +107,11 @@ def current() -> Opener:
 
 def below(root: str, name: str, rights: Rights | None = None, *, follow: bool = True) -> int:
     return _current.below(root, name, rights, follow)
+
+
+def is_build_id(text: str) -> bool:
+    """May names be made of it? A file or a recording may have anything in that place."""
+    return bool(_BUILD_ID.fullmatch(text))
 
 
 def debuginfod_cache() -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import struct
 from contextlib import closing
 from pathlib import Path
@@ -22,8 +23,12 @@ from pyprof.recording.upgrades import tables_of, upgrade
 MAGIC = b"SQLite format 3\0"
 MOST_BYTES = 1 << 32
 _HEADER = 100
+_LONGEST_FINDING = 200
 _LONGEST = 1 << 28
 """Bytes of one text or blob."""
+_FEWEST_STEPS, _STEPS_PER_BYTE = 1_000_000, 64
+"""Of SQLite's machine, until a file is known to be sound: pages that are named again and again are read without end."""
+_LOOK_STEPS = 100_000
 _MAKER = "pyprof record -o NAME.pyprof makes one"
 
 
@@ -72,6 +77,7 @@ def opened(path: str) -> tuple[sqlite3.Connection, int]:
 def _load(database: sqlite3.Connection, data: bytes, version: int) -> None:
     database.deserialize(data)
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
+    _bound(database, len(data))
     database.execute("PRAGMA trusted_schema = OFF")
     database.execute("PRAGMA cell_size_check = ON")
     tables = tables_of(version)
@@ -80,7 +86,31 @@ def _load(database: sqlite3.Connection, data: bytes, version: int) -> None:
     for entry in sorted(stored ^ expected, key=str):
         what = "is not the one of the format" if entry[1] in tables else "does not belong there"
         raise FormatError("schema", 0, f"{entry[0]} {entry[1]} {what}")
+    for (found,) in database.execute("PRAGMA quick_check(1)"):  # a page has one place: what follows reads it once
+        if found != "ok":
+            raise FormatError("pages", 0, str(found)[:_LONGEST_FINDING])
     upgrade(database, version, len(data))
+    database.set_progress_handler(None, 0)
+
+
+def _bound(database: sqlite3.Connection, size: int) -> None:
+    """Until another handler is set. size: of the file."""
+    left = [(_FEWEST_STEPS + size * _STEPS_PER_BYTE) // _LOOK_STEPS]
+
+    def is_over() -> bool:
+        left[0] -= 1
+        return left[0] < 0
+
+    database.set_progress_handler(is_over, _LOOK_STEPS)
+
+
+def _is_of_the_same_user(log: str, path: str) -> bool:
+    """Is it there, and no link? Others may have given that name in a shared folder."""
+    try:
+        found = os.lstat(log)
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.stat(path).st_uid
 
 
 def _with_log(path: str, data: bytes) -> bytes:
@@ -89,9 +119,10 @@ def _with_log(path: str, data: bytes) -> bytes:
     with TemporaryDirectory(prefix="pyprof-") as folder:
         copy = Path(folder) / "recording"
         copy.write_bytes(data)
-        if os.path.exists(log):
+        if _is_of_the_same_user(log, path):
             Path(f"{copy}-wal").write_bytes(read_bytes(log))
         with closing(sqlite3.connect(copy, isolation_level=None)) as database:
+            _bound(database, len(data))
             database.execute("PRAGMA trusted_schema = OFF")
             database.execute("PRAGMA journal_mode = DELETE")
             return database.serialize()

@@ -33,7 +33,7 @@ MOST_NS = 1 << 62
 """Sums of two stay within 64 bits."""
 MOST_VALUES = 16
 """Values of a sample: a column that says nothing takes no bytes, and memory."""
-_USUAL_SAMPLES = 10_000_000
+_USUAL_SAMPLES = 1_000_000
 _MOST_PER_BYTE = 8
 """A file may have so many samples a byte, and _USUAL_SAMPLES in any case: what it claims must not fill the memory."""
 

@@ -1,7 +1,7 @@
 """Blocks of things (blocks.py) as the columns that they were made of. Foreign input: what a file claims is bounded.
 
 A block of a few bytes may claim many rows. A file may have a million frames, functions, names and files together, and
-four million nodes, or as many as it has bytes.
+a million nodes, or as many as it has bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyprof.recording.columns import I64, known, unpack_known, unpack_texts
 from pyprof.records import dataclass
 
 _USUAL_THINGS = 1_000_000
-_USUAL_NODES = 4_000_000
+_USUAL_NODES = 1_000_000
 _USUAL_TEXT = 64 << 20
 _DEFLATED = 16
 """Bytes of text that a byte of the file may stand for, and _USUAL_TEXT in any case."""

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
-import stat
-import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from pyprof.agent.config import BadConfig, ConfigError
+from pyprof.agent.config_file import BadConfig, ConfigError, document, read
+from pyprof.agent.push.outcomes import NotSent
+from pyprof.agent.push.secrets import secret
 from pyprof.agent.settings import Setting, Wrong, checked
-from pyprof.errors import UsageError
-from pyprof.objfile.source import open_regular
 from pyprof.records import dataclass
 from pyprof.server.access import READ, WRITE, Tenant
 
 _MOST_TENANTS = 1000
 _LEAST_TOKEN = 16
-_TOML_LINE = re.compile(r"\s*\(at line (\d+), column \d+\)")
 
 SETTINGS = (
     Setting("server", "host", "TEXT", '"127.0.0.1"', "address that is listened at; others only with a tenant"),
@@ -67,15 +63,11 @@ class ServerConfig:
 
 def parse(text: str, name: str) -> ServerConfig:
     """name: of the file. Raises BadConfig."""
-    try:
-        document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        match = _TOML_LINE.search(str(error))
-        raise BadConfig(name, [ConfigError(int(match[1]) if match else 1, _TOML_LINE.sub("", str(error)))]) from None
+    given = document(text, name)
     errors: list[ConfigError] = []
     lines = text.split("\n")
-    found = _values(document, lines, errors)
-    tenants = _tenants(document.get("tenant", []), lines, errors)
+    found = _values(given, lines, errors)
+    tenants = _tenants(given.get("tenant", []), lines, errors)
     if not errors and not tenants and found.get("host", "127.0.0.1") not in ("127.0.0.1", "::1", "localhost"):
         errors.append(
             ConfigError(_line(lines, "host"), "others than this machine only with a [[tenant]] and its tokens")
@@ -138,17 +130,9 @@ def _tenant(table: Any) -> Tenant:
 def _token(path: object) -> str:
     """Raises Wrong. The text never names what the file holds."""
     try:
-        fd = open_regular(str(checked("PATH", path)))
-        try:
-            if os.fstat(fd).st_mode & (stat.S_IRWXO | stat.S_IWGRP):
-                raise Wrong(f": others may read or change {path}: chmod o=,g-w")
-            token = os.read(fd, 4096).decode("ascii").strip()
-        finally:
-            os.close(fd)
-    except (OSError, ValueError) as error:
-        if isinstance(error, Wrong):
-            raise
-        raise Wrong(f": {path} cannot be read, or is no text") from None
+        token = secret(str(checked("PATH", path)))
+    except NotSent as error:
+        raise Wrong(f": {error}") from None
     if len(token) < _LEAST_TOKEN:
         raise Wrong(f": the token in {path} has less than {_LEAST_TOKEN} letters")
     return token
@@ -182,9 +166,4 @@ def load(path: str | None) -> ServerConfig:
     """None: the defaults. Raises BadConfig, UsageError."""
     if path is None:
         return ServerConfig()
-    try:
-        with open(open_regular(path), "rb") as file:
-            text = file.read(1 << 20).decode("utf-8")
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', '') or error}") from None
-    return parse(text, path)
+    return parse(read(path), path)

@@ -20,7 +20,8 @@ from pyprof.server.stacks import StackBooks
 from pyprof.server.store import Store
 
 Say = Callable[..., None]
-_GRACE_S = 5
+_GRACE_S = 1
+"""For requests under way, when it is to end."""
 _MOST_AT_ONCE = 1024
 
 

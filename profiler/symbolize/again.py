@@ -23,8 +23,8 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.debuginfod import KINDS, cached
 from pyprof.objfile.images import Image, ImageStore
+from pyprof.objfile.opener import current, is_build_id
 from pyprof.objfile.opening import open_object_file
-from pyprof.objfile.source import open_regular
 from pyprof.records import dataclass, replace
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import Symbolizer
@@ -68,6 +68,8 @@ class Places:
         for folder in self.folders:
             yield from (os.path.join(folder, os.path.basename(path)), os.path.join(folder, path))
         yield from (os.path.join(root, path) for root in (*self.sysroots, "/"))
+        if not is_build_id(info.build_id):
+            return
         by_id = os.path.join(".build-id", info.build_id[:2], info.build_id[2:] + ".debug")
         yield from (os.path.join(folder, by_id) for folder in self.debug_dirs)
         yield from (cached(info.build_id, kind) for kind in reversed(KINDS))
@@ -178,7 +180,7 @@ def object_file(info: ModuleInfo, places: Places) -> ObjectFile | None:
 def _opened(path: str, build_id: str) -> ObjectFile | None:
     """The file, if it is that one."""
     try:
-        fd = open_regular(path)
+        fd = current().named(path)
         try:
             file = open_object_file(fd)
         finally:

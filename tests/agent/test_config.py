@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from pyprof.agent.config import BadConfig, parse, printed, without_file
+from pyprof.agent.config import parse, printed, without_file
+from pyprof.agent.config_file import BadConfig
 from pyprof.agent.rules import Template, judge
 from pyprof.agent.settings import SETTINGS, SamplingChoice, Values
 

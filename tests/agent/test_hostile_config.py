@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.agent.config import BadConfig, parse
+from pyprof.agent.config import parse
+from pyprof.agent.config_file import BadConfig
 from pyprof.cli import agent
 from pyprof.errors import UsageError
 

@@ -14,7 +14,7 @@ from pyprof.agent import processes
 from pyprof.agent.config import parse
 from pyprof.agent.own_cpu import OwnCpu
 from pyprof.agent.processes import Facts, ProcessTable, Seen
-from pyprof.agent.rules import NOT_RECORDED, RuleVerdict
+from pyprof.agent.rules import NOT_RECORDED, RuleVerdict, judge
 from pyprof.agent.selecting import RuleSelection
 from pyprof.collectors.linux import procfs
 from pyprof.records import replace
@@ -78,6 +78,15 @@ def test_facts_are_those_of_the_process() -> None:
         child.communicate(b"\n")
 
 
+def test_secrets_of_an_environment_are_left_out() -> None:
+    secret = {"DB_PASSWORD": "hunter2", "DATABASE_URL": "pg://u:hunter2@h/db", "FLAGS": "--x token=hunter2"}
+    with started("word", **secret) as child:
+        facts = Facts(child.pid, "python", os.getpid())
+        found = [facts(f"env:{name}") for name in (*secret, "API_TOKEN")]
+        child.communicate(b"\n")
+    assert found == ["<redacted>", "pg://u:<redacted>@h/db", "--x token=<redacted>", ""]
+
+
 @pytest.mark.parametrize(
     ("cgroup", "unit", "container"),
     [
@@ -92,6 +101,18 @@ def test_unit_and_container_are_in_the_path_of_the_control_group(cgroup: str, un
     facts = Facts(1, "x", 0)
     facts._known["cgroup"] = cgroup
     assert (facts("unit"), facts("container")) == (unit, container)
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J\u202e\n", "\udcff\x9b", "x" * 4000, "a.service." * 400])
+def test_names_of_control_groups_are_labels_without_what_a_terminal_obeys(name: str) -> None:
+    facts = Facts(1, "x", 0)
+    facts._known |= {"cgroup": f"/user.slice/{name}.service/{name}", "exe": f"/{name}"}
+    rule = '[[rule]]\nname = "*"\nservice = "{unit}"\nlabels = { group = "{cgroup}", program = "{exe}" }\n'
+    verdict = judge(parse(rule, "x").rules, facts)
+    assert {label for label, _ in verdict.labels} == {"service", "group", "program"}
+    for _, text in verdict.labels:
+        assert text.isprintable()
+        assert len(text) <= 200
 
 
 def test_new_process_is_found_by_the_next_look_and_one_that_ended_is_still_named() -> None:

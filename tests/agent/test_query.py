@@ -5,13 +5,18 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
+import orjson
+
 from pyprof.agent.log import Log
 from pyprof.agent.notify import Notifier
+from pyprof.cli.terminal import printable
 from tests.agent.filled import MINUTE_NS, opened, segment
 from tests.exporters.pprof_reader import read
 from tests.exporters.profiles import golden
 from tests.warm import run
 
+OBEYED = "\x1b\x7f\x9b\u202e\u2028"
+"""Letters that a terminal or an editor obeys."""
 NOON = datetime.datetime.combine(datetime.date.today(), datetime.time(12))
 
 
@@ -83,6 +88,14 @@ def test_log_lines_are_text_or_objects() -> None:
     Log(lines.append, True)("error", "not recording", error='"\n')
     assert lines[0] == "window: samples 1,234, dropped a: 2"
     assert lines[1].endswith('"level":"error","event":"not recording","error":"\\"\\n"}')
+
+
+def test_names_that_a_terminal_would_obey_are_escaped_in_the_log_and_json_stays_json() -> None:
+    lines: list[str] = []
+    for as_json in (False, True):
+        Log(lambda text: lines.append(printable(text)), as_json)("error", "not recording", error=OBEYED)
+    assert not set(OBEYED) & set("".join(lines))
+    assert orjson.loads(lines[1])["error"] == "\x1b\x7f\\u009b\\u202e\u2028"
 
 
 def test_service_manager_that_is_not_there_is_not_told() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.objfile import patience
+from pyprof.objfile import debuginfod, patience
 from pyprof.objfile.breakpad import symbol_server, symbol_text
 from pyprof.objfile.breakpad.symbol_server import MAX_REDIRECTS, SymbolServer
 
@@ -191,3 +191,26 @@ def test_server_is_left_when_a_recording_has_no_more_time(tmp_path: Path, monkey
     assert path is None
     assert len(asked) == 1
     assert "no answer by the end of the recording" in said
+
+
+def flood(connection: socket.socket, path: str) -> None:
+    connection.sendall(reply(b""))
+    while True:
+        connection.sendall(bytes(1 << 16))
+
+
+@pytest.mark.parametrize(
+    ("serve", "said"),
+    [(drip(b""), ""), (drip(reply(b"")), ""), (flood, "a file that is too large")],
+    ids=["its headers", "its file", "floods"],
+)
+def test_debuginfod_server_that_drips_or_floods_is_left(
+    serve: Serve, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEBUGINFOD_CACHE_PATH", str(tmp_path))
+    monkeypatch.setattr(debuginfod, "MOST_BYTES", 1 << 20)
+    with serving(serve) as (url, asked):
+        problems = debuginfod.fetch(["ab" * 20], [url], 0.5)
+    assert asked
+    assert any(said in problem for problem in problems), problems
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == []

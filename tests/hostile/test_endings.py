@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pyprof.cli.flight import Timing
+from pyprof.cli.interrupts import EndBySignals
 from pyprof.cli.running import Invocation
 from pyprof.options import RecordOptions
 from tests.cli.support import BUSY, PYPROF, python
@@ -37,10 +40,17 @@ def record(pid: int, out: Path, *arguments: str, path: str = "") -> subprocess.P
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
 
 
-def until_it_is_held(recorder: int) -> None:
-    """By a read of memory that does not return."""
-    while "handle_userfault" not in Path(f"/proc/{recorder}/stack").read_text():
+def until(so: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + HANGS_S
+    while not so():
+        assert time.monotonic() < give_up
         time.sleep(0.02)
+
+
+def until_it_is_held(reader: int) -> None:
+    """By a read of memory that does not return, in one of its threads."""
+    tasks = Path(f"/proc/{reader}/task")
+    until(lambda: any("handle_userfault" in stack.read_text() for stack in tasks.glob("*/stack")))
 
 
 def test_memory_that_never_comes_does_not_hold_a_recording_up(
@@ -58,6 +68,58 @@ def test_memory_that_never_comes_does_not_hold_a_recording_up(
         path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{never_read.pid}/task").glob("*/stat")
     ]
     assert set(states) == {"R", "S"}
+
+
+def test_dump_that_is_held_by_memory_that_never_comes_ends_by_a_signal(never_read: subprocess.Popen[str]) -> None:
+    with subprocess.Popen([*PYPROF, "dump", "-p", str(never_read.pid)], stdout=subprocess.DEVNULL) as dump:
+        until_it_is_held(dump.pid)
+        dump.terminate()
+        assert dump.wait(HANGS_S) == -signal.SIGTERM
+
+
+def test_agent_that_is_held_ends_at_the_second_signal(never_read: subprocess.Popen[str], tmp_path: Path) -> None:
+    config = tmp_path / "agent.toml"
+    config.write_text('[sampling]\ncollector = "ptrace"\n[[rule]]\nname = "c_never_read"\n')
+    config.chmod(0o600)
+    command = [*PYPROF, "agent", "--config", str(config), "--spool", str(tmp_path / "spool")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as agent:
+        until_it_is_held(agent.pid)
+        agent.terminate()
+        time.sleep(0.3)
+        assert agent.poll() is None
+        agent.terminate()
+        _, said = agent.communicate(timeout=HANGS_S)
+    assert agent.returncode == 1
+    assert "left before the windows under way were written" in said
+
+
+def test_command_that_does_not_end_holds_top_until_the_second_signal() -> None:
+    stubborn = "import signal; signal.signal(15, signal.SIG_IGN); print('ready', flush=True)\nwhile True: pass"
+    command = [*PYPROF, "top", "--interval", "0.2", "--", sys.executable, "-c", stubborn]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as top:
+        assert top.stdout is not None
+        assert any("samples" in line for line in iter(top.stdout.readline, ""))
+        try:
+            for _ in range(2):
+                top.terminate()
+                time.sleep(0.3)
+            assert top.wait(HANGS_S) == 1
+        finally:
+            os.killpg(top.pid, signal.SIGKILL)
+
+
+def test_first_signal_asks_a_later_one_leaves_and_so_does_time() -> None:
+    said: list[str] = []
+    left = threading.Event()
+    ending = EndBySignals(lambda: said.append("ask"), lambda: said.append("leave"))
+    for _ in range(3):
+        ending(signal.SIGTERM)
+    assert said == ["ask"]
+    ending.asked_at -= 1
+    ending(signal.SIGTERM)
+    assert said == ["ask", "leave"]
+    EndBySignals(lambda: said.append("ask"), left.set, 0.01)(signal.SIGINT)
+    assert left.wait(HANGS_S)
 
 
 def test_second_signal_ends_at_once(never_read: subprocess.Popen[str], tmp_path: Path) -> None:
@@ -120,7 +182,7 @@ def test_signal_that_comes_twice_at_once_is_one_request(monkeypatch: pytest.Monk
     run: Any = Invocation(Timing(None, None, None, (), None), RecordOptions(), how)
     run._recording = Recording()
     run._over.set()
-    monkeypatch.setattr("pyprof.cli.running.SAME_S", 60)
+    monkeypatch.setattr("pyprof.cli.interrupts.SAME_S", 60)
     run._end(signal.SIGTERM)
     run._end(signal.SIGTERM)
     assert done == ["end"]
@@ -154,6 +216,74 @@ def test_names_that_are_not_found_in_time_are_left_out(tmp_path: Path) -> None:
     report = [*PYPROF, "report", str(kept), "--symbols", "/", "-o", str(out)]
     subprocess.run(report, capture_output=True, timeout=HANGS_S, check=True)
     assert sampled(out.read_text())[0][0][0] == "_start"
+
+
+def endless(folder: Path, place: str, more: str = "") -> Path:
+    """A sitecustomize in a folder makes a function of pyprof's go on for ever, as a hostile file might. Returns what is
+    there once it has begun.
+    """
+    mark, (module, _, names) = folder / "begun", place.partition(":")
+    owner, _, name = f"module.{names}".rpartition(".")
+    (folder / "sitecustomize.py").write_text(
+        "import pathlib, sys\n"
+        "if 'pyprof' in sys.orig_argv:\n"
+        f"    import {module} as module\n"
+        "    def endless(*_, **__):\n"
+        f"        pathlib.Path({str(mark)!r}).touch()\n"
+        "        while True: pass\n"
+        f"    {owner}.{name} = endless\n"
+        f"    {more}\n"
+    )
+    return mark
+
+
+def of_session(number: int) -> list[str]:
+    """Its processes that run."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, _, session = path.read_text().rpartition(")")[2].split()[:4]
+            found += [path.parent.name] if int(session) == number and state != "Z" else []
+    return found
+
+
+ELF_FILES = "pyprof.objfile.elf.file:ElfFile.open"
+NAMES = "pyprof.symbolize.name_cache:symbol_sources"
+
+
+@pytest.mark.parametrize(
+    ("place", "command"),
+    [
+        (ELF_FILES, ["inspect", sys.executable]),
+        (ELF_FILES, ["doctor", "PID"]),
+        (NAMES, ["dump", "-p", "PID"]),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_of_a_command_that_is_ended_nothing_goes_on(place: str, command: list[str], tmp_path: Path) -> None:
+    begun = endless(tmp_path, place)
+    with python(BUSY) as target:
+        words = [word.replace("PID", str(target.pid)) for word in command]
+        environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+        started = subprocess.Popen(
+            [*PYPROF, *words], stdout=subprocess.DEVNULL, env=environment, start_new_session=True, cwd=tmp_path
+        )
+        until(lambda: begun.exists() or started.poll() is not None)
+        assert started.poll() is None
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(HANGS_S) in (-signal.SIGTERM, 0, 1)
+        until(lambda: not of_session(started.pid))
+
+
+def test_what_a_killed_recording_had_is_written_without_names_that_are_never_found(tmp_path: Path) -> None:
+    begun = endless(tmp_path, NAMES, "from pyprof.session.worker import hurry; hurry.ORPHAN_S = 0.2")
+    out = tmp_path / "a.collapsed"
+    with python(BUSY) as target, record(target.pid, out, path=str(tmp_path)) as recorder:
+        until(begun.exists)
+        time.sleep(0.3)
+        recorder.kill()
+        until(out.exists)
+    assert "python" in out.read_text()
 
 
 def test_names_of_a_command_that_ended_by_itself_are_looked_up_for_longer(tmp_path: Path) -> None:

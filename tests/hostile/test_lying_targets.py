@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from pyprof.collectors.linux import procfs
+from pyprof.diagnostics import Diagnostics
+from pyprof.objfile.images import ImageStore
 from tests.cli.support import BUSY, PYPROF, python
 from tests.live.support.recording import running
 from tests.support import PROGRAMS, build, missing
@@ -66,6 +69,24 @@ def test_program_that_moves_its_own_file_is_recorded(collector: str, moving: int
     stacks = recorded(moving, tmp_path, "--collector", collector)
     assert "main" in stacks
     assert "root:" not in stacks
+
+
+def test_program_that_changes_places_with_another_never_has_its_names(tmp_path: Path) -> None:
+    """Code and headers are the same: only the functions' names differ, and what the kernel calls the file."""
+    program, lie = (
+        build(PROGRAMS / "c_moves.c", tmp_path / name, "-O1", "-Wl,--build-id=none", f"-DSPIN={name}")
+        for name in ("spin", "spam")
+    )
+    found: list[set[bytes]] = []
+    with running(program, program, lie) as target:
+        for _ in range(60):
+            space = procfs.address_space(target.pid, space_id=1, generation=0)
+            code = next(mapping for mapping in space.mappings if mapping.executable)
+            image = ImageStore(Diagnostics()).image(space, code.start)
+            if image is not None:
+                found.append(set(image.file.named_symbols([b"spin", b"spam"])))
+    assert {b"spin"} in found
+    assert {b"spam"} not in found
 
 
 def test_stops_that_a_filter_of_system_calls_refuses_are_named(tmp_path: Path) -> None:

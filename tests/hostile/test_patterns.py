@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from pyprof.cli.short_names import function_name, function_names
 from pyprof.comparison.matching import plain_name
 from pyprof.exporters.names import Level
 from pyprof.exporters.start_up import start_nodes
@@ -26,3 +29,16 @@ def test_names_that_are_too_long_are_no_start_of_a_program() -> None:
 
     assert known(callback)
     assert not known(endless)
+
+
+def test_names_of_any_length_that_look_alike_are_shortened_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    shortened: list[str] = []
+
+    def counted(name: str, width: int) -> str:
+        shortened.append(name)
+        return function_name(name, width)
+
+    monkeypatch.setattr("pyprof.cli.short_names.function_name", counted)
+    names = [f"f<{'<' * 4000}{number}>" for number in range(40)]
+    assert len(function_names(names, 30)) == 40
+    assert len(shortened) <= 2 * len(names)

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from pyprof.model.modules import Mapping, group_modules
+import os
+import sys
+
+import pytest
+
+from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, group_modules
+from pyprof.objfile.locate import candidates, identify
+from pyprof.objfile.opener import Opener
 
 LIB = ("08:01", 7, "/lib/a.so")
 ANON = ("00:00", 0, "")
@@ -10,6 +17,31 @@ ANON = ("00:00", 0, "")
 
 def line(start: int, size: int, perms: str, offset: int, file: tuple[str, int, str]) -> Mapping:
     return Mapping(start, start + size, perms, offset, *file)
+
+
+def test_of_thousands_of_mappings_of_a_file_a_few_are_opened_and_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = [at << 13 for at in range(1, 5001)]
+    mappings = tuple(Mapping(at, at + 0x1000, "r-xp", at, "08:01", 7, "/a") for at in starts)
+    opened: list[int] = []
+
+    class Counting(Opener):
+        def mapped(self, pid: int, start: int, end: int) -> int:
+            opened.append(start)
+            return os.open(sys.executable, os.O_RDONLY)
+
+    read: list[int] = []
+
+    def zeros(avma: int, size: int) -> bytes:
+        read.append(avma)
+        return bytes(size)
+
+    monkeypatch.setattr("pyprof.objfile.opener._current", Counting())
+    space = AddressSpace(0, os.getpid(), 0, mappings, zeros, "/nowhere", image=ProgramImage())
+    (module,) = space.modules
+    for candidate in candidates(space, module, {}, lambda: None):
+        identify(space, module, candidate.elf, 0)
+    assert 0 < len(opened) <= 16
+    assert 0 < len(read) <= 256
 
 
 def test_text_moved_to_huge_pages_as_a_whole_keeps_its_module() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import resource
 import sqlite3
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,14 @@ from pyprof.errors import PyprofError, RecordingError
 from pyprof.recording.columns import pack, unpack_texts
 from pyprof.recording.query import queried
 from pyprof.recording.reader import KEYS, MOST_VALUES, load
-from pyprof.recording.schema import SCHEMA, VERSION
+from pyprof.recording.schema import PAGE, SCHEMA, VERSION
 from tests.exporters.profiles import golden
 from tests.recording.fuzzed import packed_blocks, seed
 from tests.recording.support import COLUMNS, bare, edited, repacked, stored
+from tests.warm import run
+
+HANGS_S = 20
+"""Only what never ends takes that long."""
 
 LIES = {
     "a thread that does not exist": "DELETE FROM threads",
@@ -211,6 +216,18 @@ def test_values_that_take_no_bytes_are_few(tmp_path: Path) -> None:
         load(path)
 
 
+@pytest.mark.parametrize("table", ["windows", "stack_blocks"])
+def test_rows_that_take_no_bytes_are_a_million_at_most(table: str, tmp_path: Path) -> None:
+    """Ten million took a gigabyte, and three to write them."""
+    path = stored(golden(), tmp_path)
+    one, count = np.ones(1, np.int64), 1_500_000
+    with edited(path) as database:
+        column, columns = ("samples", KEYS + 2) if table == "windows" else ("count", 2)
+        database.execute(f"UPDATE {table} SET {column} = ?, data = ? WHERE id = 1", [count, pack([one] * columns)])
+    with pytest.raises(RecordingError, match="has room for"):
+        load(path)
+
+
 def test_query_unpacks_no_window_of_more_samples_than_a_second_has(tmp_path: Path) -> None:
     path = stored(golden(), tmp_path)
     with edited(path) as database:
@@ -218,6 +235,45 @@ def test_query_unpacks_no_window_of_more_samples_than_a_second_has(tmp_path: Pat
         database.execute("UPDATE windows SET samples = (1 << 22) + 1, data = ?", [data])
     with queried(path) as database, pytest.raises(sqlite3.OperationalError, match="user-defined function"):
         database.execute("SELECT count(*) FROM samples").fetchall()
+
+
+def _without_end(data: bytes, root: int, levels: int = 12) -> bytes:
+    """The b-tree of a page with levels above it: each names the next one 40 times, the last one is what was there."""
+    pages = [bytearray(data[at : at + PAGE]) for at in range(0, len(data), PAGE)]
+    first = len(pages)
+    pages += [bytearray(PAGE) for _ in range(levels)]
+    old, head = bytes(pages[root - 1]), 100 if root == 1 else 0
+    pages[-1][:] = _without_file_header(old) if head else old
+    for nth, number in enumerate([root - 1, *range(first, first + levels - 1)]):
+        page, at, child = pages[number], 0 if nth else head, first + nth + 1
+        page[at:] = bytes(PAGE - at)
+        cells = PAGE - 5 * 40
+        struct.pack_into(">BHHHBI", page, at, 5, 0, 40, cells, 0, child)
+        for cell in range(40):
+            struct.pack_into(">H", page, at + 12 + 2 * cell, cells + 5 * cell)
+            struct.pack_into(">IB", page, cells + 5 * cell, child, 1)
+    struct.pack_into(">I", pages[0], 28, len(pages))
+    return b"".join(pages)
+
+
+def _without_file_header(page: bytes) -> bytes:
+    """Cells stay where they are; what says where they are moves."""
+    (cells,) = struct.unpack_from(">H", page, 103)
+    size = (12 if page[100] == 5 else 8) + 2 * cells
+    return page[100 : 100 + size] + page[size:]
+
+
+@pytest.mark.parametrize("table", ["sqlite_schema", "value_types"])
+def test_pages_that_are_named_again_and_again_are_refused(table: str, tmp_path: Path) -> None:
+    """Whoever goes from page to page never ends."""
+    path = stored(golden(), tmp_path)
+    with edited(path) as database:
+        (root,) = database.execute("SELECT max(rootpage) FROM sqlite_schema WHERE name = ?", [table]).fetchone()
+    path.write_bytes(_without_end(path.read_bytes(), root or 1))
+    for arguments in ([], ["--sql", "SELECT count(*) FROM value_types"]):
+        done = run("report", str(path), *arguments, timeout=HANGS_S)
+        assert done.returncode == 1
+        assert "is broken" in done.stderr
 
 
 def test_query_of_broken_data_says_so(tmp_path: Path) -> None:

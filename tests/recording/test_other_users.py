@@ -98,6 +98,28 @@ def test_what_a_kill_left_is_read_by_another_user(folder: Path) -> None:
         assert loaded(killed) > 0
 
 
+def test_log_that_another_user_plants_beside_a_recording_is_not_read(folder: Path) -> None:
+    path, alone, planted = folder / "a.pyprof", folder / "b.pyprof", folder / "b.pyprof-wal"
+    with closing(waiting(path)):
+        alone.write_bytes(path.read_bytes())
+        planted.write_bytes(Path(f"{path}-wal").read_bytes())
+    log = planted.read_bytes()
+    before = loaded(alone)
+    os.chown(planted, NOBODY, -1)
+    assert _samples_or_none(alone) < before
+    planted.unlink()
+    (folder / "elsewhere").write_bytes(log)
+    planted.symlink_to(folder / "elsewhere")
+    assert _samples_or_none(alone) < before
+
+
+def _samples_or_none(path: Path) -> int:
+    try:
+        return loaded(path)
+    except RecordingError:
+        return 0
+
+
 @BY
 def test_recording_that_another_user_may_not_read_is_an_error(samples: Samples, folder: Path) -> None:
     path = stored(golden(), folder)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.agent.config import BadConfig
+from pyprof.agent.config_file import BadConfig
 from pyprof.agent.disk import Disk
 from pyprof.errors import UsageError
 from pyprof.importers import pprof
@@ -109,6 +110,34 @@ def test_token_that_others_may_read_or_that_is_short_is_refused_and_never_shown(
         with pytest.raises(BadConfig) as caught:
             config.parse(f'[[tenant]]\nname = "a"\nread_token_file = "{path}"', "x")
         assert "secret" not in str(caught.value).replace(str(path), "")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user is wanted")
+def test_token_in_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("secret-0123456789abc")
+    path.chmod(0o600)
+    text = f'[[tenant]]\nname = "a"\nread_token_file = "{path}"'
+    assert config.parse(text, "x").tenants[0].tokens == {"read": "secret-0123456789abc"}
+    os.chown(path, 65534, -1)
+    with pytest.raises(BadConfig, match="another user's file"):
+        config.parse(text, "x")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it is root's server that is asked about")
+def test_configuration_that_others_may_write_is_refused_to_root(tmp_path: Path) -> None:
+    path = tmp_path / "server.toml"
+    path.write_text("[server]\nport = 4242\n")
+    path.chmod(0o644)
+    assert config.load(str(path)).port == 4242
+    path.chmod(0o666)
+    with pytest.raises(UsageError, match="others than root may write"):
+        config.load(str(path))
+
+
+def test_configuration_with_a_number_of_thousands_of_digits_is_refused_with_its_line() -> None:
+    with pytest.raises(BadConfig, match="line 2"):
+        config.parse(f"[server]\nport = {'9' * 5000}", "x")
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def here() -> AddressSpace:
 
 def test_answer_is_what_reading_the_files_here_gives(ends: tuple[Channel, Channel], here: AddressSpace) -> None:
     ours, theirs = ends
-    answer_questions(theirs)
+    answer_questions(theirs, lambda: None)
     modules = [module for module in candidates(here) if module.mappings]
     found = AskedSymbols(ours, lambda space: None, Diagnostics())(here, modules, WANTED)
     assert found == read_symbols(ImageStore(Diagnostics()), here, modules, WANTED)

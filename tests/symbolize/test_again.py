@@ -153,6 +153,28 @@ def test_server_gives_what_it_has_once_and_what_is_another_file_is_not_kept(
     assert [entry.name for entry in Path(cached(BUILD_ID, "")).iterdir()] == ["debuginfo"]
 
 
+def test_build_ids_that_are_none_cost_no_server(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    web, cache = tmp_path / "web", tmp_path / "cache"
+    (web / "buildid" / BUILD_ID).mkdir(parents=True)
+    (web / "buildid" / BUILD_ID / "debuginfo").write_bytes((files / "whole").read_bytes())
+    with served(web, monkeypatch, cache) as asked:
+        assert fetch(["a" * 3000, "\xe9\xe9\xe9\xe9", "AB" * 20, "..", BUILD_ID], server_urls(), 30) == []
+    assert len(asked) == 1
+    assert [entry.name for entry in cache.iterdir()] == [BUILD_ID]
+
+
+def test_files_that_the_kernel_makes_up_are_not_read_for_a_recording(
+    recording: Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads /proc/kmsg takes the kernel's messages from others. A recording may have any path."""
+    read: list[int] = []
+    monkeypatch.setattr("pyprof.symbolize.again.open_object_file", read.append)
+    for path in ("/proc/self/environ", "/sys/kernel/notes", "/dev/zero"):
+        lying = replace(recording, modules=(replace(recording.modules[0], path=path),))
+        assert functions(named(lying, Places((), ("/",)))) == []
+    assert read == []
+
+
 def test_fetching_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEBUGINFOD_CACHE_PATH", str(tmp_path))
     assert fetch([BUILD_ID], ["http://127.0.0.1:9"], 0) == ["not all files came within 0 s"]

@@ -1,11 +1,16 @@
-"""A folder that is there, for instance of another machine: DAY/SERVICE/END_NS-UUID.pb.gz, as in the spool."""
+"""A folder that is there, for instance of another machine: DAY/SERVICE/END_NS-UUID.pb.gz, as in the spool.
+
+Others may give names in it. So each folder is entered by its descriptor, and no link that stands in one is followed.
+"""
 
 from __future__ import annotations
 
-from contextlib import suppress
+import os
+from contextlib import ExitStack, suppress
 
 from pyprof.agent.disk import Disk
 from pyprof.agent.segments import SegmentName
+from pyprof.exporters import output_file
 
 
 class FolderSink:
@@ -15,12 +20,16 @@ class FolderSink:
 
     def send(self, name: SegmentName, data: bytes) -> None:
         """Raises OSError."""
-        folder = self._path
-        for part in (name.day, name.folder):
-            if self._disk.make_folder(f"{folder}/{part}"):
-                self._disk.sync_folder(folder)
-            folder = f"{folder}/{part}"
-        part_file = f"{folder}/.{name.name}.part"
+        with ExitStack() as opened:
+            folder = _entered(output_file.open_folder(self._path), opened)
+            for part in (name.day, name.folder):
+                if self._disk.make_folder(f"{folder}/{part}"):
+                    self._disk.sync_folder(folder)
+                folder = _entered(output_file.folder(f"{folder}/{part}", os.O_NOFOLLOW), opened)
+            self._write(folder, name.name, data)
+
+    def _write(self, folder: str, name: str, data: bytes) -> None:
+        part_file = f"{folder}/.{name}.part"
         with suppress(FileNotFoundError):
             self._disk.unlink(part_file)
         fd = self._disk.create(part_file)
@@ -29,5 +38,11 @@ class FolderSink:
             self._disk.sync(fd)
         finally:
             self._disk.close(fd)
-        self._disk.rename(part_file, f"{folder}/{name.name}")
+        self._disk.rename(part_file, f"{folder}/{name}")
         self._disk.sync_folder(folder)
+
+
+def _entered(fd: int, opened: ExitStack) -> str:
+    """A name of that very folder."""
+    opened.callback(os.close, fd)
+    return f"/proc/self/fd/{fd}"

@@ -8,11 +8,10 @@ import os
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from typing import IO
 
-from pyprof.cli.interrupts import listen
+from pyprof.cli.interrupts import EndBySignals, listen
 from pyprof.cli.live.feed import Feed
 from pyprof.cli.live.gathering import Snapshot
 from pyprof.cli.live.loop import Acts, Loop
@@ -24,9 +23,6 @@ from pyprof.cli.terminal import line
 from pyprof.collectors.targets.launch import Launched, launch
 from pyprof.options import RecordOptions, TargetOptions
 from pyprof.records import dataclass
-
-_AGAIN_S = 0.05
-"""Signals that come so soon after the first are the same request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +49,7 @@ class LiveSession:
         self._terminal = Terminal()
         self._loop: Loop | None = None
         self._feed: Feed | None = None
-        self._ended_at = 0.0
+        self._ending = EndBySignals(self._leave, self._stuck)
 
     def _launched(self) -> Launched | None:
         """What the command writes to the terminal that we draw on is kept, and printed at the end."""
@@ -65,14 +61,14 @@ class LiveSession:
     def run(self, view: View) -> int:
         """The exit code."""
         gc.freeze()
-        listen(self._taken)
+        listen(self._ending)
         try:
             recording = self._watched.begin(self._wanted.options.mode)
             first = Snapshot(recording.subject.title, recording.options.mode)
             self._loop = Loop(self._terminal, view, first, Acts(self._to_mode, self._suspend, self._save))
             with self._terminal, contextlib.suppress(OSError):  # the terminal is gone, and with it who looks at it
                 self._feed = Feed(recording, self._wanted.every_s, self._loop.post)
-                if not self._ended_at:
+                if not self._ending.asked_at:
                     self._loop.run()
         finally:
             code = self._close()
@@ -108,16 +104,10 @@ class LiveSession:
         """Between two batches, when nothing of the target is stopped."""
         self._watched.recording.between(_stop_here)
 
-    def _taken(self, _: int) -> None:
-        """A signal that ends us. The second one does not wait for anybody."""
-        now = time.monotonic()
-        again = self._ended_at and now > self._ended_at + _AGAIN_S
-        self._ended_at = self._ended_at or now
+    def _leave(self) -> None:
         if self._loop is not None:
             self._loop.leave()
         self._watched.stop()
-        if again:
-            self._stuck()
 
     def _stuck(self) -> None:
         self._terminal.restore()

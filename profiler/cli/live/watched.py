@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 
 from pyprof.collectors.targets.launch import Launched
@@ -13,6 +14,8 @@ from pyprof.session.recording import Recorded, Recording
 from pyprof.session.worker.process import forked, spawned
 
 _PATIENCE_S = 5.0
+_OPENING_S = 1.0
+"""How long a recording that is told to end may take to begin."""
 
 
 class WatchedTargets:
@@ -79,6 +82,14 @@ class WatchedTargets:
         self._stopped = True
         if (recording := self._recording) is not None:
             recording.end()
+        elif not self._begun:
+            timer = threading.Timer(_OPENING_S, self._leave_opening)
+            timer.daemon = True
+            timer.start()
+
+    def _leave_opening(self) -> None:
+        if not self._begun:
+            self._stuck()
 
     def end(self) -> None:
         """Of the recording under way. A command runs on."""

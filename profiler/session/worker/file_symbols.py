@@ -117,18 +117,21 @@ def _word(value: object) -> int:
     return value
 
 
-def answer_questions(channel: Channel) -> None:
-    """The worker's end, in a thread that begins when the worker has given up what it gives up."""
-    threading.Thread(target=_serve, args=(channel,), daemon=True, name="file symbols").start()
+def answer_questions(channel: Channel, then: Callable[[], None]) -> None:
+    """The worker's end, in a thread that begins when the worker has given up what it gives up. then: what that thread
+    does once nobody asks any more.
+    """
+    threading.Thread(target=_serve, args=(channel, then), daemon=True, name="file symbols").start()
 
 
-def _serve(channel: Channel) -> None:
+def _serve(channel: Channel, then: Callable[[], None]) -> None:
     try:
         with contextlib.suppress(Closed):
             while (received := channel.receive()) is not None:
                 channel.send(_answered(received))
     finally:
         channel.close()
+        then()
 
 
 def _answered(received: Received) -> list[Part]:

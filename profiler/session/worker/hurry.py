@@ -3,11 +3,17 @@
 The sampler says so by a signal, for a reader of files has loops of all kinds, and none asks the time. The signal ends
 what was begun by Hurry.unless_late(), and nothing else: the stacks of a batch are whole or not begun. What is done
 while nothing else is wanted, Hurry.meanwhile(), ends by a signal of its own, or after some time.
+
+A worker whose sampler is gone hears of nothing in such a loop. So a thread looks (end_with): what there is for a sink
+is written, without further names; without a sink the worker ends at once.
 """
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -21,6 +27,8 @@ WANTED = signal.SIGPROF
 MEANWHILE_S = 2.0
 """Most processor time of one step of what is done meanwhile."""
 _AGAIN_S = 0.05
+ORPHAN_S = 10.0
+"""So long a worker whose sampler is gone names what it has for a sink."""
 
 
 class WorkerOutOfTime(BaseException):
@@ -87,3 +95,16 @@ class Hurry:
                 self._inside = False
         except WorkerOutOfTime:
             return None
+
+
+def end_with(sampler: int, has_left: Callable[[], bool]) -> None:
+    """For a thread of the worker's. Returns never. sampler: its parent; has_left: is there anything for a sink?"""
+    while os.getppid() == sampler:
+        time.sleep(_AGAIN_S)
+    until, main = time.monotonic() + ORPHAN_S, threading.main_thread().ident
+    assert main is not None, "it has been started"
+    while has_left():
+        time.sleep(_AGAIN_S)
+        if time.monotonic() > until:
+            signal.pthread_kill(main, SIGNAL)
+    os._exit(1)

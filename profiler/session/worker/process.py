@@ -19,6 +19,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
@@ -27,7 +28,7 @@ from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.rights import raise_file_limit
 from pyprof.errors import PyprofError
 from pyprof.session.worker.channel import Channel, Closed
-from pyprof.session.worker.hurry import SIGNAL, WANTED, Hurry
+from pyprof.session.worker.hurry import SIGNAL, WANTED, Hurry, end_with
 
 if TYPE_CHECKING:
     from pyprof.session.worker.keeper import Notice
@@ -291,8 +292,9 @@ def _serve(channel: Channel, questions: Channel, notices: Channel, *, confined: 
         sandbox.load()
     box = sandbox.Sandbox(notices, kept)
     confined = confined and box.confine()
-    answer_questions(questions)
+    service = Service(channel, box.keeper, hurry, confined)
+    answer_questions(questions, partial(end_with, os.getppid(), service.has_left))
     try:
-        Service(channel, box.keeper, hurry, confined).run()
+        service.run()
     finally:
         box.close()

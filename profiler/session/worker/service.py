@@ -302,6 +302,10 @@ class Service:
             answer = _failed(message.number, error)
         self._channel.send(answers.pack(answer))
 
+    def has_left(self) -> bool:
+        """Is there anything for a sink, should the sampler be gone? From any thread."""
+        return self._of is not None and self._standing is not None and bool(self._standing.sink)
+
     def _bequeath(self) -> None:
         if self._of is None or self._standing is None or not self._standing.sink:
             return

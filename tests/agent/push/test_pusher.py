@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.agent import config
+from pyprof.agent.config_file import BadConfig
 from pyprof.agent.inventory import Caps
 from pyprof.agent.metrics import PUSHES
 from pyprof.agent.push.folder import FolderSink
@@ -66,6 +67,23 @@ def test_folder_that_was_away_gets_all_once_it_is_there(tmp_path: Path) -> None:
     assert [(to / each.name.path).read_bytes() for each in kept] == [each.data for each in kept]
     assert not links(tmp_path / "spool")
     assert len(list((tmp_path / "spool").glob("19*/web/*"))) == 250
+
+
+@pytest.mark.parametrize("place", ["{day}", "{day}/{folder}"])
+def test_link_that_others_plant_in_the_folder_leads_nowhere(place: str, tmp_path: Path) -> None:
+    spool, to, elsewhere = opened(tmp_path / "spool"), tmp_path / "nas", tmp_path / "elsewhere"
+    kept = segments(3)
+    assert spool.put(kept)
+    name = kept[0].name
+    link = to / place.format(day=name.day, folder=name.folder)
+    link.parent.mkdir(parents=True)
+    elsewhere.mkdir()
+    link.symlink_to(elsewhere)
+    sent = pusher(spool, to)
+    assert (sent.push(), sent.later["disk"]) == (0, 1)
+    assert list(elsewhere.iterdir()) == []
+    link.unlink()
+    assert pusher(spool, to).push() == 3
 
 
 def test_killed_between_sending_and_unlinking_sends_again_under_the_same_name(
@@ -265,6 +283,6 @@ def test_each_type_of_sink_can_be_made() -> None:
     ],
 )
 def test_wrong_push_is_said_with_its_line(lines: str, line: int, text: str) -> None:
-    with pytest.raises(config.BadConfig, match=text) as caught:
+    with pytest.raises(BadConfig, match=text) as caught:
         config.parse(f"{RULE}[[push]]\n{lines}\n", "x")
     assert caught.value.errors[0].line == line

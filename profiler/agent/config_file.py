@@ -1,0 +1,64 @@
+"""A file of settings, of the agent or the server: TOML that nobody else may write, and errors with their lines."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tomllib
+from typing import Any
+
+from pyprof.errors import UsageError
+from pyprof.objfile.source import open_regular
+from pyprof.records import dataclass
+
+_MOST_BYTES = 1 << 20
+_MOST_DOTS = 1000
+"""Of a line: tomllib's time grows with the square of a key's parts."""
+_TOML_LINE = re.compile(r"\s*\(at line (\d+), column \d+\)")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ConfigError:
+    """line: from 1 on."""
+
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.text}"
+
+
+class BadConfig(UsageError):
+    """errors: all of them, by line."""
+
+    def __init__(self, name: str, errors: list[ConfigError]) -> None:
+        self.errors = sorted(errors)
+        more = f" ({len(errors)} errors)" if len(errors) > 1 else ""
+        super().__init__(f"{name}, {self.errors[0]}{more}", "--check --config FILE lists all of them")
+
+
+def read(path: str) -> str:
+    """Raises UsageError, also where others could write what root does."""
+    try:
+        with open(open_regular(path), "rb") as file:
+            found = os.fstat(file.fileno())
+            if os.geteuid() == 0 and (found.st_uid or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+                raise UsageError(f"others than root may write {path}", f"chown root {path}; chmod go-w {path}")
+            return file.read(_MOST_BYTES).decode("utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", "") or str(error)
+        raise UsageError(f"{path} cannot be read: {reason}") from None
+
+
+def document(text: str, name: str) -> dict[str, Any]:
+    """name: of the file. Raises BadConfig."""
+    for number, each in enumerate(text.split("\n"), 1):
+        if each.count(".") > _MOST_DOTS:
+            raise BadConfig(name, [ConfigError(number, f"there are more than {_MOST_DOTS:,} dots in it")])
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # of a number with thousands of digits, too
+        match = _TOML_LINE.search(str(error))
+        line = int(match[1]) if match else text.count("\n") + 1
+        raise BadConfig(name, [ConfigError(line, _TOML_LINE.sub("", str(error)))]) from None
