@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from pyprof.agent.segments import SegmentName
@@ -40,8 +40,9 @@ class Indexer:
         count: Callable[[str], None],
     ) -> None:
         self._files, self._store, self._books, self._say, self._count = files, store, books, say, count
-        self._max_age, self._max_bytes = limits
+        self._limits = limits
         self._waiting: deque[SegmentRows] = deque()
+        self._coming: Counter[tuple[str, str]] = Counter()
         self._behind = True
         self._ending = threading.Event()
         self._arrived = threading.Event()
@@ -52,14 +53,31 @@ class Indexer:
     def start(self) -> None:
         self._thread.start()
 
-    def add(self, rows: SegmentRows) -> None:
-        """From any thread. Does not wait."""
+    def expect(self, rows: SegmentRows) -> None:
+        """Its file will be there in a moment: who looks for files that are not in the database passes it over. add() or
+        forget() follows. From any thread; so are these.
+        """
         with self._lock:
-            if len(self._waiting) < _MOST_WAITING:
+            self._coming[rows.tenant, rows.name.path] += 1
+
+    def add(self, rows: SegmentRows) -> None:
+        """Does not wait."""
+        with self._lock:
+            room = len(self._waiting) < _MOST_WAITING
+            if room:
                 self._waiting.append(rows)
-            else:
-                self._behind = True
+        if not room:
+            self.forget([rows])
+            self._behind = True
         self._arrived.set()
+
+    def forget(self, segments: Iterable[SegmentRows]) -> None:
+        with self._lock:
+            for each in segments:
+                key = each.tenant, each.name.path
+                self._coming[key] -= 1
+                if not self._coming[key]:
+                    del self._coming[key]
 
     @property
     def waiting(self) -> int:
@@ -92,7 +110,10 @@ class Indexer:
         while self._waiting:
             with self._lock:
                 block = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST_AT_ONCE))]
-            self._store.insert(block)
+            try:
+                self._store.insert(block)
+            finally:
+                self.forget(block)
             self._last = time.monotonic()
 
     def _tend(self) -> None:
@@ -119,7 +140,7 @@ class Indexer:
         for tenant, name, _ in self._files.all():
             if tenant not in listed:
                 listed[tenant] = self._store.listed(tenant)
-            if name.path not in listed[tenant]:
+            if name.path not in listed[tenant] and (tenant, name.path) not in self._coming:
                 rows = self._read(tenant, name)
                 if rows is not None:
                     yield rows
@@ -136,10 +157,11 @@ class Indexer:
         sizes: dict[str, int] = {}
         for _, name, size in self._files.all():
             sizes[name.day] = sizes.get(name.day, 0) + size
-        oldest = time.strftime("%Y-%m-%d", time.gmtime(now - self._max_age))
+        max_age, max_bytes = self._limits
+        oldest = time.strftime("%Y-%m-%d", time.gmtime(now - max_age))
         total, dropped = sum(sizes.values()), 0
         for day in sorted(sizes):
-            if day >= oldest and (total <= self._max_bytes or dropped == len(sizes) - 1):
+            if day >= oldest and (total <= max_bytes or dropped == len(sizes) - 1):
                 break
             count = self._files.drop_day(day)
             self._store.drop_day(day)

@@ -150,12 +150,17 @@ class Taking:
 
     def _kept(self, rows: SegmentRows, data: bytes) -> bool:
         """Is it new? Raises Refused."""
+        new = False
+        self._indexer.expect(rows)
         try:
             new = self._files.keep(rows.tenant, rows.name, data)
         except DiskFull:
             raise Refused("disk_full") from None
-        if new:
-            self._indexer.add(rows)
+        finally:
+            if new:
+                self._indexer.add(rows)
+            else:
+                self._indexer.forget([rows])
         return new
 
     def _named(self, path: bytes) -> SegmentName:

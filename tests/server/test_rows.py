@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Container, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,8 @@ from pyprof.importers.pprof import _Reader
 from pyprof.model.profile import Profile
 from pyprof.records import replace
 from pyprof.server.engine import StoreError
+from pyprof.server.files import SegmentFiles
+from pyprof.server.index import Indexer
 from pyprof.server.native import Block
 from pyprof.server.rows import SegmentRows, rows_of
 from pyprof.server.stacks import StackBook, StackBooks
@@ -130,6 +133,21 @@ def test_stacks_that_could_not_be_sent_are_sent_again() -> None:
             store.insert([found])
     engine.fails = ""
     assert engine.of(store, [found])["stacks"] == len(set(found.stacks.tolist()))
+
+
+def test_window_that_comes_while_the_database_is_behind_counts_once(tmp_path: Path) -> None:
+    engine, books, files = Kept(), StackBooks(), SegmentFiles(str(tmp_path / "data"))
+    indexer = Indexer(files, Store(engine), books, (1e9, 1 << 40), lambda *_, **_words: None, lambda _: None)
+    coming, old = (rows(window(seed, 40, 30), books.of("default")) for seed in (1, 2))
+    indexer.expect(coming)
+    for each in (coming, old):
+        assert files.keep("default", each.name, export("pprof", window(1, 40, 30), EVIDENCE))
+    assert indexer.catch_up() == 1
+    indexer.add(coming)
+    indexer.start()
+    indexer.close()
+    assert engine.given["windows"] == 2
+    files.close()
 
 
 def test_books_begin_anew_when_they_are_too_large() -> None:
