@@ -49,6 +49,9 @@ fuzz: $(VENV)/fuzz ## fuzz the readers of foreign data, guided by coverage: SECO
 test-kills: $(BIN)/pytest ## kill -9 a thousand profilers, a hundred recordings and a hundred servers at random moments (tests/survival)
 	$(BIN)/python -m tests.survival
 
+test-agents: $(BIN)/pytest ## kill -9 an agent for half an hour, then have one live through a day that takes 15 minutes (tests/survival/agents.py)
+	$(BIN)/python -m tests.survival.agents
+
 COVERED ?= tests
 
 coverage: $(BIN)/pytest ## which lines of the package all tests run (COVERED='-m unit': those tests), as build/coverage/html
@@ -119,4 +122,4 @@ format: $(BIN)/pytest ## let ruff format and fix
 clean: ## remove what the build made
 	rm -rf $(VENV) build *.egg-info $(PAGE)/node_modules .mypy_cache .pytest_cache .ruff_cache
 
-.PHONY: help bpf install demo fuzz test quick test-system test-kills coverage oracle lint lint-page types docs check bench bench-quick format clean
+.PHONY: help bpf install demo fuzz test quick test-system test-kills test-agents coverage oracle lint lint-page types docs check bench bench-quick format clean

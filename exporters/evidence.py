@@ -14,6 +14,7 @@ from pyprof.model.summary import Summary
 from pyprof.model.walk import Trust
 
 FIELD = 1000
+MOST_LACKS = 100
 STACKS = 1001
 """Of the Profile: the digest of each sample's stack, in the order of the samples (model/stack_digest.py)."""
 
@@ -35,7 +36,12 @@ def message(frame: Frame) -> bytes:
 
 
 def of_summary(summary: Summary) -> bytes:
-    """A field of the Profile: parts of `--summary`'s JSON."""
+    """A field of the Profile: parts of `--summary`'s JSON, and what its files lack."""
     whole = summary.to_json()
     names = ("rate_wanted", "rate_reached", "skipped", "errors", "stops", "not_stopped", "processor")
-    return data(FIELD, dumps({name: whole[name] for name in names}))
+    lacks = [
+        (module.path, module.build_id, problem.text, problem.remedy)
+        for module in summary.modules
+        for problem in module.problems
+    ]
+    return data(FIELD, dumps({**{name: whole[name] for name in names}, "lacks": lacks[:MOST_LACKS]}))

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 _MASK = (1 << 64) - 1
+_SHORT = [bytes([value]) for value in range(0x80)]
+"""Most numbers of a file are below that."""
 
 
 def varint(value: int) -> bytes:
     """A signed or unsigned 64-bit number; negative ones in two's complement (ten bytes)."""
+    if 0 <= value < 0x80:
+        return _SHORT[value]
     value &= _MASK
     out = bytearray()
     while value > 0x7F:

@@ -21,6 +21,7 @@ TABLE = {
     "*/test_fuzz*.py": "fuzz system",
     # by folder, what differs first
     "agent/test_agent_live.py": "live",
+    "agent/push/test_tls.py": "system",
     "agent/*": "unit",
     "server/test_parts.py": "unit",
     "server/test_rows.py": "unit",

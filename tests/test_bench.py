@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.agent import interval, longest_gap_s
 from bench.comparing import changes, machine_factor
 from bench.results import Case, Run, load, machine, save, split
 
@@ -55,3 +56,16 @@ def test_runs_are_read_back_as_they_were_saved(tmp_path: Path) -> None:
     saved = runs(1.0, 2.0)
     save(saved, machine(), tmp_path / "costs.json")
     assert load(tmp_path / "costs.json") == saved
+
+
+def test_interval_holds_the_mean_and_grows_with_what_differs() -> None:
+    mean, low, high = interval([1.0, 2.0, 3.0])
+    assert (mean, round(low, 2), round(high, 2)) == (2.0, -0.48, 4.48)
+    assert interval([2.0])[0] == 2.0
+    assert interval([1.0] * 40)[1:] == (1.0, 1.0)
+
+
+def test_window_that_is_missing_is_a_gap() -> None:
+    assert longest_gap_s([3 * 10**9, 10**9, 2 * 10**9]) == 1.0
+    assert longest_gap_s([10**9, 2 * 10**9, 4 * 10**9]) == 2.0
+    assert longest_gap_s([]) == 0.0

@@ -26,11 +26,13 @@ peers       Who is at the other end of a local socket
 places      Where the agent's spool is, if nobody says
 processes   Which processes there are, and what the rules say about each
 push/       Segments to receivers
+queues      Queues of a spool
 reading     What a spool says about a span of time
 rules       Rules: which processes are recorded, how, and what they are called
 segments    Names of segments
 selecting   The processes of one recording, as the collector asks for them
 settings    Each setting of the agent's configuration
+so_far      What there is of a window under way
 splitting   From a window of all processes to segments
 spool       The spool: a directory of segments that are never changed
 status      How the agent does, from its segments alone

@@ -27,6 +27,7 @@ from pyprof.agent.processes import LOOK_S, ProcessTable
 from pyprof.agent.push.pushers import Pushers
 from pyprof.agent.sampled_group import SampledGroup, WindowPart
 from pyprof.agent.settings import SamplingChoice, Values
+from pyprof.agent.so_far import packed, restored
 from pyprof.agent.splitting import labelled, segments
 from pyprof.agent.spool import Spool
 from pyprof.diagnostics import Diagnostics
@@ -57,7 +58,7 @@ class Agent:
         sinks = [target.name for target in self._config.pushes]
         root = values.path or default_spool()
         self._minutes = LastMinutes(root, values.last, values.disk, self._diagnostics)
-        self.spool = Spool(root, caps, self._diagnostics, sinks=sinks, spare=self._minutes.clear)
+        self.spool = Spool(root, caps, self._diagnostics, None, sinks, spare=self._minutes.clear, restore=restored)
         self._writing = threading.Lock()
         self._pushers = Pushers(self.spool, self._writing, say, self._diagnostics)
         self._budget = BudgetKeeper(_budget(values), say)
@@ -195,9 +196,11 @@ class Agent:
         if part.is_whole:
             self._took_window(sampling, profile, part.window)
             return
-        found = segments(labelled(self._budget.noted(profile), self._table.verdict), (), part.window)
+        if not profile.summary.samples:
+            return
+        data = packed(labelled(self._budget.noted(profile), self._table.verdict))
         with self._writing:
-            if not self.spool.save(part.window, found):
+            if not self.spool.save(part.window, profile.start_ns + profile.duration_ns, data):
                 self._say("warning", "window under way not saved", mode=sampling.mode, rate=sampling.rate)
 
     def _took_window(self, sampling: SamplingChoice, profile: Profile, window: str) -> None:

@@ -7,7 +7,6 @@ The asker merges them (asked_profile.py): that costs the agent nothing.
 
 from __future__ import annotations
 
-import io
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -19,9 +18,9 @@ from pyprof.agent.processes import ProcessTable
 from pyprof.agent.sampled_group import FLUSH_S, SampledGroup
 from pyprof.agent.selecting import selected
 from pyprof.agent.settings import SamplingChoice, Values
+from pyprof.agent.so_far import packed
 from pyprof.agent.splitting import labelled
 from pyprof.errors import PyprofError
-from pyprof.exporters.base import ExportOptions
 from pyprof.handover import Stride
 from pyprof.model.profile import Profile
 from pyprof.objfile.source import open_regular
@@ -141,12 +140,3 @@ def _under_way(groups: Sequence[SampledGroup], choice: SamplingChoice) -> Iterab
             with suppress(PyprofError):  # it has just ended
                 if (profile := group.so_far()) is not None:
                     yield profile
-
-
-def packed(profile: Profile) -> bytes:
-    """As a recording file."""
-    from pyprof.recording.writer import write
-
-    out = io.BytesIO()
-    write(profile, out, ExportOptions())
-    return out.getvalue()

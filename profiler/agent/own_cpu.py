@@ -25,9 +25,14 @@ class OwnCpu:
         return round(100 * share, 2)
 
 
-def spent() -> float:
-    """Seconds of processor time so far, of processes that have ended, too."""
-    return sum(map(_of, (os.getpid(), *descendants([os.getpid()])))) / _TICKS
+def spent(agent: int | None = None) -> float:
+    """Seconds of processor time so far, of processes that have ended, too. agent: a pid, None for this process's."""
+    return sum(map(_of, _processes(agent))) / _TICKS
+
+
+def _processes(agent: int | None) -> tuple[int, ...]:
+    pid = os.getpid() if agent is None else agent
+    return pid, *descendants([pid])
 
 
 def _of(pid: int) -> int:
@@ -39,9 +44,9 @@ def _of(pid: int) -> int:
         return 0
 
 
-def memory() -> int | None:
-    """Bytes; what processes share counts once (Pss). None where the kernel does not say."""
-    found = [_pss_kb(pid) for pid in (os.getpid(), *descendants([os.getpid()]))]
+def memory(agent: int | None = None) -> int | None:
+    """Bytes; what processes share counts once (Pss). None where the kernel does not say. agent: see spent()."""
+    found = [_pss_kb(pid) for pid in _processes(agent)]
     return None if found[0] is None else sum(kb or 0 for kb in found) << 10
 
 

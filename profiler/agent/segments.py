@@ -12,8 +12,8 @@ from urllib.parse import quote, unquote
 from pyprof.records import dataclass
 
 SUFFIX = ".pb.gz"
-PART, SAVED = ".part", ".sofar"
-"""The ends of names that begin with a dot: while the file is written; of a window under way, as far as it is saved."""
+PART = ".part"
+"""The end of a name that begins with a dot: while the file is written."""
 _NAME = re.compile(r"(\d{1,19})-([0-9a-f]{32})\.pb\.gz")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _LONGEST = 200
@@ -57,11 +57,6 @@ class SegmentName:
         return f"{self.end_ns}-{self.key}{SUFFIX}"
 
     @property
-    def saved(self) -> str:
-        """Of a window under way, as far as it is saved."""
-        return f".{self.name}{SAVED}"
-
-    @property
     def path(self) -> str:
         """Below the spool, or below a queue."""
         return f"{self.day}/{self.folder}/{self.name}"
@@ -94,13 +89,6 @@ def day_of(end_ns: int) -> str:
 
 def is_day(name: str) -> bool:
     return bool(_DAY.fullmatch(name))
-
-
-def of_saved(day: str, folder: str, name: str) -> SegmentName | None:
-    """The segment that a window under way would be; None of what is none."""
-    if not name.startswith(".") or not name.endswith(SAVED):
-        return None
-    return SegmentName.parse(day, folder, name[1 : -len(SAVED)])
 
 
 def is_part(name: str) -> bool:

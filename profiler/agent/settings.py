@@ -137,8 +137,9 @@ def checked(kind: str, value: object) -> object:
     return _number(kind, value)
 
 
+SINK_NAME = r"[a-z0-9][a-z0-9_-]{0,39}"
 _TEXTS = {
-    "NAME": (r"[a-z0-9][a-z0-9_-]{0,39}", "is not a name of a-z, 0-9, _ and -, at most 40 letters"),
+    "NAME": (SINK_NAME, "is not a name of a-z, 0-9, _ and -, at most 40 letters"),
     "GROUP": (r"[A-Za-z0-9_][A-Za-z0-9_-]{0,31}", "is no name or number of a group"),
     "PATH": (r"/[^\0\n]{0,999}", "is not an absolute path"),
     "URL": (r"https?://[^\s/@?#]+(?:/[^\s@?#]*)?", "is no http:// or https:// address; a user and password have files"),

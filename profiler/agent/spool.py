@@ -5,8 +5,8 @@ then the folders are synced. So a name stands for a whole file, and what put() h
 and age are kept by dropping the oldest, and each drop is counted. Readers need no lock: they find a file or they do
 not.
 
-What there is of a window under way is saved again and again, under a name that readers pass over. What a killed agent
-has left of it becomes segments when the spool is opened, unless the window's own segment came that far.
+What there is of a window under way is saved again and again, as one file in a folder of its own. What a killed agent
+has left of it becomes segments when the spool is opened, unless the window's own segments came that far.
 
 A disk that is full costs the oldest segments first. What still finds no room waits in memory for the next window's
 put(), and no longer.
@@ -15,15 +15,17 @@ put(), and no longer.
 from __future__ import annotations
 
 import errno
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from pyprof.agent.disk import Disk
 from pyprof.agent.inventory import Caps, Excess, Inventory
 from pyprof.agent.last_minutes import NOT_KEPT
-from pyprof.agent.segments import SegmentName, is_day, is_part, of_saved
+from pyprof.agent.segments import SegmentName, is_day, is_part
 from pyprof.diagnostics import Diagnostics
+from pyprof.errors import PyprofError
 from pyprof.records import dataclass
 
 OLD = "spool: segment dropped, older than spool.max_age"
@@ -44,7 +46,8 @@ REASONS = {
     "refused": REFUSED,
 }
 """What is counted, by a word for metrics."""
-QUEUE, ASIDE = "queue", "refused"
+QUEUE, ASIDE, SO_FAR = "queue", "refused", "sofar"
+_SAVED = re.compile(r"\d{19}-([0-9a-f]{32})")
 MOST_REFUSED = 100
 """Of each reason."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -73,8 +76,11 @@ class Spool:
         sinks: Sequence[str] = (),
         clock: Callable[[], int] = time.time_ns,
         spare: Callable[[], int] = lambda: 0,
+        restore: Callable[[str, str], Sequence[SpoolSegment]] = lambda path, window: (),
     ) -> None:
-        """spare: frees what may be missed, and says how many bytes that were."""
+        """spare: frees what may be missed, and says how many bytes that were. restore: from the path of what save() was
+        given, and the window, to segments; may raise PyprofError.
+        """
         self.inventory = Inventory()
         self.held: tuple[SpoolSegment, ...] = ()
         self.recovered = 0
@@ -84,24 +90,23 @@ class Spool:
         self._disk = disk or Disk()
         self._queues = [f"{QUEUE}/{sink}" for sink in sinks]
         self._clock = clock
-        self._spare = spare
+        self._spare, self._restore = spare, restore
         self._refused: dict[str, list[str]] = {}
-        self._saved: dict[str, dict[str, str]] = {}
+        self._saved: dict[str, str] = {}
         self._over: list[str] = []
 
     def open(self) -> None:
         """Find what is there, by names and sizes; a crash's unfinished files go. Raises OSError."""
-        saved: list[tuple[SegmentName, int]] = []
         for place in ("", *self._queues):
-            for name, size in self._segments(place, saved):
+            for name, size in self._segments(place):
                 self.inventory.add(name, size, place)
-        self._recover(saved)
+        self._recover()
         for reason in self._disk.look(f"{self.root}/{ASIDE}"):
             folder = f"{ASIDE}/{reason.name}"
             self._refused[reason.name] = sorted(f.name for f in self._disk.look(f"{self.root}/{folder}"))
         self.keep_within()
 
-    def _segments(self, place: str, saved: list[tuple[SegmentName, int]]) -> Iterator[tuple[SegmentName, int]]:
+    def _segments(self, place: str) -> Iterator[tuple[SegmentName, int]]:
         top = self._path(place, "").rstrip("/")
         for day in [found for found in self._disk.look(top) if found.is_folder and is_day(found.name)]:
             for folder in [found for found in self._disk.look(f"{top}/{day.name}") if found.is_folder]:
@@ -110,26 +115,42 @@ class Spool:
                     name = SegmentName.parse(day.name, folder.name, file.name)
                     if name is not None and not file.is_folder:
                         yield name, file.size
-                    elif (name := of_saved(day.name, folder.name, file.name)) and not file.is_folder:
-                        saved.append((name, file.size))
                     elif is_part(file.name) and not file.is_folder:
                         self._disk.unlink(f"{at}/{file.name}")
                     else:
                         self._diagnostics.count(STRANGE)
 
-    def _recover(self, saved: list[tuple[SegmentName, int]]) -> None:
-        """The newest of what was saved of a window becomes its segment, where there is none."""
+    def _recover(self) -> None:
+        """The newest of what was saved of a window becomes its segments, where there are none."""
         known = {name.key: name for name in self.inventory.all()}
-        for name, size in sorted(saved, key=lambda each: -each[0].end_ns):
-            whole = known.setdefault(name.key, name)
-            source = f"{self._folder('', name)}/{name.saved}"
+        folder, done = f"{self.root}/{SO_FAR}", set()
+        for name in sorted((found.name for found in self._disk.look(folder)), reverse=True):
+            path, saved = f"{folder}/{name}", _SAVED.fullmatch(name)
             try:
-                if "" not in (there := self.inventory.places(whole)):
-                    self._link_everywhere(self._path(next(iter(there)), whole.path) if there else source, whole, size)
-                    self.recovered += 1
-                self._disk.unlink(source)
+                if saved is not None and saved[1] not in done:
+                    with self._counted_if_broken():  # the one before is tried
+                        self._restore_window(path, saved[1], known)
+                        done.add(saved[1])
+                self._disk.unlink(path)
             except OSError:  # it waits for the next start
                 self._diagnostics.count(NOT_WRITTEN)
+
+    @contextmanager
+    def _counted_if_broken(self) -> Iterator[None]:
+        try:
+            yield
+        except PyprofError:
+            self._diagnostics.count(STRANGE)
+
+    def _restore_window(self, path: str, window: str, known: dict[str, SegmentName]) -> None:
+        for segment in self._restore(path, window):
+            whole = known.setdefault(segment.name.key, segment.name)
+            there = self.inventory.places(whole)
+            if not there:
+                self._write(segment)
+            elif "" not in there:
+                self._link_everywhere(self._path(next(iter(there)), whole.path), whole, len(segment.data))
+            self.recovered += "" not in there
 
     def _link_everywhere(self, source: str, name: SegmentName, size: int) -> None:
         for place in (*self._queues, ""):
@@ -139,27 +160,25 @@ class Spool:
                 self.inventory.add(name, size, place)
                 self._disk.sync_folder(folder)
 
-    def save(self, window: str, segments: Sequence[SpoolSegment]) -> bool:
+    def save(self, window: str, end_ns: int, data: bytes) -> bool:
         """What there is of a window so far, in place of what was saved of it before: whoever kills the agent takes only
-        what came later. window: as put() will be told. Could all be saved?
+        what came later. window: 32 hexadecimal digits, as put() will be told. Could it be saved?
         """
-        known, disk, saved = self._saved.setdefault(window, {}), self._disk, True
-        for segment in segments:
-            name = segment.name
-            part = self._path("", f"{name.day}/{name.folder}/.{name.name}.part")
-            try:
-                folder = self._folder("", name)
-                to = f"{folder}/{name.saved}"
-                self._write_synced(part, segment.data)
-                disk.rename(part, to)
-                disk.sync_folder(folder)
-                before, known[name.key] = known.get(name.key), to
-                if before is not None:
-                    disk.unlink(before)
-            except OSError:
-                self._forget((part,))
-                saved = False
-        return saved
+        folder, disk = f"{self.root}/{SO_FAR}", self._disk
+        to, part = f"{folder}/{end_ns:019}-{window}", f"{folder}/.{window}.part"
+        try:
+            if disk.make_folder(folder):
+                disk.sync_folder(self.root)
+            self._write_synced(part, data)
+            disk.rename(part, to)
+            disk.sync_folder(folder)
+            before, self._saved[window] = self._saved.get(window), to
+            if before is not None:
+                disk.unlink(before)
+        except OSError:
+            self._forget((part,))
+            return False
+        return True
 
     def _forget(self, saved: Iterable[str]) -> None:
         for path in saved:
@@ -169,7 +188,7 @@ class Spool:
     def put(self, segments: Sequence[SpoolSegment], window: str = "") -> bool:
         """Keep the segments of one window, and those that wait in memory. False: some wait now, or again."""
         waiting, self.held = self.held, ()
-        over, self._over = self._over, list(self._saved.pop(window, {}).values())
+        over, self._over = self._over, [self._saved.pop(window)] if window in self._saved else []
         lost = sum(not self._written(segment) for segment in waiting)
         if lost:
             self._diagnostics.count(NOT_WRITTEN, lost)
@@ -278,7 +297,7 @@ class Spool:
         """From now on these have one. What waits in a queue from before is found. Raises OSError."""
         before, self._queues = self._queues, [f"{QUEUE}/{sink}" for sink in sinks]
         for place in set(self._queues).difference(before):
-            for name, size in self._segments(place, []):
+            for name, size in self._segments(place):
                 self.inventory.add(name, size, place)
 
     def queued(self, sink: str) -> Iterator[SegmentName]:

@@ -9,6 +9,7 @@ from pyprof.agent import reading
 from pyprof.agent.disk import Disk
 from pyprof.agent.moments import TimeSpan
 from pyprof.agent.segments import SegmentName
+from pyprof.diagnostics import Problem
 from pyprof.errors import PyprofError
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.walk import StackEnd
@@ -37,12 +38,15 @@ class ServiceState:
 
 @dataclass(frozen=True, slots=True)
 class Unnamed:
-    """A file that functions are missing of. share: of the service's time that was spent in it without a name."""
+    """A file that functions are missing of. share: of the service's time that was spent in it without a name. problems:
+    what the recordings said of it, each with what helps.
+    """
 
     service: str
     path: str
     build_id: str
     share: float
+    problems: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,10 @@ def _profiles(root: str, names: Sequence[SegmentName]) -> Iterator[Profile]:
 def _unnamed(service: str, profiles: Sequence[Profile], total: int) -> Iterator[Unnamed]:
     """By where samples were taken."""
     cost: Counter[tuple[str, str]] = Counter()
+    problems: dict[tuple[str, str], dict[Problem, None]] = {}
     for profile in profiles:
+        for each in profile.summary.modules:
+            problems.setdefault((each.path, each.build_id), {}).update(dict.fromkeys(each.problems))
         for _, leaf, values in profile.totals():
             frame = profile.frames[profile.frame[leaf]] if leaf else None
             if frame is not None and frame.kind is FrameKind.NATIVE and frame.module >= 0 and not frame.lines:
@@ -112,4 +119,4 @@ def _unnamed(service: str, profiles: Sequence[Profile], total: int) -> Iterator[
                 cost[module.path, module.build_id] += int(values[-1])
     for (path, build_id), value in cost.items():
         if total and value >= _LEAST_SHARE * total:
-            yield Unnamed(service, path, build_id, value / total)
+            yield Unnamed(service, path, build_id, value / total, tuple(problems.get((path, build_id), ())))

@@ -28,6 +28,8 @@ WatchdogSec=60
 TimeoutStopSec=15
 # What it may cost others: little of the processor when that is short, and no more memory than this.
 Nice=5
+# So that the process that looks names up may leave SCHED_IDLE again (RLIMIT_NICE, sched(7)).
+LimitNICE=+5
 CPUWeight=20
 MemoryHigh=300M
 MemoryMax=500M

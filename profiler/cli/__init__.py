@@ -4,6 +4,7 @@ live/             A recording, watched while it runs: snapshots, views, the scre
 agent             `pyprof agent`: record what rules choose, for as long as the machine runs, and keep it in a spool
 agent_install     `pyprof agent install`: the systemd unit that runs it
 agent_record      `pyprof agent record`: ask the agent that runs for a recording
+agent_status      `pyprof agent status`: what the spool has, which files lack names, what waits for sinks
 arguments         Types of command-line values; a wrong one is one sentence with exit code 2
 change_table      A comparison as a table for the terminal
 completion        `pyprof completion SHELL`: a completion script for the shell, made by shtab from the parser itself

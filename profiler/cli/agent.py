@@ -6,19 +6,16 @@ import argparse
 import os
 import signal
 import sys
-import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli.arguments import positive
-from pyprof.cli.terminal import line, printable
+from pyprof.cli.terminal import line
 from pyprof.errors import UsageError
 from pyprof.options import SIMPLE_MODES
 
 if TYPE_CHECKING:
     from pyprof.agent.config import AgentConfig
     from pyprof.agent.log import Log
-    from pyprof.agent.status import SpoolState
 
 WHAT = ("run", "status", "install", "record")
 _MOST_S = 10.0
@@ -59,6 +56,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--cpu-budget", type=float, metavar="PERCENT", help="in place of budget.cpu (default: 1)")
     parser.add_argument("--since", default="1h", metavar="TIME", help="of status (default: %(default)s)")
     parser.add_argument(
+        "--forget", metavar="SINK", help="status: what waits for a sink that is configured no more goes"
+    )
+    parser.add_argument(
         "--unit-dir", default="/etc/systemd/system", metavar="DIR", help="of install (default: %(default)s)"
     )
     asked = parser.add_argument_group("what record asks a running agent for")
@@ -90,7 +90,9 @@ def run(arguments: argparse.Namespace) -> int:
             line(text)
         return 0
     if arguments.what == "status":
-        for text in _status(arguments):
+        from pyprof.cli.agent_status import status
+
+        for text in status(arguments, _load(arguments), _spool(arguments)):
             line(text)
         return 0
     return _run(arguments)
@@ -157,37 +159,3 @@ def _run(arguments: argparse.Namespace) -> int:
 def _left(log: Log) -> None:
     log("error", "left before the windows under way were written: of them there is what was saved before")
     os._exit(1)
-
-
-def _status(arguments: argparse.Namespace) -> Iterator[str]:
-    import datetime
-
-    from pyprof.agent.moments import TimeSpan, moment
-    from pyprof.agent.status import state
-
-    root = _spool(arguments)
-    now = datetime.datetime.now()
-    found = state(root, TimeSpan(moment(arguments.since, now), moment("now", now)))
-    if not found.services:
-        yield f"{root}: no segment since {arguments.since}"
-        return
-    yield from _services(found, root, arguments.since)
-    if found.unnamed:
-        yield ""
-        yield "time without names of functions, by file (its package's debug symbols have them):"
-        for each in found.unnamed:
-            build_id = f", build-id {each.build_id}" if each.build_id else ""
-            yield f"{100 * each.share:6.1f} %  {printable(each.service)}: {printable(each.path)}{build_id}"
-
-
-def _services(found: SpoolState, root: str, since: str) -> Iterator[str]:
-    from pyprof.cli.words import duration
-
-    yield f"{root}, since {since}:"
-    yield f"{'segments':>9} {'KB':>7} {'samples':>9} {'each for':>9} {'whole':>8} {'newest':>12}  service"
-    for each in found.services:
-        whole = f"{100 * each.whole:.1f} %" if each.whole is not None else "-"
-        age = f"{duration(max(time.time_ns() - each.newest_ns, 0))} ago"
-        kb = each.bytes / 1000
-        counts = f"{each.segments:9,} {kb:7,.0f} {each.samples:9,} {each.stand_for:9.2f}"
-        yield f"{counts} {whole:>8} {age:>12}  {printable(each.service)}"

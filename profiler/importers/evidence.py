@@ -8,15 +8,17 @@ from typing import Any, TypeVar
 
 import orjson
 
+from pyprof.diagnostics import Problem
 from pyprof.errors import FormatError
 from pyprof.importers.protobuf import fields
 from pyprof.model.markers import Mark, MarkKind
 from pyprof.model.profile import FrameKind
-from pyprof.model.summary import Stops, Summary
+from pyprof.model.summary import ModuleSummary, Stops, Summary
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.records import dataclass
 
 FIELD, STACKS = 1000, 1001
+MOST_LACKS = 100
 _MOST = 1 << 50
 _MOST_COUNTERS = 1000
 _LONGEST = 1 << 20
@@ -80,7 +82,18 @@ def of_summary(text: bytes) -> Summary:
         lost_s=_amount(spent, "lost_s"),
         kernel_s=_amount(spent, "kernel_s"),
         late_s=_amount(spent, "late_s"),
+        modules=_modules(whole.get("lacks")),
     )
+
+
+def _modules(found: object) -> tuple[ModuleSummary, ...]:
+    """What files lack."""
+    problems: dict[tuple[str, str], list[Problem]] = {}
+    for row in found[:MOST_LACKS] if isinstance(found, list) else ():
+        if isinstance(row, list) and len(row) == 4 and all(isinstance(text, str) for text in row):
+            path, build_id, text, remedy = row
+            problems.setdefault((path, build_id), []).append(Problem(text, remedy))
+    return tuple(ModuleSummary(path, build_id, 0, tuple(each)) for (path, build_id), each in problems.items())
 
 
 def _part(found: object) -> Mapping[str, Any]:

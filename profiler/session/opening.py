@@ -52,12 +52,18 @@ def of_processes(targets: TargetOptions, options: RecordOptions, start: Start = 
 
 
 def of_selection(selection: Selection, options: RecordOptions, name: str, flush_s: float, stride: Stride) -> Recording:
-    """Processes that somebody else chose. name: what they are called together. flush_s, stride: see CollectOptions.
-    Raises what of_processes() raises.
+    """Processes that somebody else chose, beside whose names everything else comes first. name: what they are called
+    together. flush_s, stride: see CollectOptions. Raises what of_processes() raises.
     """
+
+    def yielding(confined: bool) -> Worker:
+        worker = spawned(confined)
+        worker.yields = True
+        return worker
+
     check(options)
     subject = Recorded(selection.pids[0], name, True)
-    return _of_selection(selection, options, subject, spawned, flush_s=flush_s, stride=stride)
+    return _of_selection(selection, options, subject, yielding, flush_s=flush_s, stride=stride)
 
 
 def of_command(command: Launched, options: RecordOptions, start: Start = spawned) -> Recording:
@@ -116,7 +122,7 @@ def _of_selection(
     try:
         diagnostics = Diagnostics()
         runtimes = Runtimes(
-            AskedSymbols(worker.questions, worker.notify, diagnostics),
+            AskedSymbols(worker.questions, worker.notify, diagnostics, worker.wake),
             diagnostics,
             options.follow_tasks,
             options.stack_size,

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from pyprof.recording.reader import load
+from pyprof.session.worker.idle import may_come_back
 from tests.warm import run
 
 BUSY = "import sys\ndef spin():\n    while True: sum(range(2000))\nprint('ready', flush=True); spin()"
@@ -84,6 +85,11 @@ def test_small_budget_is_kept_by_fewer_samples_and_fewer_processes_and_said(tmp_
     assert any(b"one of 16 sampling times" in gzip.decompress(each.read_bytes()) for each in spool.rglob("*.pb.gz"))
 
 
+def policies(agent: int) -> set[int]:
+    """Of the main threads of its workers."""
+    return {os.sched_getscheduler(int(pid)) for pid in Path(f"/proc/{agent}/task/{agent}/children").read_text().split()}
+
+
 def test_windows_of_what_the_rules_choose_are_in_the_spool(tmp_path: Path) -> None:
     """Started by nobody's service manager but this test: it is told READY; a process that comes later is found, a
     configuration that became wrong changes nothing, and the end comes with the last window.
@@ -115,8 +121,14 @@ def test_windows_of_what_the_rules_choose_are_in_the_spool(tmp_path: Path) -> No
         second = None
         try:
             assert notify.recv(100) == b"READY=1"
+            seen: set[int] = set()
             while not any(line["samples"] for line in windows(log)):
-                time.sleep(0.05)
+                for _ in range(50):
+                    seen |= policies(agent.pid)
+                    time.sleep(0.001)
+            assert (os.SCHED_IDLE in seen) == may_come_back(), "names are looked up when nobody else wants a processor"
+            while policies(agent.pid) != {os.SCHED_BATCH}:
+                time.sleep(0.001)
             second = busy(word, "2")
             config.write_text("[[rule]]\nnme = 1")
             agent.send_signal(signal.SIGHUP)

@@ -19,9 +19,12 @@ from pyprof.agent import ask_socket
 from pyprof.agent.ask_socket import MOST_ASKERS, NAME, Asker, AskSocket
 from pyprof.agent.asked_profile import joined
 from pyprof.agent.asking import KEPT, MOST_BYTES, MOST_LINE, OUTCOMES, AskRefused, AskRequest, answers, parse
+from pyprof.agent.config import parse as parse_config
 from pyprof.agent.governor import SETTLING, BudgetVerdict, CostBudget, Governor
 from pyprof.agent.last_minutes import FOLDER, NOT_KEPT, LastMinutes
+from pyprof.agent.on_demand import MOST_AT_ONCE, OnDemand, RecordedNow, choice_of
 from pyprof.agent.peers import Peer, peer_of
+from pyprof.agent.processes import ProcessTable
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, UsageError
 from pyprof.model.profile import Profile
@@ -87,7 +90,7 @@ def test_each_refusal_has_a_line_of_the_manual_and_a_label() -> None:
         b'{"kept": true}\n',
         b'{"kept": 5}\nabc',
         b'{"kept": %d}\n' % (MOST_BYTES + 1),
-        b'{"kept": 0}\n' * 5000,
+        b'{"kept": 0}\n' * 5000 + b'{"done": 1}\n',
         b'{"kept": 1}\n' + b"x" * MOST_LINE,
     ],
 )
@@ -311,3 +314,33 @@ def test_what_somebody_asked_for_is_not_held_against_the_budget() -> None:
         assert governor.look(now, now, lambda: 0) is BudgetVerdict.NOTHING
     spent = 100.0 + SETTLING * 60
     assert governor.look(spent + 5, 2 * spent, lambda: 0) is BudgetVerdict.LESS
+
+
+def test_service_is_recorded_in_a_mode_of_its_rule_and_not_by_too_many() -> None:
+    config = parse_config(f'[[rule]]\nuser = "{os.getuid()}"\nservice = "all"\nmodes = ["cpu", "wall"]\n', "x")
+    table = ProcessTable(config.rules, 0)
+    assert [choice_of(table, AskRequest("all", 1, 10, mode)).mode for mode in ("", "cpu", "wall")] == [
+        "cpu",
+        "cpu",
+        "wall",
+    ]
+    for request, why in ((AskRequest("all", 1, 10, "offcpu"), "in the mode cpu, wall"), (REQUEST, "services are: all")):
+        with pytest.raises(AskRefused, match=why) as caught:
+            choice_of(table, request)
+        assert caught.value.reason == "ask_no_service"
+    now = RecordedNow(config.values, table, ())
+    minutes = LastMinutes("/nowhere", 600.0, 1 << 30, Diagnostics())
+    demand = OnDemand(lambda: now, minutes)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        asker = Asker(ours, peer_of(ours))
+        for _ in range(MOST_AT_ONCE):
+            with pytest.raises(AskRefused, match="services are: all"):
+                demand.answer(REQUEST, asker)
+        demand._room = threading.Semaphore(0)
+        with pytest.raises(AskRefused) as busy:
+            demand.answer(REQUEST, asker)
+        demand.end()
+        with pytest.raises(AskRefused) as ends:
+            demand.answer(REQUEST, asker)
+    assert (busy.value.reason, ends.value.reason, demand.under_way) == ("ask_busy", "ask_agent_ends", 0)

@@ -13,6 +13,7 @@ from pyprof.agent.rules import NOT_RECORDED, RuleVerdict
 from pyprof.agent.splitting import labelled
 from pyprof.agent.splitting import segments as split
 from pyprof.agent.status import state
+from pyprof.diagnostics import Problem
 from pyprof.errors import FormatError, PyprofError
 from pyprof.importers import evidence
 from pyprof.model.profile import Profile, ValueType
@@ -127,17 +128,30 @@ def test_value_of_a_label_is_the_root_of_its_stacks() -> None:
 
 def test_status_names_files_without_names_of_functions(tmp_path: Path) -> None:
     frames = (replace(frame, lines=()) if frame.title == "memcpy" else frame for frame in marked().frames)
-    opened(tmp_path).put([segment(replace(marked(), frames=tuple(frames)), "web", END)])
+    problems = (Problem("no symbols: only exported names", "apt-get install libc6-dbg"), Problem("other", ""))
+    modules = tuple(
+        replace(each, problems=problems if each.path.endswith("libc.so.6") else ()) for each in marked().summary.modules
+    )
+    summary = replace(marked().summary, modules=modules)
+    opened(tmp_path).put([segment(replace(marked(), frames=tuple(frames), summary=summary), "web", END)])
     found = state(str(tmp_path), ALL)
     (service,) = found.services
+    assert [(each.path, each.problems) for each in found.unnamed] == [("/usr/lib/libc.so.6", problems)]
     assert service.segments == 1
     assert service.whole is not None
     assert 0 < service.whole < 1
-    assert [each.path for each in found.unnamed] == ["/usr/lib/libc.so.6"]
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"[]", b'{"errors": [1], "stops": 7, "skipped": -1}', b'{"errors": {"a": "b"}}', b"{"]
+    "text",
+    [
+        b"",
+        b"[]",
+        b'{"errors": [1], "stops": 7, "skipped": -1}',
+        b'{"errors": {"a": "b"}}',
+        b"{",
+        b'{"lacks": [1, [], [1, 2, 3, 4]]}',
+    ],
 )
 def test_what_a_recording_did_is_believed_only_where_it_can_be(text: bytes) -> None:
     try:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from pyprof.agent import spool as spool_module
-from pyprof.agent.disk import locked
+from pyprof.agent.disk import Disk, locked
 from pyprof.agent.inventory import Caps
 from pyprof.agent.segments import SegmentName
-from pyprof.agent.spool import LARGE, MANY, OLD, REFUSED, STRANGE, Spool, SpoolSegment
+from pyprof.agent.spool import LARGE, MANY, OLD, REFUSED, SO_FAR, STRANGE, Spool, SpoolSegment
 from pyprof.diagnostics import Diagnostics
-from pyprof.errors import OutputError
+from pyprof.errors import OutputError, RecordingError
 
 DAY_NS = 86_400 * 10**9
+Restore = Callable[[str, str], Sequence[SpoolSegment]]
 
 
-def spool(folder: Path, caps: Caps, now_ns: int = 100 * DAY_NS) -> tuple[Spool, Diagnostics]:
+def nothing(path: str, window: str) -> Sequence[SpoolSegment]:
+    return ()
+
+
+def spool(folder: Path, caps: Caps, restore: Restore = nothing) -> tuple[Spool, Diagnostics]:
     counts = Diagnostics()
-    found = Spool(str(folder), caps, counts, sinks=("far",), clock=lambda: now_ns)
+    found = Spool(str(folder), caps, counts, sinks=("far",), clock=lambda: 100 * DAY_NS, restore=restore)
     found.open()
     return found, counts
 
@@ -71,22 +78,59 @@ def test_start_reads_names_and_sizes_only(tmp_path: Path) -> None:
 
 def test_window_under_way_is_saved_once_and_becomes_a_segment_after_a_crash(tmp_path: Path) -> None:
     """The newest of what is left; nothing where the window ended."""
+    window, other = "a" * 32, "b" * 32
     found, _ = spool(tmp_path, Caps())
-    first, second, whole = (
-        SpoolSegment(SegmentName.new("web", int(day * DAY_NS), "w"), bytes([at])) for at, day in enumerate((90, 91, 92))
-    )
-    for each in (first, second):
-        assert found.save("w", [each])
-    left = [path.name for path in tmp_path.glob("19*/web/.*")]
-    assert left == [second.name.saved]
-    (tmp_path / first.name.day / "web" / first.name.saved).write_bytes(first.data)  # killed between two calls
-    again, _ = spool(tmp_path, Caps())
-    assert again.recovered == 1
+    for day in (90, 91):
+        assert found.save(window, day * DAY_NS, bytes([day]))
+    folder = tmp_path / SO_FAR
+    (left,) = folder.iterdir()
+    (folder / left.name.replace(str(91 * DAY_NS), str(90 * DAY_NS))).write_bytes(b"Z")  # killed between two calls
+    (folder / f".{window}.part").write_bytes(b"unfinished")
+
+    def restore(path: str, window: str) -> list[SpoolSegment]:
+        data = Path(path).read_bytes()
+        if data == b"broken":
+            raise RecordingError("it is broken")
+        return [SpoolSegment(SegmentName.new(service, data[0] * DAY_NS, window), data) for service in ("web", "db")]
+
+    (folder / f"{92 * DAY_NS:019}-{other}").write_bytes(b"broken")
+    again, counts = spool(tmp_path, Caps(), restore)
+    assert again.recovered == 2
     assert files(tmp_path) == files(tmp_path / "queue/far") == [91]
-    assert (tmp_path / second.name.path).read_bytes() == second.data
-    assert again.save("v", [whole])
-    assert again.put([whole], "v")
-    assert not list(tmp_path.rglob(".*")), "what was saved goes with its window"
+    assert (tmp_path / SegmentName.new("db", 91 * DAY_NS, window).path).read_bytes() == bytes([91])
+    assert list(folder.iterdir()) == []
+    assert counts.counts == {STRANGE: 1}
+    assert again.save(other, 92 * DAY_NS, b"c")
+    assert again.put([SpoolSegment(SegmentName.new("web", 92 * DAY_NS, other), b"c")], other)
+    assert not list(folder.iterdir()), "what was saved goes with its window"
+
+
+class FullUntil(Disk):
+    """No room for a file while full() says so."""
+
+    def __init__(self, full: Callable[[], bool]) -> None:
+        self._full = full
+
+    def create(self, path: str) -> int:
+        if self._full():
+            raise OSError(errno.ENOSPC, "no room")
+        return super().create(path)
+
+
+def test_disk_that_is_full_loses_what_may_be_missed_before_any_segment(tmp_path: Path) -> None:
+    freed: list[int] = []
+    found, _ = spool(tmp_path, Caps())
+    assert found.put([segment(90)])
+    counts = Diagnostics()
+
+    def spare() -> int:
+        freed.append(1000)
+        return 1000
+
+    full = Spool(str(tmp_path), Caps(), counts, FullUntil(lambda: not freed), clock=lambda: 100 * DAY_NS, spare=spare)
+    full.open()
+    assert full.put([segment(91)])
+    assert (freed, files(tmp_path), counts.counts) == ([1000], [90, 91], {})
 
 
 def test_strange_files_are_counted_and_left_alone(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -24,6 +25,16 @@ MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 """Where a file system has nothing to wait for: what is lost without power is the disk's play."""
 
 
+def saved(segment: SpoolSegment) -> tuple[int, bytes]:
+    """What the agent saves of a window under way: here all of it but its key is its end."""
+    return segment.name.end_ns, str(segment.name.end_ns).encode()
+
+
+def restored(path: str, window: str) -> list[SpoolSegment]:
+    name = SegmentName.new("window", int(Path(path).read_bytes()), window)
+    return [SpoolSegment(name, name.key.encode() * (SIZE // 32))]
+
+
 class SpoolAndCrashes(RuleBasedStateMachine):
     """there: the segments that must be in each place, and no others. A segment's bytes follow from its name."""
 
@@ -38,7 +49,8 @@ class SpoolAndCrashes(RuleBasedStateMachine):
         """What an agent does when it is started again."""
         self.disk, self.counts = CrashingDisk(self.folder.name), Diagnostics()
         caps = Caps(most_files=MOST)
-        self.spool = Spool(self.folder.name, caps, self.counts, self.disk, ("near", "far"), lambda: self.end_ns)
+        sinks, now = ("near", "far"), lambda: self.end_ns
+        self.spool = Spool(self.folder.name, caps, self.counts, self.disk, sinks, now, restore=restored)
         self.spool.open()
 
     def files(self, place: str) -> Iterator[tuple[SegmentName, bytes]]:
@@ -111,9 +123,9 @@ class SpoolAndCrashes(RuleBasedStateMachine):
                 segment = SpoolSegment(name, name.key.encode() * (SIZE // 32))
                 if number == saves:
                     self.disk.crash_at, self.disk.crash_after = self.disk.calls + at, after
-                    self.spool.put([segment], window) if at % 2 else self.spool.save(window, [segment])
+                    self.spool.put([segment], window) if at % 2 else self.spool.save(window, *saved(segment))
                 else:
-                    assert self.spool.save(window, [segment])
+                    assert self.spool.save(window, *saved(segment))
                 last, oldest = segment.name, last
         except Crash:
             finished = False

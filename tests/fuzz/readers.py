@@ -14,6 +14,9 @@ import numpy as np
 
 from pyprof.agent import asking
 from pyprof.agent.asking import AskRefused
+from pyprof.agent.push import messages
+from pyprof.agent.push.http_client import MOST_WAIT_S, wait_s
+from pyprof.agent.push.outcomes import NotSent, RefusedForGood
 from pyprof.collectors.bpf.abi import HEAD_WORDS
 from pyprof.collectors.bpf.kernel_types import member_offset
 from pyprof.collectors.bpf.records import read_records
@@ -334,6 +337,14 @@ def asks(data: bytes) -> None:
         assert sum(len(answer.data) for answer in asking.answers(stream.readline, stream.read)) <= len(data)
 
 
+def push_answers(data: bytes) -> None:
+    """Bodies of receivers, and what they ask to wait."""
+    for check in (messages.check_empty, messages.check_exported):
+        with suppress(NotSent, RefusedForGood):
+            check(data)
+    assert 0 <= wait_s(data.decode("latin-1")) <= MOST_WAIT_S
+
+
 def sample_columns(data: bytes) -> None:
     with suppress(FormatError):
         unpack(data, 5, 3)
@@ -345,6 +356,6 @@ READERS: dict[str, Reader] = {
         *(elf, symbol_tables, dwarf, pe, breakpad, core, minidump, microdump, eh_frame, debug_frame, expressions),
         *(sframe, exidx, perf_map, jitdump, gdb_packets, gdb_documents, python_objects, python_lines, compressed),
         *(cython, procfs, perf_records, bpf_records, kernel_types, libunwind, gdb_jit, names),
-        *(imported, pushed, asks, sample_columns, packed_blocks),
+        *(imported, pushed, asks, push_answers, sample_columns, packed_blocks),
     )
 }

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from pyprof.agent import asking
-from pyprof.exporters.protobuf import data
+from pyprof.exporters.protobuf import data, number
 from pyprof.model.arch import X86_64
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.recording.columns import pack
@@ -135,6 +135,12 @@ def seeds() -> Mapping[str, list[bytes]]:
             asking.AskRequest("web", 30, 499).line(),
             b'{"recording": 3, "last_s": 600}\n{"kept": 3}\nabc{"asked": 0}\n{"done": 1}\n',
             b'{"refused": "ask_busy", "text": "x"}\n',
+        ],
+        "push_answers": [
+            data(1, number(1, 3) + data(2, b"rejected")),
+            b"",
+            b"17",
+            b"Wed, 25 Nov 2026 09:00:00 GMT",
         ],
         "sample_columns": [pack([np.arange(5), None, np.arange(5) << 20])],
         "packed_blocks": [blocks()],

@@ -6,6 +6,7 @@ channel       One end of a socket between two processes of ours: whole messages,
 errands       A worker without a recording: it looks at something foreign once, and answers with values
 file_symbols  What files say of interpreters, asked by the sampler and read in the worker, on a channel of its own
 hurry         The worker is out of time: what it computes ends, wherever it is, and it goes on with what it has
+idle          What the worker does while nobody waits for it comes after everything else on the machine
 keeper        A process that has the rights which the worker gives up, and parses nothing
 link          The sampler's end of the socket to the worker: messages, answers, and the end of the worker
 messages      The sampler's messages to the worker

@@ -12,6 +12,7 @@ import json
 import os
 import pickle
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -26,6 +27,8 @@ from pyprof.session.worker.keeper import KnownProcess
 from pyprof.session.worker.wire import MEMORY
 
 PATIENCE_S = 10.0
+_WAKE_S = 0.05
+"""Between two calls of wake()."""
 LATE = "search for an interpreter in files that took too long"
 _NOTHING = FoundSymbols()
 
@@ -33,8 +36,15 @@ _NOTHING = FoundSymbols()
 class AskedSymbols:
     """The sampler's end: an interpreters.symbols.ReadSymbols."""
 
-    def __init__(self, channel: Channel, notify: Callable[[KnownProcess], None], diagnostics: Diagnostics) -> None:
-        """notify: called with what the worker's keeper must know before the worker."""
+    def __init__(
+        self,
+        channel: Channel,
+        notify: Callable[[KnownProcess], None],
+        diagnostics: Diagnostics,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        """notify: called with what the worker's keeper must know before the worker. wake: while it is waited for."""
+        self._wake = wake
         self._notify = notify
         self._channel = channel
         self._diagnostics = diagnostics
@@ -72,7 +82,12 @@ class AskedSymbols:
 
     def _answer(self, most: int) -> list[FoundSymbols | None]:
         """Answers to earlier questions are passed over. Raises TimeoutError, Closed, AnswerRefused."""
-        while (received := self._channel.receive(PATIENCE_S)) is not None:
+        until = time.monotonic() + PATIENCE_S
+        while (left_s := until - time.monotonic()) > 0:
+            self._wake()
+            received = self._channel.receive(min(left_s, _WAKE_S))
+            if received is None:
+                continue
             for fd in received.fds:
                 os.close(fd)
             number, found = unpacked(received.parts, most)

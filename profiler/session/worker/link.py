@@ -210,6 +210,7 @@ class WorkerLink:
             parts, fds = self.packer.pack(message)
             try:
                 while not self.worker.channel.try_send(parts, fds):
+                    self.worker.wake()
                     self.receive(0)
                     self.worker.channel.wait(True, TURN_S)
             except Closed:
@@ -217,6 +218,7 @@ class WorkerLink:
             finally:
                 for fd in fds:
                     os.close(fd)
+            self.worker.wake()
             return sum(map(len, parts))
 
     def number(self, sink: Sink | None) -> int:
@@ -268,6 +270,8 @@ class WorkerLink:
     def receive(self, timeout_s: float) -> None:
         """Take all answers that there are; one thread at a time does so for all."""
         self._press()
+        if self._asked:
+            self.worker.wake()
         if not self._receiving.acquire(timeout=max(timeout_s, 0) or -1 if timeout_s else 0.001):
             return
         try:

@@ -38,7 +38,7 @@ class Naming:
 @dataclass(frozen=True, slots=True)
 class Begin:
     """The first message. begin_ns: since the epoch, at the same moment as monotonic_ns. confined: the worker should
-    have given up its rights.
+    have given up its rights. yields: see Worker.
     """
 
     confined: bool
@@ -47,6 +47,7 @@ class Begin:
     stats: CollectorStats
     begin_ns: int
     monotonic_ns: int
+    yields: bool = False
 
 
 @dataclass(frozen=True, slots=True)

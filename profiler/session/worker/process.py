@@ -60,8 +60,8 @@ class Child(Protocol):
 
 
 class Worker:
-    """A worker under way, and the channels to it. questions: for file_symbols.py. close() ends it and leaves nothing
-    behind.
+    """A worker under way, and the channels to it. questions: for file_symbols.py. yields: names come after everything
+    else while nobody waits for it (idle.py). close() ends it and leaves nothing behind.
     """
 
     def __init__(self, child: Child, channel: Channel, questions: Channel, notices: Channel) -> None:
@@ -73,6 +73,7 @@ class Worker:
         self._unsent: deque[bytes] = deque()
         self._notifying = threading.Lock()
         self.pid = child.pid
+        self.yields = False
 
     def notify(self, notice: Notice) -> None:
         """The keeper, before the worker hears of it. One that has no time holds us up once: it hears of it later."""
@@ -112,6 +113,13 @@ class Worker:
         if self._child.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
 
+    def wake(self) -> None:
+        """Somebody waits for it: call it again until it has answered."""
+        if self.yields and self._child.poll() is None:
+            from pyprof.session.worker.idle import come_back  # only an agent's worker yields
+
+            come_back(self.pid)
+
     def waited_s(self) -> float:
         """For how long it has waited for a processor."""
         return procfs.waited_s(self.pid, self.pid)
@@ -132,6 +140,7 @@ class Worker:
 
     def _signal(self, number: int) -> None:
         if self._child.poll() is None:
+            self.wake()
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 

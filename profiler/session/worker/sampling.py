@@ -117,7 +117,7 @@ class Sampling:
         """
         self._link.begin_loop()
         try:
-            self._link.send(Begin(*self._ways, self._collector.stats(), time.time_ns(), time.monotonic_ns()))
+            self._link.send(self._begin())
             self._turn()
             self.collecting = True
             for batch in self._collector.batches():
@@ -138,6 +138,11 @@ class Sampling:
             self._runtimes.read_names()
             self._rest = self._gathered(own_cost(), cut=True)
             self.close_collector()
+
+    def _begin(self) -> Begin:
+        confined, unwind, naming = self._ways
+        stats, yields = self._collector.stats(), self._link.worker.yields
+        return Begin(confined, unwind, naming, stats, time.time_ns(), time.monotonic_ns(), yields)
 
     def _learn_the_rest(self) -> None:
         """Feedback of the last batches: the collector's notes depend on it."""
@@ -163,6 +168,8 @@ class Sampling:
     def _turn(self, timeout_s: float = 0) -> None:
         """Between two batches: take what has come from the worker. Raises what went wrong there."""
         link = self._link
+        if self._flying:
+            link.worker.wake()
         link.receive(timeout_s)
         if self.unfollowed is not None:
             self.unfollowed.look()

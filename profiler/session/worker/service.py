@@ -9,6 +9,7 @@ import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ from pyprof.session.session import Session
 from pyprof.session.worker import answers
 from pyprof.session.worker.answers import AskFailed, BatchTaken, Done, ErrandPiece, SamplerCall
 from pyprof.session.worker.asking import AskingOpener
-from pyprof.session.worker.channel import Channel, Closed
+from pyprof.session.worker.channel import Channel, Closed, Received
 from pyprof.session.worker.hurry import Hurry
 from pyprof.session.worker.messages import (
     Ask,
@@ -180,6 +181,7 @@ class Service:
         self._standing: Standing | None = None
         self._kept = -1
         self._of: _Observed | None = None
+        self._giving_way: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def run(self) -> None:
         """A sampler that was killed, and did not say Bye, leaves what it recorded to its sink."""
@@ -191,14 +193,22 @@ class Service:
             self._bequeath()
 
     def _next(self) -> Message:
-        """Names are looked up while none is there."""
-        ahead = self._of.ahead if self._of is not None else None
-        while ahead is not None and ahead.due and not self._waiting and not self._hurry.wanted:
-            if (received := self._channel.receive(0)) is not None:
-                return self._unpacker.unpack(received)
-            if not self._hurry.meanwhile(ahead.turn):
-                break
+        if (received := self._meanwhile()) is not None:
+            return self._unpacker.unpack(received)
         return self._waiting.popleft() if self._waiting else self._receive()
+
+    def _meanwhile(self) -> Received | None:
+        """Names are looked up while no message is there; the one that comes."""
+        ahead = self._of.ahead if self._of is not None else None
+        if ahead is None or not ahead.due or self._waiting:
+            return None
+        with self._giving_way():
+            while ahead.due and not self._hurry.wanted:
+                if (received := self._channel.receive(0)) is not None:
+                    return received
+                if not self._hurry.meanwhile(ahead.turn):
+                    break
+        return None
 
     def _receive(self) -> Message:
         received = self._channel.receive()
@@ -232,6 +242,11 @@ class Service:
 
     def _begin(self, begin: Begin) -> None:
         self._of = _Observed(begin)
+        if begin.yields:
+            from pyprof.session.worker.idle import idle, may_come_back
+
+            if may_come_back():
+                self._giving_way = idle
         if begin.confined and not self._confined:
             self._of.diagnostics.count(UNCONFINED)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -46,7 +47,7 @@ class Receiver:
 
 
 @contextmanager
-def receiver(answer: Callable[[Asked], Said]) -> Iterator[Receiver]:
+def receiver(answer: Callable[[Asked], Said], tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
     over = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
@@ -75,7 +76,9 @@ def receiver(answer: Callable[[Asked], Said]) -> Iterator[Receiver]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found = Receiver(f"http://127.0.0.1:{server.server_address[1]}")
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    found = Receiver(f"http{'s' * (tls is not None)}://127.0.0.1:{server.server_address[1]}")
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:

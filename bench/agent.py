@@ -1,0 +1,277 @@
+"""`python -m bench.agent`: what an agent costs a host of 40 processes, and what it has of them.
+
+Ten services are Python processes with a busy thread each, ten native processes have a busy thread each, and twenty
+have 500 threads that sleep. First the agent runs without a break: its processor time and memory, minute by minute, and
+what is in its spool afterwards. Then turns follow one another in random order, round after round: nothing, the agent,
+`perf record -a --call-graph dwarf` and py-spy on the Python processes. Each process counts its own work; what a turn
+does to it is the ratio to the turn with nothing of the same round. The agent is switched by its rules; each turn's
+beginning is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import mmap
+import os
+import random
+import shutil
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+from pyprof.agent import own_cpu, reading
+from pyprof.agent.moments import TimeSpan
+from pyprof.errors import PyprofError
+from pyprof.model.walk import StackEnd
+from pyprof.records import dataclass, field
+
+_STARTS_S, _BEGINS_S = 5, 300
+COUNTS = "counts"
+SOURCES = Path(__file__).parent / "targets"
+SERVICES, NATIVE, ASLEEP, SLEEPERS = 10, 10, 20, 25
+"""Processes of each kind, and threads of each that sleeps."""
+RATE = 19
+_CONFIG = """\
+[windows]
+every = "{window}s"
+[[rule]]
+cmdline = "{word}"
+service = "{{env:SERVICE}}"
+"""
+_T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)
+"""Student's t for 95 %, by degrees of freedom from 1 on; then 2."""
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean, and where it lies with 95 % (Student). NaN of one value."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return mean, float("nan"), float("nan")
+    free = len(values) - 1
+    half = (_T[free - 1] if free <= len(_T) else 2.0) * statistics.stdev(values) / len(values) ** 0.5
+    return mean, mean - half, mean + half
+
+
+def longest_gap_s(ends_ns: Sequence[int]) -> float:
+    """Between two windows of a service."""
+    return max((after - before for before, after in pairwise(sorted(ends_ns))), default=0) / 1e9
+
+
+class Host:
+    """The processes, and the work that each has done."""
+
+    def __init__(self, folder: Path) -> None:
+        self.word = str(folder / COUNTS)
+        Path(self.word).write_bytes(bytes(4096))
+        program = folder / "counted"
+        flags = ["-O2", "-g", "-fomit-frame-pointer", "-pthread"]
+        subprocess.run(["gcc", *flags, "-o", str(program), str(SOURCES / "counted.c")], check=True)
+        script = [sys.executable, str(SOURCES / "counted.py")]
+        commands = [([*script, self.word, str(at)], f"service-{at}") for at in range(SERVICES)]
+        commands += [([str(program), self.word, str(SERVICES + at), "1", "0"], "native") for at in range(NATIVE)]
+        commands += [([str(program), self.word, "500", "0", str(SLEEPERS)], "asleep") for _ in range(ASLEEP)]
+        self._started = [
+            subprocess.Popen(command, env={**os.environ, "SERVICE": service}) for command, service in commands
+        ]
+        self.python = [process.pid for process in self._started[:SERVICES]]
+        with open(self.word, "rb") as file:
+            self._counts = mmap.mmap(file.fileno(), 4096, prot=mmap.PROT_READ)
+
+    def work(self) -> tuple[int, ...]:
+        return struct.unpack_from(f"<{SERVICES + NATIVE}Q", self._counts)
+
+    def rates(self, seconds: float) -> list[float]:
+        """Of each busy process, from now on for so long."""
+        began, before = time.monotonic(), self.work()
+        time.sleep(seconds)
+        passed, after = time.monotonic() - began, self.work()
+        return [(last - first) / passed for first, last in zip(before, after, strict=True)]
+
+    def end(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.wait()
+
+
+@dataclass
+class Minute:
+    cpu: float
+    memory: int
+
+
+@dataclass
+class Turns:
+    """Of one tool. ratios: of work to that with nothing, one a round. cpu: share of a processor, one a round."""
+
+    ratios: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+
+class RunningAgent:
+    def __init__(self, folder: Path, word: str, window: int, extra: str) -> None:
+        self.spool, self._config, self.log = folder / "spool", folder / "agent.toml", folder / "log"
+        self._text = extra + _CONFIG.format(window=window, word=word)
+        self._config.write_text(self._text)
+        command = [sys.executable, "-m", "pyprof", "agent", "--config", str(self._config), "--log", "json"]
+        with self.log.open("wb") as out:
+            self._process = subprocess.Popen([*command, "--spool", str(self.spool)], stderr=out)
+        self.pid = self._process.pid
+
+    def switch(self, on: bool) -> None:
+        self._config.write_text(self._text if on else '[[rule]]\nname = "no such process"\n')
+        self._process.send_signal(signal.SIGHUP)
+
+    def begun(self) -> None:
+        """Until it has the first window: on a host that is busy its start takes a while."""
+        deadline = time.monotonic() + _BEGINS_S
+        while '"event":"window"' not in self.log.read_text() and time.monotonic() < deadline:
+            time.sleep(0.5)
+
+    def minutes(self, count: int) -> Iterator[Minute]:
+        for _ in range(count):
+            began, before = time.monotonic(), own_cpu.spent(self.pid)
+            time.sleep(60)
+            yield Minute((own_cpu.spent(self.pid) - before) / (time.monotonic() - began), own_cpu.memory(self.pid) or 0)
+
+    def end(self) -> None:
+        self._process.terminate()
+        self._process.wait(60)
+
+
+@contextmanager
+def tool(commands: Sequence[Sequence[str]], turns: Turns, seconds: float) -> Iterator[None]:
+    """Commands that end by themselves; their processor time, start-up included, is noted."""
+    with open(os.devnull, "wb") as nowhere:
+        started = [subprocess.Popen(list(command), stdout=nowhere, stderr=nowhere) for command in commands]
+    yield
+    spent = 0.0
+    for process in started:
+        process.send_signal(signal.SIGINT)
+        _, _, usage = os.wait4(process.pid, 0)
+        process.returncode = 0
+        spent += usage.ru_utime + usage.ru_stime
+    turns.cpu.append(spent / seconds)
+
+
+def take_turns(
+    host: Host, agent: RunningAgent, folder: Path, rounds: int, period: float, settle: float
+) -> dict[str, Turns]:
+    peers: dict[str, list[list[str]]] = {}
+    if perf := shutil.which("perf"):
+        data = str(folder / "perf.data")
+        peers["perf"] = [[perf, "record", "-a", "-F", str(RATE), "--call-graph", "dwarf", "-o", data]]
+    if spy := shutil.which("py-spy", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}"):
+        how = ["record", "-r", str(RATE), "-d", "3600", "-f", "raw"]
+        peers["py-spy"] = [[spy, *how, "-o", str(folder / f"spy-{pid}"), "-p", str(pid)] for pid in host.python]
+    found = {name: Turns() for name in ("agent", *peers)}
+    agent.switch(False)
+    for _ in range(rounds):
+        order = ["nothing", *found]
+        random.shuffle(order)
+        rates: dict[str, list[float]] = {}
+        for name in order:
+            if name in peers:
+                with tool(peers[name], found[name], period):
+                    time.sleep(settle)
+                    rates[name] = host.rates(period - settle)
+                continue
+            if name == "agent":
+                agent.switch(True)
+            time.sleep(settle)
+            before = own_cpu.spent(agent.pid)
+            rates[name] = host.rates(period - settle)
+            if name == "agent":
+                found[name].cpu.append((own_cpu.spent(agent.pid) - before) / (period - settle))
+                agent.switch(False)
+        alone = rates.pop("nothing")
+        for name, each in rates.items():
+            found[name].ratios.append(statistics.fmean(with_it / of for with_it, of in zip(each, alone, strict=True)))
+    return found
+
+
+def print_spool(spool: Path, since_ns: int, window: int) -> None:
+    names = reading.segments(str(spool), TimeSpan(since_ns, time.time_ns() + 1))
+    ends: dict[str, list[int]] = {}
+    for name in names:
+        ends.setdefault(name.service, []).append(name.end_ns)
+    counts = sorted(map(len, ends.values())) or [0]
+    gap = max(map(longest_gap_s, ends.values()), default=0.0)
+    size = sum((spool / name.path).stat().st_size for name in names)
+    print(f"spool: {len(ends)} services, {counts[0]} to {counts[-1]} windows each, {size / 1e6:.2f} MB")
+    print(f"    longest time between two ends of windows of a service: {gap:.1f} s (windows are {window} s)")
+    try:
+        profile = reading.profile_of(str(spool), names, "cpu", "all")
+    except PyprofError as error:
+        print(f"    {error}")
+        return
+    whole = profile.summary.shown.ends.get(StackEnd.ROOT.label, 0) / max(profile.total, 1)
+    samples = int(profile.values[:, 0].sum())
+    print(f"    {samples:,} samples, {100 * whole:.2f} % whole by time; {profile.summary.skipped:,} times missed")
+    others = {label: count for label, count in profile.summary.shown.ends.items() if label != StackEnd.ROOT.label}
+    for label, count in sorted(others.items(), key=lambda each: -each[1]):
+        print(f"    {100 * count / profile.total:.2f} % {label}")
+
+
+def print_minutes(minutes: Sequence[Minute]) -> None:
+    for at, minute in enumerate(minutes, 1):
+        print(f"minute {at}: {100 * minute.cpu:.2f} % of a processor, {minute.memory / 1e6:.0f} MB", flush=True)
+    steady = minutes[1:] or minutes
+    print(f"after the first: {100 * statistics.fmean(each.cpu for each in steady):.2f} %, ", end="")
+    print(f"at most {max(each.memory for each in minutes) / 1e6:.0f} MB")
+
+
+def print_turns(found: dict[str, Turns]) -> None:
+    for name, turns in found.items():
+        cpu = f"{100 * statistics.fmean(turns.cpu):.2f} % of a processor" if turns.cpu else "-"
+        if not turns.ratios:
+            continue
+        mean, low, high = (100 * (1 - value) for value in interval(turns.ratios))
+        print(f"{name}: {cpu}; slowdown {mean:.2f} % (95 %: {high:.2f} to {low:.2f}), {len(turns.ratios)} rounds")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.agent", description=__doc__)
+    parser.add_argument("--minutes", type=int, default=30, help="without a break (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=15, help="of turns (%(default)s)")
+    parser.add_argument("--period", type=float, default=60.0, metavar="S", help="of a turn (%(default)s)")
+    parser.add_argument("--settle", type=float, default=15.0, metavar="S", help="left out of it (%(default)s)")
+    parser.add_argument("--window", type=int, default=60, metavar="S", help="(%(default)s)")
+    parser.add_argument("--no-budget", action="store_true", help="what it costs where the governor does nothing")
+    arguments = parser.parse_args()
+    extra = '[budget]\ncpu = 100\nmemory = "1G"\n' if arguments.no_budget else ""
+    with tempfile.TemporaryDirectory(prefix="pyprof-bench-") as made:
+        folder = Path(made)
+        agent = RunningAgent(folder, str(folder / COUNTS), arguments.window, extra)
+        time.sleep(_STARTS_S)
+        host = Host(folder)
+        try:
+            try:
+                began = time.monotonic()
+                agent.begun()
+                print(f"first window after {time.monotonic() - began:.0f} s, ", end="")
+                print(f"{own_cpu.spent(agent.pid):.1f} s of processor time", flush=True)
+                began_ns = time.time_ns()
+                minutes = list(agent.minutes(arguments.minutes))
+                if minutes:
+                    print_minutes(minutes)
+                print_spool(agent.spool, began_ns, arguments.window)
+                print_turns(take_turns(host, agent, folder, arguments.rounds, arguments.period, arguments.settle))
+            finally:
+                agent.end()
+            for line in agent.log.read_text().splitlines():
+                if '"does ' in line or '"level":"error"' in line or '"level":"warning"' in line:
+                    print(line)
+        finally:
+            host.end()
+
+
+if __name__ == "__main__":
+    main()

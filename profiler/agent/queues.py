@@ -1,0 +1,72 @@
+"""Queues of a spool, of sinks that are configured and of those that are no longer: what waits there.
+
+A queue holds links to segments, so that what a sink has not taken stays. Of a sink that is gone nobody takes them, and
+the running agent does not count them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+
+from pyprof.agent.disk import Disk
+from pyprof.agent.segments import SegmentName
+from pyprof.agent.settings import SINK_NAME
+from pyprof.agent.spool import QUEUE
+from pyprof.errors import UsageError
+from pyprof.records import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """oldest_ns: end of its oldest window, 0 of none."""
+
+    sink: str
+    segments: int
+    bytes: int
+    oldest_ns: int
+
+
+def queues(root: str) -> list[QueueState]:
+    """By name. Raises OSError."""
+    found = []
+    for folder in Disk().look(f"{root}/{QUEUE}"):
+        if folder.is_folder and re.fullmatch(SINK_NAME, folder.name):
+            files = list(_files(f"{root}/{QUEUE}/{folder.name}"))
+            oldest_ns = min((name.end_ns for _, name, _ in files), default=0)
+            found.append(QueueState(folder.name, len(files), sum(size for *_, size in files), oldest_ns))
+    return sorted(found, key=lambda queue: queue.sink)
+
+
+def _files(top: str) -> Iterator[tuple[str, SegmentName, int]]:
+    """Folder, name, bytes."""
+    look = Disk().look
+    for day in look(top):
+        for service in look(f"{top}/{day.name}"):
+            for file in look(f"{top}/{day.name}/{service.name}"):
+                name = SegmentName.parse(day.name, service.name, file.name)
+                if name is not None and not file.is_folder:
+                    yield f"{top}/{day.name}/{service.name}", name, file.size
+
+
+def forget(root: str, sink: str) -> int:
+    """The queue of a sink that is no longer configured goes, with what waits there; how many segments. What is none
+    stays. Raises OSError, UsageError.
+    """
+    known = [queue.sink for queue in queues(root)]
+    if sink not in known:
+        raise UsageError(f"there is no queue {sink!r}", f"queues: {', '.join(known) or 'none'}")
+    top, disk, count = f"{root}/{QUEUE}/{sink}", Disk(), 0
+    for folder, name, _ in list(_files(top)):
+        disk.unlink(f"{folder}/{name.name}")
+        count += 1
+    for day in list(disk.look(top)):
+        for service in list(disk.look(f"{top}/{day.name}")):
+            with suppress(OSError):  # something else is there
+                disk.remove_folder(f"{top}/{day.name}/{service.name}")
+        with suppress(OSError):
+            disk.remove_folder(f"{top}/{day.name}")
+    with suppress(OSError):
+        disk.remove_folder(top)
+    return count

@@ -1,0 +1,87 @@
+"""`pyprof agent status`: what the spool has, which files lack names and what brings them, what waits for sinks."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import time
+from collections.abc import Iterator
+
+from pyprof.agent.config import AgentConfig
+from pyprof.agent.moments import TimeSpan, moment
+from pyprof.agent.queues import QueueState, forget, queues
+from pyprof.agent.status import SpoolState, Unnamed, state
+from pyprof.cli.terminal import advice, printable
+from pyprof.cli.words import duration
+from pyprof.errors import RecordingError, UsageError
+
+
+def status(arguments: argparse.Namespace, config: AgentConfig, root: str) -> Iterator[str]:
+    """Raises RecordingError, UsageError."""
+    sinks = [target.name for target in config.pushes]
+    try:
+        if arguments.forget is not None:
+            yield from _forget(root, arguments, sinks)
+            return
+        waiting = queues(root)
+    except OSError as error:
+        raise RecordingError(f"{error.filename or root} cannot be read: {error.strerror}") from None
+    now = datetime.datetime.now()
+    found = state(root, TimeSpan(moment(arguments.since, now), moment("now", now)))
+    if found.services:
+        yield from _services(found, root, arguments.since)
+    else:
+        yield f"{root}: no segment since {arguments.since}"
+    if found.unnamed:
+        yield ""
+        yield "time without names of functions, by file:"
+        for each in found.unnamed:
+            yield from _unnamed(each)
+    if waiting:
+        yield ""
+        yield from _queues(waiting, sinks if arguments.config is not None else None)
+
+
+def _forget(root: str, arguments: argparse.Namespace, sinks: list[str]) -> Iterator[str]:
+    sink = arguments.forget
+    if arguments.config is None:
+        raise UsageError("--forget must see which sinks are configured", "--config FILE")
+    if sink in sinks:
+        raise UsageError(
+            f"{sink} is configured", "without its [[push]], and SIGHUP for the agent, before it is forgotten"
+        )
+    count = forget(root, sink)
+    yield f"{count:,} segments waited for {printable(sink)}, which is forgotten; those in the spool stay"
+
+
+def _services(found: SpoolState, root: str, since: str) -> Iterator[str]:
+    yield f"{root}, since {since}:"
+    yield f"{'segments':>9} {'KB':>7} {'samples':>9} {'each for':>9} {'whole':>8} {'newest':>12}  service"
+    for each in found.services:
+        whole = f"{100 * each.whole:.1f} %" if each.whole is not None else "-"
+        kb = each.bytes / 1000
+        counts = f"{each.segments:9,} {kb:7,.0f} {each.samples:9,} {each.stand_for:9.2f}"
+        yield f"{counts} {whole:>8} {_age(each.newest_ns):>12}  {printable(each.service)}"
+
+
+def _unnamed(each: Unnamed) -> Iterator[str]:
+    build_id = f", build-id {printable(each.build_id)}" if each.build_id else ""
+    yield f"{100 * each.share:6.1f} %  {printable(each.service)}: {printable(each.path)}{build_id}"
+    for problem in each.problems:
+        yield f"{'':10}{printable(problem.text)}"
+        if problem.remedy:
+            yield f"{'':12}{printable(advice(problem.remedy))}"
+
+
+def _queues(waiting: list[QueueState], sinks: list[str] | None) -> Iterator[str]:
+    """sinks: that are configured, None where no configuration was given."""
+    yield f"{'waiting':>9} {'KB':>7} {'oldest':>12}  sink"
+    for each in waiting:
+        gone = sinks is not None and each.sink not in sinks
+        more = f"  not configured: pyprof agent status --forget {each.sink}" if gone else ""
+        oldest = _age(each.oldest_ns) if each.segments else "-"
+        yield f"{each.segments:9,} {each.bytes / 1000:7,.0f} {oldest:>12}  {each.sink}{more}"
+
+
+def _age(moment_ns: int) -> str:
+    return f"{duration(max(time.time_ns() - moment_ns, 0))} ago"

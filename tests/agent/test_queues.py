@@ -1,0 +1,64 @@
+"""What waits for sinks, and how a sink that is no longer configured is forgotten."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pyprof.agent.inventory import Caps
+from pyprof.agent.queues import forget, queues
+from pyprof.agent.spool import Spool
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import UsageError
+from tests.agent.filled import MINUTE_NS, segment
+from tests.exporters.profiles import golden
+from tests.warm import run
+
+END = 1_700_000_040 * 10**9
+
+
+def filled(folder: Path) -> list[int]:
+    """Bytes of the segments."""
+    folder.mkdir(exist_ok=True)
+    segments = [segment(golden(), "web", END + minute * MINUTE_NS) for minute in range(3)]
+    spool = Spool(str(folder), Caps(age_s=1e9), Diagnostics(), sinks=["far", "near"])
+    spool.open()
+    spool.put(segments)
+    spool.sent("near", next(spool.queued("near")))
+    return [len(each.data) for each in segments]
+
+
+def test_queue_that_is_forgotten_goes_and_nothing_else(tmp_path: Path) -> None:
+    first, *others = filled(tmp_path)
+    found = [(queue.sink, queue.segments, queue.bytes, queue.oldest_ns) for queue in queues(str(tmp_path))]
+    assert found == [("far", 3, first + sum(others), END), ("near", 2, sum(others), END + MINUTE_NS)]
+    before = sorted(tmp_path.rglob("2*/web/*"))
+    assert forget(str(tmp_path), "far") == 3
+    assert [queue.sink for queue in queues(str(tmp_path))] == ["near"]
+    assert sorted(tmp_path.rglob("2*/web/*")) == [path for path in before if "far" not in path.parts]
+    other = tmp_path / "queue" / "near" / "2023-11-14" / "web" / "notes.txt"
+    other.write_text("somebody's")
+    assert forget(str(tmp_path), "near") == 2
+    assert other.read_text() == "somebody's"
+    assert len(list(tmp_path.glob("2*/web/*"))) == 3
+    for name in ("far", "..", "../queue/near", "near/2023-11-14"):
+        with pytest.raises(UsageError, match="no queue"):
+            forget(str(tmp_path), name)
+
+
+def test_status_says_what_waits_and_forgets_only_what_is_not_configured(tmp_path: Path) -> None:
+    filled(tmp_path / "spool")
+    config = tmp_path / "agent.toml"
+    config.write_text('[[push]]\nname = "near"\ntype = "folder"\npath = "/mnt"\n[[rule]]\nname = "*"\n')
+    where = ["agent", "status", "--spool", str(tmp_path / "spool")]
+    said = run(*where, "--config", str(config)).stdout.splitlines()
+    assert [line.split()[5:] for line in said[-2:]] == [
+        ["far", "not", "configured:", "pyprof", "agent", "status", "--forget", "far"],
+        ["near"],
+    ]
+    assert "not configured" not in run(*where).stdout
+    assert "--config FILE" in run(*where, "--forget", "far").stderr
+    assert "near is configured" in run(*where, "--config", str(config), "--forget", "near").stderr
+    assert run(*where, "--config", str(config), "--forget", "far").stdout.startswith("3 segments waited for far")
+    assert "far" not in run(*where, "--config", str(config)).stdout

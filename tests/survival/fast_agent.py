@@ -1,0 +1,56 @@
+"""python -m tests.survival.fast_agent SPOOL WORD TIMES: an agent for which time passes so many times as fast: all spans
+of its configuration are so much shorter. It records processes with a word in their command lines.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from pyprof.agent import config
+from pyprof.agent.agent import Agent
+from pyprof.agent.config import AgentConfig
+from pyprof.agent.log import Log
+from pyprof.agent.notify import Notifier
+from pyprof.cli.interrupts import listen
+from pyprof.records import replace
+
+DAYS_OF_AGE = 0.5
+MOST_AGE_S = DAYS_OF_AGE * 86_400 / 100
+MOST_BYTES = 3 << 20
+_CONFIG = """\
+[spool]
+max_bytes = "{size}M"
+[budget]
+cpu = 60
+[[rule]]
+cmdline = "{word}"
+service = "{{name}}"
+"""
+
+
+def loaded(spool: str, word: str, times: float) -> AgentConfig:
+    found = config.parse(_CONFIG.format(word=word, size=MOST_BYTES >> 20), "fast")
+    values = found.values
+    shorter = replace(
+        values,
+        path=spool,
+        every=values.every / times,
+        durable=values.durable / times,
+        over=values.over / times,
+        last=values.last / times,
+        max_age=DAYS_OF_AGE * 86_400 / times,
+    )
+    return replace(found, values=shorter)
+
+
+def main(spool: str, word: str, times: str) -> None:
+    log = Log(lambda text: print(text, file=sys.stderr, flush=True), True)
+    agent = Agent(lambda: loaded(spool, word, float(times)), log, Notifier(os.environ))
+    listen(lambda number: agent.reload() if number == signal.SIGHUP else agent.end())
+    agent.run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
