@@ -36,7 +36,7 @@ HEAVY = {
 
 NAMING = {"pyprof.symbolize", "pyprof.unwind", "pyprof.objfile.elf", "pyprof.interpreters.cpython.frame_reader"}
 """What the worker loads beside the sampler, or nobody where no interpreter runs."""
-SAMPLER, WORKER = 161, 242
+SAMPLER, WORKER = 161, 243
 """Modules of ours."""
 
 LOAD = """

@@ -32,6 +32,7 @@ from pyprof.session.worker.answers import AskFailed, BatchTaken, Done, ErrandPie
 from pyprof.session.worker.asking import AskingOpener
 from pyprof.session.worker.channel import Channel, Closed, Received
 from pyprof.session.worker.hurry import Hurry
+from pyprof.session.worker.idle import idle, may_come_back
 from pyprof.session.worker.messages import (
     Ask,
     Batch,
@@ -242,11 +243,8 @@ class Service:
 
     def _begin(self, begin: Begin) -> None:
         self._of = _Observed(begin)
-        if begin.yields:
-            from pyprof.session.worker.idle import idle, may_come_back
-
-            if may_come_back():
-                self._giving_way = idle
+        if begin.yields and may_come_back():
+            self._giving_way = idle
         if begin.confined and not self._confined:
             self._of.diagnostics.count(UNCONFINED)
 
