@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -134,12 +134,8 @@ def listening(folder: Path, answer: Callable[[AskRequest, Asker], None]) -> Iter
 
 def connected(folder: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
-    here = os.getcwd()
-    os.chdir(folder)
-    try:
+    with chdir(folder):
         connection.connect(NAME)
-    finally:
-        os.chdir(here)
     connection.settimeout(60)
     return connection
 
@@ -154,11 +150,8 @@ def test_socket_of_a_killed_agent_is_taken_over_and_nobody_else_gets_through(tmp
     folder = tmp_path / ("deep" * 40)
     folder.mkdir()
     left = socket.socket(socket.AF_UNIX)
-    os.chdir(folder)
-    try:
+    with chdir(folder):
         left.bind(NAME)
-    finally:
-        os.chdir("/")
     left.close()
     with listening(folder, lambda request, asker: asker.say(done=1)) as outcomes:
         assert (folder / NAME).stat().st_mode & 0o777 == 0o660
@@ -318,7 +311,7 @@ def test_what_somebody_asked_for_is_not_held_against_the_budget() -> None:
 
 def test_service_is_recorded_in_a_mode_of_its_rule_and_not_by_too_many() -> None:
     config = parse_config(f'[[rule]]\nuser = "{os.getuid()}"\nservice = "all"\nmodes = ["cpu", "wall"]\n', "x")
-    table = ProcessTable(config.rules, 0)
+    table = ProcessTable(config.rules, -1)
     assert [choice_of(table, AskRequest("all", 1, 10, mode)).mode for mode in ("", "cpu", "wall")] == [
         "cpu",
         "cpu",
