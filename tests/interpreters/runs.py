@@ -8,10 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pyprof.model.reasons import problem
 from tests import collapsed, warm
 from tests.collapsed import Stacks
 
 LONGEST_S = 4
+NO_NAMES = problem("no_time_for_names", path="").text
 MOST_PIECES = 10
 
 
@@ -20,15 +22,25 @@ def record(pid: int, output: Path, *options: str, until: Callable[[Stacks], bool
     depends on the machine and on who else uses it, another recording is added to it, and its errors to the summary's;
     a longer one, because each has a beginning and an end.
     """
-    summary = _record(pid, output, 1, *options)
+    summary = _record_with_names(pid, output, 1, *options)
     errors = Counter(summary["errors"])
     for number in range(1, MOST_PIECES):
         if until is None or until(stacks(output)):
             break
         lines = output.read_text()
-        errors.update(_record(pid, output, min(1 << number, LONGEST_S), *options)["errors"])
+        errors.update(_record_with_names(pid, output, min(1 << number, LONGEST_S), *options)["errors"])
         output.write_text(lines + output.read_text())
     return {**summary, "errors": dict(errors)}
+
+
+def _record_with_names(pid: int, output: Path, seconds: int, *options: str) -> dict[str, Any]:
+    """A recording that had time for its names: who is told to end looks them up for a second of processor time only."""
+    summary = _record(pid, output, seconds, *options)
+    for longer in (2, 4, 8):
+        if not any(each["text"] == NO_NAMES for module in summary["modules"] for each in module["problems"]):
+            break
+        summary = _record(pid, output, min(longer * seconds, LONGEST_S), *options)
+    return summary
 
 
 def _record(pid: int, output: Path, seconds: int, *options: str) -> dict[str, Any]:
