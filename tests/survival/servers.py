@@ -5,6 +5,7 @@ python -m tests.survival --kills 0 --recordings 0 --servers 100
 
 from __future__ import annotations
 
+import http.client
 import os
 import random
 import signal
@@ -79,8 +80,8 @@ def _kill_while_sending(server: Served, sent: Sent, names: Iterator[SpoolSegment
                 sent.unknown[each.name.path] = each
             try:
                 status = client.push(each).status
-            except OSError:
-                return  # killed: nobody knows
+            except (OSError, http.client.HTTPException):
+                return  # killed, before its answer or in the midst of it: nobody knows
             with lock:
                 assert status == 200, status
                 sent.acknowledged[each.name.path] = sent.unknown.pop(each.name.path)
