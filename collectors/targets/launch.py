@@ -80,12 +80,17 @@ class Launched:
     _status: int | None = field(default=None)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
+    @property
+    def waits(self) -> bool:
+        """Has it not begun yet?"""
+        return self._go >= 0
+
     def release(self) -> None:
         """Let the command begin; returns when it has. Safe to call twice.
 
         Raises CommandNotFound, CommandNotExecutable.
         """
-        if self._go < 0:
+        if not self.waits:
             return
         os.set_blocking(self._go, False)
         with contextlib.suppress(OSError):  # the child was killed while it waited: wait() tells
@@ -102,7 +107,7 @@ class Launched:
 
     def cancel(self) -> None:
         """Never begin the command. Safe to call after release()."""
-        if self._go >= 0:
+        if self.waits:
             os.close(self._go)
             os.close(self._failed)
             self._go = -1

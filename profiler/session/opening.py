@@ -67,7 +67,7 @@ def of_selection(selection: Selection, options: RecordOptions, name: str, flush_
 
 
 def of_command(command: Launched, options: RecordOptions, start: Start = spawned) -> Recording:
-    """A program that was launched and waits; it begins, and is ended if that fails."""
+    """A program that was launched. One that still waits begins, and is ended if that fails."""
     try:
         check(options)
         selection = select(TargetOptions(pids=(command.pid,)))
@@ -129,7 +129,7 @@ def _of_selection(
         )
         collect = replace(options.collecting(subprocesses=command is not None), flush_s=flush_s)
         collect = replace(collect, stride=stride or collect.stride)
-        program = (shutil.which(command.command[0]) or command.command[0]) if command is not None else ""
+        program = (shutil.which(command.command[0]) or command.command[0]) if command and command.waits else ""
         worker.wait_until_ready()  # samples of before wait to be walked, and what walks teach comes late by that
         selection.ours.update(descendants([worker.pid]))  # its keeper
         if program and runs_python(program):
