@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pyprof.errors import FormatError
 from pyprof.importers import evidence
 from pyprof.importers.builder import NOBODY, About, Builder
-from pyprof.importers.pprof_samples import AT_ONCE, samples
+from pyprof.importers.pprof_samples import AT_ONCE, Samples, samples
 from pyprof.importers.protobuf import MOST_ROWS, Grouped, columns, fields, numbers, packed, repeated, signed
 from pyprof.model.labels import MOST, RESERVED, Labels
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
@@ -105,6 +105,7 @@ class _Reader:
         self._left_out: set[str] = set()
         self._modules: dict[int, int] = {}
         self._frame_of: dict[int, int] | None = None
+        self._labels: dict[bytes, tuple[str, str]] = {}
 
     def _read_strings(self) -> None:
         rows = self._rows.get(STRING, ())
@@ -230,7 +231,7 @@ class _Reader:
         if not digests:
             self._frame_of = self._frames(None)
         for some in samples(self._rows.get(SAMPLE, ()), self._thread):
-            stacks = self._stacks_of(list(islice(stated, len(some.locations))), some.locations)
+            stacks = self._stacks_of(list(islice(stated, len(some))), some)
             amounts, begin = repeated(some.values)
             if (wrong := np.flatnonzero(np.diff(begin) != len(order))).size:
                 raise FormatError("pprof", int(wrong[0]), "a sample has more or fewer values than there are types")
@@ -243,16 +244,14 @@ class _Reader:
         fits = len(stated) == SIZE * len(self._rows.get(SAMPLE, ()))
         return [stated[at : at + SIZE] for at in range(0, len(stated), SIZE)] if fits else []
 
-    def _stacks_of(self, digests: list[bytes], locations: list[bytes]) -> list[int]:
-        """The node of each stack. digests: stated ones; frames are read of stacks whose digest is not known. locations:
-        packed numbers.
-        """
+    def _stacks_of(self, digests: list[bytes], some: Samples) -> list[int]:
+        """The node of each stack. digests: stated ones; frames are read of stacks whose digest is not known."""
         known, of = self._builder.by_digest, self._builder.digests
-        found: list[int | None] = list(map(known.get, digests)) if digests else [None] * len(locations)
+        found: list[int | None] = list(map(known.get, digests)) if digests else [None] * len(some)
         new = [at for at, node in enumerate(found) if node is None]
         if not new:
             return [node for node in found if node is not None]
-        ids, edges = repeated([locations[at] for at in new])
+        ids, edges = repeated(some.stacks(new))
         frames, bounds = self._looked_up(ids), edges.tolist()
         for at, node, (first, end) in zip(new, self._stacks(frames, bounds), pairwise(bounds), strict=True):
             found[at] = node
@@ -296,15 +295,19 @@ class _Reader:
             found.append(node)
         return found
 
-    def _label(self, row: dict[int, int], labels: dict[str, str]) -> None:
-        key = self._text(row.get(1, 0))
-        labels[key] = self._text(row[2]) if row.get(2) else str(signed(row.get(3, 0)))
+    def _label(self, data: bytes) -> tuple[str, str]:
+        """Threads have many labels in common: each is read once."""
+        found = self._labels.get(data)
+        if found is None:
+            row = numbers(data)
+            key = self._text(row.get(1, 0))
+            found = key, self._text(row[2]) if row.get(2) else str(signed(row.get(3, 0)))
+            if len(self._labels) < MOST_LABELLED:
+                self._labels[data] = found
+        return found
 
     def _thread(self, rows: Iterable[bytes]) -> int:
-        labels: dict[str, str] = {}
-        for row in rows:
-            self._label(numbers(row), labels)
-        return self._builder.thread(self._info(labels))
+        return self._builder.thread(self._info(dict(map(self._label, rows))))
 
     def _info(self, labels: dict[str, str]) -> ThreadInfo:
         if not labels:

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import FormatError
-from pyprof.importers.protobuf import fields, packed
-from pyprof.records import dataclass
+from pyprof.importers.protobuf import fields, packed, sizes_of
 
 AT_ONCE = 1 << 22
 """Bytes of rows that are read together."""
@@ -18,47 +17,68 @@ _LONGEST_ROW = 1 << 20
 _STACK, _VALUES, _LABELS = 0x0A, 0x12, 0x1A
 """Fields 1, 2 and 3 of a sample as they are usually written, in this order: packed, packed, messages."""
 _LEAST, _MORE = 6, 0x80
+_UNKNOWN = -1
 
 
-@dataclass(frozen=True, slots=True)
 class Samples:
-    """Columns: packed ids of locations, packed values, index of the thread."""
+    """Columns: values, packed; threads, indices. stacks: packed ids of locations, of those that are asked for."""
 
-    locations: list[bytes]
-    values: list[bytes]
-    threads: list[int]
+    def __init__(self, rows: Sequence[bytes]) -> None:
+        self._joined = b"".join(rows)
+        stack_at, values_at, labels_at, ends = _usual(self._joined, rows)
+        self._spans = list(zip(stack_at, values_at, strict=True))
+        self._unusual: dict[int, bytes] = {}
+        joined = self._joined
+        self.values = [joined[begin:end] for begin, end in zip(values_at, labels_at, strict=True)]
+        self.tails = [joined[begin:end] for begin, end in zip(labels_at, ends, strict=True)]
+        self.threads: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def stacks(self, wanted: Iterable[int]) -> list[bytes]:
+        joined, spans, unusual = self._joined, self._spans, self._unusual
+        return [unusual[at] if at in unusual else joined[spans[at][0] : spans[at][1] - 2] for at in wanted]
+
+    def put(self, at: int, locations: bytes, values: bytes, thread: int) -> None:
+        """A row that is not written as usual."""
+        self._unusual[at], self.values[at], self.threads[at] = locations, values, thread
 
 
 def samples(rows: Sequence[bytes], thread_of: Callable[[Iterable[bytes]], int]) -> Iterator[Samples]:
     """thread_of: labels. Samples of a thread usually end alike: it is asked once for each. Raises FormatError."""
-    known: dict[bytes, int] = {}
+    known: dict[bytes, int] = {b"": _UNKNOWN}
     for some in _batches(rows):
-        joined = b"".join(some)
-        found = Samples([], [], [])
-        for row, (stack_at, values_at, labels_at, end) in zip(some, _usual(joined, some), strict=True):
-            thread = known.get(joined[labels_at:end]) if labels_at else None
-            if thread is not None:
-                found.locations.append(joined[stack_at : values_at - 2])
-                found.values.append(joined[values_at:labels_at])
-                found.threads.append(thread)
-                continue
-            parts: dict[int, list[bytes]] = {1: [], 2: [], 3: []}
-            for key, value in fields(row):
-                if key in parts:
-                    parts[key].append(value if isinstance(value, bytes) else packed(value))
-            found.locations.append(b"".join(parts[1]))
-            found.values.append(b"".join(parts[2]))
-            found.threads.append(thread_of(parts[3]))
-            tail = joined[labels_at:end]
-            if labels_at and b"".join(map(_as_label, parts[3])) == tail:
-                known[tail] = found.threads[-1]
-        for column in (found.locations, found.values):
-            if max(map(len, column), default=0) > _LONGEST_ROW:
-                raise FormatError("pprof", 0, f"a stack of more than {_LONGEST_ROW:,} bytes")
+        found = Samples(some)
+        for tail in dict.fromkeys(found.tails):
+            if tail not in known:
+                labels = fields(tail)
+                usual = all(key == 3 and isinstance(value, bytes) for key, value in labels)
+                known[tail] = thread_of(value for _, value in labels if isinstance(value, bytes)) if usual else _UNKNOWN
+        found.threads = [known[tail] for tail in found.tails]
+        if _UNKNOWN in found.threads:
+            for at, row in enumerate(some):
+                if found.threads[at] == _UNKNOWN:
+                    found.put(at, *_unusual(row, thread_of))
         yield found
 
 
+def _unusual(row: bytes, thread_of: Callable[[Iterable[bytes]], int]) -> tuple[bytes, bytes, int]:
+    """Packed locations, packed values and the thread. Raises FormatError."""
+    parts: dict[int, list[bytes]] = {1: [], 2: [], 3: []}
+    for key, value in fields(row):
+        if key in parts:
+            parts[key].append(value if isinstance(value, bytes) else packed(value))
+    locations, values = b"".join(parts[1]), b"".join(parts[2])
+    if max(len(locations), len(values)) > _LONGEST_ROW:
+        raise FormatError("pprof", 0, f"a stack of more than {_LONGEST_ROW:,} bytes")
+    return locations, values, thread_of(parts[3])
+
+
 def _batches(rows: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    if sum(map(len, rows)) <= AT_ONCE:
+        yield rows
+        return
     first = held = 0
     for at, row in enumerate(rows):
         if held > AT_ONCE:
@@ -69,17 +89,16 @@ def _batches(rows: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def _usual(joined: bytes, rows: Sequence[bytes]) -> list[list[int]]:
-    """Of each row in joined where its stack, its values and its labels begin, and where it ends. Zeros where its fields
-    do not stand as they are usually written, or it has no labels.
+    """Columns: of each row in joined where its stack, its values and its labels begin, and where it ends. Zeros where
+    its fields do not stand as they are usually written, or it has no labels.
     """
-    sizes = np.array([len(row) for row in rows], np.int64)
+    sizes = sizes_of(rows)
     ends = np.cumsum(sizes)
     starts = ends - sizes
     data = np.frombuffer(joined or b"\0", np.uint8)
-    last = len(data) - 1
 
     def byte(at: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        return data[np.minimum(at, last)].astype(np.int64)
+        return data.take(at, mode="clip").astype(np.int64)
 
     one, two = byte(starts + 1), byte(starts + 2)
     wide = one >= _MORE
@@ -89,11 +108,5 @@ def _usual(joined: bytes, rows: Sequence[bytes]) -> list[list[int]]:
     labels_at = values_at + size
     usual = (sizes >= _LEAST) & (byte(starts) == _STACK) & ~(wide & (two >= _MORE)) & (labels_at < ends)
     usual &= (byte(values_at - 2) == _VALUES) & (size < _MORE) & (byte(labels_at) == _LABELS)
-    places = np.stack((stack_at, values_at, labels_at, ends), axis=1)
-    found: list[list[int]] = np.where(usual[:, None], places, 0).tolist()
+    found: list[list[int]] = (np.stack((stack_at, values_at, labels_at, ends)) * usual).tolist()
     return found
-
-
-def _as_label(payload: bytes) -> bytes:
-    """The field of a sample that a label is."""
-    return b"\x1a" + packed(len(payload)) + payload

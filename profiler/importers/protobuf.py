@@ -92,8 +92,28 @@ class Grouped:
                 if len(row) >= MOST_ROWS:
                     raise FormatError("protobuf", at, f"more than {MOST_ROWS:,} fields of one kind")
                 row.append(data[at : at + size])
+                at = _like(data, at + size, tag, row)
+                continue
             at += size
         self._at = at
+
+
+def _like(data: bytes, at: int, tag: int, rows: list[bytes]) -> int:
+    """Rows that follow with the same tag, shorter than 2^14, are added; where they end. Wrong ones are left."""
+    take, room, end = rows.append, MOST_ROWS - len(rows), len(data)
+    while at + 2 < end and data[at] == tag and room > 0:
+        begin, size = at + 2, data[at + 1]
+        if size >= 0x80:
+            begin, more = at + 3, data[at + 2]
+            if more >= 0x80:
+                break
+            size += (more - 1) << 7
+        if size > end - begin:
+            break
+        at = begin + size
+        take(data[begin:at])
+        room -= 1
+    return at
 
 
 def grouped(data: bytes) -> tuple[dict[int, list[bytes]], dict[int, int]]:
@@ -145,8 +165,9 @@ def repeated(rows: Sequence[bytes]) -> tuple[npt.NDArray[np.uint64], npt.NDArray
     data = np.frombuffer(b"".join(rows), np.uint8)
     last = data < 0x80
     ends = np.flatnonzero(last)
-    edges = np.cumsum([0, *map(len, rows)])
-    if not all(row[-1] < 0x80 for row in rows if row):
+    sizes = sizes_of(rows)
+    edges = np.append(0, np.cumsum(sizes))
+    if not last[edges[1:][sizes > 0] - 1].all():
         raise FormatError("protobuf", len(data), "a number does not end")
     length = np.diff(ends, prepend=-1)
     if len(length) and length.max() > _LONGEST:
@@ -156,6 +177,10 @@ def repeated(rows: Sequence[bytes]) -> tuple[npt.NDArray[np.uint64], npt.NDArray
     bits = (data & 0x7F).astype(np.uint64) << (7 * place).astype(np.uint64)
     numbers = np.add.reduceat(bits, first) if len(first) else np.zeros(0, np.uint64)
     return numbers, np.append(0, np.cumsum(last))[edges]
+
+
+def sizes_of(rows: Sequence[bytes]) -> npt.NDArray[np.int64]:
+    return np.fromiter(map(len, rows), np.int64, len(rows))
 
 
 def columns(rows: Sequence[bytes], keys: Sequence[int]) -> list[list[int]]:

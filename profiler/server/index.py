@@ -21,8 +21,10 @@ from pyprof.server.stacks import StackBooks
 from pyprof.server.store import Store
 
 _MOST_WAITING = 4000
-_MOST_AT_ONCE = 1000
-_PAUSE_S, _AFTER_FAILURE_S = 1.0, 5.0
+_MOST_AT_ONCE = 2000
+_PAUSE_S, _LONGEST_PAUSE_S, _AFTER_FAILURE_S = 1.0, 5.0, 5.0
+_FEW = 100
+"""Segments a second: where more come the blocks are farther apart, for few large ones cost least."""
 _LOOK_S = 600.0
 _DAY_S = 86_400
 
@@ -47,7 +49,7 @@ class Indexer:
         self._ending = threading.Event()
         self._arrived = threading.Event()
         self._lock = threading.Lock()
-        self._next_look = self._last = 0.0
+        self._next_look = self._next_block = 0.0
         self._thread = threading.Thread(target=self._run, name="pyprof index", daemon=True)
 
     def start(self) -> None:
@@ -104,7 +106,7 @@ class Indexer:
                     return
             self._arrived.wait(_PAUSE_S)
             self._arrived.clear()
-            self._ending.wait(max(self._last + _PAUSE_S - time.monotonic(), 0))  # few large blocks cost least
+            self._ending.wait(max(self._next_block - time.monotonic(), 0))
 
     def _bring_in(self) -> None:
         while self._waiting:
@@ -114,7 +116,7 @@ class Indexer:
                 self._store.insert(block)
             finally:
                 self.forget(block)
-            self._last = time.monotonic()
+            self._next_block = time.monotonic() + min(max(len(block) / _FEW, _PAUSE_S), _LONGEST_PAUSE_S)
 
     def _tend(self) -> None:
         if self._behind:

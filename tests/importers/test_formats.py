@@ -159,3 +159,26 @@ def test_fields_in_another_order_and_numbers_one_by_one_mean_the_same(unpacked: 
     assert (found.frames, found.threads, found.modules) == (expected.frames, expected.threads, expected.modules)
     assert found.values.tolist() == expected.values.tolist()
     assert [found.path(leaf) for leaf in found.stack] == [expected.path(leaf) for leaf in expected.stack]
+
+
+def test_rows_of_any_size_and_with_a_stack_after_their_labels_mean_the_same() -> None:
+    """Short ways are for stacks of less than 2^14 bytes, and for rows that end with labels."""
+    head = data(6, b"") + data(6, b"cpu") + data(6, b"one") + data(6, b"two") + data(1, number(1, 1))
+    location = data(4, number(1, 1))
+    label = {each: data(3, number(1, 2) + number(2, each)) for each in (2, 3)}
+    depths = 2, 20_000, 3, 150, 4
+
+    def row(at: int, depth: int) -> bytes:
+        packed, later = (depth, 0) if at % 2 == 0 else (1, depth - 1)
+        parts = data(1, b"\1" * packed), data(2, b"\1"), label[2 + at % 2], data(1, b"\1" * later) if later else b""
+        return data(2, b"".join(parts))
+
+    found = pprof.read(head + b"".join(row(at, depth) for at, depth in enumerate(depths)) + location, "x")
+    assert [len(found.path(leaf)) for leaf in found.stack] == list(depths)
+    assert [found.threads[each].labels for each in found.thread.tolist()] == [
+        (("one", "one"),),
+        (("one", "two"),),
+        (("one", "one"),),
+        (("one", "two"),),
+        (("one", "one"),),
+    ]
