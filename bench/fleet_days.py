@@ -3,7 +3,7 @@
 Windows of 400 stacks (bench/segments.py) go straight into the database, as the server's index puts them there: of so
 many services, one every so many seconds, for so many days. Then a service and all services are asked for over 1 hour,
 1 day and all days. `--store clickhouse://…` asks servers; without it ClickHouse is in this process. `--cluster` starts
-two of Debian's.
+two of Debian's. At the end days have their rows by hours, but for the last two, and are asked for again.
 """
 
 from __future__ import annotations
@@ -94,6 +94,14 @@ def main() -> None:
         for title, length in dict(list(spans.items())[: 2 + (arguments.days > 1)]).items():
             words = {"from": str(now - length), "to": str(now), "format": "pprof"}
             asked(engine, f"services, {title}", answers.services, words)
+            asked(engine, f"one service, merged, {title}", answers.profile, {**words, "service": "service-1"})
+            asked(engine, f"{arguments.services} services, merged, {title}", answers.profile, words)
+        began = time.perf_counter()
+        rolled = store.hours.due(time.strftime("%Y-%m-%d", time.gmtime(now - DAY_S)))
+        for day in rolled:
+            store.hours.roll(day)
+        if rolled:
+            print(f"{len(rolled)} days by hours: {time.perf_counter() - began:.1f} s")
             asked(engine, f"one service, merged, {title}", answers.profile, {**words, "service": "service-1"})
             asked(engine, f"{arguments.services} services, merged, {title}", answers.profile, words)
         query = "SELECT table, sum(rows), sum(bytes) FROM system.parts WHERE active GROUP BY table ORDER BY table"

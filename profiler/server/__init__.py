@@ -11,6 +11,7 @@ config     The configuration: TOML in, checked values out
 engine     What answers SQL: ClickHouse in this process (chdb), or a server
 files      The segments that were taken, as files
 frames     A frame as a text of the database, and back
+hours      Rows of old days, fewer: by hours
 index      The thread that brings files into the database, and drops what is too old
 merged     From rows of the database to a Profile
 native     A block of rows as ClickHouse reads it fastest, column after column

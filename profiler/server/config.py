@@ -24,6 +24,7 @@ SETTINGS = (
         "server", "store", "TEXT", "", "chdb:///FOLDER, clickhouse://HOST:PORT/DATABASE?cluster=NAME; none: in data"
     ),
     Setting("retention", "max_age", "SPAN", '"14d"', "whole days of windows that are kept"),
+    Setting("retention", "hours_after", "SPAN", '"3d"', "whole days that are older have their samples by hours"),
     Setting("retention", "max_bytes", "SIZE", '"20G"', "of segments; the oldest days go first"),
     Setting("limits", "body", "SIZE", '"16M"', "of a request"),
     Setting("limits", "rate", "COUNT", "500", "segments a second that a tenant may send"),
@@ -37,13 +38,14 @@ TENANT = ("name", "write_token_file", "read_token_file")
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """max_age: seconds."""
+    """max_age, hours_after: seconds."""
 
     host: str = "127.0.0.1"
     port: int = 4242
     data: str = "/var/lib/pyprof-server"
     store: str = ""
     max_age: float = 14 * 86_400.0
+    hours_after: float = 3 * 86_400.0
     max_bytes: int = 20 << 30
     body: int = 16 << 20
     rate: int = 500

@@ -21,7 +21,7 @@ from pyprof.server.native import Block
 from pyprof.server.tables import NAMES, VERSIONS, Dialect, migrations
 
 _MOST_ANSWER = 1 << 30
-_PATIENCE_S = 60.0
+_PATIENCE_S, _LONG_S = 60.0, 3600.0
 _PORT = 8123
 _HOST = re.compile(r"([\w.-]+)(?::(\d{1,5}))?", re.ASCII)
 _CODE = re.compile(r"\bCode: (\d{1,6})\b", re.ASCII)
@@ -91,11 +91,14 @@ def literal(value: str | int) -> str:
 
 
 class Engine(Protocol):
-    """dialect: what it understands. All methods raise StoreError."""
+    """dialect: what it understands. run: a statement for each server; put: one that inserts, where rows belong. All
+    methods raise StoreError.
+    """
 
     dialect: Dialect
 
     def run(self, sql: str) -> None: ...
+    def put(self, sql: str) -> None: ...
     def rows(self, sql: str) -> list[list[Any]]: ...
     def insert(self, table: str, block: Block) -> None: ...
     def close(self) -> None: ...
@@ -142,6 +145,9 @@ class ChdbEngine:
         with self._client() as client:
             client.command(sql)
 
+    def put(self, sql: str) -> None:
+        self.run(sql)
+
     def rows(self, sql: str) -> list[list[Any]]:
         with self._client() as client:
             return _data(client.raw_query(f"{sql} FORMAT JSONCompact"))
@@ -176,6 +182,9 @@ class HttpEngine:
         for host in self._where.hosts:
             self._ask(host, sql)
 
+    def put(self, sql: str) -> None:
+        self._ask(self._where.hosts[0], sql, patience_s=_LONG_S)
+
     def rows(self, sql: str) -> list[list[Any]]:
         return _data(self._ask(self._where.hosts[0], f"{sql} FORMAT JSONCompact"))
 
@@ -186,19 +195,21 @@ class HttpEngine:
     def close(self) -> None:
         """Nothing is open."""
 
-    def _ask(self, host: tuple[str, int], sql: str, block: bytes = b"", database: str = "") -> bytes:
+    def _ask(
+        self, host: tuple[str, int], sql: str, block: bytes = b"", database: str = "", patience_s: float = _PATIENCE_S
+    ) -> bytes:
         """block: what is inserted, and the statement stands in the address."""
         where = self._where
         words = {"database": database or where.database}
+        if where.cluster:
+            words["insert_distributed_sync"] = "1"
         if block:
             words["query"] = sql
-            if where.cluster:
-                words["insert_distributed_sync"] = "1"
         headers = {}
         if where.user:
             pair = base64.b64encode(f"{where.user}:{where.password}".encode()).decode()
             headers["Authorization"] = f"Basic {pair}"
-        connection = http.client.HTTPConnection(*host, timeout=_PATIENCE_S)
+        connection = http.client.HTTPConnection(*host, timeout=patience_s)
         try:
             connection.request("POST", f"/?{urllib.parse.urlencode(words)}", block or sql.encode(), headers)
             answer = connection.getresponse()

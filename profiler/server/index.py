@@ -14,6 +14,7 @@ from itertools import islice
 
 from pyprof.agent.segments import SegmentName
 from pyprof.errors import FormatError
+from pyprof.records import dataclass
 from pyprof.server.engine import StoreError
 from pyprof.server.files import SegmentFiles
 from pyprof.server.rows import SegmentRows, rows_of
@@ -29,15 +30,24 @@ _LOOK_S = 600.0
 _DAY_S = 86_400
 
 
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """max_age, hours_after: seconds. max_bytes: of all segments."""
+
+    max_age: float
+    max_bytes: int
+    hours_after: float
+
+
 class Indexer:
-    """say: takes lines of the log. max_age: in seconds. count: takes names of the server's numbers."""
+    """say: takes lines of the log. count: takes names of the server's numbers."""
 
     def __init__(
         self,
         files: SegmentFiles,
         store: Store,
         books: StackBooks,
-        limits: tuple[float, int],
+        limits: Retention,
         say: Callable[..., None],
         count: Callable[[str], None],
     ) -> None:
@@ -125,6 +135,7 @@ class Indexer:
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_S
             self.drop_old(time.time())
+            self.roll_up(time.time())
 
     def catch_up(self) -> int:
         """Files that are not in the database; how many were brought in. Raises StoreError, OSError."""
@@ -159,11 +170,10 @@ class Indexer:
         sizes: dict[str, int] = {}
         for _, name, size in self._files.all():
             sizes[name.day] = sizes.get(name.day, 0) + size
-        max_age, max_bytes = self._limits
-        oldest = time.strftime("%Y-%m-%d", time.gmtime(now - max_age))
+        oldest = _day_before(now, self._limits.max_age)
         total, dropped = sum(sizes.values()), 0
         for day in sorted(sizes):
-            if day >= oldest and (total <= max_bytes or dropped == len(sizes) - 1):
+            if day >= oldest and (total <= self._limits.max_bytes or dropped == len(sizes) - 1):
                 break
             count = self._files.drop_day(day)
             self._store.drop_day(day)
@@ -171,3 +181,15 @@ class Indexer:
             dropped += 1
             self._say("info", "day dropped", day=day, segments=count)
         return dropped
+
+    def roll_up(self, now: float) -> None:
+        """The oldest day that is due has its samples by hours: one at a time, for windows wait meanwhile. Raises
+        StoreError.
+        """
+        for day in self._store.hours.due(_day_before(now, self._limits.hours_after))[:1]:
+            self._store.hours.roll(day)
+            self._say("info", "day by hours", day=day)
+
+
+def _day_before(now: float, age_s: float) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(now - age_s))

@@ -28,6 +28,8 @@ _MOST_NAMED = 2000
 """Stacks that a statement names one by one."""
 _PARTS, _PARTS_OF_ALL = 60, 200
 """Of a span: a profile has the time of its samples so exactly; of all sets of labels together."""
+_COSTS = "HAVING sum(value) != 0 OR sum(count) != 0"
+"""Not so rows of a window that only say which label sets it has (hours.py)."""
 _TOO_DEAR = {159, 241}
 """ClickHouse's numbers of errors: too much time, too much memory."""
 
@@ -180,7 +182,7 @@ class Questions:
             f"SELECT stack, stack2, {thread} AS thread, {series} AS labelled, "
             f"intDiv(end_ns - 1 - {chosen.from_ns}, {part_ns}) AS part, sum(value), sum(count) "
             f"FROM {self._of('samples')} WHERE {where} GROUP BY stack, stack2, thread, labelled, part "
-            f"LIMIT {_MOST_COSTS + 1}"
+            f"{_COSTS} LIMIT {_MOST_COSTS + 1}"
         )
         return [
             StackCost(

@@ -14,7 +14,7 @@ from pyprof.records import dataclass
 from pyprof.server.config import ServerConfig
 from pyprof.server.engine import address, opened
 from pyprof.server.files import SegmentFiles
-from pyprof.server.index import Indexer
+from pyprof.server.index import Indexer, Retention
 from pyprof.server.numbers import Numbers
 from pyprof.server.stacks import StackBooks
 from pyprof.server.store import Store
@@ -44,7 +44,8 @@ def parts(config: ServerConfig, say: Say) -> Iterator[ServerParts]:
             waiting: list[Indexer] = []
             numbers = Numbers({"index_waiting": lambda: waiting[0].waiting if waiting else 0})
             books = StackBooks()
-            indexer = Indexer(files, store, books, (config.max_age, config.max_bytes), say, numbers.count)
+            retention = Retention(config.max_age, config.max_bytes, config.hours_after)
+            indexer = Indexer(files, store, books, retention, say, numbers.count)
             waiting.append(indexer)
             yield ServerParts(files, store, books, indexer, numbers)
         finally:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pyprof.server import blocks
 from pyprof.server.engine import Engine, literal
+from pyprof.server.hours import Hours
 from pyprof.server.native import Block
 from pyprof.server.questions import Asked, Questions
 from pyprof.server.rows import SegmentRows
@@ -14,10 +15,11 @@ from pyprof.server.tables import NAMES
 
 
 class Store:
-    """For several threads, of which one inserts and drops."""
+    """For several threads, of which one inserts and drops. hours: makes the rows of old days fewer."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self.hours = Hours(engine)
         self._stored = StoredRows()
 
     def close(self) -> None:

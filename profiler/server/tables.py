@@ -7,7 +7,10 @@ import re
 
 from pyprof.records import dataclass
 
-NAMES = ("windows", "samples", "stacks", "series", "builds")
+NAMES = ("windows", "samples", "stacks", "series", "builds", "rolled")
+"""Tables that keep rows."""
+PARTS = ("samples_hours", "builds_hours")
+"""Tables in which a day's rows stand for a moment."""
 _MIGRATION = re.compile(r"^-- (\d+) (.+)$", re.MULTILINE)
 _SHARDING = re.compile(r"^-- sharding: (\w+) by (\w+)$", re.MULTILINE)
 _WORD = re.compile(r"\{(\w+)\}")

@@ -77,3 +77,19 @@ CREATE TABLE IF NOT EXISTS builds {on_cluster} (
     unnamed Int64,
     cut Int64
 ) ENGINE = {engine} PARTITION BY day ORDER BY (tenant, type, path, build_id, end_ns) {ttl};
+
+-- 2 samples of old days by hours (hours.py)
+
+-- Days whose samples and builds stand by hours. windows: how many were listed then.
+-- sharding: rolled by windows
+CREATE TABLE IF NOT EXISTS rolled {on_cluster} (
+    day Date,
+    windows UInt64
+) ENGINE = {engine} PARTITION BY day ORDER BY windows {ttl};
+
+-- A day's rows by hours, until they take the place of the others.
+-- sharding: samples_hours by stack
+CREATE TABLE IF NOT EXISTS samples_hours {on_cluster} AS samples;
+
+-- sharding: builds_hours by batch
+CREATE TABLE IF NOT EXISTS builds_hours {on_cluster} AS builds;

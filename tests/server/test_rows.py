@@ -15,7 +15,7 @@ from pyprof.model.profile import Profile
 from pyprof.records import replace
 from pyprof.server.engine import StoreError
 from pyprof.server.files import SegmentFiles
-from pyprof.server.index import Indexer
+from pyprof.server.index import Indexer, Retention
 from pyprof.server.native import Block
 from pyprof.server.rows import SegmentRows, rows_of
 from pyprof.server.stacks import StackBook, StackBooks
@@ -91,6 +91,7 @@ class Kept:
     def __init__(self) -> None:
         self.given: dict[str, int] = {}
         self.fails = ""
+        self.listed: list[list[object]] = []
 
     def insert(self, table: str, block: Block) -> None:
         if table == self.fails:
@@ -99,8 +100,10 @@ class Kept:
 
     def run(self, sql: str) -> None: ...
 
+    def put(self, sql: str) -> None: ...
+
     def rows(self, sql: str) -> list[list[object]]:
-        return []
+        return self.listed if "SELECT segment" in sql else []
 
     def close(self) -> None: ...
 
@@ -137,12 +140,15 @@ def test_stacks_that_could_not_be_sent_are_sent_again() -> None:
 
 def test_window_that_comes_while_the_database_is_behind_counts_once(tmp_path: Path) -> None:
     engine, books, files = Kept(), StackBooks(), SegmentFiles(str(tmp_path / "data"))
-    indexer = Indexer(files, Store(engine), books, (1e9, 1 << 40), lambda *_, **_words: None, lambda _: None)
+    indexer = Indexer(
+        files, Store(engine), books, Retention(1e9, 1 << 40, 1e9), lambda *_, **_words: None, lambda _: None
+    )
     coming, old = (rows(window(seed, 40, 30), books.of("default")) for seed in (1, 2))
     indexer.expect(coming)
     for each in (coming, old):
         assert files.keep("default", each.name, export("pprof", window(1, 40, 30), EVIDENCE))
     assert indexer.catch_up() == 1
+    engine.listed = [[each.name.path] for each in (coming, old)]
     indexer.add(coming)
     indexer.start()
     indexer.close()

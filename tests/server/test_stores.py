@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,26 @@ def answers(client: Served, until: int) -> list[Any]:
     return [(what, client.question(what, to=until, **words).body) for what, words in QUESTIONS]
 
 
+def check_hours(*stores: str) -> None:
+    """An old day has the same answers by hours, which are few rows, and windows that come later count."""
+    runs = []
+    for store in stores:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.server.by_hours", store], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        runs.append(json.loads(done.stdout))
+    found, other = runs
+    assert found == other
+    assert found["before"] == found["rolled"] != found["late"] == found["late rolled"]
+    assert (found["due before"], found["due"], found["late due"], found["part"]) == ([], [], True, "nothing_there")
+    (samples, builds, windows, _), (fewer_samples, fewer_builds, same, rolled), *_, dropped = found["rows"]
+    assert fewer_samples < samples / 4
+    assert fewer_builds < builds / 10
+    assert (same, rolled) == (windows, 1)
+    assert dropped == [0, 0, 0, 0]
+
+
 def test_both_stores_give_the_same_rows_and_a_cluster_shares_them_out(tmp_path: Path) -> None:
     sent = [each for version in ("1", "2") for each in windows("checkout", 5, version=version, host=f"h{version}")]
     sent += windows("it's \\ other", 2, host="h")
@@ -42,6 +65,7 @@ def test_both_stores_give_the_same_rows_and_a_cluster_shares_them_out(tmp_path: 
                 found.append(answers(client, until))
                 total = sum(row["amount"] for row in client.question("services").json()["services"])
                 assert total == len(sent) * marked().total
+        check_hours(f"chdb://{tmp_path}/hours", url.replace("/pyprof?", "/hours?"))
         assert all(count > 0 for count in rows_by_server(url, "samples"))
         assert sum(rows_by_server(url, "windows")) == len(sent)
     for one, other in zip(*found, strict=True):
