@@ -37,6 +37,7 @@ OTHERS = {
     *("aio.py", "encoder.py", "Objects/locations.md"),  # CPython's
     *("minidump.py", "docs/symbol_files.md"),  # a package's, Breakpad's
     "oddities.append",
+    "row_number",  # SQL's
 }
 """Not ours."""
 CLASS = re.compile(r"(?<![\w`./<$:-])([A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+)(?![\w/-]|\.\w)")

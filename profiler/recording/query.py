@@ -49,6 +49,7 @@ FROM windows AS window, json_each(unpacked(window.data, window.samples)) AS samp
 CREATE TEMP VIEW frame_names AS SELECT
   frames.id AS frame,
   coalesce(frames.title, functions.name) AS name,
+  coalesce(innermost_functions.name, frames.title) AS innermost,
   modules.path AS module,
   kinds.name AS kind,
   trusts.name AS trust
@@ -59,13 +60,25 @@ LEFT JOIN codes AS trusts ON trusts.code = 'trust' AND trusts.number = frames.tr
 LEFT JOIN lines ON lines.frame = frames.id AND lines.depth = (
   SELECT max(depth) FROM lines AS inner_lines WHERE inner_lines.frame = frames.id
 )
-LEFT JOIN functions ON functions.id = lines.function;
+LEFT JOIN functions ON functions.id = lines.function
+LEFT JOIN lines AS innermost_lines ON innermost_lines.frame = frames.id AND innermost_lines.depth = 0
+LEFT JOIN functions AS innermost_functions ON innermost_functions.id = innermost_lines.function;
 
 CREATE TEMP VIEW stack_frames AS WITH RECURSIVE up(stack, depth, frame, parent) AS (
   SELECT id, 0, frame, parent FROM stacks
   UNION ALL
   SELECT up.stack, up.depth + 1, stacks.frame, stacks.parent FROM up JOIN stacks ON stacks.id = up.parent
 ) SELECT stack, depth, frame FROM up;
+
+CREATE TEMP VIEW stack_functions AS SELECT
+  stack,
+  stack_frames.depth AS depth,
+  coalesce(lines.depth, 0) AS inlined,
+  stack_frames.frame AS frame,
+  coalesce(functions.name, frames.title) AS name
+FROM stack_frames JOIN frames ON frames.id = stack_frames.frame
+LEFT JOIN lines ON lines.frame = frames.id
+LEFT JOIN functions ON functions.id = lines.function;
 """
 
 
