@@ -93,6 +93,7 @@ TABLE = {
     "perf/test_spaces.py": "unit",
     "perf/*": "live system",
     "importers/test_hostile.py": "fuzz",
+    "importers/test_perf_data.py": "live system",
     "importers/*": "unit",
     "recording/test_hostile.py": "fuzz",
     "recording/test_journal.py": "live",

@@ -25,6 +25,7 @@ PACKAGES = {
     "luajit": "luajit",
     "lli": "llvm",
     "perl": "perl",
+    "perf": "linux-perf",
     "sqlite3": "sqlite3",
     "chromium": "chromium",
     "go": "golang-go",

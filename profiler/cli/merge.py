@@ -32,7 +32,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "files", metavar="FILE", nargs="+", help="a recording (NAME.pyprof), or a pprof, speedscope or collapsed file"
+        "files", metavar="FILE", nargs="+", help="a recording (NAME.pyprof), or another profiler's file"
     )
     parser.add_argument("-o", "--output", metavar="FILE", required=True, help="- is standard output for text formats")
     parser.add_argument(

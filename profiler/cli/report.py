@@ -31,8 +31,9 @@ _LINES_S = 60.0
 """Most seconds for source lines."""
 
 DESCRIPTION = """\
-Read a recording (pyprof record -o NAME.pyprof), or another profiler's pprof, speedscope or
-collapsed file, and write it in any format, whole or in part.
+Read a recording (pyprof record -o NAME.pyprof), or another profiler's file (pprof,
+speedscope, collapsed, perf.data, what perf script prints), and write it in any format,
+whole or in part.
 Without -o and -f it prints the functions that cost most.
 """
 
@@ -49,6 +50,7 @@ examples:
   pyprof report a.pyprof --missing
   pyprof report a.pyprof --sysroot ./rootfs --debuginfod -o named.pyprof
   pyprof report cpu.pb.gz -o cpu.html
+  pyprof report perf.data
 """
 
 
@@ -61,7 +63,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "file", metavar="FILE", help="a recording (NAME.pyprof), or a pprof, speedscope or collapsed file"
+        "file",
+        metavar="FILE",
+        help="a recording (NAME.pyprof), or a pprof, speedscope, collapsed or perf.data file, or perf script's text",
     )
     what = parser.add_argument_group("which samples (each option given must fit)")
     for name, meaning in (("from", "from this moment on"), ("to", "before this moment")):

@@ -6,6 +6,8 @@ builder     From frames and stacks in any order to a Profile
 collapsed   Collapsed stacks: `root;caller;leaf COUNT`
 evidence    What `exporters/evidence.py` adds to a pprof file
 otlp        OpenTelemetry's profiles signal as it is sent
+perf_data   A `perf.data` file, through perf itself where it is installed
+perf_script  What `perf script` prints
 pprof       pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped or not
 pprof_samples  Rows of its samples, many at once
 protobuf    Fields of a protocol buffer's message

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from os import PathLike, fspath
 
 from pyprof.errors import FormatError, RecordingError
-from pyprof.importers import collapsed, pprof, speedscope
+from pyprof.importers import collapsed, perf_data, perf_script, pprof, speedscope
 from pyprof.model.profile import Profile
 from pyprof.recording import reader
 from pyprof.recording.opening import MAGIC, read_bytes
@@ -18,16 +18,19 @@ Read = Callable[[bytes, str], Profile]
 FORMATS: dict[str, tuple[IsOne, Read]] = {
     "speedscope": (speedscope.is_one, speedscope.read),
     "pprof": (pprof.is_one, pprof.read),
+    "perf script": (perf_script.is_one, perf_script.read),
     "collapsed": (collapsed.is_one, collapsed.read),
 }
 """In the order in which they are asked."""
 
 
 def load(path: str | PathLike[str]) -> Profile:
-    """The profile of a recording (NAME.pyprof), or of a pprof, speedscope or collapsed file, gzipped or not. Raises
-    RecordingError.
+    """The profile of a recording (NAME.pyprof), or of a pprof, speedscope or collapsed file or what perf script prints,
+    gzipped or not, or of a perf.data. Raises RecordingError.
     """
     name = fspath(path)
+    if read_bytes(name, len(perf_data.MAGIC)) == perf_data.MAGIC:
+        return perf_data.load(name)
     data = read_bytes(name)
     if data.startswith(MAGIC):
         return reader.load(name)
@@ -40,5 +43,5 @@ def load(path: str | PathLike[str]) -> Profile:
             return read(plain, name.rsplit("/", 1)[-1])
     except (FormatError, OverflowError) as error:
         raise RecordingError(f"{name} is broken, or no {kind} file: {error}") from None
-    known = ", ".join(["recordings", *FORMATS])
+    known = ", ".join(["recordings", *FORMATS, "perf.data"])
     raise RecordingError(f"{name} is no file that is known", f"what is read: {known}")

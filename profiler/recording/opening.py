@@ -32,14 +32,14 @@ _LOOK_STEPS = 100_000
 _MAKER = "pyprof record -o NAME.pyprof makes one"
 
 
-def read_bytes(path: str) -> bytes:
-    """A file that the user named. Raises RecordingError."""
+def read_bytes(path: str, most: int = MOST_BYTES) -> bytes:
+    """A file that the user named, or its first bytes only. Raises RecordingError."""
     try:
         with open(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            if size > MOST_BYTES:
+            if size > MOST_BYTES == most:
                 raise RecordingError(f"{path} is larger than {MOST_BYTES >> 30} GiB, more than is read at once")
-            return file.read(size)  # which takes memory for so much before it reads
+            return file.read(min(size, most))  # which takes memory for so much before it reads
     except FormatError as error:
         raise RecordingError(f"{path} is {error.problem}") from None
     except OSError as error:

@@ -27,7 +27,7 @@ from pyprof.collectors.linux.procfs import parse_maps, parse_stat
 from pyprof.collectors.linux.syscalls import parse_syscall
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError, RemoteError
-from pyprof.importers import collapsed, otlp, pprof, pushes, speedscope
+from pyprof.importers import collapsed, otlp, perf_script, pprof, pushes, speedscope
 from pyprof.interpreters.code_book import CodeBook
 from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.layout import LineTableFormat
@@ -306,7 +306,7 @@ def names(data: bytes) -> None:
 
 def imported(data: bytes) -> None:
     """Other profilers' files; the first byte says which."""
-    kind = (speedscope, pprof, collapsed)[data[0] % 3] if data else collapsed
+    kind = (speedscope, pprof, collapsed, perf_script)[data[0] % 4] if data else collapsed
     with suppress(FormatError, OverflowError):  # as importers/registry.py catches them
         kind.read(data[1:], "x")
 

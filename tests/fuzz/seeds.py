@@ -26,6 +26,7 @@ from tests.breakpad.test_reader import SMALL
 from tests.core.writer import CoreWriter, Load, R, W, X
 from tests.exporters.profiles import golden
 from tests.exporters.support import export
+from tests.importers.test_perf_script import USUAL
 from tests.jit import test_jitdump as jit
 from tests.jit.test_libunwind_list import INFO, LIST, REGION, with_procedure
 from tests.minidump.test_fuzz import seed as dump
@@ -129,6 +130,7 @@ def seeds() -> Mapping[str, list[bytes]]:
             b"\0" + export("speedscope", golden()),
             b"\1" + gzip.decompress(export("pprof", golden())),
             b"\2" + export("collapsed", golden()),
+            b"\3" + USUAL,
         ],
         "pushed": pushes(),
         "asks": [
