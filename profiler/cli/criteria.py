@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyprof.cli.arguments import label, positive_int, regex
 
@@ -39,9 +39,9 @@ def add_criteria(what: argparse._ArgumentGroup) -> None:
     what.add_argument("--module", type=regex, metavar="REGEX", help="stacks through such a file, of Python a script")
 
 
-def chosen(profile: Profile, arguments: argparse.Namespace, **times: Any) -> Profile:
-    """The samples that the options choose. times: start and end of Profile.filter()."""
-    criteria = {name: getattr(arguments, name) for name in CRITERIA} | times
+def chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
+    """The samples that the options choose."""
+    criteria = {name: getattr(arguments, name) for name in CRITERIA}
     if arguments.label is not None:
         criteria["label"] = {name: {v for n, v in arguments.label if n == name} for name, _ in arguments.label}
     return profile.filter(**criteria) if any(each is not None for each in criteria.values()) else profile

@@ -145,8 +145,7 @@ def _read(span: TimeSpan, words: str, arguments: argparse.Namespace) -> Profile:
 
 
 def _table(profile: Profile, arguments: argparse.Namespace) -> Iterator[str]:
-    from pyprof.cli.top_table import amount, bar, share, top
-    from pyprof.cli.words import duration
+    from pyprof.cli.top_table import bar, heading, share, top
 
     width = min(max(shutil.get_terminal_size().columns, 60), 120)
     if arguments.by is None:
@@ -154,7 +153,7 @@ def _table(profile: Profile, arguments: argparse.Namespace) -> Iterator[str]:
         return
     from pyprof.agent.groups import parts
 
-    yield f"{profile.title}: {amount(profile, profile.total)} in {duration(profile.duration_ns)}"
+    yield heading(profile, profile.total)
     yield ""
     for value, part in parts(profile, arguments.by)[: arguments.rows]:
         functions = ", ".join(cost.name for cost in part.top(_IN_A_GROUP) if cost.own)

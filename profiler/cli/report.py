@@ -218,16 +218,17 @@ def _chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
     from pyprof.model.recursion import without_recursion
     from pyprof.model.selected import timed
 
-    times = {"start": arguments.from_, "end": arguments.to_}
-    for name, when in times.items():
-        if when is not None:
-            times[name] = seconds_since(when, profile.start_ns, profile.duration_ns)
-    start, end = times.values()
+    start, end = (
+        None if when is None else seconds_since(when, profile.start_ns, profile.duration_ns)
+        for when in (arguments.from_, arguments.to_)
+    )
     if start is not None and end is not None and start >= end:
         raise UsageError("--from is not before --to: no time is between them")
-    if not (start is None and end is None) and not timed(profile):
-        raise UsageError("it is not known when the samples of this file were taken", "without --from and --to")
-    profile = chosen(profile, arguments, **times)
+    if not (start is None and end is None):
+        if not timed(profile):
+            raise UsageError("it is not known when the samples of this file were taken", "without --from and --to")
+        profile = profile.cut(start, end)
+    profile = chosen(profile, arguments)
     if arguments.native is not None:
         from pyprof.session.native_views import viewed
 

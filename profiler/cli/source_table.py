@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from pyprof.cli.terminal import printable
-from pyprof.cli.top_table import SHARE, amount, bar, functions_of, share
-from pyprof.cli.words import duration, shorten
+from pyprof.cli.top_table import SHARE, amount, bar, functions_of, heading, share
+from pyprof.cli.words import shorten
 from pyprof.model.line_costs import CodeCost, code_costs, line_costs
 from pyprof.model.profile import Profile
 from pyprof.records import dataclass
@@ -32,7 +32,7 @@ LineRow = tuple[int, str]
 
 def dearest_lines(profile: Profile, width: int, count: int) -> Iterator[str]:
     """With their functions."""
-    yield f"{profile.title}: {amount(profile, profile.total)} in {duration(profile.duration_ns)}"
+    yield heading(profile, profile.total)
     yield ""
     yield f"{'self':>{SHARE}} {'total':>{SHARE}} {'':10} line"
     room = max((width - 2 * SHARE - _MARGIN) // 2, _LEAST)

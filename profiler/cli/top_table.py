@@ -23,7 +23,7 @@ _BLOCKS = " ▏▎▍▌▋▊▉█"
 def top(profile: Profile, width: int, count: int) -> Iterator[str]:
     """Functions with what they cost in themselves, and with what they call."""
     found = costs(profile)
-    yield f"{profile.title}: {amount(profile, found.value)} in {duration(profile.duration_ns)}"
+    yield heading(profile, found.value)
     if profile.labels:
         yield printable(f"labels: {shown(tuple(profile.labels.items()))}")
     yield ""
@@ -64,6 +64,12 @@ def _neighbours(found: Neighbours, callers: bool, width: int, count: int) -> Ite
     nobody = ("[nobody: outermost]" if callers else "[in itself]", "")
     heads = [f"{share(value, found.total)} {bar(value, found.total)}" for _, value in rows]
     yield from _rows(heads, [nobody if row == NOBODY else row for row, _ in rows], width)
+
+
+def heading(profile: Profile, value: int) -> str:
+    """What it is, how much of it there is, and in which time, where that is known."""
+    elapsed = f" in {duration(profile.duration_ns)}" if profile.duration_ns else ""
+    return printable(f"{profile.title}: {amount(profile, value)}{elapsed}")
 
 
 def amount(profile: Profile, value: int) -> str:

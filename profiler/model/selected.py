@@ -71,8 +71,7 @@ def cut(profile: Profile, start: float | None, end: float | None) -> Profile:
     last = profile.duration_ns if end is None else min(round(end * 1e9), profile.duration_ns)
     if first >= last:
         raise UsageError(f"no time of {profile.title} is between these moments")
-    at = profile.time_ns - profile.start_ns
-    part = selected(profile, (at >= first) & (at < last))
+    part = selected(profile, between(profile, start, end))
     return replace(part, start_ns=profile.start_ns + first, duration_ns=last - first)
 
 

@@ -65,7 +65,7 @@ def test_filters_choose_samples(recording: Path) -> None:
     none = pyprof("report", str(recording), "--label", "env=other")
     assert one_sentence(none).startswith("pyprof: none of the ")
     only = lines(recording, "-f", "collapsed", "-t", "--thread", "^worker", "--from", "0.04", "--to", "0.12")
-    expected = golden().filter(thread="^worker", start=0.04, end=0.12)
+    expected = golden().cut(0.04, 0.12).filter(thread="^worker")
     assert "\n".join(only) + "\n" == export("collapsed", expected, ExportOptions(threads=True)).decode()
 
 
@@ -97,6 +97,20 @@ def test_what_is_no_local_time_is_refused(text: str, recording: Path) -> None:
     done = pyprof("report", str(recording), "--from", text)
     assert done.returncode == 2
     assert "neither a number of seconds nor a local time of day" in done.stderr
+
+
+def test_part_of_the_time_is_a_profile_of_that_time(recording: Path, tmp_path: Path) -> None:
+    assert lines(recording)[0] == "server (pid 100): 230 ms (cpu) in 3.0 s"
+    assert lines(recording, "--from", "0.1", "--to", "0.15")[0] == "server (pid 100): 50.0 ms (cpu) in 50.0 ms"
+    out = tmp_path / "part.pyprof"
+    lines(recording, "--from", "0.1", "--to", "0.15", "-o", str(out))
+    assert (load(out).start_ns, load(out).duration_ns) == (START_NS + 100_000_000, 50_000_000)
+
+
+def test_time_that_is_not_known_is_not_said(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("main;f 3\nmain;g 5\n")
+    assert lines(path)[0] == "a.txt: 8 samples"
 
 
 def test_time_of_a_file_without_times_is_refused(tmp_path: Path) -> None:
