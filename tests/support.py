@@ -26,6 +26,7 @@ PACKAGES = {
     "lli": "llvm",
     "perl": "perl",
     "perf": "linux-perf",
+    "debuginfod": "debuginfod",
     "sqlite3": "sqlite3",
     "chromium": "chromium",
     "go": "golang-go",

@@ -27,6 +27,9 @@ class SampleState(IntFlag):
     NO_RUN = 64  # an activation of the evaluator has no run
     BROKEN_CHAIN = 128  # the interpreter's own chain could not be read to its end
     LONG_CHAIN = 256  # the chain is longer than what is copied
+    STOPPED = 512  # the thread was stopped for the sample; by none of these three: the kernel took it
+    ASLEEP = 1024  # the thread slept: its stack was read from outside
+    UNCHANGED = 2048  # the thread had not run since its last sample: that one's stack again
 
 
 PARTIAL: dict[SampleState, str] = {

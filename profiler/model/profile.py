@@ -47,7 +47,8 @@ class Line:
     """One function at one address. function: demangled; system_name: as the symbol table has it, "" of a function that
     has no name but a known start ("libcrypto.so.3!0x1a2b40").
 
-    file: None where not known; line: 0 where not known. offset: bytes from the function's start.
+    file: None where not known; line: 0 where not known. offset: bytes from the function's start. later: looked up after
+    the recording (pyprof report --symbols).
     """
 
     function: str
@@ -55,6 +56,7 @@ class Line:
     offset: int = 0
     file: str | None = None
     line: int = 0
+    later: bool = False
 
 
 @dataclass(frozen=True, slots=True)

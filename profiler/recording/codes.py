@@ -14,6 +14,9 @@ from pyprof.model.profile import FrameKind
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.recording.cells import CellRow, TableRows
 
+RECORDED, LATER = 1, 2
+"""name_sources.id of names that the recording itself looked up, and of others."""
+NAME_SOURCES = {RECORDED: "recorded", LATER: "report"}
 _CODES: dict[str, type[IntEnum] | type[IntFlag]] = {
     "frame_kind": FrameKind,
     "trust": Trust,

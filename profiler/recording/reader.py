@@ -19,7 +19,7 @@ from pyprof.model.reasons import said
 from pyprof.model.summary import Summary
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.recording.cells import TableRows, referred
-from pyprof.recording.codes import Codes
+from pyprof.recording.codes import LATER, NAME_SOURCES, Codes
 from pyprof.recording.columns import I64, unpack
 from pyprof.recording.facts import read_summary
 from pyprof.recording.opening import opened
@@ -161,12 +161,14 @@ class _Reader:
     def _lines(self, names: Sequence[FunctionName], lines: LineColumns, offsets: I64) -> tuple[Line, ...]:
         """Those of all frames."""
         files = [None, *self._blocks.files()]
+        later = {source for source, name in self._rows("name_sources") if name == NAME_SOURCES[LATER]}
         found = []
         rows = zip(*(getattr(lines, name).tolist() for name in field_names(LineColumns)), offsets.tolist(), strict=True)
         for at, (start, function, file, line, offset) in enumerate(rows, 1):
             name = names[referred("lines", at, function, len(names))]
             path = files[referred("lines", at, file + 1, len(files))]
-            found.append(Line(name.shown(unsigned(start)), name.system_name or "", offset, path, line))
+            known = name.shown(unsigned(start)), name.system_name or ""
+            found.append(Line(*known, offset, path, line, name.source in later))
         return tuple(found)
 
     def _marks(self, frames: int) -> dict[int, Mark]:

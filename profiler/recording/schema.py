@@ -81,7 +81,7 @@ CREATE TABLE modules (
   has_lines INTEGER NOT NULL -- 1: some frame got a line from it
 );
 
--- Where names come from.
+-- Where names come from: recorded, or report (pyprof report --symbols, --sysroot or --debuginfod).
 CREATE TABLE name_sources (
   id INTEGER PRIMARY KEY, -- from 1 on
   name TEXT NOT NULL -- recorded: looked up by the recording itself

@@ -20,7 +20,7 @@ from pyprof.model.profile import Frame, Line, ModuleInfo, Profile, ThreadInfo
 from pyprof.model.summary import Summary
 from pyprof.recording.blocks import BlockWriter, FrameRow, LineRow
 from pyprof.recording.cells import CellRow, cell
-from pyprof.recording.codes import code_rows
+from pyprof.recording.codes import LATER, NAME_SOURCES, RECORDED, code_rows
 from pyprof.recording.columns import pack
 from pyprof.recording.facts import SUMMARY_TABLES, summary_rows
 from pyprof.recording.schema import create, insertion
@@ -28,8 +28,6 @@ from pyprof.recording.schema import create, insertion
 I64 = npt.NDArray[np.int64]
 
 SECOND_NS = 1_000_000_000
-RECORDED = 1
-"""name_sources.id of names that the recording itself looked up."""
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
@@ -63,7 +61,7 @@ class TableWriter:
         self._names: dict[tuple[str, object], int] = {}
         self._blocks = BlockWriter(database)
         self._frame_number = array("q")
-        self._functions: dict[tuple[str, str | None, int], int] = {}
+        self._functions: dict[tuple[str, str | None, int, int], int] = {}
 
     def _add(self, table: str, rows: Iterable[Sequence[object]]) -> None:
         self._database.executemany(insertion(table), rows)
@@ -83,7 +81,7 @@ class TableWriter:
 
     def begin(self, beginning: JournalBeginning) -> None:
         self._add("codes", code_rows())
-        self._add("name_sources", [(RECORDED, "recorded")])
+        self._add("name_sources", NAME_SOURCES.items())
         self._add("meta", [("title", cell(beginning.title)), ("start_ns", beginning.start_ns)])
         self._add("meta", [("period_ns", beginning.period_ns)])
         self._add("options", [(name, cell(value)) for name, value in sorted(beginning.options.items())])
@@ -143,13 +141,14 @@ class TableWriter:
     def _line(self, start: int, line: Line) -> LineRow:
         file = 0 if line.file is None else self._blocks.file(line.file)
         start = signed(start % (1 << 64))
-        return start, self._function(line.function, line.system_name or None, start), file, line.line
+        source = LATER if line.later else RECORDED
+        return start, self._function(line.function, line.system_name or None, start, source), file, line.line
 
-    def _function(self, name: str, system_name: str | None, address: int) -> int:
-        key = name, system_name, address
+    def _function(self, name: str, system_name: str | None, address: int, source: int = RECORDED) -> int:
+        key = name, system_name, address, source
         number = self._functions.get(key)
         if number is None:
-            number = self._functions[key] = self._blocks.function(name, system_name, RECORDED, address % (1 << 64))
+            number = self._functions[key] = self._blocks.function(name, system_name, source, address % (1 << 64))
         return number
 
     def add_stacks(self, parent: Iterable[int], frame: Iterable[int]) -> None:

@@ -136,7 +136,7 @@ class Keeping:
         thread: npt.NDArray[np.int32] = np.array([index[number] for number in rows.thread.tolist()], np.int32)
         values = amounts(rows, round(1e9 / naming.rate_hz))
         stack = np.maximum(rows.node, 0)  # of one that is still to be completed no frame is known
-        return SampleColumns(rows.time_ns, thread, stack, values, rows.state, rows.cpu)
+        return SampleColumns(rows.time_ns, thread, stack, values, rows.state | rows.taken, rows.cpu)
 
     def _effort(self) -> Summary:
         """With what files lack, as far as it is known."""

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.columns import distinct
+from pyprof.model.interpreter import SampleState
 from pyprof.model.keys import ThreadKey
 from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
@@ -207,6 +208,7 @@ class Recorder:
             time_ns=batch.time_ns + self._epoch_ns,
             node=np.full(n, UNKNOWN, np.int32),
             state=np.zeros(n, np.int32),
+            taken=_taken(batch),
             thread=self._threads.of(batch),
             cpu=batch.cpu,
             weight=batch.weight,
@@ -254,7 +256,7 @@ class Recorder:
             thread=rows.thread,
             weight=rows.weight,
             length_ns=rows.length_ns,
-            state=rows.state,
+            state=rows.state | rows.taken,
             cpu=rows.cpu,
             start_ns=start_ns,
             duration_ns=self._began.ns + counted.duration_ns - start_ns,
@@ -327,6 +329,15 @@ class Recorder:
         self._began = _Beginning(cut_ns, window.after, counts, alone=cut_ns == self._end_ns)
         self.samples = 0
         return window
+
+
+def _taken(batch: SampleBatch) -> npt.NDArray[np.int32]:
+    """How each lane's sample was taken, (n,) SampleState; 0: by the kernel."""
+    of_kind = np.zeros(len(SampleKind), np.int32)
+    of_kind[SampleKind.STOPPED] = SampleState.STOPPED if batch.stopped else 0
+    of_kind[SampleKind.BLOCKED] = SampleState.ASLEEP
+    of_kind[SampleKind.UNCHANGED] = SampleState.UNCHANGED
+    return of_kind[batch.kind]
 
 
 def _needs_stop(batch: SampleBatch, walk: Walk) -> npt.NDArray[np.bool_]:

@@ -20,14 +20,15 @@ UNKNOWN = -1
 class Rows:
     """Columns of shape (n,), one row a sample.
 
-    time_ns: since the epoch. node: of StackTable, UNKNOWN until it is known. state: SampleState. thread: its number in
-    the Recorder. cpu: UNKNOWN where nobody said. weight: sampling periods. length_ns: the time that the sample stands
-    for, UNKNOWN where weight says it.
+    time_ns: since the epoch. node: of StackTable, UNKNOWN until it is known. state: SampleState of what ran. taken: of
+    how the sample was taken. thread: its number in the Recorder. cpu: UNKNOWN where nobody said. weight: periods of
+    sampling. length_ns: the time that the sample stands for, UNKNOWN where weight says it.
     """
 
     time_ns: I64
     node: I32
     state: I32
+    taken: I32
     thread: I32
     cpu: I32
     weight: I64
@@ -50,7 +51,7 @@ def joined(parts: Sequence[Rows]) -> Rows:
     """All rows of a window. Where lengths are known, batches of several sources overlap: they are put in time order."""
     if not parts:
         none, small = np.zeros(0, np.int64), np.zeros(0, np.int32)
-        return Rows(none, small, small, small, small, none, none)
+        return Rows(none, small, small, small, small, small, none, none)
     known = any(part.length_ns.strides != (0,) for part in parts)
     names = [name for name in field_names(Rows) if known or name != "length_ns"]
     columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}

@@ -16,7 +16,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, UsageError
 from pyprof.model.modules import AddressSpace
 from pyprof.model.modules import Mapping as MappedRange
-from pyprof.model.profile import Frame, FrameKind, ModuleInfo, Profile
+from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile
 from pyprof.model.stacks import native_key
 from pyprof.objfile import patience
 from pyprof.objfile.base import ObjectFile
@@ -66,7 +66,8 @@ class Places:
         path = os.path.normpath("/" + info.path).lstrip("/")
         yield from (each for each in self.symbols if not os.path.isdir(each))
         for folder in self.folders:
-            yield from (os.path.join(folder, os.path.basename(path)), os.path.join(folder, path))
+            name = os.path.basename(path)
+            yield from (os.path.join(folder, each) for each in (name, path, f"{name}.debug", f"{path}.debug"))
         yield from (os.path.join(root, path) for root in (*self.sysroots, "/"))
         if not is_build_id(info.build_id):
             return
@@ -104,8 +105,8 @@ def named(profile: Profile, places: Places, seconds: float | None = None) -> Pro
     resolved = Symbolizer(images, NameCache(diagnostics), spaces, seconds).resolve(keys)
     frames = list(profile.frames)
     for at, found in zip(places_of, resolved.frames, strict=True):
-        if _has_symbol(found) or not frames[at].lines:
-            frames[at] = replace(frames[at], lines=found.lines, title=found.title)
+        if (_has_symbol(found) or not frames[at].lines) and _later(found) != _later(frames[at]):
+            frames[at] = replace(frames[at], lines=_later(found), title=found.title)
     modules = _updated(profile.modules, frames)
     problems = {profile.modules[at].path: diagnostics.problems.get(profile.modules[at].path, set()) for at in wanted}
     summaries = tuple(
@@ -121,6 +122,10 @@ def _is_code(frame: Frame) -> bool:
     return (
         frame.kind == FrameKind.NATIVE and frame.module >= 0 and 0 <= frame.rel < _MOST_REL and 0 <= back <= _MOST_BACK
     )
+
+
+def _later(frame: Frame) -> tuple[Line, ...]:
+    return tuple(replace(line, later=True) for line in frame.lines)
 
 
 def _has_symbol(frame: Frame) -> bool:

@@ -246,7 +246,13 @@ def many(samples: int = 500_000, stacks: int = 2000) -> Profile:
 
 _texts = st.text(max_size=12) | st.sampled_from([EVIL, WEIRD, "a;b", "x 7", "\udc80", ""])
 _lines = st.builds(
-    Line, _texts, _texts, st.integers(0, 99), st.none() | _texts, st.integers(0, 500) | st.just(2**31 - 1)
+    Line,
+    _texts,
+    _texts,
+    st.integers(0, 99),
+    st.none() | _texts,
+    st.integers(0, 500) | st.just(2**31 - 1),
+    st.booleans(),
 )
 _frames = st.builds(
     Frame,

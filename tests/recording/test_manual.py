@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pyprof.model.interpreter import SampleState
 from pyprof.model.markers import cut_mark
 from pyprof.model.profile import Frame, FrameKind, Line, Profile
 from pyprof.model.several import merge
@@ -34,6 +35,8 @@ def waits() -> Profile:
     builder.sample(builder.node([replace(marker(CUT.title), mark=CUT), code("lock"), wait]), cpu_ns=3 * PERIOD_NS)
     (inlined,) = (frame for frame in golden().frames if len(frame.lines) > 1)
     builder.sample(builder.node([code("main"), inlined]))
+    later = Line("named_later", "named_later", later=True)
+    builder.sample(builder.node([code("main"), replace(code("", rel=0x666), lines=(later,), title=later.function)]))
     started = Line("libc.so.6!0x28a0", "", 0x20)  # only where it begins is known
     builder.sample(builder.node([code("main"), replace(code("", 0, 0x28C0), lines=(started,), title=started.function)]))
     return builder.build()
@@ -43,7 +46,8 @@ def waits() -> Profile:
 def profile() -> Profile:
     profile = merge([golden(), waits()])
     n = len(profile.stack)
-    return replace(profile, state=np.zeros(n, np.int32), cpu=np.arange(n, dtype=np.int32) % 4)
+    state = np.where(np.arange(n) % 4, 0, SampleState.STOPPED | SampleState.INTERPRETED).astype(np.int32)
+    return replace(profile, state=state, cpu=np.arange(n, dtype=np.int32) % 4)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +70,7 @@ def test_tables_of_the_page_are_those_of_the_schema() -> None:
 
 
 def test_every_query_of_the_page_was_found() -> None:
-    assert len(QUERIES) == PAGE.read_text().count("```sql") == 17
+    assert len(QUERIES) == PAGE.read_text().count("```sql") == 19
 
 
 @pytest.mark.parametrize(("what", "query"), QUERIES, ids=[what for what, _ in QUERIES])
@@ -114,6 +118,16 @@ def test_halves_together_are_the_whole(profile: Profile, recording: Path) -> Non
 def test_waits_and_cut_stacks_have_their_reasons(recording: Path) -> None:
     assert rows(recording, "What threads wait in") == [("[sleeping: futex]", 40.0, 1)]
     assert rows(recording, "Why stacks are cut off") == [("no_rule", 1, 30.0)]
+
+
+def test_functions_that_were_named_later_are_told(recording: Path) -> None:
+    assert rows(recording, "Functions that were named after") == [("named_later", 1)]
+
+
+def test_samples_that_no_stop_took_are_the_kernels(profile: Profile, recording: Path) -> None:
+    stopped = -(-len(profile.stack) // 4)
+    counts = {how: samples for how, samples, _ in rows(recording, "How samples were taken")}
+    assert counts == {"by the kernel": len(profile.stack) - stopped, "stopped": stopped}
 
 
 def test_addresses_without_a_name_are_those_of_no_symbol(recording: Path) -> None:

@@ -118,7 +118,7 @@ def test_recording_whose_log_was_left_beside_it_is_read_with_it(tmp_path: Path) 
 
 KEPT = {
     Frame: {"kind", "pc", "lookup", "rel", "module", "lines", "trust", "title", "mark"},
-    Line: {"function", "system_name", "offset", "file", "line"},
+    Line: {"function", "system_name", "offset", "file", "line", "later"},
     ModuleInfo: {"path", "build_id", "start", "end", "offset", "has_functions", "has_lines"},
     ThreadInfo: {"pid", "tid", "name", "process", "started", "process_started", "labels"},
     Mark: {"kind", "end", "enough", "unplaced", "without_run", "lacking", "name"},

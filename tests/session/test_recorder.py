@@ -9,9 +9,11 @@ import numpy as np
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
+from pyprof.model.interpreter import SampleState
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.model.walk import StackEnd, Walk
+from pyprof.records import replace
 from pyprof.session.interning import Interning
 from pyprof.session.recorder import Clock, Recorder
 
@@ -104,6 +106,14 @@ def test_unchanged_sample_repeats_the_stack_of_its_own_thread() -> None:
     rec.add(batch((STOPPED, 1, 0x10), (STOPPED, 2, 0x20), (UNCHANGED, 1, 0), (UNCHANGED, 2, 0), (STOPPED, 1, 0x11)))
     rec.add(batch((UNCHANGED, 2, 0), (UNCHANGED, 1, 0)))
     assert pcs(rec) == [(1, [0x10]), (2, [0x20]), (1, [0x10]), (2, [0x20]), (1, [0x11]), (2, [0x20]), (1, [0x11])]
+
+
+def test_sample_says_how_it_was_taken_whatever_stack_it_has() -> None:
+    rec = recorder()
+    rec.add(batch((STOPPED, 1, 0x10), (BLOCKED, 2, 0xBAD), (UNCHANGED, 1, 0), (STOPPED, 2, 0xBAD), (UNCHANGED, 2, 0)))
+    rec.add(replace(batch((STOPPED, 1, 0x10), (UNCHANGED, 1, 0)), stopped=False))
+    stopped, asleep, unchanged = SampleState.STOPPED, SampleState.ASLEEP, SampleState.UNCHANGED
+    assert rec.cut().state.tolist() == [stopped, asleep, unchanged, stopped, unchanged, 0, unchanged]
 
 
 def test_samples_for_which_no_time_is_left_keep_their_innermost_frame_below_a_marker() -> None:

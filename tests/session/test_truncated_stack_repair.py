@@ -65,7 +65,7 @@ class Bench:
             spaces={},
         )
         node, none = self.stacks.intern(walk, batch.space), np.zeros(1, np.int64)
-        self.repair.take(batch, walk, Rows(none, node, batch.cpu, batch.tid, batch.cpu, none, none), none)
+        self.repair.take(batch, walk, Rows(none, node, batch.cpu, batch.cpu, batch.tid, batch.cpu, none, none), none)
         return node
 
     def frames(self, rows: np.ndarray) -> list[tuple[int, int]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyprof.errors import RecordingError
+from pyprof.model.interpreter import SampleState
 from pyprof.model.profile import Profile
 from pyprof.recording.reader import INTERRUPTED, load
 from tests.collectors.targets import LONGEST_S
@@ -81,6 +82,7 @@ def lacks(profile: Profile) -> str:
         "the line of the call": bool(inlined) and inlined[0].lines[1].line == 6,
         "counts of stops": profile.summary.stops.count > 0,
         "the rate that was reached": profile.summary.rate_reached > 0,
+        "how samples were taken": profile.state is not None and bool((profile.state & SampleState.STOPPED).any()),
     }
     return ", ".join(what for what, there in found.items() if not there)
 

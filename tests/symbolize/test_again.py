@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -26,6 +29,7 @@ from tests.support import build, need
 SOURCE = Path(__file__).parent / "programs" / "inlines.cc"
 BUILD_ID = "ab" * 20
 START = 0x5555_0000_0000
+_PATIENCE_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +107,13 @@ def test_files_of_the_same_build_give_names_and_lines(files: Path, recording: Pr
     assert recording.frames[0].lines == ()
 
 
+@pytest.mark.parametrize("name", ["prog", "prog.debug", "opt/prog", "opt/prog.debug"])
+def test_file_in_a_folder_is_found_by_its_name(name: str, files: Path, recording: Profile, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).symlink_to(files / "debug/.build-id" / BUILD_ID[:2] / f"{BUILD_ID[2:]}.debug")
+    assert functions(named(recording, Places((str(tmp_path),))))[-1] == "main"
+
+
 def test_file_of_another_build_gives_nothing(files: Path, recording: Profile) -> None:
     for places in (Places((str(files / "other"),)), Places((str(files / "other/prog"),), (str(files / "other"),))):
         assert named(recording, places) == recording
@@ -126,6 +137,11 @@ def test_report_names_a_recording_and_keeps_it_elsewhere(files: Path, recording:
     done = pyprof(*arguments, "-o", str(out))
     assert done.returncode == 0, done.stderr
     assert functions(load(out))[-1] == "main"
+    (frame,) = load(out).frames
+    assert all(line.later for line in frame.lines)
+    as_recorded = replace(frame, lines=tuple(replace(line, later=False) for line in frame.lines))
+    at_once = replace(load(out), frames=(as_recorded,))
+    assert named(at_once, Places((str(files / "whole"),))).frames == (as_recorded,)
     assert path.read_bytes() == before
     assert "main" in pyprof(*arguments).stdout
     assert "no such file" in one_sentence(pyprof("report", str(path), "--symbols", str(tmp_path / "nothing")))
@@ -151,6 +167,29 @@ def test_server_gives_what_it_has_once_and_what_is_another_file_is_not_kept(
         assert "another build-id" in problem
     assert not Path(cached(lying, "debuginfo")).exists()
     assert [entry.name for entry in Path(cached(BUILD_ID, "")).iterdir()] == ["debuginfo"]
+
+
+def test_debian_server_gives_names_to_report(files: Path, recording: Profile, tmp_path: Path) -> None:
+    """elfutils' own debuginfod, on a port of this machine."""
+    path, cache = stored(recording, tmp_path), tmp_path / "cache"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [need("debuginfod"), "-d", ":memory:", "-p", port, "-F", str(files / "debug")]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    environment = os.environ | {
+        "DEBUGINFOD_URLS": f"http://127.0.0.1:{port}",
+        "DEBUGINFOD_CACHE_PATH": str(cache),
+    }
+    try:
+        end = time.monotonic() + _PATIENCE_S
+        while "main" not in (done := pyprof("report", str(path), "--debuginfod", env=environment)).stdout:
+            assert time.monotonic() < end, done.stderr  # it has not looked at its files yet
+    finally:
+        server.terminate()
+        server.wait()
+    assert [entry.name for entry in (cache / BUILD_ID).iterdir()] == ["debuginfo"]
+    assert pyprof("report", str(path), "--debuginfod", env=environment).stdout == done.stdout  # it is kept
 
 
 def test_build_ids_that_are_none_cost_no_server(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
