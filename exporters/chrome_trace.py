@@ -21,7 +21,7 @@ from pyprof.errors import OutputError
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.bounded import bounded
 from pyprof.exporters.names import UNKNOWN, Level, functions, module_name
-from pyprof.exporters.timing import IN_SEQUENCE, ends, has_times, in_sequence, lengths, origin_ns
+from pyprof.exporters.timing import IN_SEQUENCE, ends, has_times, in_sequence, lengths, origin_ns, slices
 from pyprof.exporters.utf8 import dumps
 from pyprof.model.columns import distinct
 from pyprof.model.functions import Function
@@ -177,44 +177,9 @@ class _Track:
     def slices(self, calls: _Calls, period_ns: int) -> Iterator[bytes]:
         """Complete events, each after those that it lies in."""
         until = ends(self.time_ns, self.length_ns, period_ns)
-        for begin, end, function in _slices(calls.tree, self.node, self.time_ns.tolist(), until.tolist()):
+        for begin, end, function in slices(calls.tree, self.node, self.time_ns.tolist(), until.tolist()):
             times = (_microseconds(begin), _microseconds(end - begin))
             yield calls.events[function] + b",%b" % self.where + b',"ts":%b,"dur":%b}' % times
-
-
-def _slices(tree: Tree, nodes: list[int], starts: list[int], ends: list[int]) -> list[tuple[int, int, int]]:
-    """(begin, end, function) of each function of a track, those that others lie in first. A function goes on through
-    samples that follow each other without a gap and have the same callers.
-    """
-    begun: list[tuple[int, int]] = []
-    closed: list[int] = []
-    inside: list[int] = []  # the nodes that go on, outermost first, and the index of each in begun
-    index: list[int] = []
-    depth = {0: 0}
-    until = starts[0]
-
-    def close(keep: int) -> None:
-        while len(inside) > keep:
-            closed[index.pop()] = until
-            del depth[inside.pop()]
-
-    for node, start, end in zip(nodes, starts, ends, strict=True):
-        if start > until:
-            close(0)
-        fresh = []
-        while node not in depth:
-            fresh.append(node)
-            node = tree.parent[node]
-        close(depth[node])
-        for new in reversed(fresh):
-            inside.append(new)
-            depth[new] = len(inside)
-            index.append(len(begun))
-            begun.append((start, tree.frame[new]))
-            closed.append(0)
-        until = end
-    close(0)
-    return [(begin, end, frame) for (begin, frame), end in zip(begun, closed, strict=True)]
 
 
 def _microseconds(ns: int) -> bytes:

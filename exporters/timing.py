@@ -1,4 +1,4 @@
-"""When samples begin and end, for formats that show them in order of time.
+"""When samples begin and end, and functions, for formats that show them in order of time.
 
 A sample begins at its time. Nobody looked between two samples: where it ends is an inference.
 """
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from pyprof.model.columns import distinct
 from pyprof.model.profile import Profile
 from pyprof.model.selected import timed
+from pyprof.model.tree import Tree
 from pyprof.records import replace
 
 I64 = npt.NDArray[np.int64]
@@ -56,3 +57,39 @@ def ends(time_ns: I64, length_ns: I64, period_ns: int) -> I64:
 def origin_ns(profile: Profile) -> int:
     """What times are counted from: the beginning, or the first sample where that is earlier."""
     return min(profile.start_ns, int(profile.time_ns.min(initial=profile.start_ns)))
+
+
+def slices(tree: Tree, nodes: list[int], starts: list[int], until: list[int]) -> list[tuple[int, int, int]]:
+    """(begin, end, function) of each function of a thread, those that others lie in first. A function goes on through
+    samples that follow each other without a gap and have the same callers. nodes, starts, until: of its samples, in
+    time order; a node's frame is its function.
+    """
+    begun: list[tuple[int, int]] = []
+    closed: list[int] = []
+    inside: list[int] = []  # the nodes that go on, outermost first, and the index of each in begun
+    index: list[int] = []
+    depth = {0: 0}
+    last = starts[0]
+
+    def close(keep: int) -> None:
+        while len(inside) > keep:
+            closed[index.pop()] = last
+            del depth[inside.pop()]
+
+    for node, start, end in zip(nodes, starts, until, strict=True):
+        if start > last:
+            close(0)
+        fresh = []
+        while node not in depth:
+            fresh.append(node)
+            node = tree.parent[node]
+        close(depth[node])
+        for new in reversed(fresh):
+            inside.append(new)
+            depth[new] = len(inside)
+            index.append(len(begun))
+            begun.append((start, tree.frame[new]))
+            closed.append(0)
+        last = end
+    close(0)
+    return [(begin, end, frame) for (begin, frame), end in zip(begun, closed, strict=True)]
