@@ -58,6 +58,7 @@ TABLE = {
     "exporters/test_flamegraph_names.py": "system",
     "exporters/test_page_*.py": "system",
     "exporters/test_changes_page.py": "system",
+    "exporters/test_speedscope_app.py": "system",
     "exporters/test_start_up_live.py": "live system",
     "hostile/test_openers.py": "unit",
     "hostile/test_patterns.py": "unit",
