@@ -31,7 +31,8 @@ _WIDEST = 30
 @dataclass(frozen=True, slots=True)
 class PageSamples:
     """header: what JSON says of the columns: count; tickNs; ticks; originNs, when the first tick begins, before or at
-    the profile's start; spanNs, from there to the end; widths, in bytes, of time, row, processor + 1 and each value, 0
+    the profile's start; spanNs, from there to the end; gaps, since the
+    start, in which nothing was recorded; widths, in bytes, of time, row, processor + 1 and each value, 0
     of a column that is left out because all of it is `same`; units of the values. data: the columns.
     """
 
@@ -67,6 +68,7 @@ def in_time(profile: Profile, row: I64) -> PageSamples:
         "ticks": ticks,
         "originNs": first,
         "spanNs": last - first,
+        "gaps": [[begin - profile.start_ns, end - profile.start_ns] for begin, end in profile.gaps],
         "widths": [width for width, _, _ in packed],
         "same": [same for _, same, _ in packed],
         "units": units,

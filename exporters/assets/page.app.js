@@ -108,7 +108,7 @@ function showHeader() {
   const parts = [
     formatCount(summary.samples, "sample"),
     formatCount(summary.threads, "thread"),
-    formatNanoseconds(model.durationNs),
+    lengthText(model),
     summary.rate_reached ? `${significant(summary.rate_reached)} Hz` : "",
     shown.total ? `${formatShare(shown.ends.root || 0, shown.total)} in whole stacks` : "",
   ];

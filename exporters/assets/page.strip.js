@@ -216,6 +216,7 @@ class Strip {
     const most = (this.peaks = lanes.map(({ bins }) => bins.reduce((a, b) => Math.max(a, b), 0) / perBin));
     const single = unit === "nanoseconds" ? 1 : 0;
     const scale = Math.max(single, ...most.slice(1));
+    this.drawGaps();
     lanes.forEach(({ bins }, lane) => {
       const top = lane ? HEAD + (lane - 1) * LANE : 0;
       const height = (lane ? LANE : HEAD) - 2;
@@ -231,6 +232,32 @@ class Strip {
       pen.fillStyle = colours.line;
       pen.fillRect(0, top + height, this.width, 1);
     });
+  }
+
+  /** Where nothing was recorded. */
+  drawGaps() {
+    const { pen, colours } = this;
+    pen.strokeStyle = colours.text;
+    for (const [from, to] of this.model.timeline.gaps) {
+      const [left, right, height] = [this.pixel(from), this.pixel(to), this.height - AXIS];
+      pen.save();
+      pen.globalAlpha = 0.25;
+      pen.beginPath();
+      pen.rect(left, 0, right - left, height);
+      pen.clip();
+      pen.beginPath();
+      for (let x = left - height; x < right; x += 6) {
+        pen.moveTo(x, height);
+        pen.lineTo(x + height, 0);
+      }
+      pen.stroke();
+      pen.restore();
+    }
+  }
+
+  /** @type {(ns: number) => boolean} */
+  inGap(ns) {
+    return this.model.timeline.gaps.some(([from, to]) => from <= ns && ns < to);
   }
 
   drawLabels() {
@@ -256,7 +283,7 @@ class Strip {
       const [column, slot] = [Math.floor(cell / SLOTS), cell % SLOTS];
       const from = this.begin + (column * this.perColumn + slot / SLOTS) * 1e9;
       const inside = !state.range || (from >= state.range[0] - 1e6 && from < state.range[1] - 1e6);
-      if (from >= this.begin + this.span) return;
+      if (from >= this.begin + this.span || this.inGap(from)) return;
       const [x, y] = [column * wide, slot * SLOT_HEIGHT];
       pen.fillStyle = colours.line;
       pen.globalAlpha = inside ? 0.45 : 0.15;
@@ -297,7 +324,7 @@ class Strip {
     if (this.hover < this.begin) return;
     const x = this.pixel(this.hover);
     if (!this.offsets) pen.fillRect(x, 0, 1, this.height - AXIS);
-    this.label(this.clock(this.hover), Math.min(x + 3, this.width - 60), y + 1);
+    this.label(this.clock(this.hover) + (this.inGap(this.hover) ? ": not recorded" : ""), Math.min(x + 3, this.width - 60), y + 1);
   }
 
   /**

@@ -39,6 +39,16 @@ function microseconds(us) {
   return formatNanoseconds(us * 1000);
 }
 
+/**
+ * How long it was recorded; "" where that is not known.
+ * @type {(model: Model) => string}
+ */
+function lengthText({ durationNs, timeline }) {
+  const left = timeline.gaps.reduce((sum, [from, to]) => sum - (to - from), durationNs);
+  if (!durationNs) return "";
+  return left < durationNs ? `${formatNanoseconds(left)} of ${formatNanoseconds(durationNs)}` : formatNanoseconds(durationNs);
+}
+
 /** @type {(model: Model) => void} */
 function showSummary(model) {
   const { summary } = model;
@@ -49,8 +59,8 @@ function showSummary(model) {
   const parts = [
     element("h3", null, "Recorded"),
     facts([
-      ["Started", `${started.toISOString().replace("T", " ").slice(0, 19)} UTC`],
-      ["Duration", formatNanoseconds(model.durationNs)],
+      ["Started", Number(started) ? `${started.toISOString().replace("T", " ").slice(0, 19)} UTC` : ""],
+      ["Duration", lengthText(model)],
       ["Samples", groupThousands(summary.samples)],
       ["Threads", groupThousands(summary.threads)],
       ["Rate wanted", rate(summary.rate_wanted)],

@@ -21,7 +21,7 @@ SURE = "*"
 def table(found: Comparison, by: Literal["own", "total"], count: int, width: int, colour: bool) -> Iterator[str]:
     """Functions whose change is significant first, the largest change first. colour: the terminal shows it."""
     for name, profile in (("before", found.before), ("after", found.after)):
-        elapsed = f", {duration(profile.duration_ns)}" if profile.duration_ns else ""
+        elapsed = f", {duration(profile.recorded_ns)}" if profile.duration_ns else ""
         yield printable(f"{name + ':':8}{profile.title}{elapsed}")
     yield f"{found.value_type.type} {found.scale.words}: {_pair(found.whole, found)}{_mark(found.whole)}"
     yield _verdict(found)

@@ -68,7 +68,7 @@ def _neighbours(found: Neighbours, callers: bool, width: int, count: int) -> Ite
 
 def heading(profile: Profile, value: int) -> str:
     """What it is, how much of it there is, and in which time, where that is known."""
-    elapsed = f" in {duration(profile.duration_ns)}" if profile.duration_ns else ""
+    elapsed = f" in {duration(profile.recorded_ns)}" if profile.duration_ns else ""
     return printable(f"{profile.title}: {amount(profile, value)}{elapsed}")
 
 

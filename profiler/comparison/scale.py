@@ -49,7 +49,7 @@ def scale_of(
         if not all(0 < units < float("inf") for units in per):
             raise UsageError("units of work are numbers above 0")
         return Scale("work", *per)
-    timed = before.duration_ns > 0 and after.duration_ns > 0
+    timed = before.recorded_ns > 0 and after.recorded_ns > 0
     way = normalize or ("time" if timed else "samples")
     if way == "none":
         return Scale("none", 1.0, 1.0)
@@ -59,4 +59,4 @@ def scale_of(
         raise UsageError(f"costs are not normalized by {way!r}", f"one of {', '.join(WAYS)}")
     if not timed:
         raise UsageError("it is not known how long both recordings lasted", "normalize by samples")
-    return Scale("time", before.duration_ns / 1e9, after.duration_ns / 1e9)
+    return Scale("time", before.recorded_ns / 1e9, after.recorded_ns / 1e9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.gaps import recorded_until
 from pyprof.model.profile import Profile
 from pyprof.records import dataclass
 
@@ -57,10 +58,9 @@ class Stacks:
         return Sums(own, _summed(self._function, below, self._functions))
 
     def sliced(self, weights: npt.NDArray[np.int64], slices: int, wanted: I64) -> SlicedSums:
-        """By equal slices of the profile's time. wanted: (w,) functions."""
+        """By equal slices of the time that was recorded. wanted: (w,) functions."""
         profile = self._profile
-        since = profile.time_ns - profile.start_ns
-        at = np.clip(since * slices // max(profile.duration_ns, 1), 0, slices - 1)
+        at = np.clip(recorded_until(profile) * slices // max(profile.recorded_ns, 1), 0, slices - 1)
         order = np.argsort(at, kind="stable")
         ends = np.searchsorted(at[order], np.arange(slices + 1))
         own, total = np.zeros((slices, len(wanted))), np.zeros((slices, len(wanted)))
@@ -76,7 +76,7 @@ def _summed(at: I64, values: npt.NDArray[np.generic], length: int) -> F64:
 
 def slices_of(profile: Profile) -> int:
     """Into how many slices a profile is cut; 0 where it is too short."""
-    count = min(SLICES, profile.duration_ns // _LEAST_NS) // MERGED * MERGED
+    count = min(SLICES, profile.recorded_ns // _LEAST_NS) // MERGED * MERGED
     return count if count >= LEAST_SLICES else 0
 
 

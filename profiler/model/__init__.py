@@ -15,6 +15,7 @@ code              Code that no file describes: who described which addresses, an
 code_table        Names of code by address and time, in columns
 columns           What is in a column of integers, without numpy.ma
 contents          What the samples of a profile amount to
+gaps              Parts of a profile's time in which nothing was recorded: between recordings that are merged
 functions         The functions of a profile, the same wherever they were mapped, and what each cost
 interpreter       What an interpreter was doing in a thread when its sample was taken
 keys              Keys of threads and processes: number and start time, so that a reused number is another key

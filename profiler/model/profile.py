@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from pyprof.model.call_tree import Call
     from pyprof.model.functions import Cost
 
+Span: TypeAlias = tuple[int, int]
+"""From and to, in nanoseconds."""
 DataFrame: TypeAlias = Any
 """pandas.DataFrame or polars.DataFrame: neither needs to be installed."""
 
@@ -143,6 +145,7 @@ class Profile:
     int32 node of the leaf; thread: (n,) int32 index into threads; values: (n, len(value_types)) int64, the primary
     value last. Samples of one thread are in time order. start_ns: since the epoch. state: (n,) int32 SampleState; cpu:
     (n,) int32, the processor, -1 where nobody said; None: known of no sample. options: fields of RecordOptions as text.
+    gaps: when nothing was recorded in between, since the epoch, in order.
 
     It has more fields than other classes: each is a column that exporters read, or one fact of the recording.
     """
@@ -165,6 +168,7 @@ class Profile:
     state: npt.NDArray[np.int32] | None = None
     cpu: npt.NDArray[np.int32] | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    gaps: tuple[Span, ...] = ()
 
     def __repr__(self) -> str:
         samples, threads = (
@@ -301,6 +305,11 @@ class Profile:
         from pyprof.model.table import data_frame
 
         return data_frame(self, library)
+
+    @property
+    def recorded_ns(self) -> int:
+        """How long it was recorded: its duration without gaps."""
+        return self.duration_ns - sum(end - begin for begin, end in self.gaps)
 
     @cached_property
     def labels(self) -> dict[str, str]:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import UsageError
+from pyprof.model import gaps
 from pyprof.model.contents import summary_of_part
 from pyprof.model.functions import functions_of
 from pyprof.model.profile import Frame, Profile, ThreadInfo
@@ -72,7 +73,8 @@ def cut(profile: Profile, start: float | None, end: float | None) -> Profile:
     if first >= last:
         raise UsageError(f"no time of {profile.title} is between these moments")
     part = selected(profile, between(profile, start, end))
-    return replace(part, start_ns=profile.start_ns + first, duration_ns=last - first)
+    kept = gaps.within(profile.gaps, profile.start_ns + first, profile.start_ns + last)
+    return replace(part, start_ns=profile.start_ns + first, duration_ns=last - first, gaps=kept)
 
 
 def timed(profile: Profile) -> bool:

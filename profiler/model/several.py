@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import UsageError
+from pyprof.model import gaps
 from pyprof.model.contents import summary_of_part
 from pyprof.model.joined import JoinedTables
 from pyprof.model.profile import Profile
@@ -26,10 +27,10 @@ _NO_PROCESSOR = -1
 def merge(profiles: Iterable[Profile]) -> Profile:
     """One profile with the samples of all. Raises UsageError: there is none, or their values are of different kinds.
 
-    Times are those of the clocks of the recordings' machines. Numbers of the summary are sums. Of an option that was
-    not the same everywhere nothing is said.
+    Times are those of the clocks of the recordings' machines; one that has no time of day begins with the first of the
+    others. Numbers of the summary are sums. Of an option that was not the same everywhere nothing is said.
     """
-    parts = list(profiles)
+    parts = _at_one_time(list(profiles))
     if not parts:
         raise UsageError("there is nothing to merge", "pyprof merge A.pyprof B.pyprof -o both.pyprof")
     first = parts[0]
@@ -62,9 +63,15 @@ def merge(profiles: Iterable[Profile]) -> Profile:
         state=_column(parts, "state", 0, sorted_),
         cpu=_column(parts, "cpu", _NO_PROCESSOR, sorted_),
         options=_agreed(parts),
+        gaps=gaps.between(parts),
     )
     summary = replace(summed([part.summary for part in parts]), duration_s=round(whole.duration_ns / 1e9, 6))
     return replace(whole, summary=summary_of_part(summary, whole))
+
+
+def _at_one_time(parts: list[Profile]) -> list[Profile]:
+    first = min((part.start_ns for part in parts if part.start_ns), default=0)
+    return [part if part.start_ns else replace(part, start_ns=first, time_ns=part.time_ns + first) for part in parts]
 
 
 def _kinds(profile: Profile) -> str:
@@ -100,4 +107,5 @@ def recent(profile: Profile, seconds: float) -> Profile:
     part = profile.filter(start=(profile.duration_ns - cut_ns) / 1e9)
     begin_ns = profile.start_ns + profile.duration_ns - cut_ns
     summary: Mapping[str, Any] = {"duration_s": round(cut_ns / 1e9, 6)}
-    return replace(part, start_ns=begin_ns, duration_ns=cut_ns, summary=replace(part.summary, **summary))
+    kept = gaps.within(part.gaps, begin_ns, begin_ns + cut_ns)
+    return replace(part, start_ns=begin_ns, duration_ns=cut_ns, gaps=kept, summary=replace(part.summary, **summary))

@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from pyprof.errors import FormatError, RecordingError
 from pyprof.model.contents import summary_of_part
+from pyprof.model.gaps import within
 from pyprof.model.labels import Labels
 from pyprof.model.markers import Mark, MarkKind
-from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
+from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, Span, ThreadInfo, ValueType
 from pyprof.model.reasons import said
 from pyprof.model.summary import Summary
 from pyprof.model.walk import StackEnd, Trust
@@ -30,6 +31,7 @@ from pyprof.records import dataclass, field_names, replace
 KEYS = 5
 """Columns of a sample before its values: time, thread, stack, state, processor."""
 MOST_NS = 1 << 62
+_MOST_GAPS = 20_000
 """Sums of two stay within 64 bits."""
 MOST_VALUES = 16
 """Values of a sample: a column that says nothing takes no bytes, and memory."""
@@ -104,6 +106,8 @@ class _Reader:
             cpu=None if samples.cpu is None else samples.cpu.astype(np.int32),
             options=dict(self._rows("options")),
         )
+        known = within(_gaps(meta), start_ns, start_ns + profile.duration_ns)
+        profile = replace(profile, gaps=known) if known else profile
         return profile if whole and summary else _interrupted(profile)
 
     def _modules(self) -> tuple[ModuleInfo, ...]:
@@ -242,6 +246,18 @@ def _fact(meta: dict[str, Any], key: str, kind: Any) -> Any:
     if not isinstance(value, kind):
         raise FormatError("meta", 0, f"{key} is missing")
     return value
+
+
+def _gaps(meta: dict[str, Any]) -> tuple[Span, ...]:
+    """In order, and none within another. Raises FormatError."""
+    try:
+        found = [int(number) for number in str(meta.get("gaps", "")).replace("-", ",").split(",") if number]
+    except ValueError:
+        found = [0]
+    inside = not found or 0 <= found[0] <= found[-1] < MOST_NS
+    if len(found) % 2 or len(found) > _MOST_GAPS or found != sorted(found) or not inside:
+        raise FormatError("meta", 0, "gaps are no times in order")
+    return tuple(zip(found[::2], found[1::2], strict=True))
 
 
 def _nanoseconds(meta: dict[str, Any], key: str) -> int:

@@ -17,7 +17,7 @@ APPLICATION_ID = 0x70797072
 VERSION = 3
 
 SCHEMA = """\
--- What the recording is. Keys: title; start_ns: since the epoch; duration_ns; period_ns: the sampling period.
+-- What the recording is. Keys: title; start_ns: since the epoch; duration_ns; period_ns: of sampling; gaps: FROM-TO,…
 CREATE TABLE meta (
   key TEXT PRIMARY KEY, -- name of the fact
   value NOT NULL -- text or integer

@@ -187,6 +187,8 @@ class TableWriter:
     def end(self, profile: Profile) -> None:
         """The recording is whole."""
         self._add("meta", [("duration_ns", profile.duration_ns)])
+        if profile.gaps:
+            self._add("meta", [("gaps", ",".join(f"{begin}-{end}" for begin, end in profile.gaps))])
         for table, row in summary_rows(profile.summary):
             self._add(table, [row])
         self._add("end", [(profile.start_ns + profile.duration_ns,)])

@@ -16,6 +16,7 @@ from pyprof.comparison import compare as comparing
 from pyprof.errors import OutputError, UsageError
 from pyprof.model.functions import costs
 from pyprof.model.profile import Profile, ValueType
+from pyprof.model.several import merge
 from pyprof.records import replace
 from tests.comparison.simulated import SHARES, recording
 from tests.exporters.profiles import golden, profiles
@@ -52,6 +53,16 @@ def test_two_ranges_of_one_recording_are_compared() -> None:
     assert found.after.start_ns == whole.start_ns + 20 * 10**9
     assert found.whole.before == pytest.approx(found.whole.after, rel=0.1)
     assert len(found.before.stack) + len(found.after.stack) == len(whole.stack)
+
+
+def test_time_in_which_nothing_was_recorded_is_not_compared() -> None:
+    whole, slower = recording(0), recording(1, shares=SHARES | {"slowed": 1.5 * SHARES["slowed"]})
+    first, second = whole.cut(0, 30), whole.cut(30)
+    later = replace(second, start_ns=second.start_ns + 10**13, time_ns=second.time_ns + 10**13)
+    found, expected = merge([first, later]).diff(slower), whole.diff(slower)
+    assert found.whole.before == pytest.approx(expected.whole.before, rel=0.001)
+    marked = [change.name for change in found.functions if change.own.significant]
+    assert marked == [change.name for change in expected.functions if change.own.significant] == ["slowed"]
 
 
 def test_top_has_what_is_sure_first_and_grown_says_what_grew() -> None:

@@ -51,6 +51,21 @@ def test_range_of_time_shows_what_a_profile_of_that_time_does(open_page: OpenPag
     assert weighty(page.paths()) == expected(part)
 
 
+def test_time_that_was_not_recorded_is_hatched_and_said(open_page: OpenPage) -> None:
+    begin = golden().start_ns
+    page = open_page(replace(golden(), gaps=((begin + 500_000_000, begin + 2_500_000_000),)))
+    assert "1 s of 3 s" in page.text("#facts")
+    drawn = page.browser.run("""[0.9, 0.5].map(share => {
+      const pen = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+      pen.drawImage(strip.canvas, -share * strip.canvas.width, -14);
+      return pen.getImageData(0, 0, 40, 12).data.some(byte => byte);
+    })""")
+    assert drawn == [False, True]
+    x, y, width = page.browser.run("(r => [r.x, r.y, r.width])(strip.canvas.getBoundingClientRect())")
+    page.browser.move(x + width / 2, y + 20)
+    assert page.browser.run("strip.inGap(strip.hover)")
+
+
 def test_range_of_time_is_typed_and_moved_by_keys(open_page: OpenPage) -> None:
     profile = replace(golden(), duration_ns=250_000_000)
     page = open_page(profile)

@@ -7,6 +7,7 @@ import pytest
 
 import pyprof
 from pyprof.errors import UsageError
+from pyprof.model.gaps import recorded_until
 from pyprof.model.profile import ThreadInfo, ValueType
 from pyprof.model.several import merge, recent
 from pyprof.model.summary import Stops
@@ -104,3 +105,32 @@ def test_recent_part_begins_later_and_ends_as_before() -> None:
     assert len(found.stack) == int((whole.time_ns >= found.start_ns).sum()) < len(whole.stack)
     assert recent(whole, 3600) is whole
     assert whole.start_ns == START_NS
+
+
+def test_time_between_recordings_is_a_gap_and_counts_for_nothing() -> None:
+    """What is rounded between two parts of one recording is none."""
+    begin, second = START_NS, 1_000_000_000
+    one, two, three = (
+        replace(golden(), start_ns=begin + at, time_ns=golden().time_ns + at, duration_ns=2 * second)
+        for at in (0, 2 * second + 3, 3600 * second)
+    )
+    assert merge([one, two]).gaps == ()
+    found = merge([three, merge([one, two])])
+    assert found.gaps == ((begin + 4 * second + 3, begin + 3600 * second),)
+    assert (found.recorded_ns, found.duration_ns) == (6 * second + 3, 3602 * second)
+    assert merge([found, replace(one, start_ns=begin + 5 * second)]).gaps == (
+        (begin + 4 * second + 3, begin + 5 * second),
+        (begin + 7 * second, begin + 3600 * second),
+    )
+    late = found.cut(10, 3601)
+    assert (late.gaps, late.recorded_ns) == (((begin + 10 * second, begin + 3600 * second),), second)
+    assert recent(found, 3000).recorded_ns == 2 * second
+    until = recorded_until(found)
+    assert until.max() == (three.time_ns - three.start_ns).max() + 4 * second + 3
+
+
+def test_recording_without_a_time_of_day_begins_with_the_others() -> None:
+    unknown = replace(golden(), start_ns=0, time_ns=golden().time_ns - START_NS)
+    found = merge([unknown, golden()])
+    assert (found.start_ns, found.duration_ns, found.gaps) == (START_NS, golden().duration_ns, ())
+    assert merge([unknown, unknown]).start_ns == 0

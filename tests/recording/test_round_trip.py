@@ -29,14 +29,15 @@ COLUMNS = ("parent", "frame", "time_ns", "stack", "thread", "values", "state", "
 def assert_same(found: Profile, profile: Profile) -> None:
     for name in COLUMNS:
         np.testing.assert_array_equal(getattr(found, name), getattr(profile, name), name)
-    for name in ("frames", "threads", "modules", "value_types", "summary", "title", "period_ns", "duration_ns"):
+    for name in ("frames", "threads", "modules", "value_types", "summary", "title", "period_ns", "duration_ns", "gaps"):
         assert getattr(found, name) == getattr(profile, name), name
 
 
 def test_every_field_comes_back(tmp_path: Path) -> None:
     profile = golden()
     n = len(profile.stack)
-    profile = replace(profile, state=np.arange(n, dtype=np.int32), cpu=np.arange(n, dtype=np.int32) - 1)
+    gaps = tuple((profile.start_ns + begin, profile.start_ns + begin + 7) for begin in (10, 1000))
+    profile = replace(profile, state=np.arange(n, dtype=np.int32), cpu=np.arange(n, dtype=np.int32) - 1, gaps=gaps)
     assert_same(load(stored(profile, tmp_path)), profile)
 
 

@@ -106,6 +106,7 @@ interface Timeline {
   ticks: number;
   originNs: number;
   spanNs: number;
+  gaps: TimeRange[];
   widths: number[];
   same: number[];
   units: number[];
