@@ -36,7 +36,7 @@ HEAVY = {
 
 NAMING = {"pyprof.symbolize", "pyprof.unwind", "pyprof.objfile.elf", "pyprof.interpreters.cpython.frame_reader"}
 """What the worker loads beside the sampler, or nobody where no interpreter runs."""
-SAMPLER, WORKER = 161, 243
+SAMPLER, WORKER = 162, 244
 """Modules of ours."""
 
 LOAD = """
@@ -82,12 +82,14 @@ def test_native_recording_loads_what_it_uses(tmp_path: Path) -> None:
     out = str(tmp_path / "x.collapsed")
     with subprocess.Popen(["sleep", "60"]) as sleeper:
         try:
-            command = ("record", "-q", "-o", out, "-d", "0.05", "-p", str(sleeper.pid))
+            command = ("record", "-o", out, "-d", "0.05", "-p", str(sleeper.pid))
             keeper, worker, sampler = loaded(tmp_path / "loaded", *command)
         finally:
             sleeper.kill()
     for modules in (keeper, worker, sampler):
         assert modules & HEAVY.keys() == set()
+    assert "pyprof.cli.outcome" in keeper
+    assert not [name for name in keeper if name.startswith(("pyprof.collectors.perf", "pyprof.collectors.hybrid"))]
     assert "pyprof.symbolize" in worker
     assert sampler & NAMING == set()
     assert ours(sampler) <= SAMPLER

@@ -34,7 +34,7 @@ _TIME = (
     *("clock_gettime", "clock_getres", "clock_nanosleep", "nanosleep", "gettimeofday", "time", "times", "getrusage"),
     *("sysinfo", "uname", "getrandom", "setitimer"),
 )
-_SELF = ("getpid", "gettid", "getppid", "getuid", "geteuid", "getgid", "getegid", "getcwd")
+_SELF = ("getpid", "gettid", "getppid", "getuid", "geteuid", "getgid", "getegid", "getcwd", "setsid")
 ALLOWED = (*_MEMORY, *_DESCRIPTORS, *_NAMES, *_THREADS, *_TIME, *_SELF)
 
 _PROT_EXEC = 4

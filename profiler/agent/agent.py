@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 Say = Callable[..., None]
 """(level, event, **fields): one line of the log."""
+_ANSWERED_S = 0.8
+"""So long after the end was asked for who asks is answered."""
 _REFUSALS_S = 10.0
 """Of those who ask and are refused one is a line of the log in such a time; /metrics counts all."""
 
@@ -67,6 +69,7 @@ class Agent:
         self._on_demand = OnDemand(lambda: RecordedNow(self._config.values, self._table, self._lanes), self._minutes)
         self._socket = AskSocket(self._on_demand.answer, self._asked)
         self._refusal_said = -_REFUSALS_S
+        self._answer_until = 0.0
         self._begin()
         self._health = Health(values.every, self._gauges(), self._diagnostics, self._pushers.numbers)
 
@@ -99,13 +102,23 @@ class Agent:
             SampledGroup(sampling, config.values, self._table, clock, self._budget.stride, self._took, self._failed)
             for sampling in config.samplings()
         ]
+        if self._ending:
+            self._table.leave()
 
     def end(self) -> None:
-        """The main thread may be looking at thousands of processes: recordings end meanwhile."""
+        """The main thread may be looking at thousands of processes: that ends, and so do the recordings."""
+        self._answer_until = self._answer_until or time.monotonic() + _ANSWERED_S
         self._ending = True
         self._wake.set()
+        self._table.leave()
+        self._on_demand.end()
         for lane in self._lanes:
             lane.end()
+
+    @property
+    def left(self) -> bool:
+        """After run(): did a recording not end? Its window is not written, and a thread of it runs on."""
+        return any(lane.left.is_set() for lane in self._lanes)
 
     def reload(self) -> None:
         self._reloading = True
@@ -136,7 +149,8 @@ class Agent:
             if self._reloading:
                 self._reload()
             for lane in self._lanes:
-                lane.tend()
+                if not self._ending:
+                    lane.tend()
             self._table.look()
             self._keep_budget()
             self._health.beat()
@@ -144,12 +158,11 @@ class Agent:
             self._wake.wait(LOOK_S)
             self._wake.clear()
         self._notifier.send("STOPPING=1")
-        self._on_demand.end()
         for lane in self._lanes:
             lane.end()
         for lane in self._lanes:
             lane.finish()
-        self._socket.close()
+        self._socket.close(self._answer_until)
         self._pushers.end()
         self._say("info", "ended")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import grp
 import json
+import math
 import os
 import select
 import socket
@@ -25,9 +26,9 @@ from pyprof.errors import UsageError
 NAME = "agent.sock"
 MOST_ASKERS = 8
 REQUEST_S = 5.0
-"""So long an asker has for its request, and for each line and file that it is sent."""
-_FILE_S = 30.0
-_CLOSE_S = 3.0
+"""So long an asker has for its request, and for each line that it is sent."""
+_ANSWER_S = 60.0
+"""So long for all files that it is sent: two askers at most are answered at once."""
 _MODE, _FOLDER_MODE = 0o660, 0o710
 
 
@@ -37,6 +38,7 @@ class Asker:
     def __init__(self, connection: socket.socket, peer: Peer) -> None:
         self.peer = peer
         self._connection = connection
+        self._until = math.inf
 
     def request(self) -> AskRequest:
         """Raises AskRefused."""
@@ -57,8 +59,9 @@ class Asker:
         self._connection.sendall(line_of(fields))
 
     def send(self, kind: str, data: bytes) -> None:
+        self._until = min(self._until, time.monotonic() + _ANSWER_S)
         self.say(**{kind: len(data)})
-        self._connection.settimeout(_FILE_S)
+        self._connection.settimeout(max(self._until - time.monotonic(), 0.001))
         self._connection.sendall(data)
 
     def wants_more(self, seconds: float) -> bool:
@@ -102,6 +105,7 @@ class AskSocket:
         self._listener: socket.socket | None = None
         self._closing = False
         self._threads: dict[threading.Thread, socket.socket] = {}
+        self._silent: dict[threading.Thread, socket.socket] = {}
         self._lock = threading.Lock()
 
     def begin(self, root: str, group: str) -> None:
@@ -127,8 +131,8 @@ class AskSocket:
         self._listener = listener
         threading.Thread(target=self._listen, args=(listener,), name="pyprof socket", daemon=True).start()
 
-    def close(self) -> None:
-        """Who is being answered gets some seconds."""
+    def close(self, until: float = 0.0) -> None:
+        """until: so long (monotonic) those that are being answered are waited for."""
         self._closing = True
         if self._listener is None:
             return
@@ -136,7 +140,6 @@ class AskSocket:
             os.unlink(NAME, dir_fd=self._folder)
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
-        until = time.monotonic() + _CLOSE_S
         for thread, connection in list(self._threads.items()):
             thread.join(max(until - time.monotonic(), 0))
             with suppress(OSError):
@@ -151,16 +154,31 @@ class AskSocket:
             except OSError:  # too many files, which passes; or it was closed
                 time.sleep(0.2)
                 continue
-            with self._lock:
-                busy = len(self._threads) >= MOST_ASKERS
-                if not busy:
-                    thread = threading.Thread(target=self._serve, args=(connection,), name="pyprof asked", daemon=True)
-                    self._threads[thread] = connection
-            if busy:
+            if not self._taken_in(connection):
                 self._refuse(connection, None, AskRefused("ask_busy"))
                 connection.close()
-            else:
-                thread.start()
+
+    def _taken_in(self, connection: socket.socket) -> bool:
+        """Served by a thread of its own. While many are, the one that has been silent for longest is hung up on."""
+        thread = threading.Thread(target=self._serve, args=(connection,), name="pyprof asked", daemon=True)
+        with self._lock:
+            if len(self._threads) >= MOST_ASKERS:
+                if not self._silent or len(self._threads) >= 2 * MOST_ASKERS:
+                    return False
+                with suppress(OSError):
+                    self._silent.pop(next(iter(self._silent))).shutdown(socket.SHUT_RDWR)
+            self._threads[thread] = self._silent[thread] = connection
+        try:
+            thread.start()
+        except RuntimeError:  # there are too many, of all processes
+            self._ended(thread)
+            return False
+        return True
+
+    def _ended(self, thread: threading.Thread) -> None:
+        with self._lock:
+            self._silent.pop(thread, None)
+            del self._threads[thread]
 
     def _serve(self, connection: socket.socket) -> None:
         peer = None
@@ -171,15 +189,17 @@ class AskSocket:
                     if not peer.may_ask(self._group):
                         raise AskRefused("ask_not_allowed")
                     asker = Asker(connection, peer)
-                    self._answer(asker.request(), asker)
+                    request = asker.request()
+                    with self._lock:
+                        self._silent.pop(threading.current_thread(), None)
+                    self._answer(request, asker)
                     self._outcome(peer, "answered")
                 except AskRefused as refused:
                     self._refuse(connection, peer, refused)
         except OSError:
             self._outcome(peer, "gone")
         finally:
-            with self._lock:
-                del self._threads[threading.current_thread()]
+            self._ended(threading.current_thread())
 
     def _refuse(self, connection: socket.socket, peer: Peer | None, refused: AskRefused) -> None:
         """The line fits into the socket: nobody is waited for."""

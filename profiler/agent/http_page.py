@@ -13,6 +13,8 @@ from pyprof.errors import UsageError
 ADDRESS = "127.0.0.1"
 _PATIENCE_S = 5.0
 _MOST_AT_ONCE = 8
+_LOOK_S = 1.0
+"""So often it looks whether it is to end."""
 Page = Callable[[], tuple[int, str, str]]
 """Status, content type, text."""
 
@@ -70,10 +72,13 @@ class HttpPages:
         except OSError as error:
             raise UsageError(f"{ADDRESS}:{port} cannot be listened at: {error.strerror}", "another http.port") from None
         self.port = int(self._server.server_address[1])
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(1.0,), name="pyprof http", daemon=True)
+        serve = self._server.serve_forever
+        self._thread = threading.Thread(target=serve, args=(_LOOK_S,), name="pyprof http", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
+        with suppress(OSError):
+            self._server.socket.shutdown(socket.SHUT_RDWR)  # it looks whether it is to end when somebody asks
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -30,7 +30,7 @@ from pyprof.session import opening
 from pyprof.session.recording import Recording
 
 MOST_AT_ONCE = 2
-_LOOK_S = 0.2
+_LOOK_S = 0.05
 _SHOWN = 8
 
 
@@ -50,11 +50,14 @@ class OnDemand:
         self._now, self._kept = now, kept
         self._room = threading.Semaphore(MOST_AT_ONCE)
         self._ending = threading.Event()
+        self._recordings: set[Recording] = set()
         self.under_way = 0
 
     def end(self) -> None:
-        """Who waits for a recording gets what there is."""
+        """Who waits for a recording gets what there is. Does not wait."""
         self._ending.set()
+        for recording in tuple(self._recordings):
+            recording.end()
 
     def answer(self, request: AskRequest, asker: Asker) -> None:
         """Raises AskRefused, and OSError where the asker has gone."""
@@ -79,9 +82,13 @@ class OnDemand:
             options = _options(now.values, choice, request)
             with opening.of_selection(selection, options, request.service, FLUSH_S, Stride()) as recording:
                 recording.start()
-                asker.say(recording=len(selection.pids), mode=choice.mode, last_s=self._kept.last_s)
-                before = [packed(labelled(profile, now.table.verdict)) for profile in _under_way(now.groups, choice)]
-                self._wait(recording, asker)
+                self._recordings.add(recording)
+                try:
+                    asker.say(recording=len(selection.pids), mode=choice.mode, last_s=self._kept.last_s)
+                    before = [packed(labelled(part, now.table.verdict)) for part in _under_way(now.groups, choice)]
+                    self._wait(recording, asker)
+                finally:
+                    self._recordings.discard(recording)
                 if asker.is_gone():
                     return
                 profile = recording.stop()

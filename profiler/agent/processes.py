@@ -131,6 +131,11 @@ class ProcessTable:
         self._gone: dict[int, list[tuple[float, Seen]]] = {}
         self._forget_at = 0.0
         self._next = 0.0
+        self._left = False
+
+    def leave(self) -> None:
+        """From now on nothing is looked for: a look that is under way ends, and finds nothing. From any thread."""
+        self._left = True
 
     def look(self) -> dict[int, Seen]:
         """From any thread; at most one look in LOOK_S."""
@@ -140,8 +145,12 @@ class ProcessTable:
         self._next = now + LOOK_S
         try:
             uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
-            entries = procfs.pids_by_entry().items()
-            found = {pid: seen for pid, entry in entries if (seen := self._seen(pid, entry, now, uptime)) is not None}
+            found: dict[int, Seen] = {}
+            for pid, entry in procfs.pids_by_entry().items():
+                if self._left:
+                    return self.by_pid
+                if (seen := self._seen(pid, entry, now, uptime)) is not None:
+                    found[pid] = seen
         except OSError:
             self.failed += 1
             return self.by_pid

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import uuid
@@ -21,13 +22,14 @@ from pyprof.session.recording import Recording
 
 _AGAIN_S = 30.0
 """After a collector that failed."""
-_NAMES_S = 2.0
-"""When all ends: for names that are not known by then."""
+_NAMES_S = 0.8
+"""When all ends: for names that are not known by then, also if they wait for a processor."""
 FLUSH_S = 2.0
 """So long samples wait for others: each batch costs about as much as a hundred samples."""
 _OF_DURABLE = 0.8
 """What is sampled is saved after such a part of windows.durable: the rest is for naming and writing it."""
 _SOON_S = 0.001
+_LOOK_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,8 @@ class WindowPart:
 
 class SampledGroup:
     """took: is given each window, in a thread of this lane, and before that at times what there is of it so far, to be
-    saved. failed: what ended a recording, or kept it from beginning.
+    saved. failed: what ended a recording, or kept it from beginning. left: is set where one was told to end and did
+    not: a page of a target's memory holds it.
 
     tend(), close() and finish() are for one thread, the agent's.
     """
@@ -66,6 +69,7 @@ class SampledGroup:
         self._table, self._clock, self._stride = table, clock, stride
         self._took, self._failed = took, failed
         self._saved_every_s = _OF_DURABLE * values.durable
+        self.left = threading.Event()
         self._recording: Recording | None = None
         self._thread: threading.Thread | None = None
         self._known: frozenset[tuple[int, int]] = frozenset()
@@ -101,8 +105,12 @@ class SampledGroup:
         except (PyprofError, OSError) as error:  # no room for a process, or too many files: that passes
             self._failed(self.sampling, error)
             return
+        self.left.clear()
+        self._recording.watch(lambda _: self.left.set())
         self._recording.start()
-        self._thread = threading.Thread(target=self._windows, args=(self._recording,), name="pyprof windows")
+        self._thread = threading.Thread(
+            target=self._windows, args=(self._recording,), name="pyprof windows", daemon=True
+        )
         self._thread.start()
 
     def _windows(self, recording: Recording) -> None:
@@ -149,15 +157,16 @@ class SampledGroup:
         self._release()
 
     def finish(self) -> None:
-        """The same where this process ends next: what it holds ends with it."""
+        """The same where this process ends next: what it holds ends with it. One that is left is not waited for."""
         self.end()
-        if self._thread is not None:
-            self._thread.join(_NAMES_S)
-            if self._thread.is_alive() and self._recording is not None:
+        until = time.monotonic() + _NAMES_S
+        while self.running and not self.left.is_set() and self._thread is not None:
+            self._thread.join(_LOOK_S)
+            if time.monotonic() > until and self._recording is not None:
                 self._recording.hasten()
-            self._thread.join()
+                until = math.inf
 
     def _release(self) -> None:
-        if self._recording is not None:
+        if self._recording is not None and not self.left.is_set():
             self._recording.close()
         self._recording = self._thread = None

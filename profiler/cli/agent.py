@@ -153,6 +153,8 @@ def _run(arguments: argparse.Namespace) -> int:
     ending = EndBySignals(agent.end, lambda: _left(log), _MOST_S)
     listen(lambda number: agent.reload() if number == signal.SIGHUP else ending(number))
     agent.run()
+    if agent.left:
+        _left(log)
     return 0
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,7 +21,7 @@ from pyprof.agent.asking import ASKED, KEPT, RECORDING, AskAnswer, AskRequest, a
 from pyprof.cli.arguments import chosen_format
 from pyprof.cli.interrupts import listen
 from pyprof.cli.output import Names, check_writable, write
-from pyprof.cli.terminal import line, printable
+from pyprof.cli.terminal import complain, line, printable
 from pyprof.errors import AccessDenied, FormatError, PyprofError, RecordingError, UsageError
 from pyprof.exporters import output_file, registry
 from pyprof.exporters.base import ExportOptions
@@ -27,10 +29,15 @@ from pyprof.model.profile import Profile
 
 _PATIENCE_S = 60.0
 """So long the agent may be silent beside the recording's time: it may have to open files for the first time."""
+_LEAVE_S = 0.15
+"""So long after the answer was given up what has come of it is still read: it may be a file that takes for ever."""
+_GIVEN_UP = 130
+_MOST_ROWS = 1 << 24
+"""Samples, calls and frames of all recordings of an answer: a small file may have a million samples."""
 
 
 class _Interrupted(PyprofError):
-    exit_code = 130
+    exit_code = _GIVEN_UP
 
 
 def record(arguments: argparse.Namespace, root: str) -> int:
@@ -80,32 +87,36 @@ class _Asking:
         self._request = request
         self._interrupts = 0
         self._given_up = False
+        self._folder = ""
 
     def profile(self, root: str) -> Profile:
         """Raises PyprofError."""
-        with _connected(root) as connection, tempfile.TemporaryDirectory(prefix="pyprof-") as folder:
+        with _connected(root) as connection, tempfile.TemporaryDirectory(prefix="pyprof-") as self._folder:
             listen(lambda number: self._interrupted(connection, number))
             connection.settimeout(self._request.seconds + _PATIENCE_S)
             connection.sendall(self._request.line())
             try:
                 with connection.makefile("rb") as lines:
-                    return self._joined(answers(lines.readline, lines.read), folder)
+                    return self._joined(answers(lines.readline, lines.read))
             except FormatError as error:
                 if self._given_up:
                     raise _Interrupted("interrupted, nothing was written") from None
                 raise PyprofError(error.problem, "its log says more") from None
 
-    def _joined(self, found: Iterator[AskAnswer], folder: str) -> Profile:
+    def _joined(self, found: Iterator[AskAnswer]) -> Profile:
         kept: list[Profile] = []
-        asked, last_s = None, 0.0
+        asked, last_s, rows = None, 0.0, 0
         for answer in found:
             if answer.kind == RECORDING:
                 last_s = self._begun(answer)
             elif answer.kind == ASKED:
-                asked = _loaded(answer.data, folder)
+                asked = _loaded(answer.data, self._folder)
             elif answer.kind == KEPT:
                 with suppress(RecordingError):  # a disk's error: it costs a window
-                    kept.append(_loaded(answer.data, folder))
+                    kept.append(_loaded(answer.data, self._folder))
+                    rows += len(kept[-1].stack) + len(kept[-1].parent) + len(kept[-1].frames)
+                    if rows > _MOST_ROWS:
+                        raise PyprofError("the agent's answer holds too many samples", "fewer minutes: record.last")
         if asked is None:
             raise PyprofError("the agent gave no recording")
         return joined(kept, asked, self._request.service, last_s)
@@ -124,6 +135,16 @@ class _Asking:
         self._given_up = self._interrupts > 1 or number != signal.SIGINT
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR if self._given_up else socket.SHUT_WR)
+        if self._given_up:
+            timer = threading.Timer(_LEAVE_S, self._leave)
+            timer.daemon = True
+            timer.start()
+
+    def _leave(self) -> None:
+        """Wherever the main thread is."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        complain("interrupted, nothing was written")
+        os._exit(_GIVEN_UP)
 
 
 def _loaded(data: bytes, folder: str) -> Profile:

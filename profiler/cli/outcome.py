@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping
 from pyprof.cli.short_names import function_names
 from pyprof.cli.terminal import advice, printable
 from pyprof.cli.words import duration, many, percent, shorten
-from pyprof.collectors.hybrid.opening import FROM_OUTSIDE
 from pyprof.model.functions import Costs, costs, lock_costs
 from pyprof.model.profile import Profile
-from pyprof.model.reasons import ENDS, SENTENCES, counted, end_title, lacking
+from pyprof.model.reasons import ENDS, SENTENCES, counted, end_title, lacking, said
 from pyprof.model.summary import Summary
 from pyprof.model.walk import StackEnd
 
@@ -21,6 +20,7 @@ BY_PERF = "by perf_events"
 _WHAT = {"cpu": "processor time", "wall": "time", "offcpu": "time off the processor", "lock": "time in locks"}
 _SLOW = 0.95
 """Below this share of the wanted rate the rate is printed."""
+_FROM_OUTSIDE = said("sleepers_from_outside")
 _NAMELESS = SENTENCES["code_without_names"].sentence
 
 
@@ -39,7 +39,7 @@ def report(profile: Profile, width: int, page: bool, verbose: bool) -> list[str]
     notes = (
         summary.notes[1:] if summary.samples else [note for note in summary.notes if not note.startswith("Sampled ")]
     )
-    for note in (note for note in notes if note != FROM_OUTSIDE):
+    for note in (note for note in notes if note != _FROM_OUTSIDE):
         lines += _labelled("note", advice(note), width)
     if missing := _missing(summary):
         where = "" if verbose else ": see Summary in the page, or --verbose" if page else ": --verbose says more"

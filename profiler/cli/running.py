@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from pyprof.session.recording import Recording
     from pyprof.session.worker.process import Start
 
-SECOND_S = 0.15
+SECOND_S = 0.12
 """How long a second signal waits for the profile to be written, without further names."""
-OPENING_S = 1.0
+OPENING_S = 0.8
 """How long the first one waits for a recording to begin, so that it can end."""
 
 

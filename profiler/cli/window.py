@@ -121,7 +121,7 @@ class WindowWriter:
     def _why_empty(self, profile: Profile) -> str:
         from pyprof.cli.words import percent
         from pyprof.collectors.linux import procfs
-        from pyprof.collectors.perf.collector import USER_ONLY
+        from pyprof.model.reasons import said
 
         pid, target = self.subject.pid, self.how.target
         if "thread may not be traced" in profile.summary.errors:
@@ -137,7 +137,7 @@ class WindowWriter:
             return f"the target ended before it could be sampled, or did not run{children}"
         if target == "command":
             return f"the command ended before it could be sampled, or slept: -i samples sleeping threads too{children}"
-        if USER_ONLY in profile.summary.notes:
+        if said("kernel_not_sampled") in profile.summary.notes:
             return "no thread was running outside of the kernel"
         return f"no thread was running; -i samples sleeping threads too{children}"
 

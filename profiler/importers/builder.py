@@ -39,6 +39,11 @@ class About:
     period_ns: int = 1
     done: Summary = Summary()
 
+    def check(self) -> None:
+        """Raises OverflowError for numbers that no Profile holds."""
+        if not all(0 <= number < _MOST_NS for number in (self.start_ns, self.duration_ns, self.period_ns)):
+            raise OverflowError("a time below 0, or too large")
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -138,8 +143,7 @@ class Builder:
 
     def parts(self, about: About) -> Parts:
         """Raises OverflowError for numbers that no Profile holds."""
-        if not all(0 <= number < _MOST_NS for number in (about.start_ns, about.duration_ns, about.period_ns)):
-            raise OverflowError("a time below 0, or too large")
+        about.check()
         stack, thread, time_ns = np.array(self._columns, np.int64).reshape(-1, _COLUMNS).T
         values = np.array(self._values, np.int64).reshape(-1, len(about.value_types))
         tables = tuple(self._frames), self._tree, tuple(self.modules), tuple(self._threads)

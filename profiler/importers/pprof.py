@@ -25,6 +25,7 @@ from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, Th
 from pyprof.model.reasons import said
 from pyprof.model.stack_digest import SIZE, of_frame, of_stack
 from pyprof.model.summary import Summary
+from pyprof.records import replace
 
 _GZIP = b"\x1f\x8b"
 _MOST_BYTES = 1 << 28
@@ -71,7 +72,7 @@ def read_into(
 ) -> About:
     """Samples of one file beside those that the builder has. since_ns: what their times are counted from; None: from
     the file's beginning. wanted: are values of such types? Of a file that is not, or is refused, no sample is added.
-    Raises FormatError.
+    Raises FormatError, and OverflowError for numbers that no Profile holds.
     """
     return _Reader(inflated(data), builder).about(title, since_ns, wanted)
 
@@ -121,19 +122,15 @@ class _Reader:
         order = [*(at for at in range(len(kinds)) if at != primary), primary]
         start_ns = signed(self._header.get(TIME, 0))
         ordered = tuple(kinds[at] for at in order)
+        length_ns, period_ns = signed(self._header.get(DURATION, 0)), signed(self._header.get(PERIOD, 0))
+        about = About(title, ordered, "", start_ns, length_ns, period_ns)
+        about.check()
         if wanted(ordered):
             self._samples(order, 0 if since_ns is None else start_ns - since_ns)
         left_out = ", ".join(sorted(self._left_out)[:5])
         more = said("labels_left_out", labels=left_out) if self._left_out else ""
-        return About(
-            title,
-            ordered,
-            said("read_from_pprof", more=more),
-            start_ns,
-            signed(self._header.get(DURATION, 0)),
-            signed(self._header.get(PERIOD, 0)),
-            evidence.of_summary(self._rows[evidence.FIELD][-1]) if evidence.FIELD in self._rows else Summary(),
-        )
+        done = evidence.of_summary(self._rows[evidence.FIELD][-1]) if evidence.FIELD in self._rows else Summary()
+        return replace(about, note=said("read_from_pprof", more=more), done=done)
 
     def _text(self, at: int) -> str:
         if at >= len(self._strings):

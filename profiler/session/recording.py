@@ -26,8 +26,8 @@ from pyprof.session.between_batches import BetweenBatches
 from pyprof.session.deliveries import Deliveries
 from pyprof.session.overdue import LEAVE_S, ended_in_time
 from pyprof.session.worker.link import Pending
-from pyprof.session.worker.process import PREFERRED
 from pyprof.session.worker.sampling import Sampling
+from pyprof.session.worker.share import PREFERRED
 
 _PATIENCE_S = 5.0
 """How long a command may take to obey SIGTERM."""

@@ -190,6 +190,22 @@ def test_look_that_fails_keeps_what_was_known(monkeypatch: pytest.MonkeyPatch) -
     assert found.failed == 1
 
 
+def test_look_that_is_left_ends_and_keeps_what_was_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, read = table('name = "*"'), []
+    known = again(found)
+
+    def parsed(data: bytes) -> procfs.Stat:
+        read.append(data)
+        found.leave()
+        return stat(data)
+
+    stat = procfs.parse_stat
+    monkeypatch.setattr(procfs, "parse_stat", parsed)
+    monkeypatch.setattr(processes, "_AGAIN_S", 0.0)
+    assert again(found) is known
+    assert len(read) == 1 < len(known)
+
+
 def test_what_the_agent_costs_is_the_time_of_its_processes() -> None:
     spent = OwnCpu()
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,24 @@ def test_broken_segment_costs_itself_and_is_named(tmp_path: Path) -> None:
     found = of(tmp_path)
     assert found.total == 2 * golden().total
     assert any(broken.name in note for note in found.summary.notes)
+
+
+def varint(number: int) -> bytes:
+    return bytes([number]) if number < 0x80 else bytes([number & 0x7F | 0x80]) + varint(number >> 7)
+
+
+@pytest.mark.parametrize("number", [(1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+@pytest.mark.parametrize(("field", "before"), [(9, END), (10, MINUTE_NS)], ids=["time", "duration"])
+def test_segment_whose_times_no_clock_has_costs_itself(field: int, before: int, number: int, tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    good, bad = segment(golden(), "web", END), segment(golden(), "web", END + MINUTE_NS)
+    told, tag = gzip.decompress(bad.data), bytes([field << 3])
+    assert told.count(tag + varint(before)) == 1
+    spool.put([good, replace(bad, data=gzip.compress(told.replace(tag + varint(before), tag + varint(number))))])
+    found = of(tmp_path)
+    assert found.total == golden().total
+    assert found.start_ns == END - MINUTE_NS
+    assert any(bad.name.path in note for note in found.summary.notes)
 
 
 def test_modes_are_not_mixed(tmp_path: Path) -> None:

@@ -77,16 +77,37 @@ def test_dump_that_is_held_by_memory_that_never_comes_ends_by_a_signal(never_rea
         assert dump.wait(HANGS_S) == -signal.SIGTERM
 
 
-def test_agent_that_is_held_ends_at_the_second_signal(never_read: subprocess.Popen[str], tmp_path: Path) -> None:
-    config = tmp_path / "agent.toml"
+@contextlib.contextmanager
+def held_agent(target: subprocess.Popen[str], folder: Path) -> Iterator[subprocess.Popen[str]]:
+    config = folder / "agent.toml"
     config.write_text('[sampling]\ncollector = "ptrace"\n[[rule]]\nname = "c_never_read"\n')
     config.chmod(0o600)
-    command = [*PYPROF, "agent", "--config", str(config), "--spool", str(tmp_path / "spool")]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as agent:
+    command = [*PYPROF, "agent", "--config", str(config), "--spool", str(folder / "spool")]
+    environment = os.environ | {"PYTHONPATH": str(folder)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as agent:
         until_it_is_held(agent.pid)
+        yield agent
+
+
+def test_agent_that_is_held_ends_at_the_second_signal(never_read: subprocess.Popen[str], tmp_path: Path) -> None:
+    with held_agent(never_read, tmp_path) as agent:
         agent.terminate()
         time.sleep(0.3)
         assert agent.poll() is None
+        agent.terminate()
+        _, said = agent.communicate(timeout=HANGS_S)
+    assert agent.returncode == 1
+    assert "left before the windows under way were written" in said
+
+
+def test_agent_that_is_held_ends_without_the_window_of_what_holds_it(
+    never_read: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    """A sitecustomize takes its patience away."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nif 'pyprof' in sys.orig_argv:\n    from pyprof.cli import agent\n    agent._MOST_S = 600\n"
+    )
+    with held_agent(never_read, tmp_path) as agent:
         agent.terminate()
         _, said = agent.communicate(timeout=HANGS_S)
     assert agent.returncode == 1

@@ -14,7 +14,8 @@ from pyprof.collectors.linux import procfs
 from pyprof.session.worker import link as link_module
 from pyprof.session.worker.channel import Channel
 from pyprof.session.worker.link import WorkerLink
-from pyprof.session.worker.process import PREFERRED, Worker
+from pyprof.session.worker.process import Worker
+from pyprof.session.worker.share import PREFERRED
 
 NAMES_S = 0.01
 CAP_SYS_NICE = 23
@@ -32,13 +33,14 @@ class Watched(Worker):
 
     waits_s = 1.0
     hurried = 0
-    waited_for = preferred = False
+    waited_for = False
+    preferred = 0
 
     def waited_s(self) -> float:
         return self.waits_s
 
     def prefer(self) -> None:
-        self.preferred = True
+        self.preferred += 1
 
     def hurry(self) -> None:
         self.hurried += 1
@@ -63,7 +65,7 @@ def test_worker_that_does_not_get_its_processor_time_is_waited_for(worker: Watch
     time.sleep(2 * NAMES_S)
     link.receive(0)
     assert worker.waited_for
-    assert worker.preferred
+    assert worker.preferred == 2, "when its end is asked for it has no session of its own yet"
     assert worker.hurried == 0
     worker.waits_s -= 60
     link.receive(0)
@@ -78,6 +80,21 @@ def test_what_the_loop_has_waited_before_it_began_does_not_count(
     link.begin_loop()
     link.end()
     link.loop_ended()
+    time.sleep(2 * NAMES_S)
+    link.receive(0)
+    assert worker.hurried == 1
+
+
+def test_what_the_loops_thread_waits_after_it_ended_does_not_count(
+    worker: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop_s = [0.0]
+    monkeypatch.setattr(procfs, "waited_s", lambda pid, tid: loop_s[0])
+    link = WorkerLink(worker, NAMES_S)
+    link.begin_loop()
+    link.end()
+    link.loop_ended()
+    loop_s[0] = 60.0
     time.sleep(2 * NAMES_S)
     link.receive(0)
     assert worker.hurried == 1

@@ -14,7 +14,7 @@ from pyprof.session.recording import Recorded, Recording
 from pyprof.session.worker.process import forked, spawned
 
 _PATIENCE_S = 5.0
-_OPENING_S = 1.0
+_OPENING_S = 0.8
 """How long a recording that is told to end may take to begin."""
 
 

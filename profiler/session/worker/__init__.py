@@ -14,5 +14,6 @@ process       The worker process: how it is started, how it is ended
 sampling      The sampler's half of a recording: the collector runs here, what it finds goes to the worker
 sandbox       What the worker gives up before it parses anything
 service       The worker's loop: batches are unwound and interned, windows named, whatever the sampler asks for
+share         The worker's share of the processors: less than others', more once somebody waits for its end
 wire          Messages of the sampler's as bytes, and back in the worker
 """

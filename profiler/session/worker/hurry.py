@@ -51,7 +51,9 @@ def exchange() -> Iterator[None]:
 class Hurry:
     """Of this process. late: no time is left. wanted: nothing is done meanwhile any more."""
 
-    def __init__(self) -> None:
+    def __init__(self, when_wanted: Callable[[], None] = lambda: None) -> None:
+        """when_wanted: is called then."""
+        self._when_wanted = when_wanted
         self.late = False
         self.wanted = False
         self._inside = False
@@ -69,6 +71,7 @@ class Hurry:
 
     def _want(self, *_: object) -> None:
         self.wanted = True
+        self._when_wanted()
         if self._meanwhile and not _exchanges:
             raise WorkerOutOfTime
 

@@ -124,6 +124,11 @@ class _Overtime:
         self._waited_before_s = 0.0
         self._again_at = math.inf
 
+    @property
+    def is_short(self) -> bool:
+        """Somebody waits."""
+        return self._times == 1
+
     def begin(self, times: int) -> None:
         """times: as long as usual. What begins is not made longer later, only shorter."""
         if times < self._times:
@@ -241,8 +246,9 @@ class WorkerLink:
             self.worker.prefer()
 
     def loop_ended(self) -> None:
-        """After end(): the collector yields no more batches."""
+        """After end(): the collector yields no more batches. That its thread waits from now on holds nobody up."""
         self._overtime.loop_ended()
+        self._loop = 0, self._loop_waited_s()
 
     def begin_loop(self) -> None:
         """The sampler's, in this thread."""
@@ -251,9 +257,11 @@ class WorkerLink:
         self._overtime.looping = True
 
     def _waited_s(self) -> float:
-        tid, before_s = self._loop
-        loop_s = procfs.waited_s(os.getpid(), tid) - before_s if tid else 0.0
-        return self.worker.waited_s() + max(loop_s, 0) + self._replied_s
+        return self.worker.waited_s() + self._loop_waited_s() + self._replied_s
+
+    def _loop_waited_s(self) -> float:
+        tid, seconds = self._loop
+        return max(procfs.waited_s(os.getpid(), tid) - seconds, 0) if tid else seconds
 
     def hasten(self) -> None:
         """The worker answers with what it has. From any thread, or a signal handler."""
@@ -262,6 +270,8 @@ class WorkerLink:
 
     def _press(self) -> None:
         now = time.monotonic()
+        if self._overtime.is_short:
+            self.worker.prefer()
         if self._overtime.is_endless(now) and not self._killed:
             self._kill(UNANSWERED)
         elif self._overtime.is_over(now):

@@ -27,16 +27,13 @@ from typing import TYPE_CHECKING, Protocol
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.rights import raise_file_limit
 from pyprof.errors import PyprofError
+from pyprof.session.worker import share
 from pyprof.session.worker.channel import Channel, Closed
 from pyprof.session.worker.hurry import SIGNAL, WANTED, Hurry, end_with
 
 if TYPE_CHECKING:
     from pyprof.session.worker.keeper import Notice
 
-NICENESS = 2
-"""Below the sampler and the target. Not far below: on a machine that is busy all the time the worker must keep up."""
-PREFERRED = -10
-"""Niceness of what still runs once the end was asked for: beside three busy loops it has three quarters of the time."""
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """Signals that are the sampler's: all processes of a group may get them."""
 _PATIENCE_S = 2.0
@@ -74,6 +71,7 @@ class Worker:
         self._notifying = threading.Lock()
         self.pid = child.pid
         self.yields = False
+        self._preferred = False
 
     def notify(self, notice: Notice) -> None:
         """The keeper, before the worker hears of it. One that has no time holds us up once: it hears of it later."""
@@ -125,10 +123,11 @@ class Worker:
         return procfs.waited_s(self.pid, self.pid)
 
     def prefer(self) -> None:
-        """Somebody waits for it to end: it comes before others, where we may have that."""
-        if self._child.poll() is None:
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, self.pid, PREFERRED)
+        """Somebody waits for it to end: it comes before others, where we may have that. Call it again until it ends."""
+        if self._preferred or self._child.poll() is not None:
+            return
+        share.take_more(self.pid)
+        self._preferred = share.session_takes_more(self.pid)
 
     def hurry(self) -> None:
         """No time is left: it answers with what it has."""
@@ -262,7 +261,7 @@ def spawned(confined: bool = True) -> Worker:
             [sys.executable, "-c", _FRESH.format(here=__name__), json.dumps([confined, *ends]), json.dumps(sys.path)],
             pass_fds=ends,
             stdin=subprocess.DEVNULL,
-            process_group=0,
+            start_new_session=True,
         )
     except BaseException:
         for ours, _ in pairs:
@@ -291,10 +290,8 @@ def _serve(channel: Channel, questions: Channel, notices: Channel, *, confined: 
     from pyprof.session.worker.service import Service
 
     raise_file_limit(1 << 16)  # a descriptor for each process
-    with contextlib.suppress(OSError):
-        os.nice(NICENESS)
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    hurry = Hurry()
+    share.take_less()
+    hurry = Hurry(share.begin_session)
     hurry.obey()
     patience.heed(lambda: hurry.late)
     if confined:
