@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+from collections.abc import Callable
 from typing import IO, Any
+
+_HEAD, _PATIENCE_S = 1 << 12, 300.0
 
 DESCRIPTION = """\
 Write the Breakpad symbol file of an ELF file: functions, lines and inlined functions from
@@ -14,7 +18,8 @@ where there is one. What the format cannot say is left out and counted on standa
 
 EPILOG = """\
 A store is a folder of NAME/ID/NAME.sym; --store makes what is missing of it. Without -o
-and --store the text goes to standard output.
+and --store the text goes to standard output. --upload sends it to a pyprof server, which then
+names code of this build-id in its answers.
 
 exit status:
   0 written, 1 error, 2 wrong usage.
@@ -23,6 +28,7 @@ examples:
   pyprof symbols ./server -o server.sym
   pyprof symbols /usr/lib/libfoo.so --store symbols
   pyprof record -p 1234 --symbols symbols
+  pyprof symbols ./server --upload http://127.0.0.1:4242 --token-file write.token
 """
 
 
@@ -38,6 +44,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     place = parser.add_mutually_exclusive_group()
     place.add_argument("-o", "--output", metavar="FILE", default="-", help="- is standard output (default)")
     place.add_argument("--store", metavar="DIR", help="write DIR/NAME/ID/NAME.sym and print its path")
+    place.add_argument("--upload", metavar="URL", help="send it to the pyprof server there")
+    parser.add_argument("--token-file", metavar="FILE", default="", help="with a writer's token, for --upload")
     parser.add_argument("-q", "--quiet", action="store_true", help="do not say what was left out")
     parser.add_argument("--sandbox", action="store_true", help="see record")
     parser.set_defaults(run=run)
@@ -57,14 +65,17 @@ def run(arguments: argparse.Namespace) -> int:
         last = next(pieces)
         if arguments.store:
             path = in_store(arguments.store, last.store_path)
-        output.check_writable(path)
 
         def write(out: IO[bytes]) -> None:
             nonlocal last
             for last in pieces:
                 out.write(last.text)
 
-        output.write(path, write)
+        if arguments.upload:
+            upload(arguments.upload, arguments.token_file, write)
+        else:
+            output.check_writable(path)
+            output.write(path, write)
     if arguments.store:
         terminal.line(path)
     if not arguments.quiet:
@@ -93,3 +104,26 @@ def in_store(store: str, store_path: str) -> str:
     except OSError as error:
         raise OutputError(f"{store}: {error.strerror}", "--store DIR in a place that is yours") from error
     return path
+
+
+def upload(url: str, token_file: str, write: Callable[[IO[bytes]], None]) -> None:
+    """write: puts the text into a file. Raises OutputError."""
+    import gzip
+    import io
+
+    from pyprof.agent.push.http_client import Endpoint, HttpClient
+    from pyprof.agent.push.outcomes import NotSent, RefusedForGood
+    from pyprof.agent.push.secrets import Credentials
+    from pyprof.errors import OutputError
+
+    text = io.BytesIO()
+    write(text)
+    build_id = re.search(rb"^INFO CODE_ID ([0-9A-F]+)$", text.getvalue()[:_HEAD], re.MULTILINE)
+    if build_id is None:
+        raise OutputError("a file without a build-id has no place on a server", "link it with --build-id")
+    client = HttpClient(Endpoint(url.rstrip("/"), Credentials(token_file), timeout_s=_PATIENCE_S))
+    kind = {"Content-Type": "application/octet-stream"}
+    try:
+        client.post(f"/api/v1/symbols/{build_id[1].decode().lower()}", gzip.compress(text.getvalue(), 6), kind)
+    except (NotSent, RefusedForGood) as error:
+        raise OutputError(f"{url} did not take it: {error}", "docs/server.md has its refusals") from None

@@ -26,6 +26,7 @@ serving    A server from its configuration: everything opened in order, and clos
 stacks     Stacks that the server has read, by their digests and numbers
 store      What is put into the database and dropped
 stored     Which stacks and series the database has
+symbol_files  Symbol files that were uploaded, and names from them
 tables     The tables and their migrations, from tables.sql, in the dialect of an engine
 taking     How segments are taken: durable, or refused
 unit       The systemd unit of the server

@@ -12,6 +12,7 @@ COOKIE = "pyprof_token"
 STATUS = {
     "bad_question": 400,
     "bad_segment": 400,
+    "bad_symbols": 400,
     "no_token": 401,
     "wrong_token": 401,
     "wrong_role": 403,
@@ -24,6 +25,7 @@ STATUS = {
     "too_old": 422,
     "too_new": 422,
     "too_many_series": 422,
+    "too_many_symbols": 422,
     "question_too_dear": 422,
     "too_many_requests": 429,
     "store_failed": 503,

@@ -134,7 +134,8 @@ def builds(store: Questions, tenant: str, words: Words) -> Answer:
             "amount": amount,
             "unnamed": unnamed,
             "cut": cut,
-            "mend": f"debuginfod-find debuginfo {build_id}" if unnamed and build_id else "",
+            "symbols": (has_symbols := store.has_symbols(tenant, build_id)),
+            "mend": f"debuginfod-find debuginfo {build_id}" if unnamed and build_id and not has_symbols else "",
         }
         for path, build_id, amount, unnamed, cut in found[:limit]
     ]

@@ -52,6 +52,7 @@ class FleetServer:
 
     def __init__(self, config: ServerConfig, parts: ServerParts) -> None:
         self._config, self._store, self._numbers = config, parts.store, parts.numbers
+        self._symbols = parts.symbols
         self._access = Access(config.tenants)
         self._taking = Taking(config, parts, self._access)
         found = {name: _asset(room, name) for room, names in (_OWN, _SHARED) for name in names}
@@ -65,6 +66,7 @@ class FleetServer:
                 Route("/metrics", self._guarded(self._metrics), methods=["GET"]),
                 Route("/healthz", self._guarded(self._health), methods=["GET"]),
                 *(Route(path, self._guarded(self._take_push), methods=["POST"]) for path in SENDERS),
+                Route("/api/v1/symbols/{build_id}", self._guarded(self._take_symbols), methods=["POST"]),
                 Route("/api/v1/{question}", self._guarded(self._answer), methods=["GET"]),
             ]
         )
@@ -127,6 +129,13 @@ class FleetServer:
         await self._taking.take_push(tenant, push)
         return Response(push.answer[0], 200, SAFE, push.answer[1])
 
+    async def _take_symbols(self, request: Request) -> Response:
+        """A symbol file, of a writer."""
+        tenant = self._taking.writer(request.headers.get("authorization", ""))
+        data = await self._taking.body(request.headers.get("content-length", ""), request.receive)
+        await run_in_threadpool(self._symbols.keep, tenant, request.path_params["build_id"].lower(), data)
+        return Response(b"{}", 200, SAFE, JSON)
+
     async def _answer(self, request: Request) -> Response:
         tenant = self._tenant(READ, request)
         question, words = request.path_params["question"], dict(request.query_params)
@@ -151,7 +160,7 @@ class FleetServer:
     ) -> _Found:
         """What a thread finds. Given up when the client goes. Raises Refused, StoreError, ClientGone."""
         asked = Asked(int(self._config.question_time), self._config.question_memory)
-        work = asyncio.ensure_future(run_in_threadpool(find, self._store.asked(asked), tenant, words))
+        work = asyncio.ensure_future(run_in_threadpool(find, self._store.asked(asked, self._symbols), tenant, words))
         going = asyncio.ensure_future(_gone(request))
         await asyncio.wait((work, going), return_when=asyncio.FIRST_COMPLETED)
         going.cancel()

@@ -29,6 +29,7 @@ SETTINGS = (
     Setting("limits", "body", "SIZE", '"16M"', "of a request"),
     Setting("limits", "rate", "COUNT", "500", "segments a second that a tenant may send"),
     Setting("limits", "series", "COUNT", "100000", "different sets of labels that a tenant may send in a day"),
+    Setting("limits", "symbols", "SIZE", '"2G"', "of a tenant's symbol files"),
     Setting("limits", "question_time", "SPAN", '"30s"', "that the database may work for a part of a question"),
     Setting("limits", "question_memory", "SIZE", '"2G"', "that it may take for it"),
 )
@@ -50,6 +51,7 @@ class ServerConfig:
     body: int = 16 << 20
     rate: int = 500
     series: int = 100_000
+    symbols: int = 2 << 30
     question_time: float = 30.0
     question_memory: int = 2 << 30
     tenants: tuple[Tenant, ...] = ()

@@ -15,7 +15,8 @@ from pyprof.agent.disk import Disk, locked
 from pyprof.agent.segments import PART, SegmentName, is_day
 from pyprof.objfile.source import open_regular
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""Of OSError."""
 _MOST_BYTES = 1 << 28
 
 
@@ -49,7 +50,7 @@ class SegmentFiles:
                 self._disk.unlink(part)
             self._disk.sync_folder(os.path.dirname(path))
         except OSError as error:
-            if error.errno in _FULL:
+            if error.errno in FULL:
                 raise DiskFull from None
             raise
         return True

@@ -6,6 +6,8 @@ frame's segment said, and equal frames are equal texts.
 
 from __future__ import annotations
 
+import re
+
 from pyprof.exporters import evidence as written
 from pyprof.importers import evidence
 from pyprof.importers.protobuf import fields
@@ -14,12 +16,15 @@ from pyprof.model.walk import Trust
 
 _PART, _LINE, _FIELD = "\x1f", "\x1e", "\x1d"
 _PARTS, _FIELDS = 8, 4
+_WORD = 1 << 64
+_OFFSET = re.compile(r"\+[0-9a-f]{1,16}", re.ASCII)
 _CLEAN = str.maketrans({_PART: "?", _LINE: "?", _FIELD: "?", "\0": "?"})
 _KINDS = {kind.name.lower(): kind for kind in FrameKind}
 _TRUSTS = {trust.label: trust for trust in Trust}
 
 
 def text_of(frame: Frame, modules: tuple[ModuleInfo, ...]) -> str:
+    """modules: of a pprof file, in which a frame's rel is counted from the beginning of the mapping."""
     module = modules[frame.module] if frame.module >= 0 else None
     mark = written.of_frame(frame).hex() if frame.mark is not None else ""
     lines = _LINE.join(
@@ -27,7 +32,7 @@ def text_of(frame: Frame, modules: tuple[ModuleInfo, ...]) -> str:
         for each in frame.lines
     )
     where = (
-        (_clean(module.path), _clean(module.build_id), f"{frame.rel:x}")
+        (_clean(module.path), _clean(module.build_id), f"+{(frame.rel + module.offset) % _WORD:x}")
         if module is not None
         else ("", "", f"{frame.lookup:x}")
     )
@@ -50,6 +55,12 @@ def frame_of(text: str, module: int) -> Frame:
     found = tuple(_line(each) for each in lines.split(_LINE)) if lines else ()
     said = _mark(mark, kind, title).mark if mark else None
     return Frame(kind, place, place, place, module, found, _TRUSTS.get(trust, Trust.CONTEXT), title, said)
+
+
+def file_offset(text: str) -> int | None:
+    """Where in its file a frame's code is; None where the text does not say it."""
+    parts = text.split(_PART)
+    return int(parts[5], 16) if len(parts) == _PARTS and _OFFSET.fullmatch(parts[5]) else None
 
 
 def _mark(text: str, kind: FrameKind, title: str) -> evidence.FrameEvidence:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from pyprof.importers.builder import About, Builder
 from pyprof.model.labels import Labels
-from pyprof.model.profile import Profile, ThreadInfo, ValueType
+from pyprof.model.profile import Frame, Profile, ThreadInfo, ValueType
 from pyprof.model.summary import Summary
 from pyprof.records import dataclass, replace
-from pyprof.server.frames import frame_of, module_of
+from pyprof.server.frames import file_offset, frame_of, module_of
 
+Named = Callable[[Frame, str, int], Frame]
 Stack = tuple[int, int]
 
 
@@ -57,15 +58,19 @@ class ProfileHead:
     note: str
 
 
-def profile_of(costs: Iterable[StackCost], frames: Mapping[Stack, list[str]], head: ProfileHead) -> Profile:
-    """Times are those of the parts of the span; the duration is the time that windows cover."""
+def profile_of(
+    costs: Iterable[StackCost], frames: Mapping[Stack, list[str]], head: ProfileHead, named: Named | None = None
+) -> Profile:
+    """Times are those of the parts of the span; the duration is the time that windows cover. named: gives a frame of a
+    build-id, at an offset in its file, names that it lacks.
+    """
     builder = Builder()
     numbers: dict[str, int] = {}
     stacks: dict[Stack, int] = {}
     for cost in sorted(costs, key=lambda each: (each.end_ns, each.stack, each.thread, each.labels)):
         node = stacks.get(cost.stack)
         if node is None:
-            node = stacks[cost.stack] = builder.stack(_numbers(builder, numbers, frames.get(cost.stack, ())))
+            node = stacks[cost.stack] = builder.stack(_numbers(builder, numbers, frames.get(cost.stack, ()), named))
         thread = ThreadInfo(0, 0, cost.thread, "", labels=cost.labels)
         builder.sample(node, (cost.count, cost.value), thread, max(cost.end_ns - head.from_ns, 0))
     kinds = (ValueType("samples", "count"), head.value_type)
@@ -74,13 +79,16 @@ def profile_of(costs: Iterable[StackCost], frames: Mapping[Stack, list[str]], he
     return replace(found, summary=replace(found.summary, samples=int(found.values[:, 0].sum())))
 
 
-def _numbers(builder: Builder, numbers: dict[str, int], texts: Iterable[str]) -> list[int]:
+def _numbers(builder: Builder, numbers: dict[str, int], texts: Iterable[str], named: Named | None) -> list[int]:
     found = []
     for text in texts:
         number = numbers.get(text)
         if number is None:
             module = module_of(text)
             place = builder.module(module) if module is not None else -1
-            number = numbers[text] = builder.frame(frame_of(text, place))
+            frame, offset = frame_of(text, place), file_offset(text)
+            if named is not None and module is not None and offset is not None:
+                frame = named(frame, module.build_id, offset)
+            number = numbers[text] = builder.frame(frame)
         found.append(number)
     return found

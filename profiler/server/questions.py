@@ -18,6 +18,7 @@ from pyprof.server.access import Refused
 from pyprof.server.engine import Engine, StoreError, literal
 from pyprof.server.merged import ProfileHead, Rest, Stack, StackCost, dearest, profile_of
 from pyprof.server.selection import Question
+from pyprof.server.symbol_files import SymbolFiles
 
 MOST_STACKS = 50_000
 """Of a profile: the dearest ones; what the others cost is head."""
@@ -64,8 +65,8 @@ class Asked:
 class Questions:
     """Of one client. They raise StoreError; Refused where it costs too much, GivenUp when nobody waits any more."""
 
-    def __init__(self, engine: Engine, asked: Asked) -> None:
-        self._engine, self._asked = engine, asked
+    def __init__(self, engine: Engine, asked: Asked, symbols: SymbolFiles | None = None) -> None:
+        self._engine, self._asked, self._symbols = engine, asked, symbols
 
     def services(self, chosen: Question) -> list[tuple[str, int, int, int, str]]:
         """Service, amount, hosts, windows, unit; dearest first."""
@@ -133,7 +134,11 @@ class Questions:
             raise Refused("nothing_there")
         texts = self._frames(chosen, where, {cost.stack for cost in costs})
         whole = rest.amount + sum(cost.value for cost in costs)
-        return profile_of(costs, texts, self._head(chosen, where, rest, whole))
+        named = self._symbols.of(chosen.tenant) if self._symbols is not None else None
+        return profile_of(costs, texts, self._head(chosen, where, rest, whole), named)
+
+    def has_symbols(self, tenant: str, build_id: str) -> bool:
+        return self._symbols is not None and self._symbols.has(tenant, build_id)
 
     def _dearest(self, chosen: Question, where: str, by_service: bool) -> tuple[list[StackCost], Rest]:
         """Where there are too many rows to have them all here: the database looks for the dearest stacks first."""

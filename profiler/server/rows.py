@@ -141,8 +141,13 @@ def _path(parts: Parts, node: int) -> list[int]:
 def _facts(parts: Parts, path: Sequence[int]) -> StackFacts:
     frames = [parts.frames[each] for each in path]
     leaf = frames[-1] if frames else None
-    bare = leaf is not None and not (leaf.lines and not _BARE.search(leaf.title))
+    bare = leaf is not None and is_bare(leaf)
     return StackFacts(_build(parts, leaf), bare, _build(parts, _cut_in(frames)))
+
+
+def is_bare(frame: Frame) -> bool:
+    """Has its function no name?"""
+    return not frame.lines or _BARE.search(frame.title) is not None
 
 
 def _cut_in(frames: Sequence[Frame]) -> Frame | None:

@@ -18,6 +18,7 @@ from pyprof.server.index import Indexer, Retention
 from pyprof.server.numbers import Numbers
 from pyprof.server.stacks import StackBooks
 from pyprof.server.store import Store
+from pyprof.server.symbol_files import SymbolFiles
 
 Say = Callable[..., None]
 _GRACE_S = 1
@@ -32,6 +33,7 @@ class ServerParts:
     books: StackBooks
     indexer: Indexer
     numbers: Numbers
+    symbols: SymbolFiles
 
 
 @contextmanager
@@ -47,7 +49,8 @@ def parts(config: ServerConfig, say: Say) -> Iterator[ServerParts]:
             retention = Retention(config.max_age, config.max_bytes, config.hours_after)
             indexer = Indexer(files, store, books, retention, say, numbers.count)
             waiting.append(indexer)
-            yield ServerParts(files, store, books, indexer, numbers)
+            symbols = SymbolFiles(os.path.join(config.data, "symbols"), config.symbols)
+            yield ServerParts(files, store, books, indexer, numbers, symbols)
         finally:
             store.close()
     finally:

@@ -11,6 +11,7 @@ from pyprof.server.native import Block
 from pyprof.server.questions import Asked, Questions
 from pyprof.server.rows import SegmentRows
 from pyprof.server.stored import StoredRows
+from pyprof.server.symbol_files import SymbolFiles
 from pyprof.server.tables import NAMES
 
 
@@ -64,8 +65,9 @@ class Store:
         }:
             self.drop_day(day)
 
-    def asked(self, by: Asked) -> Questions:
-        return Questions(self._engine, by)
+    def asked(self, by: Asked, symbols: SymbolFiles | None = None) -> Questions:
+        """symbols: names for what has none."""
+        return Questions(self._engine, by, symbols)
 
     def give_up(self, asked: Asked) -> None:
         """What the database does for it ends soon."""

@@ -153,6 +153,9 @@ class SymbolWriter:
         yield _line(f"MODULE Linux {self.arch.breakpad[0]} {self.id} {self.name}")
         if self.file.build_id:
             yield _line(f"INFO CODE_ID {self.file.build_id.upper()}")
+        for load in self.file.loads:
+            if load.filesz:
+                yield _line(f"INFO LOAD {load.offset:x} {load.vaddr - self.file.min_vaddr:x} {load.filesz:x}")
 
     def _alternate(self, debug: ObjectFile) -> ObjectFile | None:
         return self._debug_files.find_alternate(debug, "")

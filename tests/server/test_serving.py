@@ -23,14 +23,17 @@ import pyprof
 from pyprof.importers import pprof
 from pyprof.model.functions import costs
 from pyprof.model.reason_requests import REQUESTS
+from pyprof.records import replace
 from pyprof.server.access import STATUS
+from tests import warm
 from tests.agent.filled import marked
 from tests.server.serving import Served, name_of, served, windows
-from tests.support import need
+from tests.support import build, need
 from tests.survival.servers import kill_servers
 
 KILLS = 2
 """`make test-kills` has a hundred."""
+PROGRAMS = Path(__file__).parents[1] / "programs"
 HOSTILE = "'; DROP TABLE samples; -- \\' <script> ; /../"
 
 
@@ -212,13 +215,49 @@ def test_tokens_are_for_one_role_and_one_tenant(tmp_path: Path) -> None:
         for token, status in (("", 401), ("wrong", 401), ("one-read-0123456789abcdef", 403), ("é", 401)):
             client.token = token.encode().decode("latin-1")
             assert client.push(one).status == status, token
+            assert client.ask(f"/api/v1/symbols/{'cd' * 20}", b"").status == status, token
         client.token = "one-write-0123456789abcdef"
         assert client.push(one).status == 200
+        symbols = f"MODULE Linux x86_64 01 x\nINFO CODE_ID {'CD' * 20}\nINFO LOAD 0 0 10\n".encode()
+        assert client.ask(f"/api/v1/symbols/{'cd' * 20}", symbols).status == 200
+        assert [path.parent.name for path in tmp_path.rglob("*.sym")] == ["one"]
         assert client.question("services").json()["reason"] == "wrong_role"
         client.token = "one-read-0123456789abcdef"
         client.until_indexed(1)
         client.token = "two-read-0123456789abcdef"
         assert client.question("services").json()["services"] == []
+
+
+def test_symbols_that_are_uploaded_name_the_code_of_their_build(server: Served, tmp_path: Path) -> None:
+    program = build(PROGRAMS / "c_locks.c", tmp_path / "locks", "-g", "-Wl,--build-id", "-pthread")
+    text = warm.run("symbols", str(program), "-q").stdout.split("\n")
+    (build_id,) = (line.split()[2].lower() for line in text if line.startswith("INFO CODE_ID"))
+    start, name = next((int(line.split()[1], 16), line.split()[4]) for line in text if line.startswith("FUNC"))
+    found = marked()
+    first, address = (int(part, 16) for part in next(line for line in text if " LOAD 1000 " in line).split()[2:4])
+    module = replace(found.modules[2], build_id=build_id, offset=first)
+    at = module.start + start + 1 - address
+    frames = tuple(
+        replace(each, pc=at, lookup=at, rel=at - module.start) if each.title == "libplugin.so+0x1234" else each
+        for each in found.frames
+    )
+    (sent,) = windows("stripped", 1, replace(found, modules=(*found.modules[:2], module), frames=frames))
+    assert server.push(sent).status == 200
+    server.until_indexed(1, service="stripped")
+
+    def asked() -> tuple[bool, list[bool]]:
+        rows = server.question("builds", service="stripped").json()["builds"]
+        shown = server.question("profile", service="stripped", format="collapsed").body.decode()
+        own = [row["symbols"] for row in rows if row["build_id"] == build_id]
+        return any(name in line.replace(" ", ";").split(";") for line in shown.splitlines()), own
+
+    assert asked() == (False, [False])
+    done = warm.run("symbols", str(program), "-q", "--upload", f"http://127.0.0.1:{server.port}/")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert asked() == (True, [True])
+    absent = warm.run("symbols", str(program), "-q", "--upload", f"http://127.0.0.1:{server.port}/absent")
+    assert absent.returncode == 1
+    assert "did not take it: status 404" in absent.stderr
 
 
 def test_killed_server_loses_no_window_that_it_acknowledged_and_counts_none_twice(tmp_path: Path) -> None:
