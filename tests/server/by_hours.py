@@ -1,4 +1,5 @@
-"""`python -m tests.server.by_hours STORE`: an old day's answers before and after it has its rows by hours, as JSON.
+"""`python -m tests.server.by_hours STORE VERSION`: an old day's answers in a store of a version, after all later
+migrations, and after the day has its rows by hours, as JSON.
 
 A process of its own: ClickHouse within a process has one folder.
 """
@@ -10,17 +11,20 @@ import sys
 import time
 from hashlib import sha256
 from typing import Any
+from unittest.mock import patch
 
 from pyprof.agent.segments import SegmentName
 from pyprof.records import replace
-from pyprof.server import answers, blocks
+from pyprof.server import answers, blocks, tables
+from pyprof.server import engine as engine_of
 from pyprof.server.access import Refused
-from pyprof.server.engine import address, opened
+from pyprof.server.engine import Engine, address, migrate, opened
 from pyprof.server.hours import HOUR_NS
 from pyprof.server.questions import Asked
 from pyprof.server.rows import SegmentRows, rows_of
 from pyprof.server.stacks import StackBook
 from pyprof.server.store import Store
+from pyprof.server.tables import Dialect
 from tests.agent.filled import MINUTE_NS
 from tests.server.serving import windows
 
@@ -69,8 +73,17 @@ def refusal(store: Store) -> str:
     return ""
 
 
-def main(url: str) -> None:
-    engine = opened(address(url), 100)
+def opened_as(version: int, url: str) -> Engine:
+    """As the server that had so many migrations opened it."""
+    made = tables.migrations()[:version]
+    sql = " ".join(text for each in made for text in each.statements(Dialect()))
+    names = tuple(name for name in tables.NAMES if f"EXISTS {name} " in sql)
+    with patch.object(engine_of, "migrations", lambda: made), patch.object(engine_of, "NAMES", names):
+        return opened(address(url), 100)
+
+
+def main(url: str, version: int) -> None:
+    engine = opened_as(version, url)
     store = Store(engine)
     today = time.strftime("%Y-%m-%d")
 
@@ -82,6 +95,11 @@ def main(url: str) -> None:
     store.insert(rows(0, most))
     failed = [replace(each, batch=each.batch + 5) for each in rows(0, 2)]
     engine.insert(engine.dialect.read("samples"), blocks.samples(failed))  # an attempt that was killed
+    found["of version"] = asked(store)
+    for _ in range(2):
+        migrate(engine)
+    applied = engine.rows("SELECT number, count() FROM migrations GROUP BY number ORDER BY number")
+    found["applied"] = [[int(number), int(times)] for number, times in applied]
     found["before"], found["rows"] = asked(store), [counts()]
     (day,) = store.hours.due(today)
     found["due before"] = store.hours.due(day)
@@ -101,4 +119,4 @@ def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]))

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ from tests.survival.servers import kill_servers
 KILLS = 2
 """`make test-kills` has a hundred."""
 PROGRAMS = Path(__file__).parents[1] / "programs"
+SYMBOLS = f"MODULE Linux x86_64 01 x\nINFO CODE_ID {'CD' * 20}\nINFO LOAD 0 0 10\n".encode()
 HOSTILE = "'; DROP TABLE samples; -- \\' <script> ; /../"
 
 
@@ -218,8 +220,7 @@ def test_tokens_are_for_one_role_and_one_tenant(tmp_path: Path) -> None:
             assert client.ask(f"/api/v1/symbols/{'cd' * 20}", b"").status == status, token
         client.token = "one-write-0123456789abcdef"
         assert client.push(one).status == 200
-        symbols = f"MODULE Linux x86_64 01 x\nINFO CODE_ID {'CD' * 20}\nINFO LOAD 0 0 10\n".encode()
-        assert client.ask(f"/api/v1/symbols/{'cd' * 20}", symbols).status == 200
+        assert client.ask(f"/api/v1/symbols/{'cd' * 20}", SYMBOLS).status == 200
         assert [path.parent.name for path in tmp_path.rglob("*.sym")] == ["one"]
         assert client.question("services").json()["reason"] == "wrong_role"
         client.token = "one-read-0123456789abcdef"
@@ -322,16 +323,27 @@ def test_server_tells_systemd_that_it_listens_and_that_it_ends(tmp_path: Path, m
         assert heard.recv(100) == b"STOPPING=1"
 
 
-def test_database_is_made_anew_from_the_files(tmp_path: Path) -> None:
-    from tests.warm import run
-
-    with served(tmp_path / "data") as client:
+def test_copy_that_was_made_while_windows_came_is_restored(tmp_path: Path) -> None:
+    """What was acknowledged before the copy began is in it; of what came meanwhile some is."""
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    copy.mkdir(mode=0o750)
+    with served(data) as client, ThreadPoolExecutor(1) as sender:
         for each in windows("kept", 3):
             assert client.push(each).status == 200
-        client.until_indexed(3)
-        before = client.question("functions").json()
-    done = run("server", "--data", str(tmp_path / "data"), "--rebuild")
-    assert "3 segments" in done.stdout, done
-    with served(tmp_path / "data") as client:
-        client.until_indexed(3)
-        assert client.question("functions").json() == before
+        assert client.ask(f"/api/v1/symbols/{'cd' * 20}", SYMBOLS).status == 200
+        sent = [sender.submit(client.push, each) for each in windows("meanwhile", 40)]
+        subprocess.run(["cp", "-r", str(data / "segments"), str(data / "symbols"), str(copy)], check=False)
+        assert {answer.result().status for answer in sent} == {200}
+        client.until_indexed(3, service="kept")
+        before = [client.question(what, service="kept").json() for what in ("functions", "builds", "labels")]
+    (one,) = windows("half", 1)
+    half = copy / "segments" / "default" / one.name.day / "kept" / f".{one.name.name}.1.part"
+    half.write_bytes(one.data[:100])
+    done = warm.run("server", "--data", str(copy), "--rebuild")
+    count = int(done.stdout.split()[0])
+    assert 3 <= count <= 43, done
+    with served(copy) as client:
+        client.until_indexed(3, service="kept")
+        client.until_indexed(count - 3, service="meanwhile")
+        assert [client.question(what, service="kept").json() for what in ("functions", "builds", "labels")] == before
+    assert (copy / "symbols" / "default" / f"{'cd' * 20}.sym").read_bytes() == SYMBOLS

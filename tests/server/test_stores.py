@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pyprof.server.tables import migrations
 from tests.agent.filled import marked
 from tests.server.cluster import cluster, rows_by_server
 from tests.server.serving import Served, served, windows
@@ -29,17 +30,24 @@ def answers(client: Served, until: int) -> list[Any]:
     return [(what, client.question(what, to=until, **words).body) for what, words in QUESTIONS]
 
 
-def check_hours(*stores: str) -> None:
-    """An old day has the same answers by hours, which are few rows, and windows that come later count."""
+def check_old(version: int, *stores: str) -> None:
+    """A store that this version of the tables made has the same answers after the later migrations. So has an old day
+    by hours, which are few rows, and windows that come later count.
+    """
     runs = []
     for store in stores:
         done = subprocess.run(
-            [sys.executable, "-m", "tests.server.by_hours", store], capture_output=True, text=True, check=False
+            [sys.executable, "-m", "tests.server.by_hours", store, str(version)],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         runs.append(json.loads(done.stdout))
     found, other = runs
     assert found == other
+    assert found["of version"] == found["before"]
+    assert found["applied"] == [[number, 1] for number in range(1, len(migrations()) + 1)]
     assert found["before"] == found["rolled"] != found["late"] == found["late rolled"]
     assert (found["due before"], found["due"], found["late due"], found["part"]) == ([], [], True, "nothing_there")
     (samples, builds, windows, _), (fewer_samples, fewer_builds, same, rolled), *_, dropped = found["rows"]
@@ -65,7 +73,8 @@ def test_both_stores_give_the_same_rows_and_a_cluster_shares_them_out(tmp_path: 
                 found.append(answers(client, until))
                 total = sum(row["amount"] for row in client.question("services").json()["services"])
                 assert total == len(sent) * marked().total
-        check_hours(f"chdb://{tmp_path}/hours", url.replace("/pyprof?", "/hours?"))
+        for version in range(1, len(migrations())):
+            check_old(version, f"chdb://{tmp_path}/old{version}", url.replace("/pyprof?", f"/old{version}?"))
         assert all(count > 0 for count in rows_by_server(url, "samples"))
         assert sum(rows_by_server(url, "windows")) == len(sent)
     for one, other in zip(*found, strict=True):
