@@ -110,7 +110,7 @@ function showHeader() {
     formatCount(summary.threads, "thread"),
     lengthText(model),
     summary.rate_reached ? `${significant(summary.rate_reached)} Hz` : "",
-    shown.total ? `${formatShare(shown.ends.root || 0, shown.total)} in whole stacks` : "",
+    shown.total && hasEvidence(model) ? `${formatShare(shown.ends.root || 0, shown.total)} in whole stacks` : "",
   ];
   byId("facts").textContent = model.changes ? changesText(model.changes) : parts.filter(Boolean).join(" · ");
   byId("facts").title = byId("facts").textContent;

@@ -62,7 +62,7 @@ function describe(model, tree, node, metric, zoomed) {
   const others = model.places[src] - 1;
   if (place) pairs.push(["Source", others > 0 ? `${place} (and ${others} more)` : place]);
   if (!model.changes && model.how[src] & INLINED) pairs.push(["Kind", model.how[src] & CALLED ? "partly inlined into its caller" : "inlined into its caller"]);
-  const found = trustNames(model, tree.trust[node]);
+  const found = hasEvidence(model) ? trustNames(model, tree.trust[node]) : [];
   if (found.length && !model.changes && frame.kind !== KIND.INTERPRETER) pairs.push(["Found by", found.join(", ")]);
   return { frame, pairs };
 }

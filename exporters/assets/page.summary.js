@@ -49,26 +49,21 @@ function lengthText({ durationNs, timeline }) {
   return left < durationNs ? `${formatNanoseconds(left)} of ${formatNanoseconds(durationNs)}` : formatNanoseconds(durationNs);
 }
 
-/** @type {(model: Model) => void} */
-function showSummary(model) {
-  const { summary } = model;
-  const started = new Date(Number(BigInt(model.startNs) / 1000000n));
+/**
+ * Does the file say how stacks ended, and how frames were found?
+ * @type {(model: Model) => boolean}
+ */
+function hasEvidence({ summary }) {
+  return Object.keys(summary.trust).length + Object.keys(summary.shown.ends).length > 0;
+}
+
+/**
+ * How well it was recorded, and what that did to the target.
+ * @type {(model: Model) => HTMLElement[]}
+ */
+function evidence({ summary }) {
   const { stops, not_stopped: others, shown } = summary;
-  /** @type {(hz: number) => string} */
-  const rate = (hz) => (hz ? `${significant(hz)} Hz` : "");
-  const parts = [
-    element("h3", null, "Recorded"),
-    facts([
-      ["Started", Number(started) ? `${started.toISOString().replace("T", " ").slice(0, 19)} UTC` : ""],
-      ["Duration", lengthText(model)],
-      ["Samples", groupThousands(summary.samples)],
-      ["Threads", groupThousands(summary.threads)],
-      ["Rate wanted", rate(summary.rate_wanted)],
-      ["Rate reached", rate(summary.rate_reached)],
-      ["Skipped (late)", summary.skipped ? groupThousands(summary.skipped) : ""],
-    ]),
-    ...(model.labels.length ? [element("h3", null, "Labels"), facts(model.labels)] : []),
-    ...summary.notes.map((note) => element("p", { class: "note" }, note)),
+  return [
     element("h3", null, "How the stacks ended"),
     ...shares(shown.ends, (name) => summary.reasons[name]?.title || name, "root", (value) => formatValue(value, [shown.type, shown.unit])),
     element("h3", null, "How the frames were found"),
@@ -86,13 +81,36 @@ function showSummary(model) {
       ["Profiler's memory", summary.profiler.max_rss_kb ? `${significant(summary.profiler.max_rss_kb / 1024)} MiB` : ""],
     ]),
   ];
+}
+
+/** @type {(model: Model) => void} */
+function showSummary(model) {
+  const { summary } = model;
+  const started = new Date(Number(BigInt(model.startNs) / 1000000n));
+  /** @type {(hz: number) => string} */
+  const rate = (hz) => (hz ? `${significant(hz)} Hz` : "");
+  const parts = [
+    element("h3", null, "Recorded"),
+    facts([
+      ["Started", Number(started) ? `${started.toISOString().replace("T", " ").slice(0, 19)} UTC` : ""],
+      ["Duration", lengthText(model)],
+      ["Samples", groupThousands(summary.samples)],
+      ["Threads", groupThousands(summary.threads)],
+      ["Rate wanted", rate(summary.rate_wanted)],
+      ["Rate reached", rate(summary.rate_reached)],
+      ["Skipped (late)", summary.skipped ? groupThousands(summary.skipped) : ""],
+    ]),
+    ...(model.labels.length ? [element("h3", null, "Labels"), facts(model.labels)] : []),
+    ...summary.notes.map((note) => element("p", { class: "note" }, note)),
+    ...(hasEvidence(model) ? evidence(model) : []),
+  ];
   if (summary.counters.length) parts.push(element("h3", null, "Counted"));
   for (const { name, count, meaning, retry } of summary.counters) {
     parts.push(facts([[name, groupThousands(count)]]), element("p", { class: "fine" }, retry ? `${meaning} What helps: ${retry}.` : meaning));
   }
   const lacking = summary.modules.filter((module) => module.problems.length);
   parts.push(element("h3", null, "Modules with missing information"));
-  if (!lacking.length) parts.push(element("p", { class: "fine" }, "none"));
+  if (!lacking.length) parts.push(element("p", { class: "fine" }, hasEvidence(model) ? "none" : "not known: the file does not say"));
   for (const module of [...lacking].sort((a, b) => b.frames - a.frames)) parts.push(problemCard(module));
   parts.unshift(...summary.warnings.map(({ text }) => element("p", { class: "note" }, text)));
   byId("warnings").textContent = summary.warnings.map(({ text }) => text).join(" · ");

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 TOP = "top"
 """The format that is a table in the terminal, and the default."""
 _ROWS = 30
+_NOTES = 3
 _FETCH_S = 60.0
 _LINES_S = 60.0
 """Most seconds for source lines."""
@@ -134,7 +135,7 @@ def _add_tables(how: argparse._ArgumentGroup) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pyprof.importers.registry import load
+    from pyprof.importers.registry import is_recording, load
     from pyprof.recording.reader import INTERRUPTED
 
     exporter = _exporter(arguments)
@@ -144,6 +145,9 @@ def run(arguments: argparse.Namespace) -> int:
     profile = _chosen(_named(whole, arguments), arguments)
     if len(whole.stack) and not len(profile.stack):
         raise PyprofError(f"none of the {len(whole.stack):,} samples fits", "pyprof report FILE shows what there is")
+    if not is_recording(arguments.file):
+        for note in whole.summary.notes[-_NOTES:]:  # what is not known of it, and what was left out
+            line(f"pyprof: {note}", sys.stderr)
     ended = INTERRUPTED not in whole.summary.notes
     if not ended:
         line(f"pyprof: {INTERRUPTED}", sys.stderr)
@@ -247,7 +251,8 @@ def _lines(profile: Profile, ended: bool, arguments: argparse.Namespace) -> Iter
 
     width = min(max(shutil.get_terminal_size().columns, 60), 120)
     if arguments.missing:
-        return lacking_modules(profile.summary) or [_NOTHING_MISSING if ended else _NOT_KNOWN]
+        known = ended and (profile.summary.trust or not profile.summary.samples)
+        return lacking_modules(profile.summary) or [_NOTHING_MISSING if known else _NOT_KNOWN]
     if arguments.lines or arguments.annotate is not None:
         return _source(profile, arguments, width)
     name = arguments.callers or arguments.callees

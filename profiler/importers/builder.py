@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.contents import summary_of_part
+from pyprof.model.contents import summary_of_part, without_evidence
 from pyprof.model.labels import Labels
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.summary import Summary
@@ -28,7 +28,7 @@ NOBODY = ThreadInfo(0, 0, "", "")
 @dataclass(frozen=True, slots=True)
 class About:
     """What a file says as a whole. start_ns: since the epoch; 0 where it does not say. note: for the reader. done: what
-    the recording did, where the file says so.
+    the recording did, where the file says so. evidence: does it say how stacks ended, and how frames were found?
     """
 
     title: str
@@ -38,6 +38,7 @@ class About:
     duration_ns: int = 0
     period_ns: int = 1
     done: Summary = Summary()
+    evidence: bool = True
 
     def check(self) -> None:
         """Raises OverflowError for numbers that no Profile holds."""
@@ -170,4 +171,5 @@ class Builder:
             summary=Summary(),
         )
         known = replace(about.done, duration_s=round(about.duration_ns / 1e9, 6), notes=(*about.done.notes, about.note))
-        return replace(profile, summary=summary_of_part(known, profile))
+        summary = summary_of_part(known, profile)
+        return replace(profile, summary=summary if about.evidence else without_evidence(summary))

@@ -37,7 +37,7 @@ def read(data: bytes, title: str) -> Profile:
         raise FormatError("line", 0, "no line is a stack with a count")
     more = said("lines_left_out", count=f"{left_out:,}") if left_out else ""
     note = said("read_from_collapsed", more=more)
-    return builder.build(About(title, (ValueType("samples", "count"),), note))
+    return builder.build(About(title, (ValueType("samples", "count"),), note, evidence=False))
 
 
 def _frame(name: str) -> Frame:

@@ -190,7 +190,7 @@ class _Reader:
         if self._left_out:
             more += said("lines_left_out", count=f"{self._left_out:,}")
         note = said("read_from_perf", event=self._event or "an event", more=more)
-        found = self._builder.build(About(title, tuple(types), note, 0, last - first + period, period))
+        found = self._builder.build(About(title, tuple(types), note, 0, last - first + period, period, evidence=False))
         cpu = rows[:, 3].astype(np.int32)
         return replace(found, cpu=cpu) if (cpu != _NOT_KNOWN).any() else found
 

@@ -129,8 +129,9 @@ class _Reader:
             self._samples(order, 0 if since_ns is None else start_ns - since_ns)
         left_out = ", ".join(sorted(self._left_out)[:5])
         more = said("labels_left_out", labels=left_out) if self._left_out else ""
-        done = evidence.of_summary(self._rows[evidence.FIELD][-1]) if evidence.FIELD in self._rows else Summary()
-        return replace(about, note=said("read_from_pprof", more=more), done=done)
+        known = evidence.FIELD in self._rows
+        done = evidence.of_summary(self._rows[evidence.FIELD][-1]) if known else Summary()
+        return replace(about, note=said("read_from_pprof", more=more), done=done, evidence=known)
 
     def _text(self, at: int) -> str:
         if at >= len(self._strings):

@@ -29,11 +29,18 @@ def load(path: str | PathLike[str]) -> Profile:
     gzipped or not, or of a perf.data. Raises RecordingError.
     """
     name = fspath(path)
+    return reader.load(name) if is_recording(name) else _foreign(name)
+
+
+def is_recording(path: str) -> bool:
+    """Is it ours, or else another profiler's? Raises RecordingError."""
+    return read_bytes(path, len(MAGIC)) == MAGIC
+
+
+def _foreign(name: str) -> Profile:
     if read_bytes(name, len(perf_data.MAGIC)) == perf_data.MAGIC:
         return perf_data.load(name)
     data = read_bytes(name)
-    if data.startswith(MAGIC):
-        return reader.load(name)
     kind = "gzip"
     try:
         plain = pprof.inflated(data)

@@ -62,7 +62,9 @@ def _read(document: Any, title: str) -> Profile:
     primary = ValueType("time", "nanoseconds") if known else ValueType("bytes" if unit == "bytes" else "weight", unit)
     kinds = (ValueType("samples", "count"), primary)
     name = document.get("name") or title
-    return builder.build(About(str(name), kinds, said("read_from_speedscope"), 0, longest if known else 0))
+    return builder.build(
+        About(str(name), kinds, said("read_from_speedscope"), 0, longest if known else 0, evidence=False)
+    )
 
 
 def _frame(entry: Any) -> Any:

@@ -85,11 +85,13 @@ def contents(profile: Profile, languages: Sequence[Language]) -> Contents:
 
 
 def summary_of_part(whole: Summary, profile: Profile) -> Summary:
-    """The summary of a profile that has a part of the samples; what the recording did stays as it was."""
+    """The summary of a profile that has a part of the samples; what the recording did stays as it was, and what it does
+    not tell.
+    """
     found = contents(profile, whole.languages)
     kernel = any(missing.kernel for missing in whole.functions_missing)
     problems = {module.path: module.problems for module in whole.modules}
-    return replace(
+    part = replace(
         whole,
         samples=found.samples,
         threads=len(profile.threads),
@@ -99,6 +101,12 @@ def summary_of_part(whole: Summary, profile: Profile) -> Summary:
         functions_missing=tuple(replace(each, kernel=kernel) for each in found.functions_missing),
         modules=tuple(module for module in found.modules(problems) if module.frames),
     )
+    return without_evidence(part) if whole.samples and not (whole.ends or whole.trust) else part
+
+
+def without_evidence(summary: Summary) -> Summary:
+    """Of a file that does not say how stacks ended, and how frames were found."""
+    return replace(summary, ends={}, trust={}, shown=replace(summary.shown, ends={}))
 
 
 def _by_identity(profile: Profile, counts: Mapping[int, int]) -> Counter[tuple[str, str]]:

@@ -110,7 +110,15 @@ def test_part_of_the_time_is_a_profile_of_that_time(recording: Path, tmp_path: P
 def test_time_that_is_not_known_is_not_said(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("main;f 3\nmain;g 5\n")
-    assert lines(path)[0] == "a.txt: 8 samples"
+    done = pyprof("report", str(path))
+    assert done.stdout.startswith("a.txt: 8 samples\n")
+    assert done.stderr == "pyprof: Read from collapsed stacks, which know nothing of times and threads.\n"
+
+
+def test_nothing_is_known_of_what_others_files_lack(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("main;f 3\n")
+    assert lines(path, "--missing") == ["What is missing is not known: a recording says it at its end."]
 
 
 def test_time_of_a_file_without_times_is_refused(tmp_path: Path) -> None:

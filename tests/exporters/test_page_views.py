@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from pyprof.model.contents import without_evidence
 from pyprof.model.markers import NOT_SAMPLED
 from pyprof.model.profile import Profile, ThreadInfo
 from pyprof.model.summary import FunctionsMissing, Shown
@@ -156,6 +157,16 @@ def test_summary_says_what_was_recorded_and_how_to_mend_it(open_page: OpenPage) 
     assert "/opt/server/bin/server" not in text, "modules that lack nothing are not listed"
     page.browser.press("s")
     assert not page.shown("#summary-panel")
+
+
+def test_what_a_file_does_not_tell_is_not_shown(open_page: OpenPage) -> None:
+    page = open_page(replace(golden(), summary=without_evidence(golden().summary), start_ns=0))
+    assert "whole stacks" not in page.text("#facts")
+    page.browser.press("s")
+    shown = page.text("#summary-panel").upper()
+    assert "NOT KNOWN" not in shown  # one module lacks something
+    assert all(words not in shown for words in ("HOW THE STACKS ENDED", "EFFECT ON THE TARGET", "STARTED"))
+    assert "Found by" not in page.hover("main")
 
 
 def test_what_must_be_read_first_stands_below_the_title(open_page: OpenPage) -> None:

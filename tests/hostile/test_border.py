@@ -23,7 +23,7 @@ from pyprof.collectors.gdb.modules import parse_libraries
 from pyprof.collectors.gdb.target import parse_description
 from pyprof.collectors.linux.procfs import parse_maps
 from pyprof.errors import PyprofError
-from pyprof.importers import collapsed, pprof, speedscope
+from pyprof.importers import collapsed, perf_script, pprof, speedscope
 from pyprof.model.modules import Mapping
 from pyprof.objfile.core.notes import read_notes
 from pyprof.objfile.elf.file import ElfFile
@@ -79,14 +79,14 @@ def changed(data: bytes, text: bool, rng: random.Random) -> Iterator[bytes]:
 
 
 def as_text(name: str, data: bytes) -> bool:
-    return name in TEXTS or (name == "imported" and data[:1] in (b"\0", b"\2"))
+    return name in TEXTS or (name == "imported" and data[:1] in (b"\0", b"\2", b"\3"))
 
 
 @pytest.mark.parametrize("name", READERS)
 def test_readers_refuse_what_is_out_of_range(name: str, inputs: Dictionary[str, list[bytes]]) -> None:
     rng = random.Random(name)
     read = 0
-    for data in sorted(inputs.get(name, [b"\0" * 256]), key=len)[:2]:
+    for data in sorted(inputs.get(name, [b"\0" * 256]), key=len)[: 4 if name == "imported" else 2]:
         for each in changed(data[:MOST_SEED] if name not in WHOLE else data, as_text(name, data), rng):
             READERS[name](each)
             read += 1
@@ -118,6 +118,7 @@ VALUES: dict[str, tuple[str, Callable[[bytes], object]]] = {
     "speedscope": ("imported", lambda data: speedscope.read(data[1:], "x")),
     "pprof": ("imported", lambda data: pprof.read(data[1:], "x")),
     "collapsed": ("imported", lambda data: collapsed.read(data[1:], "x")),
+    "perf_script": ("imported", lambda data: perf_script.read(data[1:], "x")),
     "columns": ("sample_columns", lambda data: unpack(data, 5, 3)),
 }
 

@@ -38,6 +38,19 @@ def test_format_is_known_by_content_whatever_the_name(tmp_path: Path) -> None:
     assert load(stored(golden(), tmp_path, "x.bin")).frames == golden().frames
 
 
+@pytest.mark.parametrize("name", ["speedscope", "pprof", "collapsed"])
+def test_what_a_file_does_not_tell_is_not_made_up(name: str, tmp_path: Path) -> None:
+    """How stacks ended, and how frames were found: also not of a part, and not of what is kept."""
+    found = load(file(tmp_path, export(name, golden())))
+    kept = load(stored(found, tmp_path))
+    for each in (found, found.filter(function="parse"), kept, kept.filter(function="parse")):
+        assert (each.summary.trust, each.summary.ends, each.summary.shown.ends) == ({}, {}, {})
+        assert each.summary.shown.total == each.total > 0
+    known = pprof.read(export("pprof", golden(), ExportOptions(evidence=True)), "x")
+    assert known.summary.trust
+    assert known.summary.shown.ends
+
+
 @pytest.mark.parametrize("name", ["speedscope", "collapsed"])
 def test_gzipped_file_is_read_as_what_is_in_it(name: str, tmp_path: Path) -> None:
     data = export(name, golden(), THREADS)

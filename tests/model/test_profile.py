@@ -12,8 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.errors import MissingLibrary, OutputError, UsageError
+from pyprof.model.contents import summary_of_part
 from pyprof.model.functions import costs, functions_of
 from pyprof.model.profile import FrameKind, Profile
+from pyprof.model.summary import Summary
+from pyprof.records import replace
 from tests.exporters.profiles import Builder, code, deep, golden, marker, profiles
 
 
@@ -70,6 +73,7 @@ def test_top_is_by_own_cost_or_with_calls() -> None:
 
 @given(profiles(), st.data())
 def test_part_has_the_samples_that_fit_as_they_were(profile: Profile, data: st.DataObject) -> None:
+    profile = replace(profile, summary=summary_of_part(Summary(), profile))
     tids = data.draw(st.sets(st.sampled_from([thread.tid for thread in profile.threads] or [0])))
     part = profile.filter(tid=tids)
     assert stacks(part) == [row for row in stacks(profile) if row[0] in tids]
