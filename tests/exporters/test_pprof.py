@@ -51,6 +51,15 @@ def test_go_pprof_top_names_functions_and_totals(golden_file: Path) -> None:
 
 
 @pytest.mark.system
+def test_go_pprof_subtracts_one_file_from_another(golden_file: Path, tmp_path: Path) -> None:
+    less = tmp_path / "less.pb.gz"
+    less.write_bytes(export("pprof", golden().filter(exclude="^parse$")))
+    top = go_pprof(less, "-top", f"-diff_base={golden_file}")
+    assert re.search(r"-70ms 30\.43% .* memcpy\n", top)
+    assert re.search(r"-20ms +8\.70% .* parse\n", top)
+
+
+@pytest.mark.system
 def test_go_pprof_raw_shows_addresses_lines_and_mappings(golden_file: Path) -> None:
     raw = go_pprof(golden_file, "-raw")
     assert "samples/count cpu/nanoseconds[dflt]" in raw
