@@ -1,7 +1,7 @@
 "use strict";
 /*
  * What is shown, as one value: a text, and the link's part behind "#". It names only what differs from how the page opens.
- * The values before it are a stack: undo.
+ * The values before it are a stack: undo. It is kept beside the link, so that a page that is loaded again has it.
  */
 
 /** @type {(on: boolean) => string} */
@@ -93,6 +93,7 @@ const defaults = {};
 let shownValue = "";
 /** @type {string[]} */
 const past = [];
+const MOST_PAST = 200;
 /** The last change was another letter of what is looked for: the next one belongs to it. */
 let typing = false;
 let dragging = false; // eslint-disable-line prefer-const -- page.app.js sets it
@@ -131,7 +132,7 @@ function setValue(value) {
   shownValue = value;
   byId("undo").toggleAttribute("disabled", !past.length);
   try {
-    history.replaceState(null, "", `#${value}`);
+    history.replaceState({ past: past.slice(-MOST_PAST) }, "", `#${value}`);
   } catch {
     // A page inside another one has no link of its own.
   }
@@ -164,6 +165,7 @@ function showFirst() {
     past.push(shownValue);
     show(location.hash.slice(1));
   });
+  past.push(...(history.state?.past ?? []));
   show(location.hash.slice(1));
 }
 

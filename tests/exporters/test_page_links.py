@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.exporters.browser import Browser
 from tests.exporters.conftest import OpenPage
 from tests.exporters.profiles import golden
 
@@ -39,10 +40,19 @@ def test_link_restores_what_is_shown_and_undo_goes_back_step_by_step(open_page: 
     page.browser.press("z")
     assert page.browser.run("location.hash") == "", "also a link that was followed is a step"
     page.browser.run(f"show({link[1:]!r})")
+    loaded_again(page.browser)
     for hash_, total in reversed(steps):
         page.browser.press("z")
         assert (page.browser.run("location.hash"), page.text("#total")) == (hash_, total)
     assert page.browser.run("document.getElementById('undo').disabled")
+
+
+def loaded_again(browser: Browser) -> None:
+    browser.events.clear()
+    browser.call("Page.reload")
+    while not any(event["method"] == "Page.loadEventFired" for event in browser.events):
+        browser.call("Page.getFrameTree")
+    browser.wait("document.documentElement?.dataset.ready === 'yes'")
 
 
 def test_link_means_the_same_functions_and_threads_on_the_page_of_another_recording(open_page: OpenPage) -> None:
