@@ -120,6 +120,11 @@ class Agent:
         """After run(): did a recording not end? Its window is not written, and a thread of it runs on."""
         return any(lane.left.is_set() for lane in self._lanes)
 
+    @property
+    def opening(self) -> bool:
+        """After run(): is a recording still being opened, in a thread that runs on?"""
+        return any(lane.running for lane in self._lanes)
+
     def reload(self) -> None:
         self._reloading = True
         self._wake.set()

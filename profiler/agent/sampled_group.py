@@ -70,6 +70,7 @@ class SampledGroup:
         self._took, self._failed = took, failed
         self._saved_every_s = _OF_DURABLE * values.durable
         self.left = threading.Event()
+        self._is_ending = False
         self._recording: Recording | None = None
         self._thread: threading.Thread | None = None
         self._known: frozenset[tuple[int, int]] = frozenset()
@@ -89,13 +90,21 @@ class SampledGroup:
     def _find_new(self) -> None:
         """The collector looks for itself with each batch, which is too late for a process that is new."""
         found = self._table.chosen(self.sampling)
-        if not found <= self._known and self._recording is not None:
-            self._recording.look_around()
-        self._known = found
+        if self._recording is not None:
+            if not found <= self._known:
+                self._recording.look_around()
+            self._known = found
 
     def _begin(self) -> None:
+        """In a thread of its own: to open thousands of processes takes seconds, in which the agent may be ended."""
         self._release()
         self._not_before = time.monotonic() + _AGAIN_S
+        self._is_ending = False
+        self.left.clear()
+        self._thread = threading.Thread(target=self._live, name="pyprof windows", daemon=True)
+        self._thread.start()
+
+    def _live(self) -> None:
         try:
             selection = selected(lambda: self._table.now_recorded(self.sampling))
             if selection is None:
@@ -105,13 +114,14 @@ class SampledGroup:
         except (PyprofError, OSError) as error:  # no room for a process, or too many files: that passes
             self._failed(self.sampling, error)
             return
-        self.left.clear()
-        self._recording.watch(lambda _: self.left.set())
-        self._recording.start()
-        self._thread = threading.Thread(
-            target=self._windows, args=(self._recording,), name="pyprof windows", daemon=True
-        )
-        self._thread.start()
+        recording = self._recording
+        if self._is_ending:  # nothing was recorded
+            self._recording = None
+            recording.close()
+            return
+        recording.watch(lambda _: self.left.set())
+        recording.start()
+        self._windows(recording)
 
     def _windows(self, recording: Recording) -> None:
         try:
@@ -148,6 +158,7 @@ class SampledGroup:
 
     def end(self) -> None:
         """Does not wait."""
+        self._is_ending = True
         if self._recording is not None:
             self._recording.end()
 
@@ -157,12 +168,16 @@ class SampledGroup:
         self._release()
 
     def finish(self) -> None:
-        """The same where this process ends next: what it holds ends with it. One that is left is not waited for."""
+        """The same where this process ends next: what it holds ends with it. One that is left is not waited for, and
+        one that has not begun not for long.
+        """
         self.end()
         until = time.monotonic() + _NAMES_S
         while self.running and not self.left.is_set() and self._thread is not None:
             self._thread.join(_LOOK_S)
-            if time.monotonic() > until and self._recording is not None:
+            if time.monotonic() > until:
+                if self._recording is None:
+                    break
                 self._recording.hasten()
                 until = math.inf
 

@@ -155,6 +155,8 @@ def _run(arguments: argparse.Namespace) -> int:
     agent.run()
     if agent.left:
         _left(log)
+    if agent.opening:
+        os._exit(0)
     return 0
 
 

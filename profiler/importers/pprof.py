@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from pyprof.errors import FormatError
 from pyprof.importers import evidence
-from pyprof.importers.builder import NOBODY, About, Builder
+from pyprof.importers.builder import NOBODY, About, Builder, largest_sum
 from pyprof.importers.pprof_samples import AT_ONCE, Samples, samples
 from pyprof.importers.protobuf import MOST_ROWS, Grouped, columns, fields, numbers, packed, repeated, signed
 from pyprof.model.labels import MOST, RESERVED, Labels
@@ -29,6 +29,8 @@ from pyprof.records import replace
 
 _GZIP = b"\x1f\x8b"
 _MOST_BYTES = 1 << 28
+_MOST_SUM = 1 << 60
+"""Of the values of a file: of several files together they are numbers yet."""
 """Bytes that a file may inflate to."""
 _MOST_STACKS, _LONGEST_STACK = 100_000, 1 << 10
 """Stacks that are remembered from file to file, and bytes of one."""
@@ -228,12 +230,16 @@ class _Reader:
         self._modules = self._mappings()
         if not digests:
             self._frame_of = self._frames(None)
+        total = 0.0
         for some in samples(self._rows.get(SAMPLE, ()), self._thread):
             stacks = self._stacks_of(list(islice(stated, len(some))), some)
             amounts, begin = repeated(some.values)
             if (wrong := np.flatnonzero(np.diff(begin) != len(order))).size:
                 raise FormatError("pprof", int(wrong[0]), "a sample has more or fewer values than there are types")
             in_order = amounts.view(np.int64).reshape(-1, len(order))[:, order]
+            total += largest_sum(in_order)
+            if total >= _MOST_SUM:
+                raise FormatError("pprof", 0, "values that are too large together")
             self._builder.add(stacks, some.threads, time_ns, in_order)
 
     def _digests(self) -> list[bytes]:

@@ -18,7 +18,17 @@ import pytest
 from pyprof.agent import ask_socket
 from pyprof.agent.ask_socket import MOST_ASKERS, NAME, Asker, AskSocket
 from pyprof.agent.asked_profile import joined
-from pyprof.agent.asking import KEPT, MOST_BYTES, MOST_LINE, OUTCOMES, AskRefused, AskRequest, answers, parse
+from pyprof.agent.asking import (
+    KEPT,
+    MOST_BYTES,
+    MOST_LINE,
+    OUTCOMES,
+    AskAnswer,
+    AskRefused,
+    AskRequest,
+    answers,
+    parse,
+)
 from pyprof.agent.config import parse as parse_config
 from pyprof.agent.governor import SETTLING, BudgetVerdict, CostBudget, Governor
 from pyprof.agent.last_minutes import FOLDER, NOT_KEPT, LastMinutes
@@ -96,8 +106,17 @@ def test_each_refusal_has_a_line_of_the_manual_and_a_label() -> None:
 )
 def test_answer_of_an_agent_that_lies_is_refused(said: bytes) -> None:
     stream = io.BytesIO(said)
+    asked: list[int] = []
+    taken: list[AskAnswer] = []
+
+    def read(size: int) -> bytes:
+        asked.append(size)
+        return stream.read(size)
+
     with pytest.raises(FormatError):
-        list(answers(stream.readline, stream.read))
+        taken.extend(answers(stream.readline, read))
+    assert sum(asked) <= MOST_BYTES
+    assert all(len(answer.data) == answer.number for answer in taken)
 
 
 def test_refusal_of_a_newer_agent_is_one() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pyprof.agent.groups import parts, rooted
@@ -110,6 +111,15 @@ def test_segment_whose_times_no_clock_has_costs_itself(field: int, before: int, 
     assert found.total == golden().total
     assert found.start_ns == END - MINUTE_NS
     assert any(bad.name.path in note for note in found.summary.notes)
+
+
+def test_segment_whose_values_are_too_large_together_costs_itself(tmp_path: Path) -> None:
+    good = golden()
+    huge = replace(good, values=np.full_like(good.values, (1 << 62) // len(good.values)))
+    opened(tmp_path).put([segment(good, "web", END), segment(huge, "web", END + MINUTE_NS)])
+    found = of(tmp_path)
+    assert found.total == good.total
+    assert any("too large together" in note for note in found.summary.notes)
 
 
 def test_modes_are_not_mixed(tmp_path: Path) -> None:

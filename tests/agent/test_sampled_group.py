@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 
 import pytest
 
@@ -14,6 +15,7 @@ from pyprof.agent.sampled_group import SampledGroup
 from pyprof.errors import AccessDenied
 from pyprof.handover import Stride
 from pyprof.session import opening
+from tests.hostile.test_endings import until
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EAGAIN, "no room"), AccessDenied("not allowed", "")])
@@ -35,7 +37,35 @@ def test_recording_that_cannot_begin_is_said_and_tried_again_later(
     )
     for _ in range(3):
         group.tend()
+        until(lambda: not group.running)
     assert os.getpid() in table.by_pid
     assert (begun, said) == ([1], [error])
-    assert not group.running
     group.close()
+
+
+def test_recording_that_is_still_opened_is_not_waited_for_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = parse('[[rule]]\nname = "*"', "x")
+    begun, enough = threading.Event(), threading.Event()
+
+    def open_slowly(*_: object) -> Opened:
+        begun.set()
+        enough.wait(60)
+        return Opened()
+
+    class Opened:
+        def close(self) -> None:
+            closed.append(1)
+
+    closed: list[int] = []
+    monkeypatch.setattr(opening, "of_selection", open_slowly)
+    table, (sampling,) = ProcessTable(config.rules, -1), config.samplings()
+    clock = WindowClock(60)
+    group = SampledGroup(sampling, config.values, table, clock, Stride(), lambda *_: None, lambda *_: None)
+    group.tend()
+    assert begun.wait(60)
+    group.finish()
+    assert group.running
+    assert not group.left.is_set()
+    enough.set()
+    until(lambda: not group.running)
+    assert closed == [1]
