@@ -137,9 +137,12 @@ class ChdbEngine:
         try:
             yield client
         except self._error as error:
+            client.close()  # of a query that was killed it keeps what came before, and would answer the next with it
             raise StoreError(_first_line(error)) from None
-        finally:
-            self._idle.put(client)
+        except BaseException:
+            client.close()
+            raise
+        self._idle.put(client)
 
     def run(self, sql: str) -> None:
         with self._client() as client:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,10 @@ from pyprof.agent.spool import SpoolSegment
 from pyprof.importers.builder import About, Builder, named
 from pyprof.model.profile import ThreadInfo, ValueType
 from pyprof.server import patience
-from pyprof.server.series_limit import MOST_OF_SEGMENT
+from pyprof.server.access import Refused
+from pyprof.server.engine import StoreError
+from pyprof.server.series_limit import MOST_OF_SEGMENT, SeriesLimit
+from pyprof.server.store import Store
 from pyprof.server.taking import Receive, Scope, Send, answer
 from tests.agent.filled import segment
 from tests.server.serving import PATIENCE_S, Served, free_port, served, windows
@@ -73,6 +77,28 @@ def test_labels_without_end_are_refused_when_there_are_too_many_and_known_ones_a
     server.until_indexed(4, service="endless")
 
 
+class Stored(Store):
+    """It has two sets of labels, or does not answer."""
+
+    def __init__(self) -> None:
+        self.away = False
+
+    def series(self, tenant: str, day: str, most: int) -> set[int]:
+        if self.away:
+            raise StoreError("away")
+        return {1, 2}
+
+
+def test_labels_that_the_database_has_count_when_a_server_starts() -> None:
+    store = Stored()
+    limit = SeriesLimit(2, store)
+    limit.take("one", "2026-01-02", [1])
+    with pytest.raises(Refused):
+        limit.take("one", "2026-01-02", [3])
+    store.away = True
+    limit.take("one", "2026-01-03", [3])
+
+
 def test_question_that_costs_too_much_is_refused_by_name_and_the_next_is_answered(tmp_path: Path) -> None:
     config = tmp_path / "server.toml"
     config.write_text(CONFIG.format(series=100_000, memory="1M"))
@@ -107,22 +133,13 @@ def test_ten_clients_at_once_have_the_answers_that_one_has(server: Served) -> No
     assert all(answer.body == alone[at % 4] for at, answer in enumerate(found))
 
 
-def test_head_without_end_is_hung_up_on(server: Served) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as client:
-        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
-        try:
-            for _ in range(200):
-                client.sendall(b"X-Long: " + b"x" * 1000 + b"\r\n")
-            assert client.recv(1) == b""
-        except (BrokenPipeError, ConnectionResetError):
+@contextmanager
+def answering() -> Iterator[int]:
+    """The port of a server in this process that answers whatever it is asked, when all of it is there."""
+
+    async def app(_scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
             pass
-    assert server.ask("/healthz").status == 200
-
-
-def test_client_that_says_nothing_or_half_a_head_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "PATIENCE_S", 0.2)
-
-    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
         await answer(send, 200, b"{}", {})
 
     port = free_port()
@@ -133,15 +150,57 @@ def test_client_that_says_nothing_or_half_a_head_is_hung_up_on(monkeypatch: pyte
     thread.start()
     try:
         until(lambda: server.started)
-        whole = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-        for said in (b"", whole[:9], whole + whole[:9]):
-            with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as client:
-                client.sendall(said)
-                while client.recv(1000):
-                    pass
+        yield port
     finally:
         server.should_exit = True
         thread.join()
+
+
+WHOLE = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def answered(client: socket.socket) -> bool:
+    """Did it get an answer? It may come in parts."""
+    found = b""
+    while not found.endswith(b"{}") and (part := client.recv(1000)):
+        found += part
+    return found.startswith(b"HTTP/1.1 200")
+
+
+def test_head_without_end_is_hung_up_on_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "PATIENCE_S", 1000)
+    with answering() as port, socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S / 6) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
+        try:
+            for _ in range(200):
+                client.sendall(b"X-Long: " + b"x" * 1000 + b"\r\n")
+            assert client.recv(1) == b""
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+
+
+def test_head_that_follows_a_long_body_has_all_its_room() -> None:
+    length = 2 * patience.LONGEST_HEAD
+    post = f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
+    with answering() as port, socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S / 6) as client:
+        for said in (post + b"x" * length, WHOLE):
+            client.sendall(said[:-9])
+            time.sleep(0.05)  # so that it comes in two parts
+            client.sendall(said[-9:])
+            assert answered(client)
+
+
+def test_client_that_says_nothing_or_half_a_head_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "PATIENCE_S", 0.2)
+    with answering() as port:
+        for first, then in ((b"", b""), (WHOLE[:9], b""), (WHOLE, WHOLE[:9])):
+            with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S / 6) as client:
+                client.sendall(first)
+                if then:
+                    assert answered(client)
+                    client.sendall(then)
+                while client.recv(1000):
+                    pass
 
 
 def until(true: Callable[[], bool]) -> None:

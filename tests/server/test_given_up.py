@@ -1,0 +1,49 @@
+"""Questions that nobody waits for any more, and connections on which one was killed."""
+
+from __future__ import annotations
+
+from functools import partial
+from queue import SimpleQueue
+
+import pytest
+
+from pyprof.server.engine import ChdbEngine, StoreError
+from pyprof.server.questions import Asked, GivenUp
+from pyprof.server.selection import selection
+from pyprof.server.store import Store
+from tests.server.test_hours import Told
+
+
+class Killed:
+    """A client of chdb, whose question is killed: its next answer would begin with what is left of this one."""
+
+    closed = False
+
+    def raw_query(self, _sql: str) -> bytes:
+        raise ValueError("Code: 394. DB::Exception: Query was cancelled")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_connection_on_which_a_question_was_killed_answers_no_other() -> None:
+    engine, clients = ChdbEngine.__new__(ChdbEngine), [Killed(), Killed()]
+    made = list(clients)
+    engine._error, engine._idle, engine._open = ValueError, SimpleQueue(), partial(made.pop)
+    for left in (1, 0):
+        with pytest.raises(StoreError) as refused:
+            engine.rows("SELECT 1")
+        assert (refused.value.code, len(made), engine._idle.empty()) == (394, left, True)
+    assert all(client.closed for client in clients)
+
+
+def test_question_that_is_given_up_asks_nothing_more_and_the_database_is_told() -> None:
+    engine, asked = Told(), Asked(30, 1 << 30)
+    store = Store(engine)
+    chosen = selection("default", {"from": "0", "to": "60"})
+    questions = store.asked(asked)
+    assert questions.time_line(chosen, 60) == [(7, 7)]
+    store.give_up(asked)
+    assert engine.told == [f"KILL QUERY WHERE query LIKE '/* {asked.mark} */%' ASYNC"]
+    with pytest.raises(GivenUp):
+        questions.time_line(chosen, 60)
