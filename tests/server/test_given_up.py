@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from queue import SimpleQueue
 
 import pytest
@@ -26,10 +25,11 @@ class Killed:
         self.closed = True
 
 
-def test_connection_on_which_a_question_was_killed_answers_no_other() -> None:
+def test_connection_on_which_a_question_was_killed_answers_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, clients = ChdbEngine.__new__(ChdbEngine), [Killed(), Killed()]
     made = list(clients)
-    engine._error, engine._idle, engine._open = ValueError, SimpleQueue(), partial(made.pop)
+    for name, value in (("_error", ValueError), ("_idle", SimpleQueue()), ("_open", made.pop)):
+        monkeypatch.setattr(engine, name, value, raising=False)
     for left in (1, 0):
         with pytest.raises(StoreError) as refused:
             engine.rows("SELECT 1")

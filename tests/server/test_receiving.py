@@ -13,6 +13,7 @@ import pytest
 
 from pyprof.exporters.protobuf import data
 from pyprof.records import replace
+from pyprof.server.receiving import ForeignPush
 from tests.exporters.profiles import golden
 from tests.exporters.support import export
 from tests.server.serving import Served, served
@@ -74,6 +75,16 @@ def test_otlp_has_a_window_for_each_process_and_the_whole_cost(server: Served) -
         time.sleep(0.05)
     assert {row["service"] for row in rows} == {f"unknown_service:{name}" for name in processes}
     assert sum(row["amount"] for row in rows) == golden().total
+
+
+def test_windows_of_one_push_are_told_apart_and_one_without_times_ends_now() -> None:
+    twice = json.loads(series("twice", export("pprof", replace(PROFILE, start_ns=0))))["series"] * 2
+    body = json.dumps({"series": twice}).encode()
+    push = ForeignPush("/push.v1.PusherService/Push", {}, "application/json", "", body)
+    (one, _), (other, _) = push.segments(NOW, 1 << 20)
+    assert (one.end_ns, other.end_ns, one.service) == (NOW, NOW, "twice")
+    assert one.path != other.path
+    assert [name for name, _ in push.segments(NOW, 1 << 20)] == [one, other]
 
 
 BAD = {

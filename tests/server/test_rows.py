@@ -10,8 +10,9 @@ import pytest
 
 from pyprof.agent.segments import SegmentName
 from pyprof.exporters.base import ExportOptions
+from pyprof.importers.builder import About, Builder, named
 from pyprof.importers.pprof import _Reader
-from pyprof.model.profile import Profile
+from pyprof.model.profile import Profile, ValueType
 from pyprof.records import replace
 from pyprof.server.engine import StoreError
 from pyprof.server.files import SegmentFiles
@@ -153,7 +154,20 @@ def test_window_that_comes_while_the_database_is_behind_counts_once(tmp_path: Pa
     indexer.start()
     indexer.close()
     assert engine.given["windows"] == 2
+    engine.listed = []
+    assert indexer.catch_up() == 2, "a database that was lost gets both again"
     files.close()
+
+
+def test_stack_that_is_very_deep_has_its_outermost_frames() -> None:
+    builder = Builder()
+    frames = [builder.frame(named(f"f{depth}")) for depth in range(2005)]
+    builder.sample(builder.stack(frames), (1, 5))
+    about = About("x", (ValueType("samples", "count"), ValueType("cpu", "nanoseconds")), "", 1, 1)
+    found = rows(builder.build(about), StackBook())
+    (texts,) = (found.book.frames(number) for number in found.stacks.tolist())
+    assert len(texts) == 2000
+    assert "f0" in texts[0]
 
 
 def test_books_begin_anew_when_they_are_too_large() -> None:
