@@ -22,6 +22,7 @@ class Handover:
     def __init__(self) -> None:
         self.wake: Callable[[], None] = lambda: None
         self._wanted: tuple[int, ...] = ()
+        self._every_ns = NEVER_NS
         self._given_ns = 0
         self._lock = threading.RLock()  # a handler may come inside
 
@@ -31,10 +32,16 @@ class Handover:
             self._wanted = (*self._wanted, at_ns)
         self.wake()
 
+    def often(self, every_ns: int) -> None:
+        """All samples so far, so often from now on: somebody looks at them, or keeps them. From any thread."""
+        with self._lock:
+            self._every_ns = min(self._every_ns, every_ns)
+        self.wake()
+
     @property
     def next_ns(self) -> int:
         """When samples are wanted the next time. Only for the collector."""
-        return min(self._wanted, default=NEVER_NS)
+        return min(*self._wanted, self._given_ns + self._every_ns, NEVER_NS)
 
     def gave(self, until_ns: int) -> bool:
         """All samples until then were yielded. Only for the collector. True: one more batch, be it empty, is to be

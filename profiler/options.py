@@ -16,6 +16,8 @@ DEFAULT_RATE_HZ = 99.0
 DEFAULT_STACK_SIZE = 1 << 20
 DEFAULT_MIN_BLOCK_S = 0.001
 DEFAULT_FLUSH_S = 0.5
+HOLD = 8
+"""Each batch costs about as much as a hundred samples: see CollectOptions."""
 LEAST_STACK_SIZE, MOST_STACK_SIZE = 1 << 12, 1 << 30
 MOST_RATE_HZ = 1e6
 DEFAULT_MAX_DEPTH = 1 << 20
@@ -65,7 +67,8 @@ class CollectOptions:
 
     min_block_s: shorter waits need no stack of their own. stack_size: most bytes of stack copied. max_overhead: most
     share (0..1) of time that a target may be stopped, None for no limit. flush_s: a batch is yielded at the latest
-    after this time (0: after each sampling time), and when handover says so. stride: how many sampling times are used.
+    after this time (0: after each sampling time), be it an empty one: samples may wait for others for HOLD times as
+    long, but when handover says so, all are yielded. stride: how many sampling times are used.
     """
 
     rate_hz: float = DEFAULT_RATE_HZ

@@ -26,8 +26,6 @@ from pyprof.options import CollectOptions
 from pyprof.records import replace
 
 NOTE = said("by_program")
-_LONGEST_NS = 1_000_000_000
-"""A live view shows each second."""
 
 
 class BpfCollector(PerfCollector):
@@ -36,6 +34,7 @@ class BpfCollector(PerfCollector):
     """
 
     wakes = True
+    young_wait_ns = 1_000_000_000  # functions of an interpreter are read from it with their first samples
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class BpfCollector(PerfCollector):
         return Lost(self.source.lost, self.slots() == (0, 0))
 
     def _longest_wait_ns(self) -> int:
-        return max(_LONGEST_NS, round(1e9 * self._options.flush_s))
+        return FOREVER_NS
 
     def _full(self) -> bool:
         return self.source.full or self._reader.rings.much_used

@@ -47,14 +47,16 @@ class PerfCollector:
     source_id: of its batches. members: the processes. maker: makes the batches. watch: called while batches() waits:
     in how many ns it wants to be called again at the latest, None: somebody else is to take over. slots: sampling times
     of whoever else takes samples, those kept and those missed. most_copy: bytes of a stack that a sample can hold.
-    wakes: the rings hold no samples, and each of their records wakes us.
-    It has 27 methods: those of a collector; those that a composite (hybrid, offcpu) calls on the same rings; and steps
+    wakes: the rings hold no samples, and each of their records wakes us. young_wait_ns: so long samples wait for others
+    where a process is young.
+    It has 28 methods: those of a collector; those that a composite (hybrid, offcpu) calls on the same rings; and steps
     that BpfCollector overrides, whose samples come from a program in the kernel.
     Raises PerfNotAllowed where the kernel refuses, NoSuchProcess, AccessDenied.
     """
 
     most_copy = MOST_STACK
     wakes = False
+    young_wait_ns = 2_000_000_000
 
     def __init__(
         self,
@@ -158,9 +160,7 @@ class PerfCollector:
         last = self._leaving = False
         begun_ns = time.monotonic_ns()
         while not last and not self._leaving:
-            hold_ns = min(cadence.wait_ns, self._longest_wait_ns())
-            if self._starvation is not None:
-                hold_ns = min(hold_ns, self._starvation.patience_ns)
+            hold_ns = min(cadence.wait_ns, self._patience_ns())
             self._wait(min(begun_ns + hold_ns, time.monotonic_ns() + max(cadence.flush_ns, FIRST_FLUSH_NS)))
             if self._leaving:
                 break
@@ -178,6 +178,15 @@ class PerfCollector:
                 cadence.flushed()
             if handover.gave(now):
                 yield from self.maker.batches(Scan())
+
+    def _patience_ns(self) -> int:
+        """So long samples may wait for others, whatever they cost."""
+        patience_ns = self._longest_wait_ns()
+        if self.members.tracked.young:
+            patience_ns = min(patience_ns, self.young_wait_ns)
+        if self._starvation is not None:
+            patience_ns = min(patience_ns, self._starvation.patience_ns)
+        return patience_ns
 
     def _wait(self, due_ns: int) -> None:
         """Until then, unless something comes between."""

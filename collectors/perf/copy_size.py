@@ -12,10 +12,10 @@ from pyprof.collectors.base import Feedback
 from pyprof.collectors.perf.attr import MOST_STACK
 from pyprof.collectors.perf.records import OVERHEAD
 from pyprof.collectors.perf.ring import LEAST_RING
-from pyprof.options import CollectOptions
+from pyprof.options import HOLD, CollectOptions
 
-HOLD = 4
-"""So many times as long as a batch may take its samples may wait for others."""
+BATCH = 2000
+"""Samples of one thread that make a batch."""
 SLACK_S = 0.1
 TOO_LONG = "stacks that are longer than the kernel copies, or go on in another stack"
 
@@ -91,7 +91,7 @@ class StackSize:
 
 def ring_size(options: CollectOptions, cpus: int) -> int:
     """Room for all samples of two batches, as far as that is not too much memory."""
-    wanted = options.rate_hz * (HOLD * options.flush_s + 2 * SLACK_S) * (OVERHEAD + 8192)
+    wanted = (min(options.rate_hz * HOLD * options.flush_s, BATCH) + 2 * SLACK_S * options.rate_hz) * (OVERHEAD + 8192)
     most = max(min(_MOST_RING, _MOST_RINGS // cpus), LEAST_RING)
     size = 8 << 20
     while size < wanted:

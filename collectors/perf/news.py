@@ -15,7 +15,7 @@ _MOST_RECORDS = 20_000
 """Of one ring, in one look."""
 _BODY = 1 << 13
 _GENERATIONS = 16
-_COMING_NS = 4_000_000_000
+_COMING_NS = 10_000_000_000
 """No record waits longer in the rings."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterable
 
 from pyprof.collectors.linux import procfs
@@ -21,6 +22,8 @@ from pyprof.collectors.perf.records import (
 from pyprof.collectors.perf.spaces import History, MappingLayout
 from pyprof.collectors.perf.thread_names import ThreadNames
 from pyprof.collectors.thread_lives import Identities
+
+_YOUNG_NS = 10_000_000_000
 
 
 class TrackedProcesses:
@@ -40,6 +43,7 @@ class TrackedProcesses:
         self._next_id = ids.next_id
         self.names = ThreadNames(ids.lives)
         self._ended: list[int] = []
+        self._came_ns = 0
 
     def add(self, pid: int) -> None:
         """A process that runs already. Raises ProcessLookupError, PermissionError."""
@@ -53,6 +57,7 @@ class TrackedProcesses:
                     self.names.put(tid, self.lives.found(tid), pid, name)
         finally:
             directory.close()
+        self._came_ns = time.monotonic_ns()
         self._watch(pid)
 
     def _root(self, pid: int, directory: procfs.ProcDir) -> int:
@@ -82,6 +87,11 @@ class TrackedProcesses:
             if known is not None:
                 known.ended()
             self.add(pid)
+
+    @property
+    def young(self) -> bool:
+        """Has one come, or begun to run another program, a short time ago?"""
+        return time.monotonic_ns() - self._came_ns < _YOUNG_NS
 
     def _watch(self, pid: int) -> None:
         if pid not in self.alive:
@@ -116,6 +126,7 @@ class TrackedProcesses:
             return
         self.names.put(tid, self.lives.at(tid, record.time_ns), pid, name)
         if record.misc & MISC_COMM_EXEC and pid in self.histories:
+            self._came_ns = time.monotonic_ns()
             self.histories[pid].executed(record.time_ns)
 
     def _forked(self, record: Other) -> None:
@@ -129,6 +140,7 @@ class TrackedProcesses:
         known = self.names.at(parent_tid, record.time_ns) or self.names.at(parent, record.time_ns)
         self.names.put(tid, self.lives.at(tid, record.time_ns), pid, known[1] if known else "?")
         if pid != parent and parent in self.histories and pid not in self.alive:
+            self._came_ns = time.monotonic_ns()
             self.histories[pid] = self.histories[parent].child(pid, record.time_ns)
             self._watch(pid)
 

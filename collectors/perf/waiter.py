@@ -7,8 +7,8 @@ import select
 import threading
 from collections.abc import Iterable
 
-from pyprof.collectors.perf.copy_size import HOLD
-from pyprof.options import CollectOptions
+from pyprof.collectors.perf.copy_size import BATCH
+from pyprof.options import HOLD, CollectOptions
 
 FIRST_FLUSH_NS = 20_000_000
 
@@ -20,7 +20,6 @@ _MOST_VAIN = 3
 """Where they wake us, each look that finds other programs only doubles the time to the next one; so often."""
 
 _TRIAL_NS, _LONG_TRIAL_NS = 1_000_000, 10_000_000
-_BATCH = 2000
 
 
 class Waiter:
@@ -111,7 +110,7 @@ class Cadence:
         """trial: the first samples are handled apart from all others."""
         self.flush_ns = round(options.flush_s * 1e9)
         # a batch costs much of its time for being a batch
-        self._full_batch_ns = round(1e9 * min(_BATCH / options.rate_hz, HOLD * options.flush_s))
+        self._full_batch_ns = round(1e9 * min(BATCH / options.rate_hz, HOLD * options.flush_s))
         self.wait_ns = _TRIAL_NS if trial else FIRST_FLUSH_NS
 
     def tried(self, again: bool) -> None:

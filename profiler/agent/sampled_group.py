@@ -24,8 +24,8 @@ _AGAIN_S = 30.0
 """After a collector that failed."""
 _NAMES_S = 0.8
 """When all ends: for names that are not known by then, also if they wait for a processor."""
-FLUSH_S = 2.0
-"""So long samples wait for others: each batch costs about as much as a hundred samples."""
+FLUSH_S = 1.0
+"""As CollectOptions: samples wait for others until they are saved, about."""
 _OF_DURABLE = 0.8
 """What is sampled is saved after such a part of windows.durable: the rest is for naming and writing it."""
 _SOON_S = 0.001

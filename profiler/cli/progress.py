@@ -33,10 +33,14 @@ class Progress:
     _next: float = 0.0
     _shown: bool = False
 
+    @property
+    def is_shown(self) -> bool:
+        return not self.quiet and sys.stderr.isatty()
+
     def update(self, stats: Callable[[], CollectorStats], samples: int) -> None:
         """stats: asked only where a line is due."""
         now = time.monotonic()
-        if self.quiet or now < self._next or not sys.stderr.isatty():
+        if now < self._next or not self.is_shown:
             return
         self._next = now + self.interval_s
         self._show(self.line(now - self._start, stats(), samples, shutil.get_terminal_size().columns - 1))

@@ -27,6 +27,8 @@ SECOND_S = 0.12
 """How long a second signal waits for the profile to be written, without further names."""
 OPENING_S = 0.8
 """How long the first one waits for a recording to begin, so that it can end."""
+_OFTEN_S = 1.0
+"""A recording file that is killed lacks no more than that, and progress is no older."""
 
 
 def _exit(why: str) -> None:
@@ -161,13 +163,9 @@ class Invocation:
             lasts = f"{self._options.duration:g} s" if self._options.duration else "until it ends"
             sink.say(f"pyprof: recording {printable(subject.title)}, {lasts}; Ctrl-C to finish")
         progress = Progress(subject.title, self._how.quiet or shared, self._options.duration)
-        if self._when.last_s:
-            self._flight = Flight(self._when, recording, sink, self._how.output)
-        else:
-            recording.deliveries.inherit(sink)
-        if self._when.every:
-            recording.deliveries.every(self._when.every, sink)
-        flight = self._flight
+        flight = self._delivered(recording, sink)
+        if flight or sink.kept or progress.is_shown:
+            recording.deliveries.often(_OFTEN_S)
 
         def beat() -> None:
             progress.update(recording.stats, recording.samples)
@@ -194,6 +192,16 @@ class Invocation:
             sink.say(f"pyprof: what was kept is in {flight.left}: pyprof merge reads it")
         code = int(bool(failures))
         return code if self._command is None else self._waited_for(self._command, recording, sink, progress) or code
+
+    def _delivered(self, recording: Recording, sink: WindowWriter) -> Flight | None:
+        """Each window gets to where it is to go."""
+        if self._when.last_s:
+            self._flight = Flight(self._when, recording, sink, self._how.output)
+        else:
+            recording.deliveries.inherit(sink)
+        if self._when.every:
+            recording.deliveries.every(self._when.every, sink)
+        return self._flight
 
     def _waited_for(self, command: Launched, recording: Recording, sink: WindowWriter, progress: Progress) -> int:
         """Its exit code, once it has ended."""

@@ -64,13 +64,17 @@ class WindowWriter:
 
         return Names(self.subject.pid, self.subject.name, start_ns / 1e9, number)
 
+    @property
+    def kept(self) -> str:
+        """The name of the recording file, "" where none is written."""
+        return self.how.output if self.how.exporter.name == registry.RECORDING else self.how.save or ""
+
     def journal(self, beginning: JournalBeginning, number: int) -> Journal | None:
         """The file of the recording, where one is written."""
         from pyprof.exporters import output_file
         from pyprof.recording.journal import FileJournal
 
-        kept = self.how.output if self.how.exporter.name == registry.RECORDING else self.how.save
-        place = self._names(beginning.start_ns, number).expand(kept) if kept else ""
+        place = self._names(beginning.start_ns, number).expand(self.kept) if self.kept else ""
         if not place or place in output_file.DEVICES or output_file.stream(place) is not None:
             return None
         return FileJournal(place, beginning)

@@ -42,6 +42,10 @@ class Deliveries:
         self._windows = _Windows(every_ns, sink, time.monotonic_ns() + every_ns)
         self._handover.want(self._windows.due_ns)
 
+    def often(self, seconds: float) -> None:
+        """Samples wait no longer than that: somebody looks at what there is so far, or a journal keeps it."""
+        self._handover.often(round(seconds * 1e9))
+
     def inherit(self, sink: Sink) -> None:
         """Should this process be killed, what there is goes to the sink."""
         self._open.sink = sink

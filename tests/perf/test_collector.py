@@ -210,3 +210,17 @@ def test_a_recording_ends_with_its_process_though_a_child_lives_on() -> None:
         taken.close()
         os.killpg(process.pid, signal.SIGKILL)
     assert seen
+
+
+def test_samples_wait_longer_where_no_process_is_young(spinner: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = collector(spinner, CollectOptions(rate_hz=10))
+    tracked = taken.members.tracked
+    began = time.monotonic_ns()
+    try:
+        assert taken._patience_ns() == taken.young_wait_ns < taken._longest_wait_ns()
+        monkeypatch.setattr(time, "monotonic_ns", lambda: began + 11 * 10**9)
+        assert taken._patience_ns() == taken._longest_wait_ns()
+        tracked.add(os.getpid())
+        assert taken._patience_ns() == taken.young_wait_ns
+    finally:
+        taken.close()

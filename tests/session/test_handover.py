@@ -33,3 +33,18 @@ def test_collector_that_sleeps_is_woken() -> None:
     handover.wake = lambda: woken.append(handover.next_ns)
     handover.want(7)
     assert woken == [7]
+
+
+def test_who_looks_often_gets_all_samples_so_often() -> None:
+    handover, woken = Handover(), []
+    handover.wake = lambda: woken.append(handover.next_ns)
+    assert not handover.gave(100)
+    handover.often(50)
+    handover.often(70)
+    assert woken == [150, 150]
+    assert not handover.gave(160), "nobody waits"
+    assert handover.next_ns == 210
+    handover.want(170)
+    assert handover.next_ns == 170
+    assert handover.gave(170)
+    assert handover.next_ns == 220
