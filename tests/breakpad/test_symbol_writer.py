@@ -8,6 +8,7 @@ import random
 import subprocess
 from bisect import bisect_right
 from collections import Counter
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -99,7 +100,8 @@ def test_rows_are_those_of_the_file_but_for_what_is_counted(name: str, tmp_path:
     same = 0
     for table in ("eh_frame", "debug_frame", "exidx"):
         theirs = READERS[table](writer.file, arch, Diagnostics())
-        for function in theirs.functions() if theirs else ():
+        functions = theirs.functions() if theirs else ()
+        for function in islice(functions, 0, None, 5) if name == "libc" else functions:  # of nearly 10,000
             for start, end, rule in rows_of(function):
                 found = {source.function_at(at) for at in (start, end - 1)}
                 for rows in found:

@@ -1,4 +1,4 @@
-"""Two thousand windows, each with a process, threads and functions of its own, each fourth with a new library:
+"""A thousand windows, each with a process, threads and functions of its own, each fourth with a new library:
 neither sampler nor worker keeps anything of them.
 """
 
@@ -39,7 +39,7 @@ from pyprof.session.worker.process import forked
 from pyprof.session.worker.sampling import Sampling
 from tests.support import build
 
-WINDOWS, EACH, PER_LIBRARY = 2000, 200, 4
+WINDOWS, EACH, PER_LIBRARY = 1000, 100, 4
 THREADS = 3
 LIBRARY = """
 static __attribute__((noinline)) int unnamed(int n) { return n ? n * unnamed(n - 1) + n : 1; }
