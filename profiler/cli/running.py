@@ -66,8 +66,9 @@ class Invocation:
         else:
             with forked_early(self._options.confined, self._how.descriptors) as start:
                 self._recording = self._opened(command, targets, remote, environment, start)
-        if self._ended:
+        if self._ended:  # while it was opened: there is hardly anything to name
             self._recording.end()
+            self._recording.hasten()
         return self._record(self._recording)
 
     def _opened(

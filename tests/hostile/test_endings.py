@@ -18,7 +18,10 @@ import pytest
 from pyprof.cli.flight import Timing
 from pyprof.cli.interrupts import EndBySignals
 from pyprof.cli.running import Invocation
-from pyprof.options import RecordOptions
+from pyprof.cli.window import WindowOptions
+from pyprof.exporters import registry
+from pyprof.exporters.base import ExportOptions
+from pyprof.options import RecordOptions, TargetOptions
 from tests.cli.support import BUSY, PYPROF, python
 from tests.collapsed import sampled
 from tests.live.support.recording import running
@@ -183,6 +186,28 @@ def test_second_signal_writes_what_is_named_by_then(tmp_path: Path) -> None:
     first = sampled(out.read_text())[0][0]
     assert "python" in first[0]
     assert first[-1].startswith("<module>")
+
+
+def test_recording_that_is_told_to_end_while_it_is_opened_waits_for_no_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    class Recording:
+        def end(self) -> None:
+            done.append("end")
+
+        def hasten(self) -> None:
+            done.append("hasten")
+
+    def opened(run: Any, *_: object) -> Recording:
+        run._end(signal.SIGINT)
+        return Recording()
+
+    how: Any = WindowOptions(registry.by_name("collapsed"), "-", None, None, ExportOptions(), "pid", False, False)
+    monkeypatch.setattr(Invocation, "_opened", opened)
+    monkeypatch.setattr(Invocation, "_record", lambda *_: 0)
+    monkeypatch.setattr(Invocation, "_leave_opening", lambda _: None)
+    assert Invocation(Timing(None, None, None, (), None), RecordOptions(), how).run([], TargetOptions(), None, {}) == 0
+    assert done == ["end", "hasten"]
 
 
 def test_signal_that_comes_twice_at_once_is_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
