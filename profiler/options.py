@@ -45,6 +45,10 @@ class TargetOptions:
         """May there be more than one?"""
         return len(self.pids) != 1
 
+    def as_text(self) -> dict[str, str]:
+        """What was given, for a recording that is kept."""
+        return {name: _as_text(value) for name, value in _fields(self).items() if value}
+
 
 def _handover() -> Handover:
     from pyprof.handover import Handover  # what only parses options needs none
@@ -217,8 +221,11 @@ class RecordOptions(StackOptions):
 
     def as_text(self) -> dict[str, str]:
         """All fields that were given or have a default, for a recording that is kept."""
-        fields = {name: getattr(self, name) for name in field_names(type(self))}
-        return {name: _as_text(value) for name, value in fields.items() if value is not None}
+        return {name: _as_text(value) for name, value in _fields(self).items() if value is not None}
+
+
+def _fields(options: object) -> dict[str, object]:
+    return {name: getattr(options, name) for name in field_names(type(options))}
 
 
 def _as_text(value: object) -> str:

@@ -91,6 +91,14 @@ class Timing:
         """Is more than one file of a name written?"""
         return self.every is not None or self.last_s is not None
 
+    def as_text(self) -> dict[str, str]:
+        """What was given, for a recording that is kept."""
+        given = {"delay": self.delay, "every": self.every, "last": None if self.sized else self.last_s}
+        found = {name: f"{seconds:g}" for name, seconds in given.items() if seconds is not None}
+        if self.triggers:
+            found["trigger"] = ",".join(self.triggers)
+        return found | ({"max_size": str(self.most_bytes)} if self.most_bytes else {})
+
     @property
     def named(self) -> str:
         """The option that has several files written."""

@@ -88,12 +88,13 @@ class Invocation:
         if command:
             self._command = launch(command, environment)
         self._delay()
+        given = self._when.as_text()
         if self._command:
-            return opening.of_command(self._command, self._options, start)
+            return opening.of_command(self._command, self._options, start, given)
         if remote is not None:
-            return opening.of_stub(remote, self._options, start)
+            return opening.of_stub(remote, self._options, start, given)
         assert targets is not None  # run() has seen to it
-        return opening.of_processes(targets, self._options, start)
+        return opening.of_processes(targets, self._options, start, given)
 
     def _delay(self) -> None:
         """A command runs meanwhile. Raises PyprofError."""

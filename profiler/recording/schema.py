@@ -1,7 +1,7 @@
 """The tables of a recording file: one SQL text, from which the file, its check and docs/recording.md are made.
 
 History: 1: the first version. 2: frames, their functions and files, and stacks are blocks, which were a row each.
-upgrades.py has what version 1 had in their place. 3: labels.
+upgrades.py has what version 1 had in their place. 3: labels. 4: options of the command, beside the library's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyprof.records import dataclass
 
 APPLICATION_ID = 0x70797072
 """The letters "pypr"."""
-VERSION = 3
+VERSION = 4
 
 SCHEMA = """\
 -- What the recording is. Keys: title; start_ns: since the epoch; duration_ns; period_ns: of sampling; gaps: FROM-TO,…
@@ -23,9 +23,9 @@ CREATE TABLE meta (
   value NOT NULL -- text or integer
 ) WITHOUT ROWID;
 
--- The options with which it was recorded.
+-- The options with which it was recorded. What a command was given is not there: it may hold secrets.
 CREATE TABLE options (
-  name TEXT PRIMARY KEY, -- a field of pyprof.RecordOptions
+  name TEXT PRIMARY KEY, -- of RecordOptions, TargetOptions, or command, stub, delay, every, last, trigger, max_size
   value TEXT NOT NULL -- as text
 ) WITHOUT ROWID;
 

@@ -67,12 +67,22 @@ _BLOCKS_OF_2 = ("function_blocks", "file_blocks", "frame_blocks", "line_blocks",
 
 _NEW_IN_3 = ("labels",)
 
+_OPTIONS_OF_3 = """\
+-- The options with which it was recorded.
+CREATE TABLE options (
+  name TEXT PRIMARY KEY, -- a field of pyprof.RecordOptions
+  value TEXT NOT NULL -- as text
+) WITHOUT ROWID;
+"""
+
 
 def tables_of(version: int) -> dict[str, Table]:
     """The tables of a file of that version."""
     since: dict[int, tuple[str, ...]] = {2: _BLOCKS_OF_2, 3: _NEW_IN_3}
     new = {name for later, names in since.items() if later > version for name in names}
     found = {name: table for name, table in tables().items() if name not in new}
+    if version <= 3:
+        found |= tables(_OPTIONS_OF_3)
     return found | tables(_ROWS_OF_1) if version == 1 else found
 
 
@@ -143,5 +153,13 @@ def _to_3(database: sqlite3.Connection, size: int) -> None:
         database.execute(tables()[name].sql)
 
 
-_UPGRADES: dict[int, Callable[[sqlite3.Connection, int], None]] = {1: _to_2, 2: _to_3}
+def _to_4(database: sqlite3.Connection, size: int) -> None:
+    """Options of the command were not kept."""
+    kept = database.execute("SELECT name, value FROM options").fetchall()
+    database.execute("DROP TABLE options")
+    database.execute(tables()["options"].sql)
+    database.executemany("INSERT INTO options VALUES (?, ?)", kept)
+
+
+_UPGRADES: dict[int, Callable[[sqlite3.Connection, int], None]] = {1: _to_2, 2: _to_3, 3: _to_4}
 """By the version that they begin with."""

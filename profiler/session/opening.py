@@ -6,7 +6,8 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from pyprof.collectors import registry
 from pyprof.collectors.base import Collector
@@ -42,12 +43,19 @@ from pyprof.session.worker.messages import Naming
 from pyprof.session.worker.process import Start, Worker, spawned
 from pyprof.session.worker.sampling import Sampling
 
+NONE: Mapping[str, str] = MappingProxyType({})
 
-def of_processes(targets: TargetOptions, options: RecordOptions, start: Start = spawned) -> Recording:
-    """Processes that run. start: how the worker is started. Raises what select(), the collectors and check() raise."""
+
+def of_processes(
+    targets: TargetOptions, options: RecordOptions, start: Start = spawned, given: Mapping[str, str] = NONE
+) -> Recording:
+    """Processes that run. start: how the worker is started. given: what else was asked for, as text, which a recording
+    file keeps. Raises what select(), the collectors and check() raise.
+    """
     check(options)
     selection = select(targets)
-    subject = Recorded(selection.pids[0], _name(targets, selection), targets.several)
+    name = _name(targets, selection)
+    subject = Recorded(selection.pids[0], name, targets.several, {**given, **targets.as_text()})
     return _of_selection(selection, options, subject, start)
 
 
@@ -66,12 +74,15 @@ def of_selection(selection: Selection, options: RecordOptions, name: str, flush_
     return _of_selection(selection, options, subject, yielding, flush_s=flush_s, stride=stride)
 
 
-def of_command(command: Launched, options: RecordOptions, start: Start = spawned) -> Recording:
-    """A program that was launched. One that still waits begins, and is ended if that fails."""
+def of_command(
+    command: Launched, options: RecordOptions, start: Start = spawned, given: Mapping[str, str] = NONE
+) -> Recording:
+    """A program that was launched; given: see of_processes. One that still waits begins, and is ended if that fails."""
     try:
         check(options)
         selection = select(TargetOptions(pids=(command.pid,)))
-        subject = Recorded(command.pid, os.path.basename(command.command[0]))
+        program = command.command[0]
+        subject = Recorded(command.pid, os.path.basename(program), asked={**given, "command": program})
         recording = _of_selection(selection, options, subject, start, command)
         try:
             command.release()
@@ -84,8 +95,10 @@ def of_command(command: Launched, options: RecordOptions, start: Start = spawned
         raise
 
 
-def of_stub(remote: RemoteOptions, options: RecordOptions, start: Start = spawned) -> Recording:
-    """What runs behind a GDB stub. Raises RemoteError, UsageError."""
+def of_stub(
+    remote: RemoteOptions, options: RecordOptions, start: Start = spawned, given: Mapping[str, str] = NONE
+) -> Recording:
+    """What runs behind a GDB stub; given: see of_processes. Raises RemoteError, UsageError."""
     from pyprof.collectors.gdb.collector import GdbRemoteCollector
 
     check(options)
@@ -103,7 +116,7 @@ def of_stub(remote: RemoteOptions, options: RecordOptions, start: Start = spawne
     except BaseException:
         worker.close()
         raise
-    subject = Recorded(collector.pid, collector.name)
+    subject = Recorded(collector.pid, collector.name, asked={**given, "stub": remote.address})
     sampling = _sampling(collector, worker, None, diagnostics, options, subject)
     return Recording(sampling, subject, options, collect.handover)
 
@@ -158,7 +171,7 @@ def _sampling(
         options.mode,
         options.view,
         options.kernel,
-        options.as_text(),
+        {**subject.asked, **options.as_text()},
         labels_of(options.labels or {}),
     )
     runtimes = runtimes or Runtimes(AskedSymbols(worker.questions, worker.notify, diagnostics), diagnostics)

@@ -11,7 +11,7 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Self
 
@@ -21,7 +21,7 @@ from pyprof.errors import PyprofError, UsageError
 from pyprof.handover import Handover
 from pyprof.model.profile import Profile
 from pyprof.options import RecordOptions
-from pyprof.records import dataclass
+from pyprof.records import dataclass, field
 from pyprof.session.between_batches import BetweenBatches
 from pyprof.session.deliveries import Deliveries
 from pyprof.session.overdue import LEAVE_S, ended_in_time
@@ -35,11 +35,14 @@ _PATIENCE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What is recorded. pid: of the first process. several: there may be more than one process."""
+    """What is recorded. pid: of the first process. several: there may be more than one process. asked: how it was
+    chosen, and what else was asked for beside RecordOptions, as text.
+    """
 
     pid: int
     name: str
     several: bool = False
+    asked: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def title(self) -> str:

@@ -78,6 +78,8 @@ def test_recording_bounded_by_size_is_written_by_trigger_and_at_the_end(tmp_path
     assert 0 < len(part.stack) < len(whole.stack)
     assert whole.start_ns == part.start_ns
     assert sorted(tmp_path.iterdir()) == [flag, *files]
+    given = {name: whole.options.get(name) for name in ("pids", "trigger", "max_size", "last")}
+    assert given == {"pids": str(target.pid), "trigger": f"file:{flag}", "max_size": str(1 << 20), "last": None}
 
 
 def test_killed_flight_recorder_leaves_files_that_merge_reads(tmp_path: Path) -> None:
@@ -101,6 +103,8 @@ def test_recording_of_a_command_begins_after_the_delay(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = load(out)
     assert found.start_ns >= before + 500_000_000
+    assert (found.options["delay"], found.options["command"]) == ("0.5", "sh")
+    assert found.options["duration"] == "10.0"
     assert len(found.stack) > 0
     done = pyprof("record", "--delay", "30", "-o", str(out), "--", "true")
     assert "ended within the 30 s of --delay" in one_sentence(done)
