@@ -122,7 +122,7 @@ class _Dictionary:
         found = numbers(row)
         at, address = found.get(1, 0), found.get(2, 0)
         module = _entry(self.modules, at, "mapping") if at else None
-        rel = (address - module.start) % (1 << 64) if module is not None else 0
+        rel = (address - module.start + module.offset) % (1 << 64) if module is not None else 0
         title = f"{module.name}+{rel:#x}" if module is not None and module.path else f"{address:#x}"
         lines = tuple(self._line(numbers(each)) for each in texts(row, 3))
         title = lines[-1].function if lines else title

@@ -213,7 +213,7 @@ class _Reader:
 
     def _frame(self, address: int, module: int, lines: tuple[FunctionLine, ...], found_by: bytes) -> Frame:
         known = self._builder.modules[module] if module >= 0 else None
-        rel = (address - known.start) % (1 << 64) if known is not None else 0
+        rel = (address - known.start + known.offset) % (1 << 64) if known is not None else 0
         title = f"{known.name}+{rel:#x}" if known is not None else f"{address:#x}"
         kind = FrameKind.NATIVE
         named = tuple(Line(name, system_name, 0, file, line) for (name, system_name, file), line in lines)

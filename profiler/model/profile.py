@@ -66,10 +66,11 @@ class Frame:
     """One address and its names.
 
     pc: avma as found on the stack, of the kernel's frames too, 0 of an interpreter's and of a marker; lookup: avma
-    looked up (pc, or pc - 1 of a return address); rel: pc minus the base of its module. module: index into
-    Profile.modules, -1 if none. lines: innermost inline function first, () if no name is known. title: what to show for
-    the whole frame: function, "module!0xstart", "module+0xrel", or a marker's text. mark: what a marker says. place: of
-    an interpreter's frame, as the recording numbers functions.
+    looked up (pc, or pc - 1 of a return address); rel: pc minus the base of its module, or, from files that know
+    mappings only, its place in the module's file. module: index into Profile.modules, -1 if none. lines: innermost
+    inline function first, () if no name is known. title: what to show for the whole frame: function, "module!0xstart",
+    "module+0xrel", or a marker's text. mark: what a marker says. place: of an interpreter's frame, as the recording
+    numbers functions.
     """
 
     kind: FrameKind

@@ -24,7 +24,7 @@ _TRUSTS = {trust.label: trust for trust in Trust}
 
 
 def text_of(frame: Frame, modules: tuple[ModuleInfo, ...]) -> str:
-    """modules: of a pprof file, in which a frame's rel is counted from the beginning of the mapping."""
+    """modules: of a pprof file, in which a frame's rel says where in its file it is."""
     module = modules[frame.module] if frame.module >= 0 else None
     mark = written.of_frame(frame).hex() if frame.mark is not None else ""
     lines = _LINE.join(
@@ -32,7 +32,7 @@ def text_of(frame: Frame, modules: tuple[ModuleInfo, ...]) -> str:
         for each in frame.lines
     )
     where = (
-        (_clean(module.path), _clean(module.build_id), f"+{(frame.rel + module.offset) % _WORD:x}")
+        (_clean(module.path), _clean(module.build_id), f"+{frame.rel % _WORD:x}")
         if module is not None
         else ("", "", f"{frame.lookup:x}")
     )

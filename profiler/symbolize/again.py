@@ -19,7 +19,7 @@ from pyprof.model.modules import Mapping as MappedRange
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile
 from pyprof.model.stacks import native_key
 from pyprof.objfile import patience
-from pyprof.objfile.base import ObjectFile
+from pyprof.objfile.base import ObjectFile, Segment
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.debuginfod import KINDS, cached
 from pyprof.objfile.images import Image, ImageStore
@@ -31,6 +31,7 @@ from pyprof.symbolize.symbolizer import Symbolizer
 
 _BASE = 1 << 20
 """Where each module lies here."""
+_PAGE = 1 << 12
 _MOST_REL = 1 << 46
 _MOST_BACK = 16
 _DEBUG = "usr/lib/debug"
@@ -88,6 +89,7 @@ def named(profile: Profile, places: Places, seconds: float | None = None) -> Pro
     A frame whose file is not found stays as it is.
     """
     images = _Images(profile.modules, places)
+    profile = replace(profile, frames=tuple(map(images.placed, profile.frames)))
     spaces: dict[int, AddressSpace] = {}
     wanted: defaultdict[int, list[int]] = defaultdict(list)
     for at, frame in enumerate(profile.frames):
@@ -160,6 +162,20 @@ class _Images(ImageStore):
     def has(self, module: int) -> bool:
         return self._file(self._modules[module]) is not None
 
+    def placed(self, frame: Frame) -> Frame:
+        """Where its file says that the address is. A pprof file knows the mapping only, and not where that stands in
+        the image.
+        """
+        if not _is_code(frame):
+            return frame
+        info = self._modules[frame.module]
+        file = self._file(info)
+        if file is None or not info.start <= frame.pc < info.end:
+            return frame
+        base = next((_start_of(each, info.offset) for each in file.loads if _holds(each, info.offset)), None)
+        rel = None if base is None else frame.pc - info.start + base - file.min_vaddr
+        return frame if rel is None or rel == frame.rel else replace(frame, rel=rel)
+
     def image(self, space: AddressSpace, avma: int) -> Image | None:
         file, module = self._file(self._modules[space.id]), space.module_at(avma)
         if file is None or module is None:
@@ -174,6 +190,15 @@ class _Images(ImageStore):
         if key not in self._files:
             self._files[key] = object_file(info, self._places)
         return self._files[key]
+
+
+def _holds(segment: Segment, offset: int) -> bool:
+    """Is it code that is mapped from there, or from the page of its first byte?"""
+    return segment.executable and segment.offset & -_PAGE <= offset < segment.offset + segment.filesz
+
+
+def _start_of(segment: Segment, offset: int) -> int:
+    return segment.vaddr - segment.offset + offset
 
 
 def object_file(info: ModuleInfo, places: Places) -> ObjectFile | None:

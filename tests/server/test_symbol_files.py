@@ -54,8 +54,8 @@ def test_code_without_names_has_those_of_its_builds_file_and_of_its_tenants(tmp_
         for title, frame in named(files).items()
     }
     assert found == {
-        "libplugin.so+0x1233": ("plug_in", [("plug_in", "plugin.c", 7)]),
-        "libplugin.so+0x76": ("other", [("other", None, 0)]),
+        "libplugin.so+0x3233": ("plug_in", [("plug_in", "plugin.c", 7)]),
+        "libplugin.so+0x2076": ("other", [("other", None, 0)]),
     }
     assert named(files, "two") == {}
     (tmp_path / "symbols" / "ef.sym").touch()
@@ -73,7 +73,7 @@ def test_later_file_of_a_build_takes_the_place_of_the_first(tmp_path: Path) -> N
     files = SymbolFiles(str(tmp_path / "symbols"), 300)
     for name in ("plug_in", "plugged"):
         files.keep("one", BUILD, WHOLE.replace("plug_in", name).encode())
-        assert named(files)["libplugin.so+0x1233"].title == name
+        assert named(files)["libplugin.so+0x3233"].title == name
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [f"{BUILD}.sym"]
 
 
@@ -105,7 +105,7 @@ def test_full_disk_keeps_the_file_that_was_there(tmp_path: Path) -> None:
     with pytest.raises(Refused) as refused:
         files.keep("one", BUILD, (HEAD + LOADS).encode())
     assert refused.value.reason == "disk_full"
-    assert named(files)["libplugin.so+0x1233"].title == "plug_in"
+    assert named(files)["libplugin.so+0x3233"].title == "plug_in"
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [f"{BUILD}.sym"]
 
 

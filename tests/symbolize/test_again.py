@@ -16,14 +16,17 @@ from urllib.request import urlopen
 
 import pytest
 
+from pyprof.importers.registry import load as load_any
 from pyprof.model.profile import Frame, FrameKind, ModuleInfo, Profile
 from pyprof.model.walk import Trust
 from pyprof.objfile.debuginfod import cached, fetch, server_urls
+from pyprof.objfile.elf.file import ElfFile
 from pyprof.recording.reader import load
 from pyprof.records import replace
 from pyprof.symbolize.again import Places, lacking, named
 from tests.cli.support import one_sentence, pyprof
 from tests.exporters.profiles import Builder
+from tests.exporters.support import export
 from tests.recording.support import stored
 from tests.support import build, need
 
@@ -113,6 +116,27 @@ def test_file_in_a_folder_is_found_by_its_name(name: str, files: Path, recording
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).symlink_to(files / "debug/.build-id" / BUILD_ID[:2] / f"{BUILD_ID[2:]}.debug")
     assert functions(named(recording, Places((str(tmp_path),))))[-1] == "main"
+
+
+@pytest.mark.parametrize("linker", ["bfd", "lld"])
+def test_pprof_file_which_knows_mappings_only_gets_the_names_of_the_files_segments(linker: str, tmp_path: Path) -> None:
+    need(f"ld.{linker}")
+    flags = ("-O2", f"-fuse-ld={linker}", f"-Wl,--build-id=0x{BUILD_ID}")
+    program = build(SOURCE, tmp_path / "prog", *flags, compiler="g++")
+    code = next(each for each in ElfFile.open(str(program)).loads if each.executable)
+    assert (code.vaddr != code.offset) == (linker == "lld")
+    page = START + (code.vaddr & -0x1000)
+    module = ModuleInfo("/opt/prog", BUILD_ID, page, page + 0x10000, code.offset & -0x1000, False, False)
+    rel = address(program, "main") + 6
+    frame = Frame(FrameKind.NATIVE, START + rel, START + rel - 1, rel, 0, (), Trust.EH_FRAME, f"prog+{rel:#x}")
+    builder = Builder()
+    builder.sample(builder.node([frame]))
+    recorded = builder.build(modules=(module,))
+    (tmp_path / "a.pb.gz").write_bytes(export("pprof", recorded))
+    for profile in (recorded, load_any(str(tmp_path / "a.pb.gz"))):
+        found = named(profile, Places((str(program),)))
+        assert functions(found)[-1] == "main"
+        assert found.frames[0].rel == rel - (profile is not recorded)
 
 
 def test_file_of_another_build_gives_nothing(files: Path, recording: Profile) -> None:
