@@ -31,9 +31,9 @@ _WIDEST = 30
 @dataclass(frozen=True, slots=True)
 class PageSamples:
     """header: what JSON says of the columns: count; tickNs; ticks; originNs, when the first tick begins, before or at
-    the profile's start; spanNs, from there to the end; gaps, since the
-    start, in which nothing was recorded; widths, in bytes, of time, row, processor + 1 and each value, 0
-    of a column that is left out because all of it is `same`; units of the values. data: the columns.
+    the profile's start; spanNs, from there to the end; gaps, since the start, in which nothing was recorded;
+    widths, in bytes, of time, row, processor + 1 and each value, 0 of a column that is left out because all of it is
+    `same`; units of the values. data: the columns.
     """
 
     header: dict[str, object]

@@ -29,9 +29,9 @@ from pyprof.records import replace
 
 _GZIP = b"\x1f\x8b"
 _MOST_BYTES = 1 << 28
+"""Bytes that a file may inflate to."""
 _MOST_SUM = 1 << 60
 """Of the values of a file: of several files together they are numbers yet."""
-"""Bytes that a file may inflate to."""
 _MOST_STACKS, _LONGEST_STACK = 100_000, 1 << 10
 """Stacks that are remembered from file to file, and bytes of one."""
 _NUMBER = rb"[\x80-\xff]{0,9}[\0-\x7f]"

@@ -37,7 +37,7 @@ def read_bytes(path: str, most: int = MOST_BYTES) -> bytes:
     try:
         with open(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            if size > MOST_BYTES == most:
+            if size > MOST_BYTES and most >= MOST_BYTES:
                 raise RecordingError(f"{path} is larger than {MOST_BYTES >> 30} GiB, more than is read at once")
             return file.read(min(size, most))  # which takes memory for so much before it reads
     except FormatError as error:

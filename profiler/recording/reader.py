@@ -31,8 +31,8 @@ from pyprof.records import dataclass, field_names, replace
 KEYS = 5
 """Columns of a sample before its values: time, thread, stack, state, processor."""
 MOST_NS = 1 << 62
-_MOST_GAPS = 20_000
 """Sums of two stay within 64 bits."""
+_MOST_GAPS = 20_000
 MOST_VALUES = 16
 """Values of a sample: a column that says nothing takes no bytes, and memory."""
 _USUAL_SAMPLES = 1_000_000

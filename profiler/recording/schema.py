@@ -81,10 +81,10 @@ CREATE TABLE modules (
   has_lines INTEGER NOT NULL -- 1: some frame got a line from it
 );
 
--- Where names come from: recorded, or report (pyprof report --symbols, --sysroot or --debuginfod).
+-- Where names come from.
 CREATE TABLE name_sources (
   id INTEGER PRIMARY KEY, -- from 1 on
-  name TEXT NOT NULL -- recorded: looked up by the recording itself
+  name TEXT NOT NULL -- recorded: looked up by the recording itself; report: later, by pprof report
 );
 
 -- The names of functions, packed. A block continues the numbers of the one before: the first name is 1.

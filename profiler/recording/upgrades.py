@@ -67,12 +67,18 @@ _BLOCKS_OF_2 = ("function_blocks", "file_blocks", "frame_blocks", "line_blocks",
 
 _NEW_IN_3 = ("labels",)
 
-_OPTIONS_OF_3 = """\
+_UNTIL_3 = """\
 -- The options with which it was recorded.
 CREATE TABLE options (
   name TEXT PRIMARY KEY, -- a field of pyprof.RecordOptions
   value TEXT NOT NULL -- as text
 ) WITHOUT ROWID;
+
+-- Where names come from.
+CREATE TABLE name_sources (
+  id INTEGER PRIMARY KEY, -- from 1 on
+  name TEXT NOT NULL -- recorded: looked up by the recording itself
+);
 """
 
 
@@ -82,7 +88,7 @@ def tables_of(version: int) -> dict[str, Table]:
     new = {name for later, names in since.items() if later > version for name in names}
     found = {name: table for name, table in tables().items() if name not in new}
     if version <= 3:
-        found |= tables(_OPTIONS_OF_3)
+        found |= tables(_UNTIL_3)
     return found | tables(_ROWS_OF_1) if version == 1 else found
 
 
@@ -154,11 +160,12 @@ def _to_3(database: sqlite3.Connection, size: int) -> None:
 
 
 def _to_4(database: sqlite3.Connection, size: int) -> None:
-    """Options of the command were not kept."""
-    kept = database.execute("SELECT name, value FROM options").fetchall()
-    database.execute("DROP TABLE options")
-    database.execute(tables()["options"].sql)
-    database.executemany("INSERT INTO options VALUES (?, ?)", kept)
+    """Options of the command were not kept, and no name had another source than the recording."""
+    for name in tables(_UNTIL_3):
+        kept = database.execute(f"SELECT * FROM {name}").fetchall()
+        database.execute(f"DROP TABLE {name}")
+        database.execute(tables()[name].sql)
+        database.executemany(f"INSERT INTO {name} VALUES (?, ?)", kept)
 
 
 _UPGRADES: dict[int, Callable[[sqlite3.Connection, int], None]] = {1: _to_2, 2: _to_3, 3: _to_4}

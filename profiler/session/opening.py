@@ -43,11 +43,11 @@ from pyprof.session.worker.messages import Naming
 from pyprof.session.worker.process import Start, Worker, spawned
 from pyprof.session.worker.sampling import Sampling
 
-NONE: Mapping[str, str] = MappingProxyType({})
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def of_processes(
-    targets: TargetOptions, options: RecordOptions, start: Start = spawned, given: Mapping[str, str] = NONE
+    targets: TargetOptions, options: RecordOptions, start: Start = spawned, given: Mapping[str, str] = _NOTHING
 ) -> Recording:
     """Processes that run. start: how the worker is started. given: what else was asked for, as text, which a recording
     file keeps. Raises what select(), the collectors and check() raise.
@@ -75,7 +75,7 @@ def of_selection(selection: Selection, options: RecordOptions, name: str, flush_
 
 
 def of_command(
-    command: Launched, options: RecordOptions, start: Start = spawned, given: Mapping[str, str] = NONE
+    command: Launched, options: RecordOptions, start: Start = spawned, given: Mapping[str, str] = _NOTHING
 ) -> Recording:
     """A program that was launched; given: see of_processes. One that still waits begins, and is ended if that fails."""
     try:
@@ -96,7 +96,7 @@ def of_command(
 
 
 def of_stub(
-    remote: RemoteOptions, options: RecordOptions, start: Start = spawned, given: Mapping[str, str] = NONE
+    remote: RemoteOptions, options: RecordOptions, start: Start = spawned, given: Mapping[str, str] = _NOTHING
 ) -> Recording:
     """What runs behind a GDB stub; given: see of_processes. Raises RemoteError, UsageError."""
     from pyprof.collectors.gdb.collector import GdbRemoteCollector

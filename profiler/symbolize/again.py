@@ -163,14 +163,15 @@ class _Images(ImageStore):
         return self._file(self._modules[module]) is not None
 
     def placed(self, frame: Frame) -> Frame:
-        """Where its file says that the address is. A pprof file knows the mapping only, and not where that stands in
-        the image.
+        """Where its file says that the address is, if the frame knows its place in the file only: a pprof file knows
+        mappings, and not where they stand in the image.
         """
         if not _is_code(frame):
             return frame
         info = self._modules[frame.module]
         file = self._file(info)
-        if file is None or not info.start <= frame.pc < info.end:
+        inside = info.start <= frame.pc < info.end
+        if file is None or not inside or frame.rel != frame.pc - info.start + info.offset:
             return frame
         base = next((_start_of(each, info.offset) for each in file.loads if _holds(each, info.offset)), None)
         rel = None if base is None else frame.pc - info.start + base - file.min_vaddr

@@ -188,53 +188,50 @@ def test_second_signal_writes_what_is_named_by_then(tmp_path: Path) -> None:
     assert first[-1].startswith("<module>")
 
 
+class Asked:
+    """A recording that notes what is asked of it."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def end(self) -> None:
+        self.done.append("end")
+
+    def hasten(self) -> None:
+        self.done.append("hasten")
+
+    def abandon(self) -> None:
+        self.done.append("abandon")
+
+
 def test_recording_that_is_told_to_end_while_it_is_opened_waits_for_no_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[str] = []
+    recording = Asked()
 
-    class Recording:
-        def end(self) -> None:
-            done.append("end")
-
-        def hasten(self) -> None:
-            done.append("hasten")
-
-    def opened(run: Any, *_: object) -> Recording:
+    def opened(run: Any, *_: object) -> Asked:
         run._end(signal.SIGINT)
-        return Recording()
+        return recording
 
     how: Any = WindowOptions(registry.by_name("collapsed"), "-", None, None, ExportOptions(), "pid", False, False)
     monkeypatch.setattr(Invocation, "_opened", opened)
     monkeypatch.setattr(Invocation, "_record", lambda *_: 0)
     monkeypatch.setattr(Invocation, "_leave_opening", lambda _: None)
     assert Invocation(Timing(None, None, None, (), None), RecordOptions(), how).run([], TargetOptions(), None, {}) == 0
-    assert done == ["end", "hasten"]
+    assert recording.done == ["end", "hasten"]
 
 
 def test_signal_that_comes_twice_at_once_is_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """timeout(1) signals the process that it has started, then the group, in which that is, too."""
-    done: list[str] = []
-
-    class Recording:
-        def end(self) -> None:
-            done.append("end")
-
-        def hasten(self) -> None:
-            done.append("hasten")
-
-        def abandon(self) -> None:
-            done.append("abandon")
-
     how: Any = None
     run: Any = Invocation(Timing(None, None, None, (), None), RecordOptions(), how)
-    run._recording = Recording()
+    run._recording = recording = Asked()
     run._over.set()
     monkeypatch.setattr("pyprof.cli.interrupts.SAME_S", 60)
     run._end(signal.SIGTERM)
     run._end(signal.SIGTERM)
-    assert done == ["end"]
+    assert recording.done == ["end"]
     run._same_until = 0
     run._end(signal.SIGTERM)
-    assert done == ["end", "end", "hasten"]
+    assert recording.done == ["end", "end", "hasten"]
 
 
 def test_names_that_are_not_found_in_time_are_left_out(tmp_path: Path) -> None:
