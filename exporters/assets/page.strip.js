@@ -13,6 +13,7 @@ const SLOT_HEIGHT = 3;
 const WIDEST_SECOND = 60;
 /** Sampling periods that a bar of the activity stands for, at least. */
 const BAR_PERIODS = 8;
+const PEAK_PERIODS = 50;
 const LANE_FONT = '10.5px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif';
 
 class Strip {
@@ -265,9 +266,25 @@ class Strip {
     this.lanes.forEach(({ title }, lane) => this.label(title || this.peak(type, unit), 4, lane ? HEAD + (lane - 0.5) * LANE : 7));
   }
 
+  /**
+   * The most in a time of so many sampling periods: in one bar, which has a few samples, chance makes it more.
+   * @type {(unit: string) => number}
+   */
+  most(unit) {
+    const { bins } = this.lanes[0];
+    const size = this.span / bins.length;
+    const wide = Math.min(bins.length, Math.max(1, Math.ceil((PEAK_PERIODS * (this.model.periodNs || 1e7)) / size)));
+    let [sum, most] = [0, 0];
+    bins.forEach((value, bin) => {
+      sum += value - (bins[bin - wide] ?? 0);
+      most = Math.max(most, sum);
+    });
+    return most / wide / (unit === "nanoseconds" ? size : size / 1e9);
+  }
+
   /** @type {(type: string, unit: string) => string} */
   peak(type, unit) {
-    const most = significant(this.peaks[0]);
+    const most = Number(this.most(unit).toPrecision(2)); // so exact it is
     if (unit === "count") return `up to ${most} ${type} a second`;
     return unit === "nanoseconds" ? `up to ${most} ${type === "cpu" ? "processors" : "threads"} at a time (${type})` : type;
   }

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pyprof.model.profile import Profile, ValueType
+from pyprof.model.profile import Profile, ThreadInfo, ValueType
 from tests.exporters.conftest import OpenPage
 from tests.exporters.page import Page
 from tests.exporters.page_totals import expected, weighty
@@ -64,6 +64,22 @@ def test_time_that_was_not_recorded_is_hatched_and_said(open_page: OpenPage) -> 
     x, y, width = page.browser.run("(r => [r.x, r.y, r.width])(strip.canvas.getBoundingClientRect())")
     page.browser.move(x + width / 2, y + 20)
     assert page.browser.run("strip.inGap(strip.hover)")
+
+
+def test_most_at_a_time_is_no_more_than_there_is_though_bars_have_few_samples(open_page: OpenPage) -> None:
+    """Two threads that run all the time; each sample is late by a part of its period."""
+    builder = Builder([ThreadInfo(100, tid, "works", "server") for tid in (100, 101)])
+    late = np.random.default_rng(2).random(3000)
+    leaf = builder.node([code("busy")])
+    for at in range(3000):
+        builder.sample(leaf, thread=at % 2)
+    built = replace(builder.build(), duration_ns=1500 * PERIOD_NS)
+    times = built.start_ns + ((np.arange(3000) // 2 + 0.9 * late) * PERIOD_NS).astype(np.int64)
+    page = open_page(replace(built, time_ns=times))
+    bar, said = page.browser.run("[strip.peaks[0], strip.most('nanoseconds')]")
+    assert bar > 2.2
+    assert 1.98 < said < 2.05
+    assert page.browser.run("strip.peak('cpu', 'nanoseconds')") == "up to 2 processors at a time (cpu)"
 
 
 def test_range_of_time_is_typed_and_moved_by_keys(open_page: OpenPage) -> None:
