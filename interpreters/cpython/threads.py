@@ -15,7 +15,7 @@ from pyprof.records import dataclass, field
 _RELIST_NS = 50_000_000
 _RELIST_BUDGET = 50
 """A listing that took t is followed by none for 50 t."""
-_NAMES_NS, _NAMES_LATE_NS, _NAMES_SOON_NS, _NAMES_BUDGET = 1_000_000_000, 8_000_000_000, 20_000_000, 200
+_NAMES_NS, _NAMES_LATE_NS, _NAMES_SOON_NS, _NAMES_BUDGET = 1_000_000_000, 64_000_000_000, 20_000_000, 200
 """Names of threads are read again after so long, twice as long each time that none has changed, up to the second one;
 soon after a thread came; and in a 200th of the time at most.
 """

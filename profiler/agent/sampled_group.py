@@ -41,9 +41,9 @@ class WindowPart:
 
 
 class SampledGroup:
-    """took: is given each window, in a thread of this lane, and before that at times what there is of it so far, to be
-    saved. failed: what ended a recording, or kept it from beginning. left: is set where one was told to end and did
-    not: a page of a target's memory holds it.
+    """took: is given each window, in a thread of this lane, and before that its parts, to be saved. failed: what ended
+    a recording, or kept it from beginning. left: is set where one was told to end and did not: a page of a target's
+    memory holds it.
 
     tend(), close() and finish() are for one thread, the agent's.
     """
@@ -144,7 +144,8 @@ class SampledGroup:
         """Until shortly before the window's end (monotonic), or the recording's."""
         every = self._saved_every_s
         while time.monotonic() + every < ends and not recording.wait(every):
-            self._took(self.sampling, recording.peek(), WindowPart(window, False))
+            if (part := recording.part()) is not None:
+                self._took(self.sampling, part, WindowPart(window, False))
 
     def so_far(self) -> Profile | None:
         """Of the window under way. From any thread. Raises PyprofError where it ends just now."""

@@ -5,8 +5,8 @@ then the folders are synced. So a name stands for a whole file, and what put() h
 and age are kept by dropping the oldest, and each drop is counted. Readers need no lock: they find a file or they do
 not.
 
-What there is of a window under way is saved again and again, as one file in a folder of its own. What a killed agent
-has left of it becomes segments when the spool is opened, unless the window's own segments came that far.
+What there is of a window under way is saved part by part, each a file in a folder of its own. What a killed agent has
+left of it becomes segments when the spool is opened, unless the window's own segments came that far.
 
 A disk that is full costs the oldest segments first. What still finds no room waits in memory for the next window's
 put(), and no longer.
@@ -18,14 +18,13 @@ import errno
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from pyprof.agent.disk import Disk
 from pyprof.agent.inventory import Caps, Excess, Inventory
 from pyprof.agent.last_minutes import NOT_KEPT
 from pyprof.agent.segments import SegmentName, is_day, is_part
 from pyprof.diagnostics import Diagnostics
-from pyprof.errors import PyprofError
 from pyprof.records import dataclass
 
 OLD = "spool: segment dropped, older than spool.max_age"
@@ -61,6 +60,11 @@ class SpoolSegment:
     data: bytes
 
 
+Restore = Callable[[Sequence[str], str, Callable[[], None]], Sequence[SpoolSegment]]
+"""(paths of the parts of a window that save() was given, in their order, the window, is called for each that is broken)
+-> its segments."""
+
+
 class Spool:
     """Of one agent, which holds the lock (disk.locked). sinks: names of those that get a queue. diagnostics: counts
     what is dropped. open() comes first. recovered: segments of windows that were under way when an agent was killed.
@@ -76,11 +80,9 @@ class Spool:
         sinks: Sequence[str] = (),
         clock: Callable[[], int] = time.time_ns,
         spare: Callable[[], int] = lambda: 0,
-        restore: Callable[[str, str], Sequence[SpoolSegment]] = lambda path, window: (),
+        restore: Restore = lambda paths, window, broken: (),
     ) -> None:
-        """spare: frees what may be missed, and says how many bytes that were. restore: from the path of what save() was
-        given, and the window, to segments; may raise PyprofError.
-        """
+        """spare: frees what may be missed, and says how many bytes that were."""
         self.inventory = Inventory()
         self.held: tuple[SpoolSegment, ...] = ()
         self.recovered = 0
@@ -92,7 +94,7 @@ class Spool:
         self._clock = clock
         self._spare, self._restore = spare, restore
         self._refused: dict[str, list[str]] = {}
-        self._saved: dict[str, str] = {}
+        self._saved: dict[str, list[str]] = {}
         self._over: list[str] = []
 
     def open(self) -> None:
@@ -121,29 +123,23 @@ class Spool:
                         self._diagnostics.count(STRANGE)
 
     def _recover(self) -> None:
-        """The newest of what was saved of a window becomes its segments, where there are none."""
+        """What was saved of a window becomes its segments, where there are none."""
         known = {name.key: name for name in self.inventory.all()}
-        folder, done = f"{self.root}/{SO_FAR}", set()
-        for name in sorted((found.name for found in self._disk.look(folder)), reverse=True):
-            path, saved = f"{folder}/{name}", _SAVED.fullmatch(name)
+        folder, saved = f"{self.root}/{SO_FAR}", dict[str, list[str]]()
+        for name in sorted(found.name for found in self._disk.look(folder)):
+            of = _SAVED.fullmatch(name)
+            saved.setdefault(of[1] if of else "", []).append(f"{folder}/{name}")
+        self._forget(saved.pop("", ()))
+        for window, paths in saved.items():
             try:
-                if saved is not None and saved[1] not in done:
-                    with self._counted_if_broken():  # the one before is tried
-                        self._restore_window(path, saved[1], known)
-                        done.add(saved[1])
-                self._disk.unlink(path)
+                self._restore_window(paths, window, known)
+                for path in paths:
+                    self._disk.unlink(path)
             except OSError:  # it waits for the next start
                 self._diagnostics.count(NOT_WRITTEN)
 
-    @contextmanager
-    def _counted_if_broken(self) -> Iterator[None]:
-        try:
-            yield
-        except PyprofError:
-            self._diagnostics.count(STRANGE)
-
-    def _restore_window(self, path: str, window: str, known: dict[str, SegmentName]) -> None:
-        for segment in self._restore(path, window):
+    def _restore_window(self, paths: Sequence[str], window: str, known: dict[str, SegmentName]) -> None:
+        for segment in self._restore(paths, window, lambda: self._diagnostics.count(STRANGE)):
             whole = known.setdefault(segment.name.key, segment.name)
             there = self.inventory.places(whole)
             if not there:
@@ -161,8 +157,8 @@ class Spool:
                 self._disk.sync_folder(folder)
 
     def save(self, window: str, end_ns: int, data: bytes) -> bool:
-        """What there is of a window so far, in place of what was saved of it before: whoever kills the agent takes only
-        what came later. window: 32 hexadecimal digits, as put() will be told. Could it be saved?
+        """A part of a window, from the end of the one before on: whoever kills the agent takes only what came later.
+        window: 32 hexadecimal digits, as put() will be told. Could it be saved?
         """
         folder, disk = f"{self.root}/{SO_FAR}", self._disk
         to, part = f"{folder}/{end_ns:019}-{window}", f"{folder}/.{window}.part"
@@ -171,10 +167,8 @@ class Spool:
                 disk.sync_folder(self.root)
             self._write_synced(part, data)
             disk.rename(part, to)
+            self._saved.setdefault(window, []).append(to)
             disk.sync_folder(folder)
-            before, self._saved[window] = self._saved.get(window), to
-            if before is not None:
-                disk.unlink(before)
         except OSError:
             self._forget((part,))
             return False
@@ -188,7 +182,7 @@ class Spool:
     def put(self, segments: Sequence[SpoolSegment], window: str = "") -> bool:
         """Keep the segments of one window, and those that wait in memory. False: some wait now, or again."""
         waiting, self.held = self.held, ()
-        over, self._over = self._over, [self._saved.pop(window)] if window in self._saved else []
+        over, self._over = self._over, self._saved.pop(window, [])
         lost = sum(not self._written(segment) for segment in waiting)
         if lost:
             self._diagnostics.count(NOT_WRITTEN, lost)

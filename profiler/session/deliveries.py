@@ -9,6 +9,7 @@ from pyprof.exporters.base import Sink
 from pyprof.handover import Handover
 from pyprof.records import dataclass
 from pyprof.session.worker.link import Pending
+from pyprof.session.worker.messages import Extent
 from pyprof.session.worker.sampling import Sampling
 
 
@@ -58,7 +59,7 @@ class Deliveries:
 
     def rest(self, sink: Sink) -> None:
         """What Recording.stop() would return goes to the sink. Raises what it raises there."""
-        self._open.ask(cut=True, sink=sink).wait()
+        self._open.ask(Extent.CUT, sink).wait()
 
     @property
     def count(self) -> int:
@@ -82,7 +83,7 @@ class Deliveries:
 
     def _send(self, sink: Sink) -> None:
         self._collect(wait=False)
-        self._pending.append(self._open.ask(cut=True, sink=sink))
+        self._pending.append(self._open.ask(Extent.CUT, sink))
 
     def close(self) -> None:
         """Hold nothing of the recording; what was counted stays. Safe to call twice."""

@@ -23,7 +23,7 @@ from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, StackTable
 from pyprof.model.walk import StackEnd, Walk
-from pyprof.records import dataclass
+from pyprof.records import dataclass, replace
 from pyprof.session.held_samples import HeldSamples
 from pyprof.session.interning import Interned, Interning
 from pyprof.session.last_stacks import LastStacks
@@ -153,6 +153,7 @@ class Recorder:
         self._around = SurroundedStacks(self._stacks)
         self._end_ns = 0
         self._began = _Beginning(clock.now_ns(), collector.stats(), Counter(diagnostics.counts), True)
+        self._parted = self._began, 0
         self._epoch_ns = self._began.ns - clock.monotonic_ns()
 
     def add(self, batch: SampleBatch) -> None:
@@ -240,15 +241,32 @@ class Recorder:
 
     def look(self) -> Window:
         """The window as it is now. Its tables grow with the next batch."""
-        counted = self.counted()
-        rows = joined(self._rows)
-        start_ns = self._began.with_samples(rows.time_ns)
+        return self._window(self._began, self._rows, self._stacks)
+
+    def part(self) -> Window:
+        """What came to the window since the last part of it, or since it began, with only the stacks of that."""
+        began, upto = self._parted
+        rows = self._rows[upto:]
+        stacks = StackTable()
+        leaves = sorted({leaf for each in rows for leaf in distinct(each.node).tolist() if leaf > 0})
+        place = np.array(stacks.adopt(self._stacks, leaves), np.int32)
+        placed = [replace(each, node=place[np.maximum(each.node, 0)]) for each in rows]
+        part = self._window(began, placed, stacks)
+        counts = Counter(self._diagnostics.counts)
+        self._parted = _Beginning(part.start_ns + part.duration_ns, part.after, counts), len(self._rows)
+        return part
+
+    def _window(self, began: _Beginning, parts: Sequence[Rows], stacks: StackTable) -> Window:
+        """Of these rows. began: when they did."""
+        counted = self._counted(began)
+        rows = joined(parts)
+        start_ns = began.with_samples(rows.time_ns)
         keys = self._threads.keys(set(rows.thread.tolist()))
         numbers = {(key.tid, key.started): number for number, key in keys.items()}
         listed = [thread for thread in self._collector.threads() if (thread.tid, thread.started) in numbers]
         keys |= {numbers[thread.tid, thread.started]: thread.key for thread in listed}
         return Window(
-            stacks=self._stacks,
+            stacks=stacks,
             spaces=dict(self._spaces),
             threads=(*listed, *_nameless(set(keys.values()), listed)),
             time_ns=rows.time_ns,
@@ -259,7 +277,7 @@ class Recorder:
             state=rows.state | rows.taken,
             cpu=rows.cpu,
             start_ns=start_ns,
-            duration_ns=self._began.ns + counted.duration_ns - start_ns,
+            duration_ns=began.ns + counted.duration_ns - start_ns,
             before=counted.before,
             after=counted.after,
             errors=dict(counted.errors),
@@ -268,11 +286,14 @@ class Recorder:
 
     def counted(self) -> Counted:
         """In the window so far."""
+        return self._counted(self._began)
+
+    def _counted(self, began: _Beginning) -> Counted:
         now, after = self._end_ns or self._clock.now_ns(), self._collector.stats()
-        counts = Counter(self._diagnostics.counts) - self._began.counts
-        if self._repair.completed:
+        counts = Counter(self._diagnostics.counts) - began.counts
+        if self._repair.completed and began is self._began:
             counts[COMPLETED] += self._repair.completed
-        return Counted(self._began.stats, after, counts, now - self._began.ns)
+        return Counted(began.stats, after, counts, now - began.ns)
 
     def since(self, begun: Begun) -> Fresh:
         """What came after that. Nodes of rows may change later: stacks are repaired until the window is cut."""
@@ -327,6 +348,7 @@ class Recorder:
         self._around = SurroundedStacks(fresh)
         cut_ns = window.start_ns + window.duration_ns
         self._began = _Beginning(cut_ns, window.after, counts, alone=cut_ns == self._end_ns)
+        self._parted = self._began, 0
         self.samples = 0
         return window
 

@@ -26,6 +26,7 @@ from pyprof.session.between_batches import BetweenBatches
 from pyprof.session.deliveries import Deliveries
 from pyprof.session.overdue import LEAVE_S, ended_in_time
 from pyprof.session.worker.link import Pending
+from pyprof.session.worker.messages import Extent
 from pyprof.session.worker.sampling import Sampling
 from pyprof.session.worker.share import PREFERRED
 
@@ -56,7 +57,7 @@ class Recording:
     the recording early, None where nothing did; what was recorded until then is good. asked_to_end: was it the duration
     or a call that ended it? deliveries: what goes to a sink.
 
-    It has 26 methods: what a caller, a signal and the loop itself do with one recording.
+    It has 27 methods: what a caller, a signal and the loop itself do with one recording.
     """
 
     def __init__(
@@ -211,7 +212,7 @@ class Recording:
                 sampling = self._sampling
                 if self.running:
                     raise PyprofError("the recording never began")
-                self._last = sampling.ask(cut=True).profile()
+                self._last = sampling.ask(Extent.CUT).profile()
             return self._last
 
     def peek(self) -> Profile:
@@ -219,8 +220,15 @@ class Recording:
 
         Takes up to half a second, and the time to look names up, in which the sampling goes on.
         """
-        asked = self._between.ask(lambda: self._sampling.ask(cut=False), time.monotonic_ns())
+        asked = self._between.ask(lambda: self._sampling.ask(Extent.SO_FAR), time.monotonic_ns())
         return asked.profile() if asked is not None else self.stop()
+
+    def part(self) -> Profile | None:
+        """What came to the window under way since the last part of it, or since it began: parts together are what
+        peek() gives, but for what is known only at a window's end. None after the recording's end.
+        """
+        asked = self._between.ask(lambda: self._sampling.ask(Extent.PART), time.monotonic_ns())
+        return asked.profile() if asked is not None else None
 
     def windows(self, every: float) -> Iterator[Profile]:
         """The profile of each `every` seconds, without a gap between two, until the recording has ended; the last one,
@@ -231,7 +239,7 @@ class Recording:
             raise UsageError(f"windows of {every!r} seconds cannot be had")
 
         def cut() -> Pending | None:
-            return None if self.asked_to_end else self._sampling.ask(cut=True)
+            return None if self.asked_to_end else self._sampling.ask(Extent.CUT)
 
         def found() -> Iterator[Profile]:
             due_ns = time.monotonic_ns() + round(every * 1e9)

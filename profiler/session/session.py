@@ -127,6 +127,10 @@ class Session:
         window = self.recorder.look()
         return replace(window, unfollowed=self.unfollowed.so_far()) if self.unfollowed is not None else window
 
+    def part(self) -> Window:
+        """What came to the window under way since the last part. What children spend is only known of all of it."""
+        return self.recorder.part()
+
     def retire(self, window: Window) -> Set[int]:
         """A closed window is done with: what only it needed goes. Address spaces come and go with each dlopen and each
         child, code with each function that is compiled: a recording of days keeps only those in use. Returns the

@@ -30,7 +30,7 @@ from pyprof.session.opening import check_stacks
 from pyprof.session.runtimes import Runtimes
 from pyprof.session.until_whole import UntilWhole
 from pyprof.session.worker.file_symbols import AskedSymbols
-from pyprof.session.worker.messages import Naming
+from pyprof.session.worker.messages import Extent, Naming
 from pyprof.session.worker.process import Start, spawned
 from pyprof.session.worker.sampling import Sampling
 
@@ -141,7 +141,7 @@ class _Looking:
         sampling.run(lambda: None)
         if sampling.failure is not None:
             raise sampling.failure
-        return sampling.ask(cut=True).profile()
+        return sampling.ask(Extent.CUT).profile()
 
 
 def _tasks(pid: int) -> list[int]:

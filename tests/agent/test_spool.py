@@ -12,15 +12,14 @@ from pyprof.agent import spool as spool_module
 from pyprof.agent.disk import Disk, locked
 from pyprof.agent.inventory import Caps
 from pyprof.agent.segments import SegmentName
-from pyprof.agent.spool import LARGE, MANY, OLD, REFUSED, SO_FAR, STRANGE, Spool, SpoolSegment
+from pyprof.agent.spool import LARGE, MANY, OLD, REFUSED, SO_FAR, STRANGE, Restore, Spool, SpoolSegment
 from pyprof.diagnostics import Diagnostics
-from pyprof.errors import OutputError, RecordingError
+from pyprof.errors import OutputError
 
 DAY_NS = 86_400 * 10**9
-Restore = Callable[[str, str], Sequence[SpoolSegment]]
 
 
-def nothing(path: str, window: str) -> Sequence[SpoolSegment]:
+def nothing(paths: Sequence[str], window: str, broken: Callable[[], None]) -> Sequence[SpoolSegment]:
     return ()
 
 
@@ -77,29 +76,32 @@ def test_start_reads_names_and_sizes_only(tmp_path: Path) -> None:
 
 
 def test_window_under_way_is_saved_once_and_becomes_a_segment_after_a_crash(tmp_path: Path) -> None:
-    """The newest of what is left; nothing where the window ended."""
+    """All parts that can be read; nothing where the window ended."""
     window, other = "a" * 32, "b" * 32
     found, _ = spool(tmp_path, Caps())
     for day in (90, 91):
         assert found.save(window, day * DAY_NS, bytes([day]))
     folder = tmp_path / SO_FAR
-    (left,) = folder.iterdir()
-    (folder / left.name.replace(str(91 * DAY_NS), str(90 * DAY_NS))).write_bytes(b"Z")  # killed between two calls
+    assert len(list(folder.iterdir())) == 2
     (folder / f".{window}.part").write_bytes(b"unfinished")
 
-    def restore(path: str, window: str) -> list[SpoolSegment]:
-        data = Path(path).read_bytes()
-        if data == b"broken":
-            raise RecordingError("it is broken")
-        return [SpoolSegment(SegmentName.new(service, data[0] * DAY_NS, window), data) for service in ("web", "db")]
+    def restore(paths: Sequence[str], window: str, broken: Callable[[], None]) -> list[SpoolSegment]:
+        parts = [Path(path).read_bytes() for path in paths]
+        for _ in range(parts.count(b"broken")):
+            broken()
+        data = b"".join(part for part in parts if part != b"broken")
+        return [
+            SpoolSegment(SegmentName.new(service, data[-1] * DAY_NS, window), data) for service in ("web", "db") if data
+        ]
 
     (folder / f"{92 * DAY_NS:019}-{other}").write_bytes(b"broken")
     again, counts = spool(tmp_path, Caps(), restore)
     assert again.recovered == 2
     assert files(tmp_path) == files(tmp_path / "queue/far") == [91]
-    assert (tmp_path / SegmentName.new("db", 91 * DAY_NS, window).path).read_bytes() == bytes([91])
+    assert (tmp_path / SegmentName.new("db", 91 * DAY_NS, window).path).read_bytes() == bytes([90, 91])
     assert list(folder.iterdir()) == []
     assert counts.counts == {STRANGE: 1}
+    assert again.save(other, 91 * DAY_NS, b"b")
     assert again.save(other, 92 * DAY_NS, b"c")
     assert again.put([SpoolSegment(SegmentName.new("web", 92 * DAY_NS, other), b"c")], other)
     assert not list(folder.iterdir()), "what was saved goes with its window"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from hypothesis import settings
@@ -30,8 +30,9 @@ def saved(segment: SpoolSegment) -> tuple[int, bytes]:
     return segment.name.end_ns, str(segment.name.end_ns).encode()
 
 
-def restored(path: str, window: str) -> list[SpoolSegment]:
-    name = SegmentName.new("window", int(Path(path).read_bytes()), window)
+def restored(paths: Sequence[str], window: str, broken: Callable[[], None]) -> list[SpoolSegment]:
+    """As if the last one had all."""
+    name = SegmentName.new("window", int(Path(paths[-1]).read_bytes()), window)
     return [SpoolSegment(name, name.key.encode() * (SIZE // 32))]
 
 

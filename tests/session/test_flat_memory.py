@@ -34,7 +34,7 @@ from pyprof.model.sample import SampleBatch, StackSlab
 from pyprof.options import UnwindOptions, ViewOptions
 from pyprof.records import dataclass, replace
 from pyprof.session.runtimes import Runtimes
-from pyprof.session.worker.messages import Naming
+from pyprof.session.worker.messages import Extent, Naming
 from pyprof.session.worker.process import forked
 from pyprof.session.worker.sampling import Sampling
 from tests.support import build
@@ -168,7 +168,7 @@ def test_memory_of_both_processes_stays_flat(tmp_path: Path) -> None:
     sink, windows, own = Measured(tmp_path / "blocks"), itertools.count(1), []
 
     def beat() -> None:
-        asked = sampling.ask(cut=True, sink=sink)
+        asked = sampling.ask(Extent.CUT, sink=sink)
         number = next(windows)
         if number % PER_LIBRARY == 0:  # it is mapped until it has been read
             asked.wait()

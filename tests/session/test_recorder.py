@@ -15,7 +15,7 @@ from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.records import replace
 from pyprof.session.interning import Interning
-from pyprof.session.recorder import Clock, Recorder
+from pyprof.session.recorder import Clock, Recorder, Window
 
 STOPPED, BLOCKED, UNCHANGED = SampleKind.STOPPED, SampleKind.BLOCKED, SampleKind.UNCHANGED
 
@@ -87,8 +87,12 @@ def recorder() -> Recorder:
 
 
 def pcs(rec: Recorder) -> list[tuple[int, list[int]]]:
-    """(tid, pcs from the root; a marker's pc is its StackEnd) of each row of the window."""
-    window = rec.cut()
+    """Of each row of the window, which is closed."""
+    return rows_of(rec.cut())
+
+
+def rows_of(window: Window) -> list[tuple[int, list[int]]]:
+    """(tid, pcs from the root; a marker's pc is its StackEnd) of each row."""
     found = []
     for thread, node in zip(window.thread.tolist(), window.node.tolist(), strict=True):
         tid = window.keys[thread].tid
@@ -99,6 +103,30 @@ def pcs(rec: Recorder) -> list[tuple[int, list[int]]]:
             node = window.stacks.parent[node]
         found.append((tid, path[::-1]))
     return found
+
+
+def test_parts_of_a_window_are_the_window() -> None:
+    """Each with its own time, counts and stacks alone; the window is not cut by them."""
+    now = [10**9]
+    diagnostics = Diagnostics()
+    clock = Clock(lambda: now[0], lambda: 0)
+    rec = Recorder(Script(), Interning(OneFrame(), None, None), diagnostics, clock)
+    parts = []
+    for pc in (0x10, 0x20, 0x30):
+        rec.add(batch((STOPPED, 1, pc), (UNCHANGED, 1, 0), (STOPPED, 2, 0x77)))
+        diagnostics.count("oddity")
+        now[0] += 10**9
+        parts.append(rec.part())
+    now[0] += 10**9
+    whole = rec.cut()
+    assert rows_of(whole) == [row for part in parts for row in rows_of(part)]
+    assert [{key.pc for key in part.stacks.frames} for part in parts] == [{0x10, 0x77}, {0x20, 0x77}, {0x30, 0x77}]
+    assert [part.errors for part in parts] == [{"oddity": 1}] * 3
+    assert whole.errors == {"oddity": 3}
+    assert [(part.start_ns, part.duration_ns) for part in parts] == [(at * 10**9, 10**9) for at in (1, 2, 3)]
+    assert (whole.start_ns, whole.duration_ns) == (10**9, 4 * 10**9)
+    rec.add(batch((STOPPED, 1, 0x40)))
+    assert rows_of(rec.part()) == [(1, [0x40])]
 
 
 def test_unchanged_sample_repeats_the_stack_of_its_own_thread() -> None:

@@ -27,7 +27,7 @@ from pyprof.session import opening, snapshot
 from pyprof.session.runtimes import Runtimes
 from pyprof.session.session import Session
 from pyprof.session.worker.keeper import KnownProcess
-from pyprof.session.worker.messages import Naming
+from pyprof.session.worker.messages import Extent, Naming
 from pyprof.session.worker.process import Worker, WorkerDied, forked, spawned
 from pyprof.session.worker.sampling import Sampling
 from pyprof.unwind.unwinder import Unwinder
@@ -80,7 +80,7 @@ def test_worker_gives_the_stacks_of_one_process(name: str, start: Callable[[], W
         session = Session(ReplayCollector(str(log), str(files)), UnwindOptions(), Diagnostics())
         expected = session.profile(session.run(lambda: None), "replayed", 99, "cpu", ViewOptions())
     with replayed(name, start) as sampling:
-        found = sampling.ask(cut=True).profile()
+        found = sampling.ask(Extent.CUT).profile()
     assert stacks(found) == stacks(expected)
     assert len(found.stack) >= 3
     assert found.threads == expected.threads
@@ -90,7 +90,7 @@ def test_worker_gives_the_stacks_of_one_process(name: str, start: Callable[[], W
 def test_window_has_its_own_processor_time() -> None:
     """That of windows adds up to what the recording took."""
     with replayed("native") as sampling:
-        first, second = (sampling.ask(cut=True).profile().summary.profiler_cpu_s for _ in range(2))
+        first, second = (sampling.ask(Extent.CUT).profile().summary.profiler_cpu_s for _ in range(2))
     assert 0 <= second < first
 
 
@@ -99,7 +99,7 @@ def test_profile_may_be_asked_for_long_after_the_end(monkeypatch: pytest.MonkeyP
     with replayed("native") as sampling:
         now = time.monotonic
         monkeypatch.setattr(time, "monotonic", lambda: now() + 1000)
-        found = sampling.ask(cut=True).profile()
+        found = sampling.ask(Extent.CUT).profile()
     assert found.summary.samples
     assert not [name for name in found.summary.errors if "out of time" in name]
 

@@ -7,6 +7,7 @@ their number from then on (wire.py).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from enum import IntEnum
 from typing import Protocol
 
 from pyprof.collectors.base import CollectorStats
@@ -99,14 +100,22 @@ class Standing:
     delivered: int
 
 
+class Extent(IntEnum):
+    """What of the window under way a profile is of."""
+
+    SO_FAR = 0  # all that there is
+    PART = 1  # what came since the last part, or since the window began
+    CUT = 2  # all, and the next window begins
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A profile is wanted. cut: close the window and begin the next, else only look. sink: the number of the sink that
-    takes the profile, as its `delivered`th; 0: it is the answer. requested: somebody ended the recording, and waits.
+    """A profile is wanted. sink: the number of the sink that takes the profile, as its `delivered`th; 0: it is the
+    answer. requested: somebody ended the recording, and waits.
     """
 
     number: int
-    cut: bool
+    extent: Extent
     state: SamplerState
     news: SentNews
     sink: int = 0

@@ -25,7 +25,7 @@ from pyprof.session.runtimes import InterpreterNews, Runtimes
 from pyprof.session.unfollowed import NOTHING, Unfollowed
 from pyprof.session.worker.answers import BatchTaken
 from pyprof.session.worker.link import NAMES_S, TURN_S, Pending, WorkerLink
-from pyprof.session.worker.messages import Ask, Batch, Begin, Bye, Naming, SamplerState, ScanForCode, Standing
+from pyprof.session.worker.messages import Ask, Batch, Begin, Bye, Extent, Naming, SamplerState, ScanForCode, Standing
 from pyprof.session.worker.process import Worker
 
 IN_FLIGHT = 64 << 20
@@ -200,17 +200,19 @@ class Sampling:
     def _look(self) -> None:
         self._link.send(ScanForCode())
 
-    def ask(self, cut: bool, sink: Sink | None = None) -> Pending:
-        """A profile of the window under way, which is closed with cut. Only for beat() of run(), and after run()."""
+    def ask(self, extent: Extent, sink: Sink | None = None) -> Pending:
+        """A profile of the window under way. Only for beat() of run(), and after run()."""
+        cut = extent is Extent.CUT
         with self._state:
             if (state := self._rest) is None:
-                self._runtimes.read_names()
+                if extent is not Extent.PART:  # which is soon followed by the whole
+                    self._runtimes.read_names()
                 state = self._gathered(own_cost(), cut)
             self._rest = None if cut else self._rest
             self._number += 1
             number = self._link.number(sink)
             pending = self._link.ask(
-                Ask(self._number, cut, state, self._link.packer.news(), number, self.delivered, bool(self._end_ns))
+                Ask(self._number, extent, state, self._link.packer.news(), number, self.delivered, bool(self._end_ns))
             )
             if cut:
                 self.samples = 0

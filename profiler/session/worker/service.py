@@ -39,11 +39,13 @@ from pyprof.session.worker.messages import (
     Begin,
     Bye,
     Examine,
+    Extent,
     Message,
     Naming,
     Reply,
     SamplerState,
     ScanForCode,
+    SentNews,
     Standing,
 )
 from pyprof.session.worker.wire import Unpacker
@@ -103,8 +105,9 @@ class _Observed:
         self.ahead = NamesAhead(self.session, begin.naming.view)
         self.keeping: Keeping | None = None
         self.failed = False
-        self.spent_s = self.closed_s = 0.0
-        """Processor time of both processes: so far, and until the last window was closed."""
+        self._spent_s = 0.0
+        self._spent_before_s = dict.fromkeys(Extent, 0.0)
+        """Processor time of both processes: so far, and before what a profile is of."""
 
     def take(self, message: Batch) -> BatchTaken:
         """Raises what unwinding raises."""
@@ -127,21 +130,32 @@ class _Observed:
         for path, problems in state.problems.items():
             self.diagnostics.problems.setdefault(path, set()).update(problems)
 
-    def window(self, state: SamplerState, cut: bool) -> Window:
+    def window(self, state: SamplerState, extent: Extent) -> Window:
         self.update(state)
-        window = self.session.cut() if cut else self.session.look()
+        if extent is Extent.PART:
+            return self.session.part()
+        window = self.session.cut() if extent is Extent.CUT else self.session.look()
         return replace(window, unfollowed=state.unfollowed)
 
-    def profile(self, window: Window, state: SamplerState, requested: bool, known_only: bool = False) -> Profile:
-        """requested, see Ask: lines get less time."""
+    def said(self, extent: Extent) -> None:
+        """A profile of that was made."""
+        if extent is Extent.CUT:
+            self._spent_before_s = dict.fromkeys(Extent, self._spent_s)
+        elif extent is Extent.PART:
+            self._spent_before_s[extent] = self._spent_s
+
+    def profile(
+        self, window: Window, state: SamplerState, extent: Extent, requested: bool, known_only: bool = False
+    ) -> Profile:
+        """extent: what the window is of. requested, see Ask: lines get less time."""
         naming, lines_s = self.naming, WAITED_FOR_S if requested else SOURCE_BUDGET_S
         found = self.session.profile(
             window, naming.title, naming.rate_hz, naming.mode, naming.view, known_only, lines_s
         )
-        self.spent_s = found.summary.profiler_cpu_s + state.cpu_s
+        self._spent_s = found.summary.profiler_cpu_s + state.cpu_s
         summary = replace(
             found.summary,
-            profiler_cpu_s=round(self.spent_s - self.closed_s, 3),
+            profiler_cpu_s=round(self._spent_s - self._spent_before_s[extent], 3),
             profiler_max_rss_kb=found.summary.profiler_max_rss_kb + state.max_rss_kb,
             functions_missing=tuple(replace(each, kernel=naming.kernel) for each in found.summary.functions_missing),
         )
@@ -278,16 +292,16 @@ class Service:
         answer: Done | AskFailed
         functions: tuple[int, ...] = ()
         try:
-            if ask.cut:
+            if cut := ask.extent is Extent.CUT:
                 observed.end_keeping()
                 self._kept = max(self._kept, ask.delivered)
                 self._standing = None  # what was asked for is not given again, should the sampler be killed now
-            window = observed.window(state, ask.cut)
+            window = observed.window(state, ask.extent)
             try:
-                profile = self._named(window, state, ask.requested)
+                profile = self._named(window, ask)
             finally:
-                if ask.cut:
-                    observed.closed_s = observed.spent_s
+                observed.said(ask.extent)
+                if cut:
                     functions = tuple(observed.session.retire(window))
             if not ask.sink:
                 answer = Done(ask.number, functions, answers.packed_value(profile))
@@ -324,14 +338,15 @@ class Service:
             return
         self._of.end_keeping()
         state = replace(self._standing.state, now_ns=time.time_ns())
-        window = self._of.window(state, cut=True)
-        self._keeper.deliver(self._standing.sink, self._named(window, state, requested=True), self._standing.delivered)
+        window = self._of.window(state, Extent.CUT)
+        ask = Ask(0, Extent.CUT, state, SentNews(), self._standing.sink, self._standing.delivered, requested=True)
+        self._keeper.deliver(ask.sink, self._named(window, ask), ask.delivered)
 
-    def _named(self, window: Window, state: SamplerState, requested: bool) -> Profile:
+    def _named(self, window: Window, ask: Ask) -> Profile:
         """With all names, or, out of time, with those that are known already."""
-        observed = self._observed
-        profile = self._hurry.unless_late(lambda: observed.profile(window, state, requested))
-        return profile if profile is not None else observed.profile(window, state, requested, known_only=True)
+        found = partial(self._observed.profile, window, ask.state, ask.extent, ask.requested)
+        profile = self._hurry.unless_late(found)
+        return profile if profile is not None else found(known_only=True)
 
     # what only the sampler knows: wire.Asking
 
