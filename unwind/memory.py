@@ -58,6 +58,11 @@ class LaneMemory:
         start = self._offset + first - self.low
         return first, np.frombuffer(self._data, dtype, count, start).astype(np.uint64) if count else _NO_WORDS
 
+    def native_words(self) -> npt.NDArray[np.unsignedinteger]:
+        """The stack copy as it is, as words of this machine: of the other byte order they mean nothing."""
+        size = self.size & -self._word
+        return np.frombuffer(self._data, np.dtype(f"u{self._word}"), size // self._word, self._offset)
+
     def holds(self, avma: int) -> bool:
         """avma is inside the stack copy, or just past its end."""
         return self.low <= avma <= self.high

@@ -24,6 +24,9 @@ UNKNOWN = (1 << 64) - 1
 OUTERMOST_RULE = -2
 """In place of a rule's id: there is no caller, and nothing is read to see that."""
 
+MOST_RULES = 1 << 19
+"""Return addresses whose rules are remembered; then it starts anew."""
+
 _MOST_PERIOD = 8
 _LOOK = 64
 """After so many frames it is looked whether they repeat, later after twice as many if not."""
@@ -89,6 +92,8 @@ class PlainRules:
         It has more lines than others: a call for each round costs more than the round.
         """
         arch = self._arch
+        if len(self._rules) > MOST_RULES:
+            self._rules.clear()
         known, find = self._rules.get, self._find
         word, sp_off, pc_mask = arch.word, arch.sp_off, arch.pc_mask
         shift, odd, size = word.bit_length() - 1, word - 1, len(words) * word

@@ -21,6 +21,7 @@ from pyprof.objfile.images import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.records import dataclass
 from pyprof.unwind.expr import Budget
+from pyprof.unwind.few_lanes import PlainWalker
 from pyprof.unwind.heuristics.deep_stacks import DeepStacks
 from pyprof.unwind.heuristics.frame_pointer_recovery import FramePointerRecovery
 from pyprof.unwind.heuristics.frame_pointers import FramePointerFallback
@@ -45,6 +46,7 @@ class _Space:
 
     index: SpaceIndex
     walker: ScalarWalker
+    single: PlainWalker
     outer: StackCache
     deep: DeepStacks
 
@@ -123,7 +125,7 @@ class Unwinder:
                     space.outer.renew(version)
                     space.deep.renew(version)
                     lanes = walk.beyond(lanes, space.walker, space.deep)
-                    walk.group(walk.deep(lanes, space.walker, space.outer), space.index, space.walker)
+                    walk.group(walk.deep(lanes, space.walker, space.outer), space.index, space.single)
                     last[space_id] = lanes, space
                 else:
                     walk.scalar(lanes, space.walker)
@@ -177,14 +179,17 @@ class Unwinder:
     def _space(self, arch: Arch, space: AddressSpace) -> _Space:
         key = arch.name, arch.pac_mask, space.id
         if key not in self._spaces:
-            index = self._index(arch).space(space)
+            rules = self._index(arch)
+            index = rules.space(space)
             recovery = FramePointerRecovery(arch, space, index.code, index)
             fallback = self._fallback(arch, space, index, recovery)
+            walker, plain = self._walker(arch, index, fallback, recovery), PlainRules(arch, index, rules.rules)
             self._spaces[key] = _Space(
                 index,
-                self._walker(arch, index, fallback, recovery),
+                walker,
+                PlainWalker(walker, plain, rules.rules),
                 StackCache(),
-                DeepStacks(arch, PlainRules(arch, index, self._index(arch).rules), self._index(arch).rules),
+                DeepStacks(arch, plain, rules.rules),
             )
         return self._spaces[key]
 

@@ -16,6 +16,7 @@ from pyprof.model.columns import among
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import StackEnd, Trust, Walk, lookup_pcs
 from pyprof.records import dataclass, field
+from pyprof.unwind.few_lanes import PlainWalker
 from pyprof.unwind.heuristics.deep_stacks import DeepStacks
 from pyprof.unwind.heuristics.frame_records import follow_records
 from pyprof.unwind.heuristics.stack_cache import LEAST_FRAMES, StackCache
@@ -136,24 +137,36 @@ class BatchWalk:
             if batch.kind[lane] == SampleKind.STOPPED and lane not in batch.stack.pieces:
                 outer.learn(batch, lane, first_registers(batch, lane), walker)
 
-    def group(self, lane: I64, index: SpaceIndex, walker: ScalarWalker) -> None:
+    def group(self, lane: I64, index: SpaceIndex, single: PlainWalker) -> None:
         """Walk the lanes of one address space."""
-        if len(lane) <= FEW_LANES:
-            self.scalar(lane, walker)
-            return
-        plain = self._words.whole[lane]
+        walker = single.walker
+        alone = self._words.whole[lane]
         if self._batch.stack.pieces:
-            plain &= ~among(lane, self._batch.stack.pieces)
-        if not plain.all():
-            self.scalar(lane[~plain], walker)
-            lane = lane[plain]
+            alone &= ~among(lane, self._batch.stack.pieces)
+        if not alone.all():
+            self.scalar(lane[~alone], walker)
+            lane = lane[alone]
+        if len(lane) <= FEW_LANES:
+            self._few(lane, single)
+            return
         lanes = Lanes.start(self._batch, self._words, lane)
         self._frames.add(0, lanes, np.full(len(lanes), Trust.CONTEXT, np.uint8))
         depth = 1
         while len(lanes) > FEW_LANES:
             lanes = self._step(lanes, depth, index, walker)
             depth += 1
-        self._go_on(lanes, depth, walker)
+        self._go_on(lanes, depth, single)
+
+    def _few(self, lane: I64, single: PlainWalker) -> None:
+        """Walk lanes one by one, from their first frame."""
+        stopped = self._batch.kind[lane] == SampleKind.STOPPED
+        if self._batch.arch.byteorder != sys.byteorder:
+            stopped[:] = False
+        self.scalar(lane[~stopped], single.walker)
+        for one in lane[stopped].tolist():
+            memory = LaneMemory(self._batch, one)
+            self._settle(one, single.walk(first_registers(self._batch, one), memory, memory.native_words()))
+            self._replaced[one] = True
 
     def _step(self, lanes: Lanes, depth: int, index: SpaceIndex, walker: ScalarWalker) -> Lanes:
         """One step of all lanes; those that go on."""
@@ -223,14 +236,20 @@ class BatchWalk:
         values[arch.pc] = int(lanes.pc[at])
         return Registers(values, bool(lanes.exact[at]))
 
-    def _go_on(self, lanes: Lanes, depth: int, walker: ScalarWalker) -> None:
+    def _go_on(self, lanes: Lanes, depth: int, single: PlainWalker) -> None:
         """Finish lanes one by one from where they are; from their start if that needs another register."""
+        walker = single.walker
+        plain = self._batch.arch.byteorder == sys.byteorder
         for at, lane in enumerate(lanes.lane.tolist()):
             memory = LaneMemory(self._batch, lane)
             registers = self._registers(lanes, at)
-            walk = LaneWalk([], top=int(lanes.top[at]))
             walker.budget.begin_stack()
-            walker.go_on(walk, registers, memory, self._max_depth - depth)
+            if plain:
+                most, top = self._max_depth - depth, int(lanes.top[at])
+                walk = single.rest(registers, memory, memory.native_words(), most, top)
+            else:
+                walk = LaneWalk([], top=int(lanes.top[at]))
+                walker.go_on(walk, registers, memory, self._max_depth - depth)
             if walk.needs < 0:
                 self._settle(lane, walk)
             else:

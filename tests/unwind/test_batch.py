@@ -16,8 +16,8 @@ from pyprof.options import UnwindOptions
 from tests.unwind.made_stacks import MadeLane, Program, batch_of, make_lane, unwinder_of
 
 ARCHES = [X86_64, AARCH64, ARM, S390X, I386, PPC64LE]
-MANY = 24
-"""More lanes than the walker would take one by one."""
+FEW, MANY = 9, 24
+"""So few lanes are walked one by one, so many together."""
 
 
 def assert_same(one: Walk, other: Walk) -> None:
@@ -38,10 +38,10 @@ def frames_of(walk: Walk, lane: int) -> list[tuple[int, bool, int]]:
 
 @pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
 @settings(deadline=None, max_examples=25)
-@given(seed=st.integers(0, 1 << 32), signals=st.booleans())
-def test_made_stacks_are_found_whole(arch: Arch, seed: int, signals: bool) -> None:
+@given(seed=st.integers(0, 1 << 32), signals=st.booleans(), many=st.sampled_from([FEW, MANY]))
+def test_made_stacks_are_found_whole(arch: Arch, seed: int, signals: bool, many: int) -> None:
     program = Program(arch, seed)
-    lanes = [make_lane(program, 1 + n % 17, signals and n % 3 == 0 and n % 17 > 2) for n in range(MANY)]
+    lanes = [make_lane(program, 1 + n % 17, signals and n % 3 == 0 and n % 17 > 2) for n in range(many)]
     for n, lane in enumerate(lanes):
         lane.space = 1 + n % 2 * (seed % 2)
     batch = batch_of(arch, lanes)
@@ -77,11 +77,18 @@ def damage(lane: MadeLane, rng: np.random.Generator, arch: Arch) -> None:
 
 @pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
 @settings(deadline=None, max_examples=60)
-@given(seed=st.integers(0, 1 << 32), max_depth=st.sampled_from([1, 2, 5, 1 << 17]), fallback=st.booleans())
-def test_damaged_stacks_end_alike_in_both_walkers(arch: Arch, seed: int, max_depth: int, fallback: bool) -> None:
+@given(
+    seed=st.integers(0, 1 << 32),
+    max_depth=st.sampled_from([1, 2, 5, 1 << 17]),
+    fallback=st.booleans(),
+    many=st.sampled_from([FEW, MANY]),
+)
+def test_damaged_stacks_end_alike_in_both_walkers(
+    arch: Arch, seed: int, max_depth: int, fallback: bool, many: int
+) -> None:
     program = Program(arch, seed)
     rng = np.random.default_rng(seed)
-    lanes = [make_lane(program, 1 + n % 9, n % 4 == 3) for n in range(MANY)]
+    lanes = [make_lane(program, 1 + n % 9, n % 4 == 3) for n in range(many)]
     for lane in lanes:
         for _ in range(int(rng.integers(0, 3))):
             damage(lane, rng, arch)

@@ -31,6 +31,10 @@ class CachedFrames:
         """The callers of the frame `at`."""
         return CachedFrames(self.pc[at + 1 :], self.exact[at + 1 :], self.trust[at + 1 :], self.sp[at + 1 :])
 
+    def until(self, at: int) -> CachedFrames:
+        """The frames inside the frame `at`."""
+        return CachedFrames(self.pc[:at], self.exact[:at], self.trust[:at], self.sp[:at])
+
     def before(self, outer: CachedFrames) -> CachedFrames:
         """These frames, then their callers."""
         return CachedFrames(
