@@ -67,7 +67,12 @@ FORMATS: tuple[Format, ...] = (
         "JSON for Perfetto and chrome://tracing, functions over time",
         "pyprof.exporters.chrome_trace",
     ),
-    Format("firefox", (".firefox.json.gz", ".json.gz"), False, "gzipped JSON for profiler.firefox.com"),
+    Format(
+        "firefox",
+        (".firefox.json.gz", ".json.gz", ".firefox.json"),
+        False,
+        "gzipped JSON for profiler.firefox.com",
+    ),
     Format("otlp", (".otlp",), False, "OpenTelemetry's profiles signal (in development), as a file"),
     Format(
         RECORDING, (".pyprof",), False, "all of it, for pyprof report: a SQLite database", "pyprof.recording.writer"

@@ -132,7 +132,7 @@ class Fresh:
 class Recorder:
     """Takes batches; hands out windows. samples: of the window under way.
 
-    It has 16 attributes: what lasts as long as the recording, and what is made anew for each window.
+    It has 17 attributes: what lasts as long as the recording, and what is made anew for each window.
     """
 
     def __init__(

@@ -42,6 +42,7 @@ def test_unknown_name_is_a_usage_error_that_lists_the_formats() -> None:
         ("x.json", "speedscope"),
         ("x.trace.json", "chrome"),
         ("x.firefox.json.gz", "firefox"),
+        ("x.firefox.json", "firefox"),
         ("x.json.gz", "firefox"),
         ("x.folded", "collapsed"),
         ("x.pb.gz", "pprof"),
