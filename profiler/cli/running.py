@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SECOND_S = 0.12
 """How long a second signal waits for the profile to be written, without further names."""
-OPENING_S = 0.8
+OPENING_S = 0.7
 """How long the first one waits for a recording to begin, so that it can end."""
 _OFTEN_S = 1.0
 """A recording file that is killed lacks no more than that, and progress is no older."""
@@ -119,6 +119,7 @@ class Invocation:
     def _end(self, number: int) -> None:
         """Finish. The terminal gives Ctrl-C to the command too; a SIGTERM or SIGHUP meant for both is sent on to it."""
         from pyprof.cli.interrupts import SAME_S
+        from pyprof.session.worker import share
 
         again, self._ended = self._ended, True
         if self._command and number in (signal.SIGTERM, signal.SIGHUP):
@@ -127,6 +128,7 @@ class Invocation:
             return
         recording = self._recording
         if recording is None and not again:
+            share.take_more(os.getpid())
             timer = threading.Timer(OPENING_S, self._leave_opening)
             timer.daemon = True
             timer.start()
@@ -146,9 +148,9 @@ class Invocation:
 
     @property
     def _leave_s(self) -> float:
-        from pyprof.session.overdue import ELAPSED_S, LEAVE_S
+        from pyprof.session.overdue import LEAVE_S, STUB_S
 
-        return ELAPSED_S if self._how.target == "stub" else LEAVE_S
+        return STUB_S if self._how.target == "stub" else LEAVE_S
 
     def _left(self, written: bool) -> None:
         """The loop did not end."""

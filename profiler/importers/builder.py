@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.columns import MOST_SUM, largest_sum
 from pyprof.model.contents import summary_of_part, without_evidence
 from pyprof.model.labels import Labels
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
@@ -18,7 +19,6 @@ from pyprof.model.walk import Trust
 from pyprof.records import dataclass, replace
 
 _MOST_NS = 1 << 62
-_MOST_SUM = 1 << 62
 MOST_NODES = 1 << 22
 """Of the tree of stacks: about a gigabyte."""
 _COLUMNS = 3
@@ -75,11 +75,6 @@ class KnownDigests(Protocol):
     def __setitem__(self, digest: bytes, stack: int, /) -> None: ...
     def __len__(self) -> int: ...
     def clear(self) -> None: ...
-
-
-def largest_sum(values: npt.NDArray[np.int64]) -> float:
-    """Of the columns' sums, without signs."""
-    return float(np.abs(values.astype(np.float64)).sum(axis=0).max()) if values.size else 0.0
 
 
 class Builder:
@@ -153,7 +148,7 @@ class Builder:
         about.check()
         stack, thread, time_ns = np.array(self._columns, np.int64).reshape(-1, _COLUMNS).T
         values = np.array(self._values, np.int64).reshape(-1, len(about.value_types))
-        if largest_sum(values) >= _MOST_SUM:
+        if largest_sum(values) >= MOST_SUM:
             raise OverflowError("values that are too large together")
         tables = tuple(self._frames), self._tree, tuple(self.modules), tuple(self._threads)
         return Parts(*tables, time_ns, stack.astype(np.int32), thread.astype(np.int32), values)

@@ -17,9 +17,10 @@ import numpy.typing as npt
 
 from pyprof.errors import FormatError
 from pyprof.importers import evidence
-from pyprof.importers.builder import NOBODY, About, Builder, largest_sum
+from pyprof.importers.builder import NOBODY, About, Builder
 from pyprof.importers.pprof_samples import AT_ONCE, Samples, samples
 from pyprof.importers.protobuf import MOST_ROWS, Grouped, columns, fields, numbers, packed, repeated, signed
+from pyprof.model.columns import largest_sum
 from pyprof.model.labels import MOST, RESERVED, Labels
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.reasons import said

@@ -10,6 +10,14 @@ import numpy.typing as npt
 
 Integer = TypeVar("Integer", bound=np.integer)
 
+MOST_SUM = 1 << 62
+"""Of a profile's values: the difference of two such sums has room in 64 bits, too."""
+
+
+def largest_sum(values: npt.NDArray[np.int64]) -> float:
+    """Of the columns' sums (rows, columns), without signs."""
+    return float(np.abs(values.astype(np.float64)).sum(axis=0).max()) if values.size else 0.0
+
 
 def distinct(values: npt.NDArray[Integer]) -> npt.NDArray[Integer]:
     """Each value once, ascending (n,), of an array of any shape."""

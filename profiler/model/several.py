@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from pyprof.errors import UsageError
 from pyprof.model import gaps
+from pyprof.model.columns import MOST_SUM, largest_sum
 from pyprof.model.contents import summary_of_part
 from pyprof.model.joined import JoinedTables
 from pyprof.model.profile import Profile
@@ -25,7 +26,8 @@ _NO_PROCESSOR = -1
 
 
 def merge(profiles: Iterable[Profile]) -> Profile:
-    """One profile with the samples of all. Raises UsageError: there is none, or their values are of different kinds.
+    """One profile with the samples of all. Raises UsageError: there is none, their values are of different kinds, or
+    too large together.
 
     Times are those of the clocks of the recordings' machines; one that has no time of day begins with the first of the
     others. Numbers of the summary are sums. Of an option that was not the same everywhere nothing is said.
@@ -37,6 +39,9 @@ def merge(profiles: Iterable[Profile]) -> Profile:
     for part in parts[1:]:
         if part.value_types != first.value_types:
             raise UsageError(f"what was measured differs: {_kinds(first)} in one, {_kinds(part)} in another")
+    values = np.concatenate([part.values for part in parts])
+    if largest_sum(values) >= MOST_SUM:
+        raise UsageError("their values are too large together: no sum has room for them")
     tables = JoinedTables()
     stacks, threads = zip(*map(tables.add, parts), strict=True)
     order, thread = tables.threads_in_order()
@@ -58,7 +63,7 @@ def merge(profiles: Iterable[Profile]) -> Profile:
         time_ns=time_ns[sorted_],
         stack=np.concatenate(stacks)[sorted_],
         thread=thread[np.concatenate(threads)][sorted_],
-        values=np.concatenate([part.values for part in parts])[sorted_],
+        values=values[sorted_],
         summary=Summary(),
         state=_column(parts, "state", 0, sorted_),
         cpu=_column(parts, "cpu", _NO_PROCESSOR, sorted_),

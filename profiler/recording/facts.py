@@ -21,10 +21,15 @@ from pyprof.recording.cells import CellRow, TableRows, cell, referred
 from pyprof.records import field_names, replace
 
 Value = TypeVar("Value")
+Number = TypeVar("Number", int, float)
 
 _PARTS: dict[str, Any] = {"stops": Stops(), "children": Children(), "names": NameCounts(), "shown": Shown()}
 """Fields of a Summary that are values of their own, as they are without a recording."""
 
+_VALUES = frozenset({"shown.total"})
+"""Sums of the profile's values; all other numbers are of things, seconds, microseconds and kilobytes."""
+_MOST = 1 << 40
+"""Of these no recording has more. Sums over many recordings stay numbers that a file holds."""
 
 SUMMARY_TABLES = (
     *("summary", "counters", "ends", "frame_sources", "module_sums", "problems", "notes", "languages", "evaluators"),
@@ -88,7 +93,7 @@ def read_summary(rows: TableRows) -> Summary | None:
     shown = {label: value for label, _, value in ends if value is not None}
     whole = replace(
         _part(stored, "", Summary()),
-        errors=dict(rows("counters")),
+        errors={name: _counted("counters", count) for name, count in rows("counters")},
         ends={label: samples for label, samples, _ in ends if samples is not None},
         trust=dict(rows("frame_sources")),
         modules=_modules(rows),
@@ -112,8 +117,17 @@ def _part(stored: dict[str, Any], prefix: str, usual: Value) -> Value:
             value = float(value)
         if not isinstance(value, type(default)):
             raise FormatError("summary", 0, f"{prefix}{name} is of another type")
+        if isinstance(value, int | float) and prefix + name not in _VALUES:
+            _counted("summary", value)
         found[name] = value
     return replace(usual, **found)  # type: ignore[type-var]
+
+
+def _counted(table: str, number: Number) -> Number:
+    """Raises FormatError; NaN is none, either."""
+    if not -_MOST < number < _MOST:
+        raise FormatError(table, 0, "a number that no recording has")
+    return number
 
 
 def _modules(rows: TableRows) -> tuple[ModuleSummary, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import FormatError, RecordingError
+from pyprof.model.columns import MOST_SUM, largest_sum
 from pyprof.model.contents import summary_of_part
 from pyprof.model.gaps import within
 from pyprof.model.labels import Labels
@@ -202,7 +203,12 @@ class _Reader:
             raise FormatError("windows", 0, "a column that each sample has is missing")
         if int(thread.min()) < 1 or int(thread.max()) > threads or int(stack.min()) < 0 or int(stack.max()) >= nodes:
             raise FormatError("windows", 0, "a sample refers to a thread or a stack that does not exist")
-        return _Columns(time_ns, thread - 1, stack, state, cpu, np.stack(given, axis=1))
+        if int(time_ns.min()) <= -MOST_NS or int(time_ns.max()) >= MOST_NS:
+            raise FormatError("windows", 0, "a time that no clock has")
+        amounts_of = np.stack(given, axis=1)
+        if largest_sum(amounts_of) >= MOST_SUM:
+            raise FormatError("windows", 0, "values that are too large together")
+        return _Columns(time_ns, thread - 1, stack, state, cpu, amounts_of)
 
     def _window(self, row: tuple[Any, ...], values: int) -> list[I64 | None]:
         _, start_ns, samples, _, data = row

@@ -165,6 +165,7 @@ def _sampling(
     options: RecordOptions,
     subject: Recorded,
 ) -> Sampling:
+    """runtimes: None behind a stub."""
     naming = Naming(
         subject.title,
         options.rate,
@@ -174,9 +175,12 @@ def _sampling(
         {**subject.asked, **options.as_text()},
         labels_of(options.labels or {}),
     )
+    patient = runtimes is None
     runtimes = runtimes or Runtimes(AskedSymbols(worker.questions, worker.notify, diagnostics), diagnostics)
     try:
-        return Sampling(collector, worker, runtimes, diagnostics, options.unwinding, naming, options.confined)
+        return Sampling(
+            collector, worker, runtimes, diagnostics, options.unwinding, naming, options.confined, patient=patient
+        )
     except BaseException:
         collector.close()
         worker.close()

@@ -12,7 +12,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from typing import Self
 
 from pyprof.collectors.base import CollectorStats
@@ -25,10 +24,10 @@ from pyprof.records import dataclass, field
 from pyprof.session.between_batches import BetweenBatches
 from pyprof.session.deliveries import Deliveries
 from pyprof.session.overdue import LEAVE_S, ended_in_time
+from pyprof.session.worker import share
 from pyprof.session.worker.link import Pending
 from pyprof.session.worker.messages import Extent
 from pyprof.session.worker.sampling import Sampling
-from pyprof.session.worker.share import PREFERRED
 
 _PATIENCE_S = 5.0
 """How long a command may take to obey SIGTERM."""
@@ -81,7 +80,6 @@ class Recording:
         self._stopping = threading.Lock()
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
-        self._tid = 0
         self._last: Profile | None = None
 
     def __enter__(self) -> Self:
@@ -133,7 +131,6 @@ class Recording:
 
         beat: called after each batch, at least each half second. Never raises: failure has what went wrong.
         """
-        self._tid = threading.get_native_id()
         timer = threading.Timer(self.options.duration or 0, self.end)
         timer.daemon = True
         if self.options.duration:
@@ -189,10 +186,9 @@ class Recording:
 
     def _watch(self, left: Callable[[bool], None], leave_s: float) -> None:
         self._ending.wait()
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, self._tid, PREFERRED)
+        share.take_more(os.getpid())
         sampling = self._kept
-        if sampling is not None and not ended_in_time(sampling, self._tid, leave_s):
+        if sampling is not None and not ended_in_time(sampling, leave_s):
             left(sampling.leave())
 
     def wait(self, timeout: float | None = None) -> bool:

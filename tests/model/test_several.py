@@ -37,6 +37,19 @@ def test_times_of_profiles_that_overlap_are_kept_in_order() -> None:
     assert found.duration_ns == first.duration_ns + 7
 
 
+def test_values_that_are_too_large_for_a_sum_are_refused() -> None:
+    """Each profile's have room in 64 bits, and those of both together have not."""
+    whole = golden()
+    values = whole.values.copy()
+    values[0, -1] += (1 << 61) + (1 << 20) - whole.total
+    half = replace(whole, values=values)
+    assert merge([half, whole]).total == half.total + whole.total
+    with pytest.raises(UsageError, match="too large together"):
+        merge([half, half])
+    with pytest.raises(UsageError, match="too large together"):
+        merge([replace(whole, values=-values), half])
+
+
 def test_modules_and_frames_that_differ_stay_apart_and_get_new_numbers() -> None:
     one, other = Builder(), Builder([ThreadInfo(7, 7, "main", "tool")])
     one.sample(one.node([code("main", 1), code("f", 1, 0x200)]))

@@ -16,6 +16,7 @@ from pyprof.recording.columns import pack, unpack_texts
 from pyprof.recording.query import queried
 from pyprof.recording.reader import KEYS, MOST_VALUES, load
 from pyprof.recording.schema import PAGE, SCHEMA, VERSION
+from pyprof.records import replace
 from tests.exporters.profiles import golden
 from tests.recording.fuzzed import packed_blocks, seed
 from tests.recording.support import COLUMNS, bare, edited, repacked, stored
@@ -51,6 +52,12 @@ LIES = {
     "data that are text": "UPDATE windows SET data = 'x'",
     "a summary of texts": "UPDATE summary SET value = 'many' WHERE name = 'samples'",
     "a text that is none": "UPDATE threads SET name = x'ff'",
+    "times that no clock has": "UPDATE windows SET start_ns = 1 << 62",
+    "times before all clocks": "UPDATE windows SET start_ns = -(1 << 62) - (1 << 61)",
+    "more errors than anything has": "INSERT INTO counters VALUES ('x', 9223372036854775807)",
+    "an endless time": "UPDATE summary SET value = 9e999 WHERE name = 'duration_s'",
+    "more time than there is": "UPDATE summary SET value = 1e300 WHERE name = 'rate_reached'",
+    "more samples than anything has": "UPDATE summary SET value = 1 << 62 WHERE name = 'samples'",
 }
 
 
@@ -108,6 +115,15 @@ def test_counts_of_functions_that_wrap_are_refused(tmp_path: Path) -> None:
         load(path)
     with pytest.raises(RecordingError, match="is broken"), queried(path):
         pass
+
+
+def test_values_that_are_too_large_for_a_sum_are_refused(tmp_path: Path) -> None:
+    whole = golden()
+    values = whole.values.copy()
+    values[:2, -1] = 1 << 61
+    path = stored(replace(whole, values=values), tmp_path)
+    with pytest.raises(RecordingError, match="too large together"):
+        load(path)
 
 
 @pytest.mark.parametrize("lie", LIES)

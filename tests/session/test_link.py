@@ -58,8 +58,38 @@ def worker() -> Iterator[Watched]:
             end.close()
 
 
-def test_worker_that_does_not_get_its_processor_time_is_waited_for(worker: Watched) -> None:
+def test_what_a_worker_waits_for_counts_where_somebody_waits_for_it(worker: Watched) -> None:
     link = WorkerLink(worker, NAMES_S)
+    link.end()
+    worker.waits_s += 60
+    time.sleep(2 * NAMES_S)
+    link.receive(0)
+    assert worker.hurried == 1
+
+
+def test_worker_is_hurried_while_the_loop_does_not_end(worker: Watched) -> None:
+    link = WorkerLink(worker, 60)
+    link.begin_loop()
+    link.end()
+    link._overtime.lengthen(-link_module._LOOPING * 60)
+    link.receive(0)
+    assert worker.hurried == 1
+
+
+def test_worker_that_is_waited_for_later_has_its_time_from_then_on(worker: Watched) -> None:
+    """A program that ends its recording and asks for the profile afterwards."""
+    link = WorkerLink(worker, 60)
+    link.end()
+    link.receive(0)
+    link._overtime.lengthen(-60)
+    link._heard_at -= 60
+    link.begin_to_wait()
+    link.receive(0)
+    assert worker.hurried == 0
+
+
+def test_behind_a_stub_a_worker_that_does_not_get_its_processor_time_is_waited_for(worker: Watched) -> None:
+    link = WorkerLink(worker, NAMES_S, patient=True)
     link.end()
     worker.waits_s += 60
     time.sleep(2 * NAMES_S)
@@ -76,7 +106,7 @@ def test_what_the_loop_has_waited_before_it_began_does_not_count(
     worker: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(procfs, "waited_s", lambda pid, tid: 60.0)
-    link = WorkerLink(worker, NAMES_S)
+    link = WorkerLink(worker, NAMES_S, patient=True)
     link.begin_loop()
     link.end()
     link.loop_ended()
@@ -90,7 +120,7 @@ def test_what_the_loops_thread_waits_after_it_ended_does_not_count(
 ) -> None:
     loop_s = [0.0]
     monkeypatch.setattr(procfs, "waited_s", lambda pid, tid: loop_s[0])
-    link = WorkerLink(worker, NAMES_S)
+    link = WorkerLink(worker, NAMES_S, patient=True)
     link.begin_loop()
     link.end()
     link.loop_ended()
@@ -100,8 +130,8 @@ def test_what_the_loops_thread_waits_after_it_ended_does_not_count(
     assert worker.hurried == 1
 
 
-def test_worker_has_time_after_a_loop_that_ended_late(worker: Watched) -> None:
-    link = WorkerLink(worker, 50 * NAMES_S)
+def test_worker_has_time_after_a_loop_behind_a_stub_that_ended_late(worker: Watched) -> None:
+    link = WorkerLink(worker, 50 * NAMES_S, patient=True)
     link.begin_loop()
     link.end()
     time.sleep(60 * NAMES_S)
@@ -116,7 +146,7 @@ def test_worker_has_time_after_a_loop_that_ended_late(worker: Watched) -> None:
 
 
 def test_but_not_for_ever(worker: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    link = WorkerLink(worker, NAMES_S)
+    link = WorkerLink(worker, NAMES_S, patient=True)
     link.end()
     worker.waits_s += 60
     time.sleep(2 * NAMES_S)

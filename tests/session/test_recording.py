@@ -73,6 +73,20 @@ def test_peeks_grow_and_cut_nothing(target: subprocess.Popen[str]) -> None:
     assert {line.function for frame in first.frames for line in frame.lines} >= {"_start", "<module>"}
 
 
+def test_recording_that_was_told_to_end_before_it_began_samples_nothing(
+    target: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was opened late: whoever told it so waits already."""
+    with opened(target.pid) as recording:
+        monkeypatch.setattr(recording._sampling._collector, "batches", None)
+        recording.end()
+        recording.run()
+        profile = recording.stop()
+    assert recording.failure is None
+    assert seen(profile) == 0
+    assert 0 <= profile.duration_ns < 1e9
+
+
 def test_peek_from_many_threads_at_once(target: subprocess.Popen[str]) -> None:
     found: list[Profile] = []
     with opened(target.pid) as recording:

@@ -47,6 +47,29 @@ def test_worker_that_is_waited_for_is_a_session_of_its_own_and_comes_first(worke
         assert os.getpriority(os.PRIO_PROCESS, worker.pid) == niceness
 
 
+def test_who_works_for_a_worker_has_its_share(worker: Worker) -> None:
+    """Its keeper, which writes what was recorded."""
+    worker.wait_for()
+    until(lambda: os.getsid(worker.pid) == worker.pid)
+    worker.prefer()
+    source, sink = os.pipe()
+    pid = os.fork()
+    if not pid:
+        share.as_much_as(worker.pid)
+        share.as_much_as(worker.pid)
+        niceness = os.getpriority(os.PRIO_PROCESS, 0)
+        os.write(sink, f"{os.getsid(0) == os.getpid()} {niceness} {of_session(os.getpid())}".encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    leads, niceness, session = os.read(source, 99).decode().split(" ")
+    os.close(source)
+    os.close(sink)
+    assert leads == "True"
+    assert int(niceness) == os.getpriority(os.PRIO_PROCESS, worker.pid)
+    if os.geteuid() == 0:
+        assert session in ("", str(share.PREFERRED))
+
+
 def test_session_of_others_is_left_as_it_is() -> None:
     """As long as a worker has not begun one of its own: that of whoever started us would come first, too."""
     before = of_session(os.getpid())

@@ -28,7 +28,7 @@ from pyprof.exporters.base import Sink
 from pyprof.objfile.foreign_path import Rights
 from pyprof.objfile.opener import ELF_MAGIC, Opener
 from pyprof.records import dataclass
-from pyprof.session.worker import answers
+from pyprof.session.worker import answers, share
 from pyprof.session.worker.channel import Channel, Closed, Part, Received
 
 _EVERYBODY = Rights()
@@ -91,9 +91,8 @@ class GuardedOpener(Opener):
                 self._roots[path] = None
 
     def keep_up(self) -> None:
-        """The worker waits for us: we are as nice as it is."""
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, self._worker))
+        """The worker waits for us: we have the same share of the processors."""
+        share.as_much_as(self._worker)
 
     def _seen(self, root: str) -> Rights | None:
         """What the process whose root it is may read: now, or when that was seen last."""

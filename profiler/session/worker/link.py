@@ -34,24 +34,26 @@ from pyprof.session.worker.messages import Ask, Examine, Message, Reply
 from pyprof.session.worker.process import Worker, WorkerDied
 from pyprof.session.worker.wire import Packer
 
-NAMES_S = 0.75
-"""So long after the end was asked for the worker may unwind and name: then it answers with what it has. Time in which
-the sampler's loop or the worker waits for a processor, or for what is behind a stub, does not count.
-"""
+NAMES_S = 0.7
+"""So long after the end was asked for the worker may unwind and name: then it answers with what it has."""
+_LOOPING = 0.7
+"""Where the sampler's loop goes on after this part of it, the worker takes its batches, and names nothing new."""
 ELAPSED_S = 10.0
-"""So does a worker that does not get its processor time."""
+"""Behind a stub, and where nobody asked for the end, time in which the sampler's loop or the worker waits for a
+processor or for the stub does not count: so long at most.
+"""
 _STARVED = 2
 """A worker that has more time than that gets so many times as long."""
 GIVE_UP_S = 60.0
 """A worker that does not even then is killed."""
 AFTER_THE_LOOP = 0.75
-"""This part of it at least once the sampler's loop has ended: behind a slow stub that alone may take all of it."""
+"""Behind a stub this part of it at least once the sampler's loop has ended, which alone may take all of it there."""
 BY_ITSELF = 75
 """So many times as long where nobody asked the recording to end: a build has names in many large files."""
 _AGAIN_S = 0.25
 UNANSWERED = "the process that unwinds and names did not answer: what was not written yet is lost"
 ABANDONED = "ended at the second request: what was not written yet is lost"
-TURN_S = 0.05
+TURN_S = 0.02
 
 
 class Pending:
@@ -113,12 +115,14 @@ def _value(data: Sequence[Part], kind: type[Value]) -> Value:
 class _Overtime:
     """One clock for what is still done once nothing is recorded any more, by the sampler and then by the worker, and
     when that is enough. waited_s: how long they have waited for a processor, so far. looping: the sampler's loop runs.
+    patient: what they wait for does not count, though somebody waits for them.
     """
 
-    def __init__(self, waited_s: Callable[[], float], names_s: float) -> None:
+    def __init__(self, waited_s: Callable[[], float], names_s: float, patient: bool) -> None:
         self.looping = False
         self._waited_s = waited_s
         self._names_s = names_s
+        self._patient = patient
         self._times: float = math.inf
         self._began = math.inf
         self._waited_before_s = 0.0
@@ -135,7 +139,7 @@ class _Overtime:
             self._times = times
             self._began = time.monotonic()
             self._waited_before_s = self._waited_s()
-            self._again_at = self._began + times * self._names_s
+            self._again_at = self._began
 
     def hasten(self) -> None:
         """No time is left from now on."""
@@ -147,7 +151,7 @@ class _Overtime:
         """The sampler has done its part, perhaps late."""
         self.looping = False
         missing_s = AFTER_THE_LOOP * self._names_s - self.left_s(time.monotonic())
-        if missing_s > 0:
+        if self._patient and missing_s > 0:
             self.lengthen(missing_s)
 
     def lengthen(self, seconds: float) -> None:
@@ -159,7 +163,7 @@ class _Overtime:
 
     def is_over(self, now: float) -> bool:
         """True again and again, but not each time: a signal that comes between two steps of the worker ends neither."""
-        if self.looping or now <= self._again_at or self.left_s(now) > 0:
+        if (self.looping and self._patient) or now <= self._again_at or self.left_s(now) > 0:
             return False
         self._again_at = now + _AGAIN_S
         return True
@@ -167,6 +171,8 @@ class _Overtime:
     def left_s(self, now: float) -> float:
         """Not more than 0 where it is enough."""
         elapsed_s = now - self._began
+        if self.is_short and not self._patient:
+            return (_LOOPING if self.looping else 1) * self._names_s - elapsed_s
         had_s = max(elapsed_s - (self._waited_s() - self._waited_before_s), 0)
         return min(self._times * self._names_s - had_s, self._elapsed_s() - elapsed_s)
 
@@ -179,11 +185,11 @@ class WorkerLink:
     worker, None where nothing did; dead: what its end is reported as.
     """
 
-    def __init__(self, worker: Worker, names_s: float = NAMES_S) -> None:
-        """names_s: how long the worker may go on after end()."""
+    def __init__(self, worker: Worker, names_s: float = NAMES_S, patient: bool = False) -> None:
+        """names_s: how long the worker may go on after end(). patient: what is recorded is behind a slow line."""
         self.worker = worker
         self._loop = 0, 0.0
-        self._overtime = _Overtime(self._waited_s, names_s)
+        self._overtime = _Overtime(self._waited_s, names_s, patient)
         self.packer = Packer(worker.notify)
         self.taken: deque[BatchTaken] = deque()
         self.functions: deque[tuple[int, ...]] = deque()
@@ -198,8 +204,7 @@ class WorkerLink:
         self._receiving = threading.Lock()
 
     def ask(self, message: Ask | Examine) -> Pending:
-        """A worker that has ended makes the result fail. Time in which nobody waited for it is not taken from it."""
-        self._overtime.lengthen(max(time.monotonic() - self._heard_at, 0))
+        """A worker that has ended makes the result fail."""
         pending = self._asked[message.number] = Pending(self.receive)
         try:
             self.send(message)
@@ -249,6 +254,10 @@ class WorkerLink:
         """After end(): the collector yields no more batches. That its thread waits from now on holds nobody up."""
         self._overtime.loop_ended()
         self._loop = 0, self._loop_waited_s()
+
+    def begin_to_wait(self) -> None:
+        """Somebody waits only now: the time since its last answer is not taken from the worker."""
+        self._overtime.lengthen(max(time.monotonic() - self._heard_at, 0))
 
     def begin_loop(self) -> None:
         """The sampler's, in this thread."""

@@ -46,8 +46,8 @@ class Sampling:
 
     unfollowed: watches what children spend that the recording leaves out, None where it leaves none out. sink,
     delivered: who takes what there is if this process is killed, and the window's number. sampled: the collector
-    has ended. collecting: it is at work. leaves: this process ends with the recording. It has 22 attributes: the
-    loop's, and what a profile that is asked for takes from several of its steps.
+    has ended. leaves: this process ends with the recording. It has 21 attributes: the loop's, and what a profile
+    that is asked for takes from several of its steps.
     """
 
     def __init__(
@@ -60,17 +60,18 @@ class Sampling:
         naming: Naming,
         confined: bool = True,
         names_s: float = NAMES_S,
+        patient: bool = False,
     ) -> None:
-        """names_s: how long the worker may unwind and name once the collector has ended."""
+        """names_s: how long the worker may unwind and name once the end was asked for. patient: see WorkerLink."""
         self.failure: BaseException | None = None
         self.unfollowed: Unfollowed | None = None
         self.sink: Sink | None = None
         self.delivered = 0
         self.samples = 0
         self.sampled = threading.Event()
-        self.collecting = self.leaves = False
+        self.leaves = False
         self._collector = collector
-        self._link = WorkerLink(worker, names_s)
+        self._link = WorkerLink(worker, names_s, patient)
         self._runtimes = runtimes
         self._diagnostics = diagnostics
         self._number = 0
@@ -111,26 +112,22 @@ class Sampling:
         return self._collector.stats()
 
     def run(self, beat: Callable[[], None]) -> None:
-        """Record until the collector ends. beat: called after each batch, at least each half second; only it may ask
-        for windows. Never raises for what goes wrong on the way: failure has it, and what was recorded until then is
-        good.
+        """Record until the collector ends; nothing where end() was called before. beat: called after each batch, at
+        least each half second; only it may ask for windows. Never raises for what goes wrong on the way: failure has
+        it, and what was recorded until then is good.
         """
         self._link.begin_loop()
         try:
             self._link.send(self._begin())
             self._turn()
-            self.collecting = True
-            for batch in self._collector.batches():
-                self.collecting = False
+            for batch in self._collector.batches() if not self._end_ns else ():
                 if len(batch):
                     self._send_batch(batch)
                 self._turn()
                 beat()
-                self.collecting = True
         except Exception as error:
             self.failure = error
         finally:
-            self.collecting = False
             self.sampled.set()
             self._link.end(requested=bool(self._end_ns))
             self._link.loop_ended()
@@ -142,7 +139,10 @@ class Sampling:
     def _begin(self) -> Begin:
         confined, unwind, naming = self._ways
         stats, yields = self._collector.stats(), self._link.worker.yields
-        return Begin(confined, unwind, naming, stats, time.time_ns(), time.monotonic_ns(), yields)
+        began_ns = time.time_ns()
+        if self._end_ns:
+            self._end_ns = max(self._end_ns, began_ns)
+        return Begin(confined, unwind, naming, stats, began_ns, time.monotonic_ns(), yields)
 
     def _learn_the_rest(self) -> None:
         """Feedback of the last batches: the collector's notes depend on it."""
@@ -211,6 +211,8 @@ class Sampling:
             self._rest = None if cut else self._rest
             self._number += 1
             number = self._link.number(sink)
+            if not self.leaves:
+                self._link.begin_to_wait()
             pending = self._link.ask(
                 Ask(self._number, extent, state, self._link.packer.news(), number, self.delivered, bool(self._end_ns))
             )

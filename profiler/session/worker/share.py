@@ -18,7 +18,7 @@ PREFERRED = -10
 
 
 def begin_session() -> None:
-    """In the worker. Whoever leads a group of processes cannot."""
+    """In the worker or its keeper. Whoever leads a group of processes cannot."""
     with suppress(OSError):
         os.setsid()
 
@@ -33,9 +33,19 @@ def take_less() -> None:
 
 
 def take_more(pid: int) -> None:
-    """In the sampler, for the worker's process, where we may have that."""
+    """In the sampler, for all threads of its own process or the worker's, where we may have that."""
     with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, pid, PREFERRED)
+        for tid in os.listdir(f"/proc/{pid}/task"):
+            os.setpriority(os.PRIO_PROCESS, int(tid), PREFERRED)
+
+
+def as_much_as(pid: int) -> None:
+    """In a process for which the one of that number waits."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, niceness := os.getpriority(os.PRIO_PROCESS, pid))
+        if os.getsid(pid) == pid and os.getsid(0) != os.getpid():
+            begin_session()
+            _of_session(os.getpid(), niceness)
 
 
 def session_takes_more(pid: int) -> bool:
