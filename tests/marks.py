@@ -21,6 +21,8 @@ TABLE = {
     "*/test_fuzz*.py": "fuzz system",
     # by folder, what differs first
     "agent/test_agent_live.py": "live",
+    "agent/test_full_disk.py": "live system",
+    "agent/test_other_users.py": "live",
     "agent/push/test_tls.py": "system",
     "agent/*": "unit",
     "server/test_parts.py": "unit",
@@ -39,6 +41,7 @@ TABLE = {
     "breakpad/*": "system",
     "cli/live/test_on_a_terminal.py": "live system",
     "cli/live/*": "unit",
+    "cli/test_full_disk.py": "live system",
     "cli/test_report.py": "unit",
     "cli/test_diff.py": "unit",
     "cli/test_output.py": "system",

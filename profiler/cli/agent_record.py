@@ -94,7 +94,8 @@ class _Asking:
         with _connected(root) as connection, tempfile.TemporaryDirectory(prefix="pyprof-") as self._folder:
             listen(lambda number: self._interrupted(connection, number))
             connection.settimeout(self._request.seconds + _PATIENCE_S)
-            connection.sendall(self._request.line())
+            with suppress(BrokenPipeError):  # who is refused is told so before it has asked
+                connection.sendall(self._request.line())
             try:
                 with connection.makefile("rb") as lines:
                     return self._joined(answers(lines.readline, lines.read))

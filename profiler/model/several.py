@@ -39,9 +39,7 @@ def merge(profiles: Iterable[Profile]) -> Profile:
     for part in parts[1:]:
         if part.value_types != first.value_types:
             raise UsageError(f"what was measured differs: {_kinds(first)} in one, {_kinds(part)} in another")
-    values = np.concatenate([part.values for part in parts])
-    if largest_sum(values) >= MOST_SUM:
-        raise UsageError("their values are too large together: no sum has room for them")
+    values = _values(parts)
     tables = JoinedTables()
     stacks, threads = zip(*map(tables.add, parts), strict=True)
     order, thread = tables.threads_in_order()
@@ -77,6 +75,13 @@ def merge(profiles: Iterable[Profile]) -> Profile:
 def _at_one_time(parts: list[Profile]) -> list[Profile]:
     first = min((part.start_ns for part in parts if part.start_ns), default=0)
     return [part if part.start_ns else replace(part, start_ns=first, time_ns=part.time_ns + first) for part in parts]
+
+
+def _values(parts: Sequence[Profile]) -> npt.NDArray[np.int64]:
+    values = np.concatenate([part.values for part in parts])
+    if largest_sum(values) >= MOST_SUM:
+        raise UsageError("their values are too large together: no sum has room for them")
+    return values
 
 
 def _kinds(profile: Profile) -> str:

@@ -127,6 +127,25 @@ def test_answer_of_small_files_with_many_samples_is_refused(tmp_path: Path, monk
         asking._joined(iter([*given, asked]))
 
 
+def test_who_is_refused_before_it_has_asked_is_told_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent looks at who asks first, and hangs up."""
+    listener = socket.socket(socket.AF_UNIX)
+    with chdir(tmp_path), listener:
+        listener.bind(NAME)
+        listener.listen()
+
+        def line(_: AskRequest) -> bytes:
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(b'{"refused": "ask_not_allowed", "text": "Only some may ask."}\n')
+            return b"{}\n"
+
+        monkeypatch.setattr(AskRequest, "line", line)
+        monkeypatch.setattr("pyprof.cli.agent_record.listen", lambda _: None)
+        with pytest.raises(PyprofError, match="Only some may ask"):
+            _Asking(REQUEST).profile(str(tmp_path))
+
+
 def test_second_signal_ends_who_asks_wherever_it_is(tmp_path: Path) -> None:
     """It reads a recording at which its reader never ends."""
     begun = endless(tmp_path, "pyprof.recording.reader:load")

@@ -61,11 +61,11 @@ def test_who_works_for_a_worker_has_its_share(worker: Worker) -> None:
         os.write(sink, f"{os.getsid(0) == os.getpid()} {niceness} {of_session(os.getpid())}".encode())
         os._exit(0)
     os.waitpid(pid, 0)
-    leads, niceness, session = os.read(source, 99).decode().split(" ")
+    leads, own, session = os.read(source, 99).decode().split(" ")
     os.close(source)
     os.close(sink)
     assert leads == "True"
-    assert int(niceness) == os.getpriority(os.PRIO_PROCESS, worker.pid)
+    assert int(own) == os.getpriority(os.PRIO_PROCESS, worker.pid)
     if os.geteuid() == 0:
         assert session in ("", str(share.PREFERRED))
 

@@ -1,0 +1,59 @@
+"""An agent whose spool is on a disk that is full: it goes on, and what makes room is said."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.small_disk import fill, only_root, small_disk
+from tests.warm import run
+
+BUSY = "def spin():\n    while True: sum(range(2000))\nspin()"
+CONFIG = '[windows]\nevery = "1s"\n[[rule]]\ncmdline = "WORD"\nservice = "checkout"\n'
+
+pytestmark = only_root
+
+
+def until(so: Callable[[], bool], agent: subprocess.Popen[bytes], log: Path) -> None:
+    give_up = time.monotonic() + 120
+    while not so():
+        assert agent.poll() is None, log.read_text()
+        assert time.monotonic() < give_up, log.read_text()
+        time.sleep(0.05)
+
+
+def test_oldest_segments_make_room_and_new_ones_are_whole(tmp_path: Path) -> None:
+    word, log, config = f"agent-full-{os.getpid()}", tmp_path / "log", tmp_path / "agent.toml"
+    config.write_text(CONFIG.replace("WORD", word))
+    config.chmod(0o600)
+    spool = tmp_path / "disk" / "spool"
+    command = [sys.executable, "-m", "pyprof", "agent", "--config", str(config), "--spool", str(spool), "--log", "json"]
+
+    def segments() -> list[Path]:
+        return sorted(path for path in spool.rglob("*.pb.gz") if not path.name.startswith("."))
+
+    with small_disk(tmp_path / "disk", "128k") as disk, log.open("wb") as out:
+        target = subprocess.Popen([sys.executable, "-c", BUSY, word])
+        agent = subprocess.Popen(command, stderr=out)
+        try:
+            until(lambda: len(segments()) >= 4, agent, log)
+            fill(disk)
+            first = segments()[0]
+            until(lambda: "the disk is full" in log.read_text() and not first.exists(), agent, log)
+            newest = segments()[-1]
+            until(lambda: segments()[-1].name > newest.name, agent, log)
+            agent.send_signal(signal.SIGTERM)
+            assert agent.wait(60) == 0, log.read_text()
+            assert all(gzip.decompress(path.read_bytes()) for path in segments())
+            assert not list(spool.rglob("*.part"))
+            assert "checkout" in run("agent", "status", "--spool", str(spool)).stdout
+        finally:
+            for each in (agent, target):
+                each.kill()
+                each.wait()
