@@ -74,10 +74,9 @@ def run(argv: Sequence[str]) -> int:
     arguments.environment = dict(os.environ)  # for the command that `record` starts
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's idle threads would be woken by our signals
     try:
-        if not getattr(arguments, "sandbox", False):  # there, what is loaded later cannot be
-            from pyprof.cli.numpy_parts import leave_out
+        from pyprof.cli.numpy_parts import leave_out
 
-            leave_out()
+        leave_out()
         code: int = arguments.run(arguments)
         sys.stdout.flush()
         return code

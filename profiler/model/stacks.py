@@ -375,6 +375,6 @@ def _digest(columns: _Columns, a: int, b: int) -> bytes:
     frames = b"".join((pc[8 * a : 8 * b], exact[a:b], trust[a:b], code[4 * a : 4 * b]))
     if b - a <= _FEW:
         return frames
-    from hashlib import blake2b  # which loads OpenSSL
+    from _blake2 import blake2b  # hashlib loads OpenSSL
 
     return blake2b(frames, digest_size=16).digest()

@@ -122,7 +122,7 @@ class GdbCode:
 
     def _mark(self, scan: CodeScan, entry: JitEntry) -> bytes:
         """Identifies an object file among others at the same place, without reading all of a large one."""
-        from hashlib import blake2b  # which loads OpenSSL
+        from _blake2 import blake2b  # hashlib loads OpenSSL
 
         structs, half = TargetStructs(scan.space.read, scan.arch, self.label, MARK_BYTES), MARK_BYTES // 2
         if entry.size <= MARK_BYTES:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,12 +16,16 @@ pytestmark = pytest.mark.unit
 
 LOADED = """
 import json, sys
+from pyprof.cli.numpy_parts import _Name, _Part, leave_out
+leave_out()
+import numpy
 from pyprof.session.worker import file_symbols, sandbox, service
 if sys.argv[1:]:
     import pyprof.session.post_mortem
 sandbox.load()
 print(json.dumps({name: module.__file__ for name, module in sys.modules.items() if name.startswith("pyprof.")}))
 print(json.dumps(sorted(sys.modules)))
+print(json.dumps([name for name, value in vars(numpy).items() if isinstance(value, _Name | _Part)]))
 """
 
 OF_OTHERS = {
@@ -50,6 +55,13 @@ def late_imports(path: str) -> Iterator[str]:
                     yield node.module
 
 
+def used_of_numpy(path: str) -> Iterator[str]:
+    """Names that a module takes from np."""
+    for node in ast.walk(ast.parse(Path(path).read_text())):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "np":
+            yield node.attr
+
+
 @pytest.fixture(scope="module")
 def loaded() -> tuple[dict[str, str], set[str]]:
     """Of the worker of a recording: our modules with their files, and all names."""
@@ -57,10 +69,16 @@ def loaded() -> tuple[dict[str, str], set[str]]:
 
 
 def modules_of(*dead: str) -> tuple[dict[str, str], set[str]]:
-    """dead: anything, for a worker that looks at a core file or a minidump."""
-    said = subprocess.run([sys.executable, "-c", LOADED, *dead], check=True, capture_output=True, text=True).stdout
-    ours, names = map(json.loads, said.splitlines())
+    ours, names, _ = said_of(*dead)
     return ours, set(names)
+
+
+def said_of(*dead: str) -> list[Any]:
+    """Our modules with their files, all names, and the names of numpy's that are left out (cli/numpy_parts.py). dead:
+    anything, for a worker that looks at a core file or a minidump.
+    """
+    said = subprocess.run([sys.executable, "-c", LOADED, *dead], check=True, capture_output=True, text=True).stdout
+    return [json.loads(line) for line in said.splitlines()]
 
 
 def test_what_functions_of_the_worker_import_is_loaded_before_it_is_confined(
@@ -68,7 +86,7 @@ def test_what_functions_of_the_worker_import_is_loaded_before_it_is_confined(
 ) -> None:
     ours, names = loaded
     late = {(module, name) for module, path in ours.items() for name in late_imports(path)}
-    assert {("pyprof.model.stacks", "hashlib")} <= late
+    assert {("pyprof.session.worker.service", "pyprof.session.keeping")} <= late
     assert {module for module, name in late if name not in names} - set(OF_OTHERS) == set()
 
 
@@ -77,6 +95,16 @@ def test_what_a_core_file_or_a_minidump_needs_besides_is_loaded_with_its_reader(
     late = {(module, name) for module, path in ours.items() for name in late_imports(path)}
     assert "pyprof.objfile.minidump.file" in ours
     assert {module for module, name in late if name not in names} - set(OF_OTHERS) == set()
+
+
+@pytest.mark.parametrize("dead", [(), ("dead",)], ids=["alive", "dead"])
+def test_nothing_of_numpy_that_the_worker_uses_is_left_out(dead: tuple[str, ...]) -> None:
+    """It could not be loaded later."""
+    ours, _, left_out = said_of(*dead)
+    assert {"pad", "linalg", "save"} <= set(left_out)
+    used = {(module, name) for module, path in ours.items() for name in used_of_numpy(path)}
+    assert ("pyprof.session.rows", "concatenate") in used
+    assert {each for each in used if each[1] in left_out} == set()
 
 
 def test_who_is_excused_has_a_reason(loaded: tuple[dict[str, str], set[str]]) -> None:

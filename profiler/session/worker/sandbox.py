@@ -28,7 +28,7 @@ _LATE = (
     "pyprof.session.evaluator_resume",
     "pyprof.session.keeping",
     "pyprof.unwind.formats.exidx.memory",
-    *("bz2", "gzip", "hashlib", "lzma", "pycxxfilt", "zlib", "zstandard", "compression.zstd"),
+    *("_blake2", "bz2", "gzip", "lzma", "pycxxfilt", "zlib", "zstandard", "compression.zstd"),
     *("linecache", "tempfile", "tokenize", "traceback"),
 )
 """What functions of the worker's modules import, and what Python itself imports for a traceback."""
