@@ -14,13 +14,27 @@ from pyprof.model.profile import Frame, Profile
 from pyprof.records import replace
 from pyprof.server.access import Refused
 from pyprof.server.questions import Questions
-from pyprof.server.selection import Question, selection, whole_number
+from pyprof.server.selection import LABEL, Question, selection, whole_number
 
 _MOST_ROWS, _MOST_POINTS, _MOST_LINES = 1000, 2000, 12
 _FUNCTIONS, _POINTS = 100, 240
 _SERVICES_NAMED = 5
 Words = Mapping[str, str]
 Answer = dict[str, Any]
+WORDS: Mapping[str, frozenset[str]] = {
+    "services": frozenset({"limit", "compare"}),
+    "labels": frozenset(),
+    "timeline": frozenset({"by", "points", LABEL}),
+    "functions": frozenset({"limit", LABEL}),
+    "builds": frozenset({"limit"}),
+    "profile": frozenset({"format", LABEL}),
+    "diff": frozenset({"format", LABEL}),
+}
+"""That a question may have beside service, type and span. LABEL: its samples may be chosen by labels. Others are
+refused: what has no effect would be an answer to another question.
+"""
+SIDES: Mapping[str, tuple[str, ...]] = {"diff": ("a.", "b.")}
+"""What the words of its selections begin with; nothing for other questions."""
 
 
 def services(store: Questions, tenant: str, words: Words) -> Answer:

@@ -21,6 +21,7 @@ from pyprof.server.config import ServerConfig
 from pyprof.server.engine import StoreError
 from pyprof.server.questions import Asked, GivenUp, Questions
 from pyprof.server.receiving import SENDERS, ForeignPush
+from pyprof.server.selection import check_words
 from pyprof.server.serving import ServerParts
 from pyprof.server.taking import JSON, SAFE, SEGMENTS, ClientGone, Receive, Scope, Send, Taking
 
@@ -140,6 +141,8 @@ class FleetServer:
         tenant = self._tenant(READ, request)
         question, words = request.path_params["question"], dict(request.query_params)
         try:
+            if question in answers.WORDS:
+                check_words(words, answers.WORDS[question], answers.SIDES.get(question, ("",)))
             if question in _JSON:
                 found = await self._found(request, _JSON[question], tenant, words)
                 answer = Response(dumps(found), 200, SAFE, JSON)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from pyprof.records import dataclass
 from pyprof.server.access import Refused
 
-_LABEL = "label."
+LABEL = "label."
+"""What the words begin with that choose samples by their labels."""
+_WORDS = {"from", "to", "service", "type"}
 _LONGEST = 1000
-_MOST_LABELS = 20
+_MOSTLABELS = 20
 _MOST_S = 1 << 33
 
 
@@ -37,6 +39,17 @@ class Question:
         return self.to_ns - self.from_ns
 
 
+def check_words(words: Iterable[str], own: Collection[str], sides: Iterable[str]) -> None:
+    """own: of the question (answers.py). sides: what the words of its selections begin with. Raises Refused where there
+    is another.
+    """
+    for word in words:
+        parts = [word.removeprefix(side) for side in sides if word.startswith(side)]
+        chosen = any(part in _WORDS or (LABEL in own and part.startswith(LABEL)) for part in parts)
+        if not chosen and (word not in own or word == LABEL):
+            raise Refused("bad_question", f"{word[:40]!r} is no word of this question")
+
+
 def selection(tenant: str, words: Mapping[str, str], prefix: str = "") -> Question:
     """words: of the question; prefix: of those of one side ("a."). Raises Refused."""
 
@@ -48,11 +61,9 @@ def selection(tenant: str, words: Mapping[str, str], prefix: str = "") -> Questi
             )
         return found
 
-    labels = [
-        (key[len(prefix + _LABEL) :], word(key[len(prefix) :])) for key in words if key.startswith(prefix + _LABEL)
-    ]
-    if len(labels) > _MOST_LABELS:
-        raise Refused("bad_question", f"there are {len(labels)} labels, {_MOST_LABELS} at most may be asked")
+    labels = [(key[len(prefix + LABEL) :], word(key[len(prefix) :])) for key in words if key.startswith(prefix + LABEL)]
+    if len(labels) > _MOSTLABELS:
+        raise Refused("bad_question", f"there are {len(labels)} labels, {_MOSTLABELS} at most may be asked")
     from_ns, to_ns = (_moment(prefix + name, word(name)) for name in ("from", "to"))
     if from_ns >= to_ns:
         raise Refused("bad_question", f"{prefix}from is not before {prefix}to")

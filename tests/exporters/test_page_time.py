@@ -82,6 +82,12 @@ def test_most_at_a_time_is_no_more_than_there_is_though_bars_have_few_samples(op
     assert page.browser.run("strip.peak('cpu', 'nanoseconds')") == "up to 2 processors at a time (cpu)"
 
 
+def test_most_at_a_time_is_not_said_of_windows_together(open_page: OpenPage) -> None:
+    """Their samples stand at the ends of parts of the span."""
+    page = open_page(replace(golden(), period_ns=1))
+    assert page.browser.run("strip.peak('cpu', 'nanoseconds')") == "cpu"
+
+
 def test_range_of_time_is_typed_and_moved_by_keys(open_page: OpenPage) -> None:
     profile = replace(golden(), duration_ns=250_000_000)
     page = open_page(profile)

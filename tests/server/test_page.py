@@ -64,6 +64,8 @@ def complaints(browser: Browser) -> list[Any]:
 def test_services_lead_to_their_flame_graph_and_back(browser: Browser, server: Served) -> None:
     opened(browser, server)
     assert browser.run("[...document.querySelectorAll('tbody tr')].length") == 2
+    shares = "[...document.querySelectorAll('progress')].map(bar => bar.position)"
+    assert sum(browser.run(shares)) == pytest.approx(1), "shares are of the whole"
     browser.run("[...document.querySelectorAll('td a')].find(a => a.textContent === 'checkout').click()")
     until(browser, "location.search.includes('service=checkout') && document.querySelector('#line canvas') !== null")
     frame = "document.getElementById('picture').contentDocument"

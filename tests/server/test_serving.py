@@ -95,9 +95,10 @@ def test_labels_choose_samples(server: Served) -> None:
 
 
 def test_text_of_a_client_is_never_sql(server: Served) -> None:
-    for words in ({"service": HOSTILE}, {"service": "checkout", "label.host": HOSTILE}, {"type": HOSTILE}):
+    for words in ({"service": HOSTILE}, {"type": HOSTILE}):
         for what in ("services", "labels", "timeline", "builds"):
             assert server.question(what, **words).status == 200, (what, words)
+    assert server.question("timeline", **{"service": "checkout", "label.host": HOSTILE}).status == 200
     assert server.question("profile", service=HOSTILE, format="collapsed").status == 200
     assert server.question("labels", service=HOSTILE).json()["labels"]["host"] == [HOSTILE]
     assert server.question("services").json()["services"], "all tables are there"
@@ -136,6 +137,10 @@ def test_comparison_of_two_builds_is_a_page_or_data(server: Served) -> None:
         ("/api/v1/services?from=1&to=1e300", None, "bad_question"),
         ("/api/v1/services?from=1&to=2&limit=1001", None, "bad_question"),
         (f"/api/v1/services?from=1&to=2&service={'x' * 1001}", None, "bad_question"),
+        ("/api/v1/services?from=1&to=2&servce=checkout", None, "bad_question"),
+        ("/api/v1/services?from=1&to=2&label.version=1", None, "bad_question"),
+        ("/api/v1/timeline?a.from=1&a.to=2", None, "bad_question"),
+        ("/api/v1/diff?from=1&to=2", None, "bad_question"),
         ("/api/v1/profile?from=1&to=2&service=absent", None, "nothing_there"),
         ("/api/v1/profile?from=1&to=2&format=absent", None, "bad_question"),
         ("/api/v1/segments/2026-01-01/x/1-00.pb.gz", b"x", "wrong_name"),

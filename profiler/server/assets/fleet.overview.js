@@ -6,11 +6,11 @@ async function fleetPage(place) {
   const span = wholeSpan(place);
   /** @type {ServicesAnswer} */
   const found = await ask("services", { type: place.type, ...span, compare: WEEK_S });
-  const most = Math.max(...found.services.map((row) => row.amount), 0);
+  const whole = found.services.reduce((sum, row) => sum + row.amount, found.rest ? found.rest.amount : 0);
   const rows = found.services.map((row) => [
     linkTo({ ...place, page: "service", service: row.service }, row.service),
     amountText(row.amount, span, found.unit),
-    bar(row.amount, most, row.service),
+    bar(row.amount, whole, row.service),
     changeText(row.amount, row.before),
     groupThousands(row.hosts),
     groupThousands(row.windows),
@@ -63,7 +63,7 @@ async function buildsPage(place) {
     formatValue(row.amount, ["", found.unit]),
     formatShare(row.unnamed, row.amount),
     formatShare(row.cut, row.amount),
-    element("span", {}, row.mend),
+    element("span", { className: "command" }, row.mend),
   ]);
   const columns = [
     { title: "File", kind: "name" },
