@@ -119,7 +119,7 @@ class NamesAhead:
         symbolizer = Symbolizer(
             session.images, names, spaces, lines_s, starts=session.files.starts, lacking=Diagnostics()
         )
-        symbolizer.resolve(keys)
+        symbolizer.look_up(keys)
         return not symbolizer.out_of_time
 
 

@@ -23,6 +23,8 @@ class FrameModules:
             at = self._add(module, build_id)
             self._seen[id(module), build_id] = module, at  # kept, so that its id is no other's
         info = self._infos[at]
+        if info.has_functions and info.has_lines:
+            return at
         functions, has_lines = any(line.system_name for line in lines), any(line.line for line in lines)
         if functions > info.has_functions or has_lines > info.has_lines:
             self._infos[at] = replace(

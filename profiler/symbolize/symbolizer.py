@@ -105,13 +105,7 @@ class Symbolizer:
 
     def resolve(self, keys: Sequence[FrameKey]) -> Resolved:
         """Never raises for what a target or a file contains, and drops no frame."""
-        find = self._find_seen if self._known_only else self._find
-        found = [find(key) if key.kind == FrameKind.NATIVE else _Found(key, 0, None, None) for key in keys]
-        by_image: dict[Image, list[_Found]] = {}
-        for item in found:
-            if item.image is not None:
-                by_image.setdefault(item.image, []).append(item)
-        shown = self._name_as_seen(by_image) if self._known_only else self._name_all(by_image)
+        found, shown = self._looked_up(keys)
         for item in found:
             if item.code is not None:
                 self._name_code(item, item.code)
@@ -123,6 +117,23 @@ class Symbolizer:
         frames = tuple(self._frame(item, shown, modules) for item in found)
         self._names.trim()
         return Resolved(frames, modules.infos())
+
+    def look_up(self, keys: Sequence[FrameKey]) -> None:
+        """What files say of these is read now: resolve() finds it then."""
+        for item in self._looked_up(keys)[0]:
+            for place in item.source:
+                self._place(place, item.image)
+        self._names.trim()
+
+    def _looked_up(self, keys: Sequence[FrameKey]) -> tuple[list[_Found], dict[str, str]]:
+        """The frames on their way, and what to show for the names that files gave them."""
+        find = self._find_seen if self._known_only else self._find
+        found = [find(key) if key.kind == FrameKind.NATIVE else _Found(key, 0, None, None) for key in keys]
+        by_image: dict[Image, list[_Found]] = {}
+        for item in found:
+            if item.image is not None:
+                by_image.setdefault(item.image, []).append(item)
+        return found, self._name_as_seen(by_image) if self._known_only else self._name_all(by_image)
 
     def _name_all(self, by_image: Mapping[Image, Sequence[_Found]]) -> dict[str, str]:
         """System name -> what to show. Files that name much for their size come first: there may be no time for all."""
