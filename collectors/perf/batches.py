@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -83,6 +84,11 @@ class BatchMaker:
         self._diagnostics = diagnostics
         self._kernel: set[int] = set()
         self._looked_ns = 0
+
+    @cached_property
+    def nothing(self) -> SampleBatch:
+        """A batch without samples: callers come to their turn."""
+        return self._batch(NO_SAMPLES, np.zeros(0, np.uint64), {}, np.zeros(0, np.int32))
 
     def batches(self, found: Scan) -> list[SampleBatch]:
         """One of 64-bit code, and one of 32-bit code if there is any."""

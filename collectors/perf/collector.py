@@ -167,7 +167,7 @@ class PerfCollector:
             last = self._stopping or not self.members.goes_on
             now = time.monotonic_ns()
             if not last and now - begun_ns < hold_ns and now < handover.next_ns and not self._full():
-                yield from self.maker.batches(Scan())
+                yield self.maker.nothing
                 continue
             trial = self._trial
             yield from self._hand_out(FOREVER_NS if last else now)
@@ -177,7 +177,7 @@ class PerfCollector:
             else:
                 cadence.flushed()
             if handover.gave(now):
-                yield from self.maker.batches(Scan())
+                yield self.maker.nothing
 
     def _patience_ns(self) -> int:
         """So long samples may wait for others, whatever they cost."""

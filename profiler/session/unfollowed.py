@@ -13,7 +13,7 @@ from pyprof.collectors.cpu_accounts import Times, parse_times
 from pyprof.collectors.linux.children import descendants
 from pyprof.records import dataclass
 
-_LOOK_NS = 500_000_000
+_LOOK_NS = 2_000_000_000
 _BUDGET = 100
 """A look that took t is followed by none for 100 t."""
 

@@ -38,7 +38,9 @@ it had to write is written. A file of a silent file system that it has open hold
 """
 _STANDING_S = 1.0
 _STANDING_BUDGET = 200
-"""A state that took t of processor time to gather is followed by none for 200 t."""
+"""A state is sent after a batch, and when a window begins. One that took t of processor time to gather is followed by
+none for 200 t.
+"""
 
 
 class Sampling:
@@ -46,7 +48,7 @@ class Sampling:
 
     unfollowed: watches what children spend that the recording leaves out, None where it leaves none out. sink,
     delivered: who takes what there is if this process is killed, and the window's number. sampled: the collector
-    has ended. leaves: this process ends with the recording. It has 21 attributes: the loop's, and what a profile
+    has ended. leaves: this process ends with the recording. It has 22 attributes: the loop's, and what a profile
     that is asked for takes from several of its steps.
     """
 
@@ -78,6 +80,7 @@ class Sampling:
         self._flying: dict[int, tuple[SampleBatch | None, int]] = {}
         self._codes: set[int] = set()
         self._standing_at = 0.0
+        self._stood = (-1, -1)
         self._recent_cost = RecentCost()
         self._end_ns = 0
         self._rest: SamplerState | None = None
@@ -174,7 +177,9 @@ class Sampling:
         if self.unfollowed is not None:
             self.unfollowed.look()
         now = time.monotonic()
-        if self.sink is not None and now >= self._standing_at:
+        stands = self._number, self.delivered
+        if self.sink is not None and now >= self._standing_at and stands != self._stood:
+            self._stood = stands
             before_s = time.thread_time()
             self._link.send(Standing(self._gathered(self._recent_cost()), self._link.number(self.sink), self.delivered))
             spent_s = time.thread_time() - before_s
