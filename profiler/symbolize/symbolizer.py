@@ -77,7 +77,8 @@ class Symbolizer:
     source_budget_s: most seconds that one resolve() reads DWARF for lines and inlined functions; None for no limit, 0:
     none are wanted. known_only: there is no time to read anything: names are those that were read before. lacking: is
     called with what is missing; where the look-up will be repeated, that is of no interest. unread: with known_only:
-    of some frame in a file no function is known; reading may bring it one.
+    of some frame in a file no function is known; reading may bring it one. It has 21 methods: each step from an
+    address to what is shown for it.
     """
 
     def __init__(
