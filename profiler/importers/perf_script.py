@@ -38,6 +38,8 @@ _CLOCKS = ("cpu-clock", "task-clock")
 """Events whose period is nanoseconds of processor time."""
 _UNKNOWN, _DELETED, _PYTHON = "[unknown]", "(deleted)", "py::"
 _FIRST_LINES, _LONGEST = 1000, 1 << 16
+_MOST_OF_STACK = 1 << 17
+"""perf unwinds 65,535 frames at most; each may have a line with its source."""
 _MOST_KEPT = 1 << 26
 """Bytes of stacks that are known by their text."""
 _MOST = 1 << 62
@@ -87,6 +89,8 @@ class _Reader:
         header: re.Match[bytes] | None = None
         stack: list[bytes] = []
         for line in lines:
+            if len(stack) > _MOST_OF_STACK:
+                raise FormatError("line", 0, f"a stack of more than {_MOST_OF_STACK:,} lines")
             if line[:1] == b"\t" and header:
                 stack.append(line)
             elif not line.strip() or line[:1] == b"#":

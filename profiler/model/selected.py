@@ -68,8 +68,10 @@ def cut(profile: Profile, start: float | None, end: float | None) -> Profile:
     """The samples taken from start to end, as a profile that lasts from there to there. Raises UsageError."""
     if not timed(profile):
         raise UsageError("it is not known when the samples of this profile were taken")
-    first = 0 if start is None else max(round(start * 1e9), 0)
-    last = profile.duration_ns if end is None else min(round(end * 1e9), profile.duration_ns)
+    first, last = (
+        default if at is None else round(min(max(at * 1e9, 0), profile.duration_ns))
+        for at, default in ((start, 0), (end, profile.duration_ns))
+    )
     if first >= last:
         raise UsageError(f"no time of {profile.title} is between these moments")
     part = selected(profile, between(profile, start, end))

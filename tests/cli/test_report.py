@@ -102,6 +102,8 @@ def test_what_is_no_local_time_is_refused(text: str, recording: Path) -> None:
 def test_part_of_the_time_is_a_profile_of_that_time(recording: Path, tmp_path: Path) -> None:
     assert lines(recording)[0] == "server (pid 100): 230 ms (cpu) in 3.0 s"
     assert lines(recording, "--from", "0.1", "--to", "0.15")[0] == "server (pid 100): 50.0 ms (cpu) in 50.0 ms"
+    assert lines(recording, "--to", "inf")[0] == lines(recording)[0]
+    assert "no time of" in one_sentence(pyprof("report", str(recording), "--from", "inf"))
     out = tmp_path / "part.pyprof"
     lines(recording, "--from", "0.1", "--to", "0.15", "-o", str(out))
     assert (load(out).start_ns, load(out).duration_ns) == (START_NS + 100_000_000, 50_000_000)

@@ -118,6 +118,14 @@ def test_stacks_that_are_too_many_to_keep_are_the_same(monkeypatch: pytest.Monke
     assert (found.frames, found.stack.tolist()) == (expected.frames, expected.stack.tolist())
 
 
+@pytest.mark.parametrize("line", [b"\t    11b125 f+0x5 (/a)\n", b"\t    11b125 f+0x5 (inlined)\n", b"\tnothing\n"])
+def test_stack_that_is_deeper_than_perf_goes_is_refused(line: bytes) -> None:
+    header = USUAL.splitlines(keepends=True)[4]
+    assert len(perf_script.read(header + 65_535 * b"\t    11b125 f+0x5 (/a)\n", "x").stack) == 1
+    with pytest.raises(FormatError, match="a stack of more than"):
+        perf_script.read(header + 200_000 * line, "x")
+
+
 def test_periods_that_no_profile_holds_are_refused() -> None:
     line = ALONE.splitlines(keepends=True)[0].replace(b"     250000", b"9" * 18)
     with pytest.raises(OverflowError):

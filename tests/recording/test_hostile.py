@@ -296,6 +296,14 @@ def test_pages_that_are_named_again_and_again_are_refused(table: str, tmp_path: 
         assert "is broken" in done.stderr
 
 
+@pytest.mark.parametrize("statement", ["ATTACH DATABASE '{}' AS other", "VACUUM INTO '{}'"])
+def test_query_opens_and_writes_nothing_else(statement: str, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    with queried(stored(golden(), tmp_path)) as database, pytest.raises(sqlite3.DatabaseError, match="auth"):
+        database.execute(statement.format(other))
+    assert not other.exists()
+
+
 def test_query_of_broken_data_says_so(tmp_path: Path) -> None:
     path = stored(golden(), tmp_path)
     with edited(path) as database:
