@@ -20,6 +20,7 @@ import pytest
 from pyprof.collectors.linux import libc, procfs, rights, seccomp
 from pyprof.collectors.linux.rights import NOBODY
 from pyprof.objfile.opener import Opener
+from pyprof.session.worker import keeper
 from pyprof.session.worker.channel import Channel
 from pyprof.session.worker.keeper import GuardedOpener, KnownFiles, KnownFolder, KnownProcess
 from pyprof.session.worker.sandbox import Sandbox
@@ -135,6 +136,22 @@ def opener(victim: int) -> GuardedOpener:
 
 
 @pytest.mark.skipif(not ROOT, reason="only root has rights that everybody lacks")
+@pytest.mark.live
+def test_keeper_forgets_processes_that_have_ended_once_there_are_many(
+    victim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent meets millions. Those that live are kept, whenever they came."""
+    monkeypatch.setattr(keeper, "MOST_PROCESSES", 8)
+    opener = GuardedOpener(os.getpid())
+    ended = [f"/proc/{pid}/root" for pid in range(1 << 23, (1 << 23) + 100)]  # beyond the kernel's largest number
+    for root in ("/", *ended):
+        opener.notify(KnownProcess(victim if root == "/" else int(root.split("/")[2]), root))
+        os.close(opener.memory(victim, "maps"))
+    known = [root for root in ended if opener.root(root)[1] is not None]
+    assert known == ended[-len(known) :]
+    assert 0 < len(known) < 12
+
+
 def test_keeper_opens_names_of_a_core_below_the_folders_of_the_user_and_object_files_of_everybody(
     tmp_path: Path,
 ) -> None:

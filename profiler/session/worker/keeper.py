@@ -68,12 +68,17 @@ Notice = KnownProcess | KnownFiles | KnownFolder | NumberedSink
 """The sampler's messages to the keeper, sent before the worker can ask about them."""
 
 
+MOST_PROCESSES = 1 << 14
+"""That are known. Of those that have ended, files are still asked for where names are looked up late."""
+
+
 class GuardedOpener(Opener):
     """Opens what the worker may have, as root by the rights of the targets' users. worker: its pid."""
 
     def __init__(self, worker: int) -> None:
         self._worker = worker
-        self._pids: set[int] = set()
+        self._pids: dict[int, str] = {}
+        self._most = MOST_PROCESSES
         self._roots: dict[str, Rights | None] = {}
         self._files: set[str] = set()
         self._folders: set[str] = set()
@@ -82,13 +87,24 @@ class GuardedOpener(Opener):
     def notify(self, notice: KnownProcess | KnownFiles | KnownFolder) -> None:
         match notice:
             case KnownProcess(pid, root):
-                self._pids.add(pid)
+                self._pids.pop(pid, None)
+                self._pids[pid] = root
                 self._roots[root] = self._seen(root)
+                self._forget_ended()
             case KnownFiles(paths):
                 self._files.update(paths)
             case KnownFolder(path):
                 self._folders.add(path)
                 self._roots[path] = None
+
+    def _forget_ended(self) -> None:
+        """Of too many, the half that was told of first, as far as it is gone: agents live for months."""
+        if len(self._pids) <= self._most:
+            return
+        for pid in [*self._pids][: len(self._pids) // 2]:
+            if not os.path.exists(f"/proc/{pid}"):
+                self._roots.pop(self._pids.pop(pid), None)
+        self._most = max(MOST_PROCESSES, len(self._pids) + MOST_PROCESSES // 2)
 
     def keep_up(self) -> None:
         """The worker waits for us: we have the same share of the processors."""
