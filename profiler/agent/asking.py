@@ -126,5 +126,6 @@ def answers(line: Callable[[int], bytes], read: Callable[[int], bytes]) -> Itera
 
 def _refusal(found: dict[str, Any]) -> AskRefused:
     """Of an agent that may be newer: its words are text, whatever they are."""
-    reason = found[REFUSED] if found[REFUSED] in _SENTENCES else "ask_failed"
+    word = found[REFUSED]
+    reason = word if isinstance(word, str) and word in _SENTENCES else "ask_failed"
     return AskRefused(reason, str(found.get("text", ""))[:MOST_LINE])

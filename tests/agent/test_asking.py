@@ -119,8 +119,9 @@ def test_answer_of_an_agent_that_lies_is_refused(said: bytes) -> None:
     assert all(len(answer.data) == answer.number for answer in taken)
 
 
-def test_refusal_of_a_newer_agent_is_one() -> None:
-    stream = io.BytesIO(b'{"refused": "ask_later", "text": "at noon"}\n')
+@pytest.mark.parametrize("word", [b'"ask_later"', b"{}", b"[]", b"7"])
+def test_refusal_of_a_newer_agent_is_one(word: bytes) -> None:
+    stream = io.BytesIO(b'{"refused": %s, "text": "at noon"}\n' % word)
     with pytest.raises(AskRefused, match="at noon") as caught:
         list(answers(stream.readline, stream.read))
     assert caught.value.reason == "ask_failed"
