@@ -8,7 +8,6 @@ columns           Rows in a form for programs
 describe          Rules as algebra, for people and for tests: "cfa = sp + 16; fp = [cfa - 16]; ra = [cfa - 8]"
 exception_return  What a Cortex-M's hardware pushed when it interrupted code (ARMv8-M ARM, "Exception entry"
 expr              DWARF expressions as CFI uses them: a stack machine over the registers and memory of one frame
-few_lanes         Single lanes, where there are few
 function_starts   Starts of functions, from tables that have an entry for each function
 index             Lookup of pc to rule: module, source, row
 memory            The memory of one sample: its stack copy and its further pieces, and nothing else

@@ -21,7 +21,6 @@ from pyprof.objfile.images import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.records import dataclass
 from pyprof.unwind.expr import Budget
-from pyprof.unwind.few_lanes import PlainWalker
 from pyprof.unwind.heuristics.deep_stacks import DeepStacks
 from pyprof.unwind.heuristics.frame_pointer_recovery import FramePointerRecovery
 from pyprof.unwind.heuristics.frame_pointers import FramePointerFallback
@@ -33,7 +32,7 @@ from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.rules import FunctionRows
 from pyprof.unwind.runtime import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.scalar import Fallback, ScalarWalker
-from pyprof.unwind.single_lane import PlainRules
+from pyprof.unwind.single_lane import PlainRules, PlainWalker
 from pyprof.unwind.sources import READERS, Reader
 from pyprof.unwind.walk import BatchWalk, first_registers
 

@@ -16,13 +16,13 @@ from pyprof.model.columns import among
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import StackEnd, Trust, Walk, lookup_pcs
 from pyprof.records import dataclass, field
-from pyprof.unwind.few_lanes import PlainWalker
 from pyprof.unwind.heuristics.deep_stacks import DeepStacks
 from pyprof.unwind.heuristics.frame_records import follow_records
 from pyprof.unwind.heuristics.stack_cache import LEAST_FRAMES, StackCache
 from pyprof.unwind.index import SpaceIndex
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, NoCaller, Registers, ScalarWalker
+from pyprof.unwind.single_lane import PlainWalker
 from pyprof.unwind.step import Lanes, Stepped, Words, step
 from pyprof.unwind.table import RuleTable
 
