@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -40,14 +39,6 @@ class InnermostFrames:
             top=zeros,
             lacks_register=np.zeros(n, np.bool_),
         )
-
-
-WithinTime = Callable[[Callable[[], Walk]], Walk | None]
-
-
-def always(job: Callable[[], Walk]) -> Walk | None:
-    """There is time for it."""
-    return job()
 
 
 class CodeBinder(Protocol):
@@ -107,15 +98,13 @@ class _Merged(NamedTuple):
 @dataclass
 class Interning:
     """binder: of code that no file describes. merger: of an interpreter's frames. None where there is nothing of it.
-    remembers: what was merged before is not merged again, else each sample is, which is the specification. within: does
-    a walk, and leaves it where no time is left: then there are innermost frames only.
+    remembers: what was merged before is not merged again, else each sample is, which is the specification.
     """
 
     walker: Walker
     binder: CodeBinder | None
     merger: Merger | None
     remembers: bool = True
-    within: WithinTime = always
     _known: KnownStacks | None = None
 
     def hurried(self) -> Interning:
@@ -124,9 +113,7 @@ class Interning:
 
     def intern(self, batch: SampleBatch, stacks: StackTable) -> Interned:
         """Walk a batch, all of whose lanes have registers, and put its stacks into the tree."""
-        walk = self.within(lambda: self.walker.walk(batch))
-        if walk is None:
-            walk = InnermostFrames().walk(batch)
+        walk = self.walker.walk(batch)
         state = None
         if self.merger is not None and batch.chains:
             walk, node, state = self._with_interpreter(self.merger, batch, walk.whole(), stacks)

@@ -329,17 +329,6 @@ def test_what_a_killed_recording_had_is_written_without_names_that_are_never_fou
     assert "python" in out.read_text()
 
 
-def test_unwinding_that_never_ends_is_left(tmp_path: Path) -> None:
-    """As where files are slow to open: their samples have innermost functions."""
-    begun, out = endless(tmp_path, "pyprof.unwind.unwinder:Unwinder.walk"), tmp_path / "a.collapsed"
-    with python(BUSY) as target, record(target.pid, out, path=str(tmp_path)) as recorder:
-        until(begun.exists)
-        recorder.send_signal(signal.SIGINT)
-        _, said = recorder.communicate(timeout=HANGS_S)
-    assert recorder.returncode == 0, said
-    assert "no time left to unwind" in out.read_text()
-
-
 def test_names_of_a_command_that_ended_by_itself_are_looked_up_for_longer(tmp_path: Path) -> None:
     """A build has so many that four seconds are not enough: nobody has told it to end, nobody waits."""
     (tmp_path / "sitecustomize.py").write_text(

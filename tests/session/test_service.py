@@ -31,7 +31,7 @@ BATCH = Batch(7, cast("SampleBatch", ()), SentNews(), cast("InterpreterNews", No
 class Observed:
     failed = False
 
-    def take(self, message: Batch, hurry: Hurry) -> BatchTaken:
+    def take(self, message: Batch) -> BatchTaken:
         return BatchTaken(message.number, NOTHING, NOTHING, np.zeros(0, np.bool_), look=False)
 
 

@@ -109,11 +109,10 @@ class _Observed:
         self._spent_before_s = dict.fromkeys(Extent, 0.0)
         """Processor time of both processes: so far, and before what a profile is of."""
 
-    def take(self, message: Batch, hurry: Hurry) -> BatchTaken:
+    def take(self, message: Batch) -> BatchTaken:
         """Raises what unwinding raises."""
         self.session.runtimes.update(message.interpreters)
         self.collector.learned = None
-        self.session.recorder.interning.within = hurry.unless_late
         self.session.recorder.add(message.batch)
         self.ahead.taken(message.batch)
         learned = self.collector.learned
@@ -277,7 +276,7 @@ class Service:
             if late:
                 observed.session.recorder.hurry()
             if not observed.failed:
-                answer = observed.take(message, self._hurry)
+                answer = observed.take(message)
             self._channel.send(answers.pack(answer))  # the collector waits for what it teaches: the journal comes after
             if not late and not observed.failed:
                 self._keep(observed)
