@@ -40,4 +40,8 @@ def restored(paths: Sequence[str], window: str, broken: Callable[[], None]) -> S
     for part in sorted(found, key=lambda each: (each.start_ns, -each.duration_ns)):
         if not parts or part.start_ns >= parts[-1].start_ns + parts[-1].duration_ns:
             parts.append(part)
-    return segments(merge(parts), (), window) if parts else ()
+    try:
+        return segments(merge(parts), (), window) if parts else ()
+    except PyprofError:  # they are not of one window
+        broken()
+        return ()

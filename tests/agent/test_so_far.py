@@ -77,3 +77,13 @@ def test_parts_are_the_segments_of_their_window(tmp_path: Path) -> None:
     )
     assert broken == ["broken"]
     assert restored(paths[1:2], WINDOW, lambda: None) == ()
+
+
+def test_parts_that_are_not_of_one_window_keep_no_agent_from_starting(tmp_path: Path) -> None:
+    profile = whole()
+    half, end = profile.start_ns + profile.duration_ns // 2, profile.start_ns + profile.duration_ns
+    kinds = tuple(replace(each, type=f"{each.type} of others") for each in profile.value_types)
+    first, second = part(profile, profile.start_ns, half), replace(part(profile, half, end), value_types=kinds)
+    broken: list[str] = []
+    assert restored(saved(tmp_path, first, second), WINDOW, lambda: broken.append("broken")) == ()
+    assert broken == ["broken"]
