@@ -12,7 +12,7 @@ LABEL = "label."
 """What the words begin with that choose samples by their labels."""
 _WORDS = {"from", "to", "service", "type"}
 _LONGEST = 1000
-_MOSTLABELS = 20
+_MOST_LABELS = 20
 _MOST_S = 1 << 33
 
 
@@ -62,8 +62,8 @@ def selection(tenant: str, words: Mapping[str, str], prefix: str = "") -> Questi
         return found
 
     labels = [(key[len(prefix + LABEL) :], word(key[len(prefix) :])) for key in words if key.startswith(prefix + LABEL)]
-    if len(labels) > _MOSTLABELS:
-        raise Refused("bad_question", f"there are {len(labels)} labels, {_MOSTLABELS} at most may be asked")
+    if len(labels) > _MOST_LABELS:
+        raise Refused("bad_question", f"there are {len(labels)} labels, {_MOST_LABELS} at most may be asked")
     from_ns, to_ns = (_moment(prefix + name, word(name)) for name in ("from", "to"))
     if from_ns >= to_ns:
         raise Refused("bad_question", f"{prefix}from is not before {prefix}to")
