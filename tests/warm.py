@@ -43,7 +43,7 @@ def run(
         return subprocess.run(
             command, capture_output=True, text=True, timeout=timeout, check=False, cwd=cwd, env=environment
         )
-    ours, theirs = socket.socketpair()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # two messages are never read as one
     out, err = os.pipe(), os.pipe()
     with ours, open(out[0], "rb"), open(err[0], "rb"):
         message = json.dumps({"arguments": arguments, "cwd": str(cwd or Path.cwd()), "env": environment}).encode()
