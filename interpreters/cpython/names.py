@@ -27,6 +27,8 @@ class PythonThreadNames:
         self._keys = keys
         self._objects = Objects(memory, runtime.layout.object, runtime.layout.minor)
         self._active: dict[int, int] = {}
+        self._without: dict[int, bytes] = {}
+        """State of sys.modules when threading was not there."""
 
     def read(self) -> dict[int, str]:
         """ident (PyThread.ident) -> name, as far as they could be read."""
@@ -56,8 +58,14 @@ class PythonThreadNames:
         """The dict threading._active, 0 where threading is not imported."""
         layout = self._runtime.layout
         modules = self._memory.u64(interpreter + layout.interpreter.modules)
-        module = self._item(modules, "threading") if modules else 0
+        if not modules:
+            return 0
+        state = self._objects.dict_state(modules)
+        if self._without.get(interpreter) == state:
+            return 0
+        module = self._item(modules, "threading")
         if not module:
+            self._without[interpreter] = state
             return 0
         attributes = self._memory.u64(module + layout.object.type + 8)
         return self._item(attributes, "_active") if attributes else 0

@@ -13,6 +13,8 @@ from pyprof.interpreters.cpython.memory import Memory, Unreadable
 MOST_TEXT = 1 << 16
 MOST_BYTES = 1 << 20
 MOST_ITEMS = 1 << 16
+_KEYS_HEAD = 32
+"""Of a PyDictKeysObject, begins with the count of references; since 3.11 all of it."""
 _MANAGED_DICT, _INLINE_VALUES = 1 << 4, 1 << 2
 """Py_TPFLAGS_MANAGED_DICT (3.11 and later), Py_TPFLAGS_INLINE_VALUES (3.13 and later)."""
 
@@ -133,6 +135,13 @@ class Objects:
             if key and value:
                 yield key, value
 
+    def dict_state(self, address: int) -> bytes:
+        """Other bytes once a key came that was not there before. Raises Unreadable."""
+        layout = self.layout
+        head = self.memory.bytes(address, max(layout.dict_keys, layout.dict_values) + 8)
+        keys = int.from_bytes(head[layout.dict_keys : layout.dict_keys + 8], "little")
+        return head[layout.type + 8 :] + self.memory.bytes(keys + 8, _KEYS_HEAD - 8)
+
     def values_start(self, values: int) -> int:
         """Where the items of a PyDictValues begin (3.13 moved them behind its header)."""
         return values + (8 if self._minor >= 13 else 0)
@@ -140,10 +149,10 @@ class Objects:
     def _entries(self, keys: int) -> Iterator[tuple[int, int]]:
         memory = self.memory
         if self._minor >= 11:
-            head = memory.bytes(keys, 32)
+            head = memory.bytes(keys, _KEYS_HEAD)
             log2_index, kind = head[9], head[10]
             count = int.from_bytes(head[24:32], "little")
-            start, size = keys + 32 + (1 << log2_index), 24 if kind == 0 else 16
+            start, size = keys + _KEYS_HEAD + (1 << log2_index), 24 if kind == 0 else 16
             if log2_index > 32:
                 raise Unreadable(f"dict keys at {keys:#x}")
         else:

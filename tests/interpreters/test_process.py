@@ -119,6 +119,40 @@ def test_names_of_threads_are_found_in_a_forked_child_without_a_look_at_each_mod
         assert 0 < 3 * found["known"] < found["nothing"] == found["false"]
 
 
+@pytest.mark.parametrize("python", pythons() or [HERE], ids=lambda python: python.name)
+def test_modules_are_searched_for_threading_only_once_new_ones_came(python: Python) -> None:
+    program = (
+        "import sys\nassert 'threading' not in sys.modules\nsys.modules['spare'] = sys\n"
+        "print(1, flush=True)\nsys.stdin.readline()\n"
+        "del sys.modules['spare']\nimport threading\nprint(2, flush=True)\nsys.stdin.readline()\n"
+    )
+    with started(*python.command, "-S", "-c", program) as process:
+        assert said(process) == "1\n"
+        reads = 0
+
+        def counted(avma: int, size: int) -> bytes:
+            nonlocal reads
+            reads += 1
+            return memory_reader(process.pid, lambda: True)(avma, size)
+
+        reader = Reader(process.pid)
+        reader.names()
+        runtime = reader.process.runtime
+        assert runtime is not None
+        names = PythonThreadNames(runtime, Memory(counted), {})
+        needed = []
+        for _ in range(3):
+            reads = 0
+            assert names.read() == {}
+            needed.append(reads)
+        assert needed[0] > 3 * needed[1] > 0 and needed[1] == needed[2]
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert said(process) == "2\n"
+        assert list(names.read().values()) == ["MainThread"]
+
+
 @pytest.mark.parametrize("randomized", [True, False])
 @pytest.mark.parametrize("python", OWN, ids=lambda python: python.name)
 def test_functions_have_names_after_a_program_has_replaced_itself(python: Python, randomized: bool) -> None:
