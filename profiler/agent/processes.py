@@ -1,7 +1,8 @@
 """Which processes there are, and what the rules say about each.
 
-One look reads the list of /proc once, and the state of those processes that are new or young: a process that has just
-begun may become another program. A look that fails changes nothing: what was known stays.
+One look reads the list of /proc once, where a process or thread has begun or ended since the last look, and the state
+of those processes that are new or young: a process that has just begun may become another program. A look that fails
+changes nothing: what was known stays.
 """
 
 from __future__ import annotations
@@ -131,6 +132,7 @@ class ProcessTable:
         self._gone: dict[int, list[tuple[float, Seen]]] = {}
         self._forget_at = 0.0
         self._next = 0.0
+        self._census, self._again_at = b"", 0.0
         self._left = False
 
     def leave(self) -> None:
@@ -143,6 +145,9 @@ class ProcessTable:
         if now < self._next:
             return self.by_pid
         self._next = now + LOOK_S
+        census = procfs.census()
+        if census and census == self._census and now < self._again_at:
+            return self.by_pid
         try:
             uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
             found: dict[int, Seen] = {}
@@ -161,6 +166,9 @@ class ProcessTable:
             self._forget(now)
         self._ours &= found.keys() | {self._own}
         self.by_pid = found
+        any_young = any(seen.young for seen in found.values())
+        self._again_at = now if any_young else min((seen.at for seen in found.values()), default=now) + _AGAIN_S
+        self._census = census
         return found
 
     def _forget(self, now: float) -> None:

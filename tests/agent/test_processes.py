@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def began_ns(pid: int) -> int:
 
 
 def again(found: ProcessTable) -> dict[int, processes.Seen]:
-    found._next = 0.0
+    found._next, found._census = 0.0, b""
     return found.look()
 
 
@@ -113,6 +114,65 @@ def test_names_of_control_groups_are_labels_without_what_a_terminal_obeys(name: 
     for _, text in verdict.labels:
         assert text.isprintable()
         assert len(text) <= 200
+
+
+def test_list_is_read_again_only_where_something_began_or_ended_or_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
+    lists = 0
+    listed = procfs.pids_by_entry
+
+    def counted() -> dict[int, int]:
+        nonlocal lists
+        lists += 1
+        return listed()
+
+    monkeypatch.setattr(procfs, "pids_by_entry", counted)
+    monkeypatch.setattr(processes, "LOOK_S", 0.0)
+    census, now, found = b"700 1000", 1000.0, table('name = "*"')
+    monkeypatch.setattr(procfs, "census", lambda: census)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(processes, "_YOUNG_S", 0.0)
+    found.look()
+    found.look()
+    assert lists == 1
+    for each in (b"699 1000", b"700 1001", b"", b""):
+        census = each
+        before = lists
+        found.look()
+        assert lists == before + 1, "where it is not known, too"
+    census = b"700 1001"
+    found.look()
+    now += processes._AGAIN_S + 1
+    before = lists
+    found.look()
+    assert lists == before + 1, "each is looked at anew"
+    monkeypatch.setattr(processes, "_YOUNG_S", 1e9)
+    census = b"701 1002"
+    now += processes._AGAIN_S + 1
+    found.look()
+    before = lists
+    found.look()
+    assert lists == before + 1, "a young one may become another program"
+
+
+def test_census_changes_with_each_process_and_thread() -> None:
+    seen = {procfs.census()}
+    assert b"" not in seen
+    with started():
+        assert procfs.census() not in seen
+        seen.add(procfs.census())
+        thread = threading.Thread(target=lambda: None)
+        thread.start()
+        thread.join()
+        assert procfs.census() not in seen
+
+
+@pytest.mark.parametrize("text", ["0.00 0.00 0.00 0/0 0\n", "", "x", "0.1 0.1 0.1 1/2 3\n"])
+def test_census_of_a_file_that_is_not_the_kernels_is_not_known(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "loadavg"
+    file.write_text(text)
+    assert procfs.census(str(file)) == b""
+    assert procfs.census(str(file), str(tmp_path)) == (b"2 3" if "1/2 3" in text else b"")
+    assert procfs.census(str(tmp_path / "none")) == b""
 
 
 def test_new_process_is_found_by_the_next_look_and_one_that_ended_is_still_named() -> None:

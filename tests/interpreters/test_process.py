@@ -145,7 +145,8 @@ def test_modules_are_searched_for_threading_only_once_new_ones_came(python: Pyth
             reads = 0
             assert names.read() == {}
             needed.append(reads)
-        assert needed[0] > 3 * needed[1] > 0 and needed[1] == needed[2]
+        assert needed[0] > 3 * needed[1] > 0
+        assert needed[1] == needed[2]
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
