@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pyprof.agent.ask_socket import AskSocket
@@ -25,7 +25,7 @@ from pyprof.agent.peers import Peer
 from pyprof.agent.places import default_spool
 from pyprof.agent.processes import LOOK_S, ProcessTable
 from pyprof.agent.push.pushers import Pushers
-from pyprof.agent.sampled_group import SampledGroup, WindowPart
+from pyprof.agent.sampled_group import SampledGroup
 from pyprof.agent.settings import SamplingChoice, Values
 from pyprof.agent.so_far import packed, restored
 from pyprof.agent.splitting import labelled, segments
@@ -33,6 +33,7 @@ from pyprof.agent.spool import Spool
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.model.profile import Profile
+from pyprof.session.worker.channel import Part
 
 if TYPE_CHECKING:
     from pyprof.agent.http_page import HttpPages
@@ -99,7 +100,9 @@ class Agent:
         self._table.one_in = self._budget.effort.processes
         clock = WindowClock(config.values.every)
         self._lanes = [
-            SampledGroup(sampling, config.values, self._table, clock, self._budget.stride, self._took, self._failed)
+            SampledGroup(
+                sampling, config.values, self._table, clock, self._budget.stride, self._took, self._save, self._failed
+            )
             for sampling in config.samplings()
         ]
         if self._ending:
@@ -210,18 +213,14 @@ class Agent:
         found = {"spool_segments": len(spool.inventory), "spool_bytes": spool.inventory.bytes}
         return {**found, "recovered": spool.recovered} if spool.recovered else found
 
-    def _took(self, sampling: SamplingChoice, profile: Profile, part: WindowPart) -> None:
-        if part.is_whole:
-            self._took_window(sampling, profile, part.window)
-            return
-        if not profile.summary.samples:
-            return
-        data = packed(labelled(self._budget.noted(profile), self._table.verdict))
+    def _save(self, sampling: SamplingChoice, part: Sequence[Part], window: str) -> None:
+        labels = self._table.labels(time.monotonic() - self._config.values.every)
+        data = packed(part, self._budget.notes(), labels)
         with self._writing:
-            if not self.spool.save(part.window, profile.start_ns + profile.duration_ns, data):
+            if not self.spool.save(window, time.time_ns(), data):
                 self._say("warning", "window under way not saved", mode=sampling.mode, rate=sampling.rate)
 
-    def _took_window(self, sampling: SamplingChoice, profile: Profile, window: str) -> None:
+    def _took(self, sampling: SamplingChoice, profile: Profile, window: str) -> None:
         seen = self._table.recorded(sampling).values()
         services = {each.verdict.service for each in seen}
         profile = labelled(self._budget.noted(profile), self._table.verdict)

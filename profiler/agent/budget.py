@@ -77,7 +77,11 @@ class BudgetKeeper:
 
     def noted(self, profile: Profile) -> Profile:
         """A window, with what the budget did to it."""
+        notes = self.notes()
+        return replace(profile, summary=replace(profile.summary, notes=(*profile.summary.notes, *notes)))
+
+    def notes(self) -> tuple[str, ...]:
+        """What the budget does to a window now."""
         if self.effort == Effort():
-            return profile
-        note = said("budget_kept", times=self.effort.times, processes=self.effort.processes)
-        return replace(profile, summary=replace(profile.summary, notes=(*profile.summary.notes, note)))
+            return ()
+        return (said("budget_kept", times=self.effort.times, processes=self.effort.processes),)

@@ -7,6 +7,7 @@ The asker merges them (asked_profile.py): that costs the agent nothing.
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -18,9 +19,9 @@ from pyprof.agent.processes import ProcessTable
 from pyprof.agent.sampled_group import FLUSH_S, SampledGroup
 from pyprof.agent.selecting import selected
 from pyprof.agent.settings import SamplingChoice, Values
-from pyprof.agent.so_far import packed
 from pyprof.agent.splitting import labelled
 from pyprof.errors import PyprofError
+from pyprof.exporters.base import ExportOptions
 from pyprof.handover import Stride
 from pyprof.model.profile import Profile
 from pyprof.objfile.source import open_regular
@@ -85,7 +86,7 @@ class OnDemand:
                 self._recordings.add(recording)
                 try:
                     asker.say(recording=len(selection.pids), mode=choice.mode, last_s=self._kept.last_s)
-                    before = [packed(labelled(part, now.table.verdict)) for part in _under_way(now.groups, choice)]
+                    before = [_file(labelled(part, now.table.verdict)) for part in _under_way(now.groups, choice)]
                     self._wait(recording, asker)
                 finally:
                     self._recordings.discard(recording)
@@ -96,7 +97,7 @@ class OnDemand:
                 raise recording.failure
         except PyprofError as error:
             raise error if isinstance(error, AskRefused) else AskRefused("ask_failed", error.message) from error
-        self._send(before, packed(labelled(profile, now.table.verdict)), asker)
+        self._send(before, _file(labelled(profile, now.table.verdict)), asker)
 
     def _wait(self, recording: Recording, asker: Asker) -> None:
         while recording.running and not self._ending.is_set() and asker.wants_more(_LOOK_S):
@@ -110,6 +111,15 @@ class OnDemand:
                 asker.send(KEPT, file.read())
         asker.send(ASKED, asked)
         asker.say(done=1)
+
+
+def _file(profile: Profile) -> bytes:
+    """A recording file of it."""
+    from pyprof.recording.writer import write
+
+    out = io.BytesIO()
+    write(profile, out, ExportOptions())
+    return out.getvalue()
 
 
 def choice_of(table: ProcessTable, request: AskRequest) -> SamplingChoice:

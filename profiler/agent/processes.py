@@ -12,11 +12,13 @@ import re
 import time
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from pyprof.agent.rules import NOT_RECORDED, RuleVerdict, TargetRule, judge, user_name
 from pyprof.agent.settings import SamplingChoice
 from pyprof.collectors.linux import procfs
 from pyprof.errors import FormatError
+from pyprof.model.labels import Labels
 from pyprof.model.secret_text import REDACTED, looks_secret, without_secrets
 from pyprof.records import dataclass
 
@@ -115,6 +117,14 @@ class Seen:
     at: float
     young: bool
     verdict: RuleVerdict
+
+
+class ProcessLabels(NamedTuple):
+    """began_ns: by the monotonic clock, to a tick."""
+
+    pid: int
+    began_ns: int
+    labels: Labels
 
 
 class ProcessTable:
@@ -224,6 +234,13 @@ class ProcessTable:
         if known is not None and (known.start, known.comm) == (stat.start, stat.comm) and not known.young:
             return Seen(entry, stat.start, stat.comm, now, young, known.verdict)
         return Seen(entry, stat.start, stat.comm, now, young, judge(self._rules, Facts(pid, stat.comm, stat.ppid)))
+
+    def labels(self, since: float) -> list[ProcessLabels]:
+        """Of all that have a service, also those that ended after then (monotonic s): for who cannot ask later."""
+        gone = [(pid, seen) for pid, ended in list(self._gone.items()) for at, seen in ended if at >= since]
+        found = [*gone, *((pid, seen) for pid, seen in self.by_pid.items() if seen.verdict.service)]
+        ahead_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+        return [ProcessLabels(pid, seen.start * _TICK_NS - ahead_ns, seen.verdict.labels) for pid, seen in found]
 
     def verdict(self, pid: int, started_ns: int) -> RuleVerdict:
         """Also of a process that ended not long ago. started_ns: by the monotonic clock; of processes that had this

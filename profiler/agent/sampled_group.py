@@ -6,7 +6,7 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pyprof.agent.clock import WindowClock
 from pyprof.agent.processes import ProcessTable
@@ -16,9 +16,9 @@ from pyprof.errors import PyprofError
 from pyprof.handover import Stride
 from pyprof.model.profile import Profile
 from pyprof.options import RecordOptions
-from pyprof.records import dataclass
 from pyprof.session import opening
 from pyprof.session.recording import Recording
+from pyprof.session.worker.channel import Part
 
 _AGAIN_S = 30.0
 """After a collector that failed."""
@@ -32,18 +32,10 @@ _SOON_S = 0.001
 _LOOK_S = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class WindowPart:
-    """window: its key. is_whole: has it ended?"""
-
-    window: str
-    is_whole: bool
-
-
 class SampledGroup:
-    """took: is given each window, in a thread of this lane, and before that its parts, to be saved. failed: what ended
-    a recording, or kept it from beginning. left: is set where one was told to end and did not: a page of a target's
-    memory holds it.
+    """took: is given each window and its key, in a thread of this lane. save: before that its parts, see
+    Recording.packed_part(). failed: what ended a recording, or kept it from beginning. left: is set where one was told
+    to end and did not: a page of a target's memory holds it.
 
     tend(), close() and finish() are for one thread, the agent's.
     """
@@ -55,7 +47,8 @@ class SampledGroup:
         table: ProcessTable,
         clock: WindowClock,
         stride: Stride,
-        took: Callable[[SamplingChoice, Profile, WindowPart], None],
+        took: Callable[[SamplingChoice, Profile, str], None],
+        save: Callable[[SamplingChoice, Sequence[Part], str], None],
         failed: Callable[[SamplingChoice, BaseException], None],
     ) -> None:
         self.sampling = sampling
@@ -67,7 +60,7 @@ class SampledGroup:
             max_overhead=values.max_stopped / 100,
         )
         self._table, self._clock, self._stride = table, clock, stride
-        self._took, self._failed = took, failed
+        self._took, self._save_part, self._failed = took, save, failed
         self._saved_every_s = _OF_DURABLE * values.durable
         self.left = threading.Event()
         self._is_ending = False
@@ -131,10 +124,10 @@ class SampledGroup:
                 self._save(recording, ends, window)
                 last = next(recording.windows(max(ends - time.monotonic(), _SOON_S)), None)
                 if last is not None:
-                    self._took(self.sampling, last, WindowPart(window, True))
+                    self._took(self.sampling, last, window)
             rest = recording.stop()
             if rest is not last and rest.duration_ns:
-                self._took(self.sampling, rest, WindowPart("", True))
+                self._took(self.sampling, rest, "")
             if recording.failure is not None:
                 raise recording.failure
         except BaseException as error:
@@ -144,8 +137,8 @@ class SampledGroup:
         """Until shortly before the window's end (monotonic), or the recording's."""
         every = self._saved_every_s
         while time.monotonic() + every < ends and not recording.wait(every):
-            if (part := recording.part()) is not None:
-                self._took(self.sampling, part, WindowPart(window, False))
+            if (part := recording.packed_part()) is not None:
+                self._save_part(self.sampling, part, window)
 
     def so_far(self) -> Profile | None:
         """Of the window under way. From any thread. Raises PyprofError where it ends just now."""

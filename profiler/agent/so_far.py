@@ -1,47 +1,93 @@
-"""What there is of a window under way: a recording file of all services for each part of it, which become segments only
-where the agent was killed. To write one costs a quarter of what its segments would.
+"""What there is of a window under way: its parts, as they came from the process that unwinds and names, which become
+segments only where the agent was killed. So they are kept unread, with what the rules say of their processes.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Sequence
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
-from pyprof.agent.splitting import segments
+from pyprof.agent.processes import ProcessLabels
+from pyprof.agent.rules import NOT_RECORDED, RuleVerdict
+from pyprof.agent.splitting import labelled, segments
 from pyprof.agent.spool import SpoolSegment
-from pyprof.errors import PyprofError
-from pyprof.exporters.base import ExportOptions
 from pyprof.model.profile import Profile
 from pyprof.model.several import merge
+from pyprof.objfile.source import open_regular
+from pyprof.records import replace
+from pyprof.session.worker import answers
+from pyprof.session.worker.channel import Part
+
+_BEGINS = b"pyprof part of a window\n"
+_MOST_BYTES = 1 << 30
 
 
-def packed(profile: Profile) -> bytes:
-    """As a recording file."""
-    from pyprof.recording.writer import write
+def packed(part: Sequence[Part], notes: Sequence[str], labels: Iterable[ProcessLabels]) -> bytes:
+    """A file of it. part: see Recording.packed_part(). notes: for its summary. labels: of its processes."""
+    sets: dict[object, int] = {}
+    processes = [(each.pid, each.began_ns, sets.setdefault(each.labels, len(sets))) for each in labels]
+    data = b"".join(part)
+    head = {
+        "layout": answers.layout(),
+        "checksum": zlib.crc32(data),
+        "sizes": [memoryview(each).nbytes for each in part],
+        "notes": list(notes),
+        "labels": list(sets),
+        "processes": processes,
+    }
+    return b"".join((_BEGINS, json.dumps(head).encode(), b"\n", data))
 
-    out = io.BytesIO()
-    write(profile, out, ExportOptions())
-    return out.getvalue()
+
+def _unpacked(data: bytes) -> Profile:
+    """Raises ValueError for what packed() did not make, or another version did, and more where that made a Profile that
+    is none.
+    """
+    head, _, rest = data.removeprefix(_BEGINS).partition(b"\n")
+    if not data.startswith(_BEGINS):
+        raise ValueError("no part of a window")
+    told: Mapping[str, Any] = json.loads(head)
+    if told["layout"] != answers.layout():
+        raise ValueError("by another version")
+    parts, at = [], 0
+    for size in told["sizes"]:
+        parts.append(memoryview(rest)[at : at + size])
+        at += size
+    if at != len(rest) or zlib.crc32(rest) != told["checksum"]:
+        raise ValueError("not what was written")
+    profile = answers.unpacked_profile(parts)
+    sets = [tuple((str(key), str(value)) for key, value in each) for each in told["labels"]]
+    verdicts: dict[int, list[tuple[int, RuleVerdict]]] = {}
+    for pid, began_ns, of in told["processes"]:
+        verdicts.setdefault(int(pid), []).append((int(began_ns), RuleVerdict(labels=sets[of])))
+
+    def verdict(pid: int, started_ns: int) -> RuleVerdict:
+        known = verdicts.get(pid) or [(0, NOT_RECORDED)]
+        return min(known, key=lambda each: abs(each[0] - started_ns))[1]
+
+    summary = replace(profile.summary, notes=(*profile.summary.notes, *map(str, told["notes"])))
+    return labelled(replace(profile, summary=summary), verdict)
+
+
+def _read(path: str) -> bytes:
+    with open(open_regular(path), "rb") as file:
+        if os.fstat(file.fileno()).st_size > _MOST_BYTES:
+            raise ValueError("too large")
+        return file.read()
 
 
 def restored(paths: Sequence[str], window: str, broken: Callable[[], None]) -> Sequence[SpoolSegment]:
-    """Of the parts of one window; see spool.Restore. An agent of before saved all that there was, again and again: what
-    is in another one is left out.
-    """
-    from pyprof.recording.reader import load
-
-    found: list[Profile] = []
+    """Of the parts of one window; see spool.Restore."""
+    parts: list[Profile] = []
     for path in paths:
         try:
-            found.append(load(path))
-        except PyprofError:
+            parts.append(_unpacked(_read(path)))
+        except Exception:  # whatever is wrong with it, the agent is to start
             broken()
-    parts: list[Profile] = []
-    for part in sorted(found, key=lambda each: (each.start_ns, -each.duration_ns)):
-        if not parts or part.start_ns >= parts[-1].start_ns + parts[-1].duration_ns:
-            parts.append(part)
     try:
         return segments(merge(parts), (), window) if parts else ()
-    except PyprofError:  # they are not of one window
+    except Exception:  # they are not of one window, for one
         broken()
         return ()

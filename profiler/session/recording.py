@@ -11,7 +11,7 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Self
 
 from pyprof.collectors.base import CollectorStats
@@ -25,6 +25,7 @@ from pyprof.session.between_batches import BetweenBatches
 from pyprof.session.deliveries import Deliveries
 from pyprof.session.overdue import LEAVE_S, ended_in_time
 from pyprof.session.worker import share
+from pyprof.session.worker.channel import Part
 from pyprof.session.worker.link import Pending
 from pyprof.session.worker.messages import Extent
 from pyprof.session.worker.sampling import Sampling
@@ -56,7 +57,7 @@ class Recording:
     the recording early, None where nothing did; what was recorded until then is good. asked_to_end: was it the duration
     or a call that ended it? deliveries: what goes to a sink.
 
-    It has 27 methods: what a caller, a signal and the loop itself do with one recording.
+    It has 29 methods: what a caller, a signal and the loop itself do with one recording.
     """
 
     def __init__(
@@ -223,8 +224,16 @@ class Recording:
         """What came to the window under way since the last part of it, or since it began: parts together are what
         peek() gives, but for what is known only at a window's end. None after the recording's end.
         """
-        asked = self._between.ask(lambda: self._sampling.ask(Extent.PART), time.monotonic_ns())
+        asked = self._part()
         return asked.profile() if asked is not None else None
+
+    def packed_part(self) -> Sequence[Part] | None:
+        """part(), as answers.unpacked_profile() takes it: for who keeps it, and may never read it."""
+        asked = self._part()
+        return asked.packed() if asked is not None else None
+
+    def _part(self) -> Pending | None:
+        return self._between.ask(lambda: self._sampling.ask(Extent.PART), time.monotonic_ns())
 
     def windows(self, every: float) -> Iterator[Profile]:
         """The profile of each `every` seconds, without a gap between two, until the recording has ended; the last one,

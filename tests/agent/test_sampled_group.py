@@ -33,7 +33,14 @@ def test_recording_that_cannot_begin_is_said_and_tried_again_later(
     monkeypatch.setattr(opening, "of_selection", fail)
     table, (sampling,) = ProcessTable(config.rules, -1), config.samplings()
     group = SampledGroup(
-        sampling, config.values, table, WindowClock(60), Stride(), lambda *_: None, lambda _, wrong: said.append(wrong)
+        sampling,
+        config.values,
+        table,
+        WindowClock(60),
+        Stride(),
+        lambda *_: None,
+        lambda *_: None,
+        lambda _, wrong: said.append(wrong),
     )
     for _ in range(3):
         group.tend()
@@ -60,7 +67,9 @@ def test_recording_that_is_still_opened_is_not_waited_for_at_the_end(monkeypatch
     monkeypatch.setattr(opening, "of_selection", open_slowly)
     table, (sampling,) = ProcessTable(config.rules, -1), config.samplings()
     clock = WindowClock(60)
-    group = SampledGroup(sampling, config.values, table, clock, Stride(), lambda *_: None, lambda *_: None)
+    group = SampledGroup(
+        sampling, config.values, table, clock, Stride(), lambda *_: None, lambda *_: None, lambda *_: None
+    )
     group.tend()
     assert begun.wait(60)
     group.finish()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from pyprof.agent.processes import ProcessLabels
 from pyprof.agent.rules import RuleVerdict
 from pyprof.agent.so_far import packed, restored
 from pyprof.agent.splitting import labelled, segments
@@ -15,17 +19,29 @@ from pyprof.importers import pprof
 from pyprof.model.profile import Profile
 from pyprof.model.selected import selected
 from pyprof.records import replace
+from pyprof.session.worker import answers
 from tests.exporters.profiles import golden
 
 WINDOW = "a" * 32
 
 
 def whole() -> Profile:
+    """As the process that names gives it."""
     profile = replace(golden(), start_ns=10**18)
     first = int(profile.time_ns.min())
-    threads = tuple(replace(thread, pid=1 + at % 2) for at, thread in enumerate(profile.threads))
-    profile = replace(profile, time_ns=profile.time_ns - first + 10**18, threads=threads)
-    return labelled(profile, lambda pid, _: RuleVerdict("web", (("service", f"web-{pid}"),)))
+    threads = tuple(
+        replace(thread, pid=1 + at % 2, process_started=5 * 10**9 * (at // 2))
+        for at, thread in enumerate(profile.threads)
+    )
+    return replace(profile, time_ns=profile.time_ns - first + 10**18, threads=threads)
+
+
+def of_process(pid: int, started_ns: int) -> tuple[tuple[str, str], ...]:
+    return (("service", f"web-{pid}-{started_ns // 10**9}"),)
+
+
+def judged(profile: Profile) -> Profile:
+    return labelled(profile, lambda pid, started_ns: RuleVerdict("web", of_process(pid, started_ns)))
 
 
 def part(profile: Profile, start_ns: int, end_ns: int) -> Profile:
@@ -35,7 +51,9 @@ def part(profile: Profile, start_ns: int, end_ns: int) -> Profile:
 
 def saved(folder: Path, *parts: Profile) -> list[str]:
     for at, each in enumerate(parts):
-        (folder / f"{at}").write_bytes(packed(each))
+        began = {thread.process_key for thread in each.threads}
+        labels = [ProcessLabels(pid, began_ns + 9_999_999, of_process(pid, began_ns)) for pid, began_ns in began]
+        (folder / f"{at}").write_bytes(packed(answers.packed_value(each), ("a note",), labels))
     return [str(folder / f"{at}") for at in range(len(parts))]
 
 
@@ -56,27 +74,56 @@ def of(data: bytes) -> Profile:
 
 
 def test_parts_are_the_segments_of_their_window(tmp_path: Path) -> None:
-    """What an agent of before saved is of all so far: it counts once. One that is broken costs itself."""
     profile = whole()
     times = np.sort(profile.time_ns)
     cuts = [10**18, int(times[len(times) // 3]), int(times[2 * len(times) // 3]), int(times[-1]) + 1]
     parts = [part(profile, *span) for span in pairwise(cuts)]
     assert all(len(each.stack) for each in parts)
-    expected = [told(of(each.data)) for each in segments(part(profile, cuts[0], cuts[-1]), (), WINDOW)]
-    assert len(expected) > 1
-    broken: list[str] = []
-    paths = saved(tmp_path, part(profile, cuts[0], cuts[1] - 1), *parts)
-    found = restored(paths[1:], WINDOW, lambda: broken.append("broken"))
-    assert [told(of(each.data)) for each in found] == expected
-    assert [told(of(each.data)) for each in restored(paths, WINDOW, lambda: None)] == expected
+    paths = saved(tmp_path, *parts)
+    found = restored(paths, WINDOW, pytest.fail)
+    expected = segments(judged(part(profile, cuts[0], cuts[-1])), (), WINDOW)
+    assert len({each.name.service for each in found}) > 2, "two processes had one number"
+    assert [each.name for each in found] == [each.name for each in expected]
+    assert [told(of(each.data)) for each in found] == [told(of(each.data)) for each in expected]
     assert {each.name.end_ns for each in found} == {cuts[-1]}
-    (tmp_path / "1").write_bytes(b"no recording")
-    left = restored(paths[1:], WINDOW, lambda: broken.append("broken"))
-    assert sum((told(of(each.data)) for each in left), Counter()) == sum(
-        (told(of(each.data)) for each in segments(part(profile, cuts[1], cuts[-1]), (), WINDOW)), Counter()
-    )
-    assert broken == ["broken"]
-    assert restored(paths[1:2], WINDOW, lambda: None) == ()
+    assert all(b"a note" in gzip.decompress(each.data) for each in found)
+
+
+def another_class(good: bytes, head: int) -> bytes:
+    """With a checksum that is right."""
+    changed = good[head + 1 :].replace(b"Profile", b"Proview")
+    checksum = str(zlib.crc32(good[head + 1 :])).encode(), str(zlib.crc32(changed)).encode()
+    return good[: head + 1].replace(*checksum) + changed
+
+
+def test_part_that_is_broken_costs_itself(tmp_path: Path) -> None:
+    profile = whole()
+    half, end = int(np.median(profile.time_ns)), int(profile.time_ns.max()) + 1
+    first, second = saved(tmp_path, part(profile, profile.start_ns, half), part(profile, half, end))
+    good = Path(first).read_bytes()
+    head = good.index(b"\n", 30)
+    expected = [told(of(each.data)) for each in segments(judged(part(profile, half, end)), (), WINDOW)]
+    for data in (
+        b"",
+        b"no part",
+        good[:-1],
+        good[:-1] + bytes([good[-1] ^ 1]),
+        good + b"x",
+        good[: head + 1],
+        good.replace(answers.layout().encode(), b"0" * 32),
+        good.replace(b'"sizes": [', b'"sizes": [-1, 1, '),
+        good.replace(b'"labels": [[', b'"labels": [[1], ['),
+        good.replace(b'"processes": [[', b'"processes": [[1, 2, 99], ['),
+        another_class(good, head),
+        b"[]".join((good[:24], b"\n")),
+    ):
+        assert data != good
+        Path(first).write_bytes(data)
+        broken: list[str] = []
+        found = restored([first, second], WINDOW, lambda broken=broken: broken.append("broken"))  # type: ignore[misc]
+        assert broken == ["broken"], data[:60]
+        assert [told(of(each.data)) for each in found] == expected
+        assert restored([first], WINDOW, lambda: None) == ()
 
 
 def test_parts_that_are_not_of_one_window_keep_no_agent_from_starting(tmp_path: Path) -> None:

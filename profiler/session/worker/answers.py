@@ -13,6 +13,7 @@ import json
 import pickle
 from collections.abc import Sequence
 from enum import Enum
+from functools import cache
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import numpy as np
@@ -197,6 +198,21 @@ def packed_value(found: object) -> tuple[Part, ...]:
 def unpacked_profile(parts: Sequence[Part]) -> Profile:
     """Raises AnswerRefused."""
     return unpacked_value(parts, Profile)
+
+
+@cache
+def layout() -> str:
+    """Another text where a packed Profile holds other fields than here: it was packed by another version."""
+    from _blake2 import blake2b  # hashlib loads OpenSSL
+
+    classes = [f"{kind.__module__}.{kind.__qualname__}{_members(kind)}" for kind in _allowed(Profile).values()]
+    return blake2b("\n".join(sorted(classes)).encode(), digest_size=16).hexdigest()
+
+
+def _members(kind: Any) -> list[str]:
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return [f"{member.name}={member.value!r}" for member in kind]
+    return [f"{name}: {of}" for name, of in getattr(kind, "__annotations__", {}).items()]
 
 
 def unpacked_value(parts: Sequence[Part], kind: type[Value]) -> Value:

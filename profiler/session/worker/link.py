@@ -91,9 +91,13 @@ class Pending:
 
     def value(self, kind: type[Value]) -> Value:
         """The answer; raises like wait()."""
+        return _value(self.packed(), kind)
+
+    def packed(self) -> Sequence[Part]:
+        """The answer as answers.packed_value() gave it; raises like wait()."""
         self.wait()
         assert self._data is not None
-        return _value(self._data, kind)
+        return self._data
 
     def values(self, kind: type[Value]) -> Iterator[Value]:
         """The pieces of an errand, as they come; raises like wait()."""
