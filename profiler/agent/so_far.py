@@ -48,26 +48,26 @@ def _unpacked(data: bytes) -> Profile:
     head, _, rest = data.removeprefix(_BEGINS).partition(b"\n")
     if not data.startswith(_BEGINS):
         raise ValueError("no part of a window")
-    told: Mapping[str, Any] = json.loads(head)
-    if told["layout"] != answers.layout():
+    fields: Mapping[str, Any] = json.loads(head)
+    if fields["layout"] != answers.layout():
         raise ValueError("by another version")
     parts, at = [], 0
-    for size in told["sizes"]:
+    for size in fields["sizes"]:
         parts.append(memoryview(rest)[at : at + size])
         at += size
-    if at != len(rest) or zlib.crc32(rest) != told["checksum"]:
+    if at != len(rest) or zlib.crc32(rest) != fields["checksum"]:
         raise ValueError("not what was written")
     profile = answers.unpacked_profile(parts)
-    sets = [tuple((str(key), str(value)) for key, value in each) for each in told["labels"]]
+    sets = [tuple((str(key), str(value)) for key, value in each) for each in fields["labels"]]
     verdicts: dict[int, list[tuple[int, RuleVerdict]]] = {}
-    for pid, began_ns, of in told["processes"]:
+    for pid, began_ns, of in fields["processes"]:
         verdicts.setdefault(int(pid), []).append((int(began_ns), RuleVerdict(labels=sets[of])))
 
     def verdict(pid: int, started_ns: int) -> RuleVerdict:
         known = verdicts.get(pid) or [(0, NOT_RECORDED)]
         return min(known, key=lambda each: abs(each[0] - started_ns))[1]
 
-    summary = replace(profile.summary, notes=(*profile.summary.notes, *map(str, told["notes"])))
+    summary = replace(profile.summary, notes=(*profile.summary.notes, *map(str, fields["notes"])))
     return labelled(replace(profile, summary=summary), verdict)
 
 
