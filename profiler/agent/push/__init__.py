@@ -1,5 +1,6 @@
 """Segments to receivers. A SegmentSink takes one; a Pusher empties the queue of a sink.
 
+bounded_answer  An answer that is bounded as it comes
 bucket       A bucket, by fsspec
 folder       A folder that is there
 http_client  A POST to a receiver, which is foreign

@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 
+from pyprof.agent.push.bounded_answer import BoundedAnswer
 from pyprof.agent.push.outcomes import NotSent, judge_http
 from pyprof.agent.push.secrets import Credentials
 from pyprof.objfile.breakpad.symbol_server import RequestDeadline, opener
@@ -20,6 +21,8 @@ from pyprof.records import dataclass, field
 
 MOST_ANSWER = 1 << 16
 """Bytes of an answer that are read."""
+_LONGEST_KIND = 100
+"""Letters of a Content-Type, which the log may get."""
 MOST_WAIT_S = 3600.0
 """A receiver may ask to wait for longer; it is asked again after this."""
 
@@ -70,12 +73,12 @@ class HttpClient:
     ) -> HttpAnswer:
         proxy = self._endpoint.proxy
         proxies = {"http": proxy, "https": proxy} if proxy else None
-        director = opener(deadline, self._context(), proxies, redirects=False)
+        director = opener(deadline, self._context(), proxies, redirects=False, response=BoundedAnswer)
         try:
             with director.open(request, timeout=self._endpoint.timeout_s) as answer:
                 judge_http(answer.status)
                 found = answer.read(MOST_ANSWER + 1)
-                kind = answer.headers.get_content_type()
+                kind = answer.headers.get_content_type()[:_LONGEST_KIND]
         except urllib.error.HTTPError as error:
             with error:
                 if error.code not in taken:
@@ -83,6 +86,8 @@ class HttpClient:
             return HttpAnswer("", b"")
         if len(found) > MOST_ANSWER:
             raise NotSent("nonsense", f"an answer of more than {MOST_ANSWER} bytes")
+        if deadline.passed or answer.length:
+            raise http.client.IncompleteRead(found)
         return HttpAnswer(kind, found)
 
     def _context(self) -> ssl.SSLContext | None:

@@ -232,15 +232,23 @@ def opener(
     context: ssl.SSLContext | None = None,
     proxies: Mapping[str, str] | None = None,
     redirects: bool = True,
+    response: type[http.client.HTTPResponse] = http.client.HTTPResponse,
 ) -> urllib.request.OpenerDirector:
     """As urllib's, without file:, ftp: and data:. context: of TLS, proxies: by scheme, None for the usual ones.
-    redirects: are they followed? Otherwise they are HTTPErrors.
+    redirects: are they followed? Otherwise they are HTTPErrors. response: what answers are read by.
     """
 
     class Connection(http.client.HTTPConnection):
+        response_class = response
+
         def connect(self) -> None:
             super().connect()
             deadline.watch(self.sock)
+
+        def _tunnel(self) -> None:
+            """Within connect(): what a proxy answers is under the deadline, too."""
+            deadline.watch(self.sock)
+            super()._tunnel()  # type: ignore[misc]
 
     class SafeConnection(http.client.HTTPSConnection, Connection):
         """HTTPSConnection.connect() calls ours for the plain socket, then begins TLS on it."""

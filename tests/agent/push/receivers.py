@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 
 from pyprof.agent.push.http_client import Endpoint
 from pyprof.agent.push.secrets import Credentials
@@ -88,6 +89,27 @@ def receiver(answer: Callable[[Asked], Said], tls: ssl.SSLContext | None = None)
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def talker(words: Iterable[bytes]) -> Iterator[str]:
+    """The address of a receiver or a proxy that says this to each request, word after word, then closes."""
+
+    class Handler(BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                self.request.recv(1 << 16)
+                for word in words:
+                    self.request.sendall(word)
+
+    with ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def proto(status: int = 200, kind: str = "application/proto", body: bytes = b"") -> Said:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import email.utils
 import time
+from collections.abc import Iterable, Iterator
+from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
 
-from pyprof.agent.push.http_client import MOST_ANSWER, HttpClient, wait_s
+from pyprof.agent.push.bounded_answer import MOST_READ
+from pyprof.agent.push.http_client import MOST_ANSWER, Endpoint, HttpClient, wait_s
 from pyprof.agent.push.outcomes import NotSent
 from pyprof.agent.push.secrets import Credentials
 from pyprof.records import replace
-from tests.agent.push.receivers import Asked, Said, receiver
+from tests.agent.push.receivers import Asked, Said, receiver, talker
 
 
 def kept(path: Path, text: str = "s3cret\n", mode: int = 0o600) -> str:
@@ -32,6 +35,57 @@ def failed(said: Said, timeout_s: float = 20.0) -> NotSent:
 def test_answer_without_end_is_left() -> None:
     error = failed(Said(endless=True))
     assert (error.word, str(MOST_ANSWER) in str(error)) == ("nonsense", True)
+
+
+def talked(words: Iterable[bytes], timeout_s: float = 20.0) -> NotSent:
+    with talker(words) as url, pytest.raises(NotSent) as caught:
+        HttpClient(Endpoint(url, timeout_s=timeout_s)).post("/x", b"data", {})
+    return caught.value
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "more"),
+    [
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (CHUNKED, b"1;%s\r\nx\r\n" % (b"e" * 60_000)),
+        (CHUNKED + b"0\r\n", b"A: b\r\n"),
+    ],
+    ids=["answers before it", "words of pieces", "headers after it"],
+)
+def test_answer_that_goes_on_without_a_body_is_left(head: bytes, more: bytes) -> None:
+    error = talked(chain([head], repeat(more * 1000)))
+    assert (error.word, str(MOST_READ) in str(error)) == ("nonsense", True)
+
+
+@pytest.mark.parametrize("head", [b"", b"Content-Length: 9\r\n\r\ntoo few"])
+def test_answer_that_breaks_off_says_nothing(head: bytes) -> None:
+    assert talked([b"HTTP/1.1 200 OK\r\n", head]).word == "nonsense"
+
+
+def dripped(words: Iterable[bytes]) -> Iterator[bytes]:
+    for word in words:
+        time.sleep(0.1)
+        yield word
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_answer_that_has_not_come_in_time_is_none(head: bytes) -> None:
+    assert talked(chain([head], dripped(repeat(b"a: b\r\n"))), 0.5).word == "timeout"
+
+
+def test_proxy_that_answers_slowly_or_without_end_is_left() -> None:
+    for words, expected in ((dripped(repeat(b"a: b\r\n")), "timeout"), (repeat(b"a: b\r\n" * 1000), "nonsense")):
+        with talker(chain([b"HTTP/1.1 200 OK\r\n"], words)) as url, pytest.raises(NotSent) as caught:
+            HttpClient(Endpoint("https://far.invalid:80", proxy=url, timeout_s=0.5)).post("/x", b"data", {})
+        assert caught.value.word == expected
+
+
+def test_type_of_an_answer_is_short() -> None:
+    with receiver(lambda _: Said(200, {"Content-Type": f"text/{'x' * 60_000}"})) as server:
+        assert len(HttpClient(server.endpoint()).post("/x", b"data", {}).kind) == 100
 
 
 def test_receiver_that_never_answers_is_left() -> None:
