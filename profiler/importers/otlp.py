@@ -14,7 +14,7 @@ import numpy as np
 
 from pyprof.errors import FormatError
 from pyprof.importers.builder import About, Builder
-from pyprof.importers.pprof import MOST_LABELLED
+from pyprof.importers.pprof import MOST_LABELLED, MOST_LETTERS
 from pyprof.importers.protobuf import columns, fields, fixed64, grouped, indices, numbers, signed, texts
 from pyprof.importers.pushed import SERVICE, PushedProfile, named
 from pyprof.model.labels import Labels
@@ -26,6 +26,8 @@ Entry = TypeVar("Entry")
 # Field numbers of ProfilesDictionary.
 MAPPING, LOCATION, FUNCTION, _LINK, STRING, ATTRIBUTE, STACK = range(1, 8)
 MOST_PROFILES = 1000
+_MOST_CALLS = 1 << 22
+"""Of the stacks of a request's samples: a table has each once, and what is written has it for each sample."""
 _MOST_VALUE = (1 << 62) - 1
 _COUNT = ValueType("samples", "count")
 _KINDS = {"native": FrameKind.NATIVE, "kernel": FrameKind.KERNEL}
@@ -71,6 +73,7 @@ class _Dictionary:
 
     def __init__(self, data: bytes) -> None:
         rows, _ = grouped(data)
+        self._letters = self._calls = 0
         self._strings = [text.decode("utf-8", "replace") for text in rows.get(STRING, ())]
         self._attributes = [self._attribute(row) for row in rows.get(ATTRIBUTE, ())]
         self._functions = [
@@ -90,6 +93,12 @@ class _Dictionary:
     def stack(self, at: int) -> list[int]:
         """Locations, innermost first."""
         return indices(_entry(self._stacks, at, "stack"), 1) if at else []
+
+    def count(self, calls: int) -> None:
+        """Of one more sample. Raises FormatError where there are too many."""
+        self._calls += calls
+        if self._calls > _MOST_CALLS:
+            raise FormatError("otlp", self._calls, f"samples of more than {_MOST_CALLS:,} calls together")
 
     def pair(self, message: bytes) -> Iterator[tuple[str, str]]:
         """Of a KeyValue: nothing of one whose value is no text or number."""
@@ -126,6 +135,10 @@ class _Dictionary:
         title = f"{module.name}+{rel:#x}" if module is not None and module.path else f"{address:#x}"
         lines = tuple(self._line(numbers(each)) for each in texts(row, 3))
         title = lines[-1].function if lines else title
+        self._letters += sum(len(each.function) + len(each.system_name) + len(each.file or "") for each in lines)
+        self._letters += len(module.path) + len(module.build_id) if module is not None else 0
+        if self._letters > MOST_LETTERS:
+            raise FormatError("otlp", 0, f"names of more than {MOST_LETTERS:,} letters, counted for each location")
         given = dict(self.attribute(each) for each in indices(row, 4)).get("profile.frame.type", "")
         kind = _KINDS.get(given, FrameKind.INTERPRETER) if given else FrameKind.NATIVE
         if not given and not address and module is None:
@@ -176,6 +189,7 @@ class _OtlpProfile:
         frames: dict[int, int] = {}
         threads: dict[tuple[int, ...], int] = {}
         nodes: dict[int, int] = {}
+        depths: dict[int, int] = {}
         counted = self.kind.unit == "count" and self._period_ns > 0
         values = []
         for sample in self._samples:
@@ -185,7 +199,9 @@ class _OtlpProfile:
                     if at not in frames:
                         frame = _entry(dictionary.frames, at, "location")
                         frames[at] = builder.frame(_moved(frame, dictionary, builder))
+                depths[sample.stack] = len(locations)
                 nodes[sample.stack] = builder.stack(frames[at] for at in reversed(locations))
+            dictionary.count(depths[sample.stack])
             if sample.attributes not in threads:
                 threads[sample.attributes] = builder.thread(self._thread(sample.attributes, owner, dictionary, builder))
             each = (

@@ -21,7 +21,7 @@ from pyprof.importers.builder import NOBODY, About, Builder
 from pyprof.importers.pprof_samples import AT_ONCE, Samples, samples
 from pyprof.importers.protobuf import MOST_ROWS, Grouped, columns, fields, numbers, packed, repeated, signed
 from pyprof.model.columns import largest_sum
-from pyprof.model.labels import MOST, RESERVED, Labels
+from pyprof.model.labels import LONGEST, MOST, RESERVED, Labels
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.reasons import said
 from pyprof.model.stack_digest import SIZE, of_frame, of_stack
@@ -35,6 +35,10 @@ _MOST_SUM = 1 << 60
 """Of the values of a file: of several files together they are numbers yet."""
 _MOST_STACKS, _LONGEST_STACK = 100_000, 1 << 10
 """Stacks that are remembered from file to file, and bytes of one."""
+_MOST_TYPES = 100
+"""Of values. A push is a segment for each."""
+MOST_LETTERS = 1 << 28
+"""Of the names of all locations: each is looked at whole for each location that has it."""
 _NUMBER = rb"[\x80-\xff]{0,9}[\0-\x7f]"
 _USUAL_LOCATION = re.compile(
     rb"\x08%(n)b(?:\x10%(n)b)?(?:\x18%(n)b)?"
@@ -107,6 +111,7 @@ class _Reader:
             raise FormatError("pprof", 0, "the table of strings does not begin with an empty one")
         self._builder = builder
         self._left_out: set[str] = set()
+        self._letters = 0
         self._modules: dict[int, int] = {}
         self._frame_of: dict[int, int] | None = None
         self._labels: dict[bytes, tuple[str, str]] = {}
@@ -118,8 +123,8 @@ class _Reader:
     def about(self, title: str, since_ns: int | None, wanted: Callable[[tuple[ValueType, ...]], bool]) -> About:
         types = [numbers(row) for row in self._rows.get(SAMPLE_TYPE, ())]
         kinds = [ValueType(self._text(row.get(1, 0)), self._text(row.get(2, 0))) for row in types]
-        if not kinds:
-            raise FormatError("pprof", 0, "no types of values")
+        if not 0 < len(kinds) <= _MOST_TYPES:
+            raise FormatError("pprof", len(kinds), f"types of values: one to {_MOST_TYPES} may be there")
         default = self._text(self._header.get(DEFAULT, 0))
         primary = next((at for at, kind in enumerate(kinds) if kind.type == default), len(kinds) - 1)
         order = [*(at for at in range(len(kinds)) if at != primary), primary]
@@ -208,7 +213,11 @@ class _Reader:
         if number is None:
             number = known[key] = self._builder.frame(self._frame(address, module, lines, found_by))
             where = self._builder.modules[module] if module >= 0 else None
-            shown = ((name, system_name, file or "", line) for (name, system_name, file), line in lines)
+            shown = [(name, system_name, file or "", line) for (name, system_name, file), line in lines]
+            self._letters += len(where.path + where.build_id) if where is not None else 0
+            self._letters += sum(len(text) for *texts, _ in shown for text in texts)
+            if self._letters > MOST_LETTERS:
+                raise FormatError("pprof", 0, f"names of more than {MOST_LETTERS:,} letters, counted for each location")
             self._builder.digests.setdefault(number, of_frame(address, where, shown, found_by))
         return number
 
@@ -319,12 +328,17 @@ class _Reader:
             return NOBODY
         known = self._builder.labels
         own: Labels = tuple(sorted((name, value) for name, value in labels.items() if name not in RESERVED))
-        if own not in known and (len(known) >= MOST_LABELLED or len(own) > MOST):
-            self._left_out |= {name for name, _ in own}
+        if own not in known and (len(known) >= MOST_LABELLED or not _fit(own)):
+            self._left_out |= {name[:LONGEST] for name, _ in own}
             own = ()
         known.add(own)
         pid, tid = (_number(labels.get(key, "")) for key in ("pid", "tid"))
         return ThreadInfo(pid, tid, labels.get("thread", ""), labels.get("process", ""), labels=own)
+
+
+def _fit(labels: Labels) -> bool:
+    """Are they as few and as short as labels are?"""
+    return len(labels) <= MOST and all(len(text) <= LONGEST for pair in labels for text in pair)
 
 
 def _id(location: bytes) -> int:

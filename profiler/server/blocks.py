@@ -16,6 +16,20 @@ SeriesKey = tuple[str, str, str, str, int]
 """Day, tenant, type, service, number."""
 StacksOfDay = tuple[str, str, StackBook, npt.NDArray[np.int64]]
 """Day, tenant, and stacks by their numbers in the tenant's book."""
+_LETTERS = 1 << 26
+"""Of the stacks of a block."""
+
+
+def pieces(found: Iterable[StacksOfDay]) -> Iterable[list[StacksOfDay]]:
+    """Of so many letters that a block of each has room in memory."""
+    grouped: dict[int, list[StacksOfDay]] = {}
+    before = 0
+    for day, tenant, book, wanted in found:
+        ends = before + np.cumsum(book.letters[wanted])
+        for piece in np.unique(ends // _LETTERS).tolist():
+            grouped.setdefault(piece, []).append((day, tenant, book, wanted[ends // _LETTERS == piece]))
+        before = int(ends[-1]) if len(ends) else before
+    return grouped.values()
 
 
 def stacks(found: Iterable[StacksOfDay]) -> Block:

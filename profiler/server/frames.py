@@ -17,6 +17,8 @@ from pyprof.model.walk import Trust
 _PART, _LINE, _FIELD = "\x1f", "\x1e", "\x1d"
 _PARTS, _FIELDS = 8, 4
 _WORD = 1 << 64
+_LONGEST_NAME, _MOST_LINES = 1 << 14, 1000
+"""Letters of one part of a text; lines of a frame, of which the innermost ones are kept."""
 _OFFSET = re.compile(r"\+[0-9a-f]{1,16}", re.ASCII)
 _CLEAN = str.maketrans({_PART: "?", _LINE: "?", _FIELD: "?", "\0": "?"})
 _KINDS = {kind.name.lower(): kind for kind in FrameKind}
@@ -29,7 +31,7 @@ def text_of(frame: Frame, modules: tuple[ModuleInfo, ...]) -> str:
     mark = written.of_frame(frame).hex() if frame.mark is not None else ""
     lines = _LINE.join(
         _FIELD.join((_clean(each.function), _clean(each.system_name), _clean(each.file or ""), str(each.line)))
-        for each in frame.lines
+        for each in frame.lines[:_MOST_LINES]
     )
     where = (
         (_clean(module.path), _clean(module.build_id), f"+{frame.rel % _WORD:x}")
@@ -40,8 +42,13 @@ def text_of(frame: Frame, modules: tuple[ModuleInfo, ...]) -> str:
     return _PART.join((*head, *where, _clean(frame.title), lines))
 
 
+def cut_name(text: str) -> str:
+    """At most as long as the database has it."""
+    return text[:_LONGEST_NAME]
+
+
 def _clean(text: str) -> str:
-    return text.translate(_CLEAN).encode("utf-8", "replace").decode()
+    return cut_name(text).translate(_CLEAN).encode("utf-8", "replace").decode()
 
 
 def frame_of(text: str, module: int) -> Frame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -15,16 +15,20 @@ from pyprof.agent.segments import SegmentName, day_of
 from pyprof.errors import FormatError
 from pyprof.importers import pprof
 from pyprof.importers.builder import About, Builder, Parts
-from pyprof.model.labels import Labels
-from pyprof.model.profile import Frame, FrameKind
+from pyprof.model.labels import LONGEST, Labels
+from pyprof.model.profile import Frame, FrameKind, ValueType
 from pyprof.records import dataclass
-from pyprof.server.frames import text_of
+from pyprof.server.frames import cut_name, text_of
 from pyprof.server.stacks import NOBODY, StackBook, StackFacts, StatedStacks
 
 HOST = "host"
 """The label that names the machine."""
 _MOST_FRAMES = 2000
 """Of a stack; the innermost ones of a deeper one are left out."""
+_MOST_CALLS, _MOST_LETTERS = 1 << 24, 1 << 28
+"""Of the stacks of a segment that are new, all together, as the database gets them: each with all its texts."""
+_MOST_OF_LABELS = 1 << 21
+"""Letters of the sets of labels of a segment."""
 _HALF = 8
 _BARE = re.compile(r"!0x[0-9a-f]+$")
 """How a function is named of which only the beginning is known."""
@@ -82,6 +86,8 @@ def _rows(
     """Samples of one stack and one label set together. numbers: of the samples' stacks."""
     of_thread = [each.labels for each in parts.threads]
     labels = list(dict.fromkeys(of_thread)) or [()]
+    kind = about.value_types[-1]
+    _check_texts(kind, labels)
     place = {each: at for at, each in enumerate(labels)}
     which = np.array([place[each] for each in of_thread], np.int64)[parts.thread]
     keys = numbers * len(labels) + which
@@ -90,7 +96,6 @@ def _rows(
     sums = np.add.reduceat(parts.values[order], first) if len(first) else parts.values
     stacks, sets = np.divmod(keys[order][first], len(labels))
     series = [number_of(each) for each in labels]
-    kind = about.value_types[-1]
     hosts = (value for each in labels for label, value in each if label == HOST)
     return SegmentRows(
         tenant,
@@ -110,6 +115,15 @@ def _rows(
     )
 
 
+def _check_texts(kind: ValueType, labels: Iterable[Labels]) -> None:
+    """A file says each of them once, and rows of the database have it again and again. Raises FormatError."""
+    if max(len(kind.type), len(kind.unit)) > LONGEST:
+        raise FormatError("pprof", 0, f"a type or a unit of more than {LONGEST} letters")
+    letters = sum(len(name) + len(value) for each in labels for name, value in each)
+    if letters > _MOST_OF_LABELS:
+        raise FormatError("pprof", letters, f"sets of labels of more than {_MOST_OF_LABELS:,} letters together")
+
+
 def _numbers(parts: Parts, seen: StatedStacks, book: StackBook) -> npt.NDArray[np.int64]:
     """Of the stack of each sample, in the book. Those that are new are added."""
     stack = parts.stack.astype(np.int64)
@@ -118,13 +132,23 @@ def _numbers(parts: Parts, seen: StatedStacks, book: StackBook) -> npt.NDArray[n
         return ~stack
     texts: dict[int, str] = {}
     number_of_node = np.zeros(int(nodes[-1]) + 1, np.int64)
+    calls = letters = 0
     for node in nodes.tolist():
         path = _path(parts, node)
-        for frame in path:
-            if frame not in texts:
-                texts[frame] = text_of(parts.frames[frame], parts.modules)
-        shown = [texts[frame] for frame in path[:_MOST_FRAMES]]
-        number_of_node[node] = book.number(hash_of(shown), shown, _facts(parts, path))
+        facts, shown = _facts(parts, path), list[str]()
+        calls += len(path)
+        letters += facts.letters
+        for frame in path[:_MOST_FRAMES]:
+            text = texts.get(frame)
+            if text is None:
+                text = texts[frame] = text_of(parts.frames[frame], parts.modules)
+            letters += len(text)
+            if letters > _MOST_LETTERS or calls > _MOST_CALLS:
+                raise FormatError(
+                    "pprof", node, f"stacks of more than {_MOST_CALLS:,} calls or {_MOST_LETTERS:,} letters"
+                )
+            shown.append(text)
+        number_of_node[node] = book.number(hash_of(shown), shown, facts)
     book.by_digest.update((digest, ~int(number_of_node[node])) for digest, node in seen.items())
     return np.where(stack < 0, ~stack, number_of_node[np.maximum(stack, 0)])
 
@@ -161,7 +185,7 @@ def _build(parts: Parts, frame: Frame | None) -> tuple[str, str] | None:
     if frame is None or frame.module < 0:
         return None
     module = parts.modules[frame.module]
-    return module.path, module.build_id
+    return cut_name(module.path), cut_name(module.build_id)
 
 
 def _builds(book: StackBook, stacks: npt.NDArray[np.int64], values: npt.NDArray[np.int64]) -> list[BuildCost]:

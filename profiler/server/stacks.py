@@ -35,11 +35,15 @@ class StackFacts:
     bare: bool = False
     cut: tuple[str, str] | None = None
 
+    @property
+    def letters(self) -> int:
+        return sum(len(text) for build in (self.leaf, self.cut) for text in build or ())
+
 
 class StackBook:
     """by_digest: ~number of stacks: below 0, unlike nodes of a tree. halves: (stacks, 2), of their hashes. leaf, cut:
-    (stacks,) numbers of builds, NOBODY for none. bare: (stacks,). builds: paths and build-ids. Columns are longer than
-    there are stacks.
+    (stacks,) numbers of builds, NOBODY for none. bare: (stacks,). letters: (stacks,) of their texts. builds: paths and
+    build-ids. Columns are longer than there are stacks.
     """
 
     def __init__(self) -> None:
@@ -49,6 +53,7 @@ class StackBook:
         self.leaf: npt.NDArray[np.int32] = np.full(_ROOM, NOBODY, np.int32)
         self.cut: npt.NDArray[np.int32] = np.full(_ROOM, NOBODY, np.int32)
         self.bare: npt.NDArray[np.bool_] = np.zeros(_ROOM, np.bool_)
+        self.letters: npt.NDArray[np.int64] = np.zeros(_ROOM, np.int64)
         self.bytes = 0
         self._by_hash: dict[tuple[int, int], int] = {}
         self._build_of: dict[tuple[str, str], int] = {}
@@ -70,10 +75,11 @@ class StackBook:
         number = len(self._frames)
         if number == len(self.bare):
             self.halves, self.leaf = _longer(self.halves), _longer(self.leaf)
-            self.cut, self.bare = _longer(self.cut), _longer(self.bare)
+            self.cut, self.bare, self.letters = _longer(self.cut), _longer(self.bare), _longer(self.letters)
         self.halves[number] = found
         self.leaf[number], self.bare[number] = self._build(facts.leaf), facts.bare
         self.cut[number] = self._build(facts.cut)
+        self.letters[number] = sum(map(len, frames))
         self._frames.append(np.array([self._text(text) for text in frames], np.int32).tobytes())
         self.bytes += _STACK + 4 * len(frames)
         return number
@@ -91,6 +97,7 @@ class StackBook:
         number = self._build_of.setdefault(build, len(self.builds))
         if number == len(self.builds):
             self.builds.append(build)
+            self.bytes += _TEXT + sum(map(len, build))
         return number
 
     def frames(self, number: int) -> list[str]:

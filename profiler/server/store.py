@@ -31,7 +31,8 @@ class Store:
         if not segments:
             return
         stacks, series = self._stored.lacking_stacks(segments), self._stored.lacking_series(segments)
-        self._put("stacks", blocks.stacks(stacks))
+        for piece in blocks.pieces(stacks):
+            self._put("stacks", blocks.stacks(piece))
         self._put("series", blocks.series(series))
         self._stored.add(stacks, series)
         self._put("samples", blocks.samples(segments))

@@ -89,6 +89,19 @@ FILLED = {
     "texts": (_field(6, b"") * 200 + _field(5, b""), "more than 150 fields of one kind"),
     "lines in locations": (_field(5, b"") + _field(4, b"\x22\0" * 80) * 2, "more than 150 lines"),
     "calls of a stack": (_field(4, b"\x08\1") + _field(2, _field(1, b"\1" * 300) + _field(2, b"\1")), "250 bytes"),
+    "types of values": (_field(1, b"\x08\0") * 100, "one to 100"),
+    "names of locations": (
+        _field(6, b"x" * 40)
+        + _field(5, b"\x08\1\x10\1")
+        + b"".join(_field(4, b"\x22\2\x08\1" + b"\x18" + bytes([at])) for at in range(5)),
+        "names of more than 350 letters",
+    ),
+    "names of files": (
+        _field(6, b"x" * 40)
+        + _field(3, b"\x08\1\x28\1\x30\1")
+        + b"".join(_field(4, b"\x10\1\x18" + bytes([at])) for at in range(5)),
+        "names of more than 350 letters",
+    ),
     "different calls": (_field(4, b"\x08\1") + _field(2, _field(1, b"\1" * 200) + _field(2, b"\1")), "180 different"),
 }
 
@@ -102,6 +115,7 @@ def test_file_that_is_filled_with_one_thing_is_refused(
         (protobuf, "MOST_FIELDS", 100),
         (protobuf, "MOST_ROWS", 150),
         (pprof, "MOST_ROWS", 150),
+        (pprof, "MOST_LETTERS", 350),
         (pprof_samples, "_LONGEST_ROW", 250),
         (builder, "MOST_NODES", 180),
     ):

@@ -221,6 +221,19 @@ def test_otlp_that_lies_is_refused(sample: dict[str, Any], said: str) -> None:
         otlp.read(request(**sample))
 
 
+@pytest.mark.parametrize(
+    ("limit", "most", "said"), [("_MOST_CALLS", 3, "more than 3 calls"), ("MOST_LETTERS", 5, "more than 5 letters")]
+)
+def test_otlp_whose_tables_are_much_when_they_are_written_out_is_refused(
+    monkeypatch: pytest.MonkeyPatch, limit: str, most: int, said: str
+) -> None:
+    whole = export("otlp", golden())
+    otlp.read(whole)
+    monkeypatch.setattr(otlp, limit, most)
+    with pytest.raises(FormatError, match=said):
+        otlp.read(whole)
+
+
 def test_layout_before_1_10_is_refused_and_not_read_as_nothing() -> None:
     """There values were field 2, and attributes field 3."""
     whole = request(stack_index=1, values=[50])
