@@ -29,8 +29,8 @@ NOTE = said("by_program")
 
 
 class BpfCollector(PerfCollector):
-    """source: the samples; it is this one's to close. Nothing is looked for now and then: full rings, and records of
-    perf_events, wake it.
+    """source: the samples; it is this one's to close. Nothing is looked for now and then: full rings, and news of the
+    recording's own processes, wake it.
     """
 
     wakes = True

@@ -8,21 +8,28 @@ from __future__ import annotations
 import struct
 
 import numpy as np
+import numpy.typing as npt
 
 from pyprof.errors import FormatError
 
 _PATH = "/sys/kernel/btf/vmlinux"
 _STRUCT = 4
 _MAGIC = 0xEB9F
+_MOST_MEMBERS = 1000
+
+U32 = npt.NDArray[np.uint32]
 
 
-def member_offset(structure: str, member: str, data: bytes | None = None) -> int:
-    """Bytes from the start of the structure. data: the type information, else that of the running kernel. Raises
-    OSError, FormatError.
+def kernel_types() -> bytes:
+    """The running kernel's type information. Raises OSError."""
+    with open(_PATH, "rb") as file:
+        return file.read()
+
+
+def member_offset(data: bytes, structure: str, member: str) -> int:
+    """Bytes from the start of the structure, also of a member of an anonymous structure in it. data: the type
+    information. Raises FormatError.
     """
-    if data is None:
-        with open(_PATH, "rb") as file:
-            data = file.read()
     if len(data) < 24 or struct.unpack_from("<H", data)[0] != _MAGIC:
         raise FormatError("BTF", 0, "another magic number")
     head, types, types_size, strings, strings_size = struct.unpack_from("<5I", data, 4)
@@ -32,13 +39,29 @@ def member_offset(structure: str, member: str, data: bytes | None = None) -> int
     words = np.frombuffer(data[head + types : head + types + types_size // 4 * 4], "<u4")
     wanted, field = (text.find(f"\0{name}\0".encode()) + 1 for name in (structure, member))
     for at in np.flatnonzero(words[:-2] == wanted).tolist():
-        info = int(words[at + 1])
-        count = info & 0xFFFF
-        if info >> 24 & 0x1F != _STRUCT or at + 3 + 3 * count > len(words):
-            continue
-        members = words[at + 3 : at + 3 + 3 * count].reshape(count, 3)
-        found = np.flatnonzero(members[:, 0] == field)
-        if len(found):
-            bits = int(members[found[0], 2])
-            return (bits & 0xFFFFFF if info >> 31 else bits) // 8
+        members = _members(words, at)
+        if field in members:
+            return members[field]
+        inner = _around(words, field) if 0 in members else None
+        if inner is not None and words[inner + 2] <= words[at + 2]:
+            return members[0] + _members(words, inner)[field]
     raise FormatError("BTF", head, f"no {structure}.{member}")
+
+
+def _members(words: U32, at: int) -> dict[int, int]:
+    """Of the structure that begins at this word: name -> bytes, of several without a name the first. {}: it is none."""
+    count, kind, has_bits = int(words[at + 1]) & 0xFFFF, words[at + 1] >> 24 & 0x1F, words[at + 1] >> 31
+    if kind != _STRUCT or at + 3 + 3 * count > len(words):
+        return {}
+    rows = words[at + 3 : at + 3 + 3 * count].reshape(count, 3).tolist()
+    return {name: (bits & 0xFFFFFF if has_bits else bits) // 8 for name, _, bits in reversed(rows)}
+
+
+def _around(words: U32, field: int) -> int | None:
+    """Where the anonymous structure begins of which this is a member. Types have numbers, and no table of places."""
+    for found in np.flatnonzero(words == field).tolist():
+        for place, at in enumerate(range(found - 3, max(found - 3 * _MOST_MEMBERS, -1), -3)):
+            head = int(words[at + 1])
+            if words[at] == 0 and head >> 24 & 0x1F == _STRUCT and head & 0xFFFF > place:
+                return at
+    return None

@@ -29,6 +29,8 @@ static void *(*task_pt_regs)(void *task) = (void *)175;
 static long (*find_vma)(void *task, u64 address, void *callback, void *context, u64 flags) = (void *)180;
 static long (*loop)(u32 times, void *callback, void *context, u64 flags) = (void *)181;
 static u64 (*ringbuf_query)(void *ring, u64 what) = (void *)134;
+static void *(*ringbuf_reserve)(void *ring, u64 size, u64 flags) = (void *)131;
+static void (*ringbuf_discard)(void *data, u64 flags) = (void *)133;
 static long (*ringbuf_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
 static long (*ringbuf_reserve_dynptr)(void *ring, u32 size, u64 flags, void *pointer) = (void *)198;
 static void (*ringbuf_submit_dynptr)(void *pointer, u64 flags) = (void *)199;
@@ -49,6 +51,8 @@ enum { HASH = 1, ARRAY = 2, PERCPU_ARRAY = 6, LRU_HASH = 9, RINGBUF = 27 };
 struct map SEC("maps") processes = {HASH, 4, sizeof(struct process), 1 << 16, 0};
 /* What is known of their threads; user space fills it, the program remembers thread states that it found. */
 struct map SEC("maps") threads = {LRU_HASH, 4, sizeof(struct thread), 1 << 16, 0};
+/* By tgid: pages of code that are mapped. Another number at a sample: the reader is to look at the process. */
+struct map SEC("maps") code_pages = {LRU_HASH, 4, 8, 1 << 16, 0};
 struct map SEC("maps") layouts = {ARRAY, 4, sizeof(struct layout), 64, 0};
 /*
  * Code objects whose texts were in a record: process, address and head as one word, in the place that its low bits name. Two
@@ -112,6 +116,8 @@ const volatile u32 follow = 0;       /* and the children of those that are */
 const volatile u32 tgid_of_task = 0; /* where struct task_struct has it */
 const volatile u32 own_tgid = 0;     /* the profiler, which is not recorded */
 const volatile u32 pid_of_task = 0;  /* as tgid_of_task */
+const volatile u32 memory_of_task = 0; /* the same */
+const volatile u32 code_of_memory = 0; /* where struct mm_struct counts pages of code */
 const volatile u32 kernel_stacks = 0; /* the kernel's frames are copied, too */
 const volatile u32 locks = 0;        /* only waits for futexes are looked at */
 const volatile u32 wakers = 0;       /* who wakes threads is recorded, with its stack */
@@ -201,6 +207,28 @@ inline_ u64 word(u64 address)
 inline_ u64 wakes(void)
 {
 	return ringbuf_query(&ring, 0 /* BPF_RB_AVAIL_DATA */) < fill ? 1 /* BPF_RB_NO_WAKEUP */ : 2 /* BPF_RB_FORCE_WAKEUP */;
+}
+
+/* Its reader is woken by room in the ring that holds nothing. Where there is none, it is awake. */
+inline_ void wake(void)
+{
+	void *nothing = ringbuf_reserve(&ring, 8, 0);
+	if (nothing)
+		ringbuf_discard(nothing, 2 /* BPF_RB_FORCE_WAKEUP */);
+}
+
+/* Has the process other code than at its last sample? */
+static __attribute__((noinline)) u32 other_code(void *task, u32 tgid)
+{
+	u64 memory = 0, pages = 0;
+	if (!task || probe_read_kernel(&memory, 8, task + memory_of_task) || !memory ||
+	    probe_read_kernel(&pages, 8, (void *)(memory + code_of_memory)))
+		return 0;
+	u64 *known = map_lookup(&code_pages, &tgid);
+	if (known && *known == pages)
+		return 0;
+	map_update(&code_pages, &tgid, &pages, 0);
+	return 1;
 }
 
 /* ---- the interpreter's frames ---- */
@@ -676,7 +704,7 @@ static __attribute__((noinline)) int take_record(struct scratch_space *space, st
 	u64 took = ktime_get_ns() - began;
 	record->run_ns = took;
 	dynptr_write(copy.record, 0, record, sizeof(struct record), 0);
-	ringbuf_submit_dynptr(copy.record, wakes());
+	ringbuf_submit_dynptr(copy.record, other_code(task, tgid) ? 2 /* BPF_RB_FORCE_WAKEUP */ : wakes());
 	count(SAMPLED);
 	time_run(took);
 	return 0;
@@ -976,12 +1004,19 @@ int forked(struct raw_tracepoint *context)
 	if (parent == child)
 		return 0;
 	struct process *known = map_lookup(&processes, &parent);
+	u64 *pages = map_lookup(&code_pages, &parent);
 	if (known) {
 		struct process copy = *known;
 		map_update(&processes, &child, &copy, 0);
 	} else {
 		map_delete(&processes, &child); /* of one that had the number before */
 	}
+	if (pages) {
+		u64 same = *pages;
+		map_update(&code_pages, &child, &same, 0);
+	}
+	if (known || (everything && parent != own_tgid))
+		wake();
 	return 0;
 }
 
@@ -1001,6 +1036,8 @@ int executed(struct raw_tracepoint *context)
 		thread->gil = 0;
 		thread->collecting = 0;
 	}
+	if (known || (everything && tgid != own_tgid))
+		wake();
 	return 0;
 }
 

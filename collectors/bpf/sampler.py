@@ -14,7 +14,7 @@ from importlib import resources
 import numpy as np
 
 from pyprof.collectors.bpf import abi
-from pyprof.collectors.bpf.kernel_types import member_offset
+from pyprof.collectors.bpf.kernel_types import kernel_types, member_offset
 from pyprof.collectors.bpf.object import BpfObject, ProgramRefused
 from pyprof.collectors.bpf.ring import RecordRing
 from pyprof.collectors.linux import bpf, libc
@@ -38,6 +38,13 @@ KINDS = {
 OF_WAITS = {"raw_tp/sched_switch": bpf.RAW_TRACEPOINT, "raw_tp/sched_waking": bpf.RAW_TRACEPOINT}
 _POINTS = {"forked": "sched_process_fork", "executed": "sched_process_exec"}
 _POINTS_OF_WAITS = {"switched": "sched_switch", "woken": "sched_waking"}
+_OFFSETS = {
+    "tgid_of_task": ("task_struct", "tgid"),
+    "pid_of_task": ("task_struct", "pid"),
+    "memory_of_task": ("task_struct", "mm"),
+    "code_of_memory": ("mm_struct", "exec_vm"),
+}
+"""Constants of the program: where this kernel has a field."""
 _U32 = struct.Struct("=I")
 
 
@@ -118,8 +125,9 @@ class Sampler:
             "fill": ring_size // _FULL,
         }
         try:
-            constants["tgid_of_task"] = member_offset("task_struct", "tgid")
-            constants["pid_of_task"] = member_offset("task_struct", "pid")
+            types = kernel_types()
+            for name, (structure, member) in _OFFSETS.items():
+                constants[name] = member_offset(types, structure, member)
         except (OSError, FormatError) as error:
             raise ProgramRefused(
                 f"This kernel has no type information: {error}.", "--collector perf needs none."

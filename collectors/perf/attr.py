@@ -63,11 +63,13 @@ class PerfNotAllowed(CollectorRefused):
 _DUMMY = 9
 
 
-def ring_owner(wakes: bool) -> bytes:
-    """Counts nothing. wakes: whoever polls it is woken at each record that comes into its ring, else at none."""
-    flags, bytes_ = (_WATERMARK, 1) if wakes else (0, 0)
+def ring_owner(watermark: int) -> bytes:
+    """Counts nothing. watermark: whoever polls it is woken when more bytes than these have come into its ring, each
+    time; 0: never.
+    """
+    flags = _EXCLUDE_KERNEL | _EXCLUDE_HV | _USE_CLOCKID | (_WATERMARK if watermark else 0)
     return _ATTR.pack(
-        _SOFTWARE, _ATTR.size, _DUMMY, 0, SAMPLE_TIME, 0, _EXCLUDE_KERNEL | _EXCLUDE_HV | _USE_CLOCKID | flags, bytes_,
+        _SOFTWARE, _ATTR.size, _DUMMY, 0, SAMPLE_TIME, 0, flags, watermark,
         0, 0, 0, 0, 0, 0, time.CLOCK_MONOTONIC, 0, 0, 0, 0,
     )  # fmt: skip
 

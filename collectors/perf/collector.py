@@ -47,8 +47,8 @@ class PerfCollector:
     source_id: of its batches. members: the processes. maker: makes the batches. watch: called while batches() waits:
     in how many ns it wants to be called again at the latest, None: somebody else is to take over. slots: sampling times
     of whoever else takes samples, those kept and those missed. most_copy: bytes of a stack that a sample can hold.
-    wakes: the rings hold no samples, and each of their records wakes us. young_wait_ns: so long samples wait for others
-    where a process is young.
+    wakes: the rings hold no samples, and whoever makes these wakes us where there is news. young_wait_ns: so long
+    samples wait for others where a process is young.
     It has 28 methods: those of a collector; those that a composite (hybrid, offcpu) calls on the same rings; and steps
     that BpfCollector overrides, whose samples come from a program in the kernel.
     Raises PerfNotAllowed where the kernel refuses, NoSuchProcess, AccessDenied.
@@ -211,12 +211,12 @@ class PerfCollector:
         """Call it if it is time: in how many ns it is time again, None: somebody else is to take over."""
         now, notified = time.monotonic_ns(), self._waiter.notified
         if self._watch_times.due(now, notified):
-            self._waiter.listen()
+            self._waiter.notified = False
             again_ns = watch()
             if again_ns is None:
                 return None
             notified = False
-            self._watch_times.watched(now, again_ns, self.members.vain)
+            self._watch_times.watched(now, again_ns, self.members.had_news)
         return self._watch_times.left_ns(now, notified)
 
     def _hear_of_ends(self, wait_ns: float = 0) -> None:

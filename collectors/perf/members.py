@@ -16,7 +16,7 @@ from pyprof.options import CollectOptions
 
 class Members:
     """tracked: what the kernel's records say of them. everything: all processes are. joined: called with processes that
-    have come to fit. vain: so often in a row news() had no news.
+    have come to fit. had_news: news() the last time.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class Members:
         self.tracked = tracked
         self.everything = selection is not None and selection.everything
         self.joined: Callable[[list[int]], None] = lambda pids: None
-        self.vain = 0
+        self.had_news = False
         self._pid = pid
         self._selection = selection
         self._children = options.subprocesses
@@ -101,7 +101,7 @@ class Members:
         self._asked = True
         self.read_news()
         fresh, self._fresh = self._fresh, set()
-        self.vain = 0 if fresh else self.vain + 1
+        self.had_news = bool(fresh)
         return fresh
 
     def follows(self, pid: int) -> bool:

@@ -24,6 +24,8 @@ _PAGE = mmap.PAGESIZE
 _HEAD, _TAIL = 1024 // 8, 1032 // 8
 _SPILL = (1 << 16) + _PAGE
 LEAST_RING = 64 << 10
+_MUCH = 4
+"""Such a part of a ring is much."""
 
 
 class Ring:
@@ -61,11 +63,11 @@ class Rings:
     """A ring on each of some processors. words: all of them, as words; see Ring.first. owners: processor -> fd."""
 
     def __init__(self, cpus: Sequence[int], size: int, wakes: bool = False) -> None:
-        """size: bytes of each ring, a power of two. wakes: whoever polls the owners is woken at each record. Raises
-        PerfNotAllowed, RingTooLarge.
+        """size: bytes of each ring, a power of two. wakes: whoever polls the owners is woken when much of a ring is
+        used. Raises PerfNotAllowed, RingTooLarge.
         """
         self.size = size
-        self._owner = ring_owner(wakes)
+        self._owner = ring_owner(size // _MUCH if wakes else 0)
         self._stride = _PAGE + size + _SPILL
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | libc.MAP_NORESERVE
         self._memory = mmap.mmap(-1, self._stride * len(cpus), flags=flags)
@@ -97,8 +99,8 @@ class Rings:
 
     @property
     def much_used(self) -> bool:
-        """Is a quarter of one of them full?"""
-        return any(ring.head - ring.tail > self.size // 4 for ring in self.rings.values())
+        """Is it time to read them?"""
+        return any(ring.head - ring.tail > self.size // _MUCH for ring in self.rings.values())
 
     def close(self) -> None:
         """Give the rings back to the kernel. Arrays that still look at them see zeros."""

@@ -13,18 +13,20 @@ from pyprof.options import HOLD, CollectOptions
 FIRST_FLUSH_NS = 20_000_000
 
 _WATCH_NS, _WATCHES = 10_000_000, 50
-"""News are looked at no more often; nor more often than so many times while samples may wait. Others' programs begin
-all the time, and each of their records would wake us.
+"""News are looked at no more often; nor more often than so many times while samples may wait. Programs that begin all
+the time would wake us each time.
 """
-_MOST_VAIN = 3
-"""Where they wake us, each look that finds other programs only doubles the time to the next one; so often."""
+_CALM_NS = 2_000_000_000
+"""A program that begins maps its files one after the other: after news we look again, later and later, up to so long
+after the last look.
+"""
 
 _TRIAL_NS, _LONG_TRIAL_NS = 1_000_000, 10_000_000
 
 
 class Waiter:
-    """Of one thread. wake() may be called from a signal handler, and by others. notified: there is news in rings;
-    listen() waits for more.
+    """Of one thread. wake() may be called from a signal handler, and by others. notified: a ring says that there is
+    news; set back by whoever looks at them.
     """
 
     def __init__(self) -> None:
@@ -33,22 +35,17 @@ class Waiter:
         self._poll = select.epoll()
         self._poll.register(self._wake, select.EPOLLIN)
         self._watched: set[int] = set()
-        self._news: frozenset[int] = frozenset()
+        self._ring = -1
         self._closed = False
         self._lock = threading.RLock()  # a handler may come inside
 
-    def of_rings(self, ring: int, news: Iterable[int]) -> None:
-        """Descriptors of rings whose writers wake us: ring where it is full, news at each record."""
-        self._news = frozenset(news)
-        self._poll.register(ring, select.EPOLLIN | select.EPOLLET)
-        for fd in self._news:
-            self._poll.register(fd, select.EPOLLIN | select.EPOLLONESHOT)
-
-    def listen(self) -> None:
-        """The news are known so far."""
-        self.notified = False
-        for fd in self._news:
-            self._poll.modify(fd, select.EPOLLIN | select.EPOLLONESHOT)
+    def of_rings(self, ring: int, others: Iterable[int]) -> None:
+        """Descriptors of rings whose writers wake us: ring where it is full and where there is news, others where they
+        are full.
+        """
+        self._ring = ring
+        for fd in (ring, *others):
+            self._poll.register(fd, select.EPOLLIN | select.EPOLLET)
 
     def wait(self, ns: float, pidfds: Iterable[int]) -> list[int]:
         """Until one of the processes ends, or we are woken; the pidfds of those that have ended."""
@@ -58,7 +55,7 @@ class Waiter:
                 self._poll.register(fd, select.EPOLLIN)
         ended = []
         for fd, _ in self._poll.poll(max(ns, 0) / 1e9):
-            self.notified |= fd in self._news
+            self.notified |= fd == self._ring
             if fd == self._wake:
                 os.eventfd_read(fd)  # or each later wait would return at once
             if fd in self._watched:
@@ -82,24 +79,31 @@ class Waiter:
 
 
 class WatchTimes:
-    """When news are looked at: where records wake us as soon as one has come, else again and again."""
+    """When news are looked at: where they wake us as soon as there are some, else again and again."""
 
     def __init__(self, options: CollectOptions, wakes: bool) -> None:
-        """wakes: records do."""
+        """wakes: news do."""
         self._wakes = wakes
         self._each_ns = max(_WATCH_NS, round(1e9 * options.flush_s / _WATCHES))
         self._soonest_ns = self._due_ns = 0
+        self._calm_ns = self._each_ns
 
     def due(self, now_ns: int, notified: bool) -> bool:
         return self.left_ns(now_ns, notified) == 0
 
-    def watched(self, now_ns: int, again_ns: int, vain: int) -> None:
-        """again_ns: until the next look, if no record comes. vain: so many looks in a row had nothing of ours."""
-        self._soonest_ns = now_ns + (self._each_ns << min(vain, _MOST_VAIN) if self._wakes else self._each_ns)
-        self._due_ns = now_ns + again_ns if self._wakes else self._soonest_ns
+    def watched(self, now_ns: int, again_ns: int, found: bool) -> None:
+        """again_ns: until the next look, if there is no news. found: there was some."""
+        self._soonest_ns = now_ns + self._each_ns
+        self._calm_ns = self._each_ns if found else 2 * self._calm_ns
+        if not self._wakes:
+            self._due_ns = self._soonest_ns
+        elif self._calm_ns <= _CALM_NS:
+            self._due_ns = now_ns + min(again_ns, self._calm_ns)
+        else:
+            self._due_ns = now_ns + again_ns
 
     def left_ns(self, now_ns: int, notified: bool) -> int:
-        """Until the next look. notified: a record has come."""
+        """Until the next look. notified: we were woken for news."""
         return max((self._soonest_ns if notified else self._due_ns) - now_ns, 0)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.bpf import abi
-from pyprof.collectors.bpf.kernel_types import member_offset
+from pyprof.collectors.bpf.kernel_types import kernel_types, member_offset
 from pyprof.collectors.bpf.object import BpfObject
 from pyprof.collectors.bpf.sampler import KINDS, OF_WAITS, KernelTargets, Sampler, program, ring_size
 from pyprof.collectors.hybrid import bpf_opening
@@ -142,11 +142,34 @@ def test_rings_hold_a_quarter_of_a_second_of_all_processors() -> None:
 
 
 def test_offset_of_a_field_is_found_in_the_kernels_types() -> None:
-    assert 0 < member_offset("task_struct", "pid") < member_offset("task_struct", "tgid") < 1 << 16
+    types = kernel_types()
+    assert 0 < member_offset(types, "task_struct", "pid") < member_offset(types, "task_struct", "tgid") < 1 << 16
     with pytest.raises(FormatError):
-        member_offset("task_struct", "no_such_field")
+        member_offset(types, "task_struct", "no_such_field")
     with pytest.raises(FormatError):
-        member_offset("task_struct", "pid", b"\0" * 64)
-    cut = Path("/sys/kernel/btf/vmlinux").read_bytes()[:4097]
+        member_offset(b"\0" * 64, "task_struct", "pid")
     with pytest.raises(FormatError, match="past the end"):
-        member_offset("task_struct", "pid", cut)
+        member_offset(types[:4097], "task_struct", "pid")
+
+
+def btf(*records: list[int], names: list[str]) -> bytes:
+    """Type information of these records. A name in them is the place of its first letter: see name()."""
+    types = b"".join(struct.pack(f"<{len(record)}I", *record) for record in records)
+    strings = "\0".join(["", *names, ""]).encode()
+    return struct.pack("<HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(types), len(types), len(strings)) + types + strings
+
+
+def test_field_of_an_anonymous_structure_inside_another_is_found() -> None:
+    names = ["outer", "first", "inside", "other"]
+    outer, first, inside, other = (len("\0".join(["", *names[:n], ""])) for n in range(4))
+    head = 4 << 24 | 2  # STRUCT, two members of a word
+    records = (
+        [outer, head, 32, first, 1, 0, 0, 3, 64],
+        [other, head, 16, first, 1, 0, inside, 1, 64],
+        [0, head, 16, first, 1, 0, inside, 1, 64],
+    )
+    assert member_offset(btf(*records, names=names), "outer", "inside") == 8 + 8
+    assert member_offset(btf(*records, names=names), "outer", "first") == 0
+    assert member_offset(btf(*records, names=names), "other", "inside") == 8
+    with pytest.raises(FormatError, match=r"no outer\.inside"):
+        member_offset(btf(*records[:2], names=names), "outer", "inside")

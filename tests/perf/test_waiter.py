@@ -51,30 +51,33 @@ MS = 1_000_000
 NEVER = 2**62
 
 
-def watched_ms(vain: list[int], wakes: bool = True) -> list[int]:
-    """When news are looked at, while a record comes each millisecond. vain: what each look says."""
+def watched_ms(had_news: list[bool], wakes: bool = True, notified: bool = False) -> list[int]:
+    """When news are looked at. had_news: what each look says. notified: news wake us all the time."""
     times, found = WatchTimes(CollectOptions(flush_s=0.5), wakes), list[int]()
-    for now in range(1000):
-        if times.due(now * MS, notified=wakes) and len(found) < len(vain):
-            times.watched(now * MS, NEVER, vain[len(found)])
+    for now in range(10_000):
+        if times.due(now * MS, notified) and len(found) < len(had_news):
+            times.watched(now * MS, NEVER, had_news[len(found)])
             found.append(now)
     return found
 
 
-def test_records_of_other_programs_are_looked_at_more_and_more_seldom() -> None:
-    assert watched_ms([1, 2, 3, 4, 5, 6]) == [0, 20, 60, 140, 220, 300]
+def test_after_news_more_are_looked_for_later_and_later_and_then_not_any_more() -> None:
+    assert watched_ms([True] + 99 * [False]) == [0, 10, 30, 70, 150, 310, 630, 1270, 2550]
+    assert watched_ms([True, False, True, False]) == [0, 10, 30, 40]
 
 
-def test_records_of_the_recording_are_looked_at_soon_again() -> None:
-    assert watched_ms([3, 4, 0, 0, 1]) == [0, 80, 160, 170, 180]
+def test_news_that_come_all_the_time_are_looked_at_a_hundred_times_a_second() -> None:
+    assert watched_ms([True, False, False, False, True], notified=True) == [0, 10, 20, 30, 40]
 
 
 def test_rings_that_wake_nobody_are_looked_at_all_the_time() -> None:
-    assert watched_ms([1, 2, 3, 4], wakes=False) == [0, 10, 20, 30]
+    assert watched_ms([False, False, True, False], wakes=False) == [0, 10, 20, 30]
 
 
-def test_record_that_comes_after_a_quiet_time_is_looked_at_at_once() -> None:
+def test_news_that_come_after_a_quiet_time_are_looked_at_at_once() -> None:
     times = WatchTimes(CollectOptions(flush_s=0.5), wakes=True)
-    times.watched(0, NEVER, 9)
-    assert not times.due(200 * MS, notified=False)
-    assert times.due(200 * MS, notified=True)
+    for now in range(0, 10_000 * MS, 10 * MS):
+        if times.due(now, notified=False):
+            times.watched(now, NEVER, found=False)
+    assert not times.due(20_000 * MS, notified=False)
+    assert times.due(20_000 * MS, notified=True)

@@ -79,7 +79,8 @@ def standing(name: str, trust: str, least: int = 31, rooted: bool = True) -> Non
     with Running(name, "spin", "600") as program:
         stacks, summary = record(program.pid)
     ladders = [";".join([f"{p}_thread", *rungs(p), f"{p}_top"]) for p in LETTERS]
-    strange = [stack for stack in stacks if not any(stack.endswith(";" + ladder) for ladder in ladders)]
+    sampled = [stack for stack in stacks if ";[not sampled" not in stack]  # a busy machine has such blocks
+    strange = [stack for stack in sampled if not any(stack.endswith(";" + ladder) for ladder in ladders)]
     assert not strange, strange
     assert summary["samples"] >= 4, summary["samples"]
     assert not rooted or summary["ends"] == {"root": summary["samples"]}, summary["ends"]

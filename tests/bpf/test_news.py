@@ -1,0 +1,102 @@
+"""Whoever reads the ring is woken for news of the recording's processes, and of those only."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from pyprof.collectors.bpf.sampler import KernelTargets, Sampler
+from pyprof.collectors.perf.ring import online_cpus
+from tests.live.support import recording as native
+
+PROGRAM = """import mmap, os, sys, time
+def run():
+    until = time.process_time() + 0.02
+    while time.process_time() < until: pass
+print("ready", flush=True)
+for word in sys.stdin:
+    run()
+    if word == "code\\n": mapped = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_EXEC)
+    if word == "data\\n": more = mmap.mmap(-1, 4096)
+    if word == "fork\\n" and not os.fork(): os._exit(0)
+    if word == "exec\\n": os.execv("/bin/true", ["true"])
+    run()
+    print(word, end="", flush=True)
+"""
+
+
+class Reader:
+    """Of a ring that news wake."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self.sampler = sampler
+        self._poll = select.epoll()
+        self._poll.register(sampler.ring.fd, select.EPOLLIN | select.EPOLLET)
+
+    def woken(self) -> bool:
+        """Since this was asked last. The ring is read then."""
+        found = bool(self._poll.poll(0))
+        self.sampler.ring.give_back(self.sampler.ring.take()[1])
+        return found
+
+
+@contextlib.contextmanager
+def watched(target: int, rate_hz: float = 500, follow: bool = False, everything: bool = False) -> Iterator[Reader]:
+    watched = KernelTargets(rate_hz, follow=follow, everything=everything)
+    sampler = Sampler(watched, 16 << 20, online_cpus())
+    try:
+        sampler.add(target)
+        yield Reader(sampler)
+    finally:
+        sampler.close()
+
+
+@pytest.fixture
+def target() -> Iterator[subprocess.Popen[str]]:
+    with native.running(sys.executable, "-c", PROGRAM, stdin=subprocess.PIPE) as process:
+        yield process
+
+
+def tell(process: subprocess.Popen[str], word: str) -> None:
+    """It has done it, and run for a while."""
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write(word + "\n")
+    process.stdin.flush()
+    process.stdout.readline()
+
+
+def test_new_code_wakes_at_the_next_sample_and_nothing_else_does(target: subprocess.Popen[str]) -> None:
+    with watched(target.pid) as reader:
+        tell(target, "run")
+        assert reader.woken(), "it was not known"
+        for word, expected in (("run", False), ("data", False), ("code", True), ("run", False), ("fork", False)):
+            tell(target, word)
+            assert reader.woken() == expected, word
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_births_and_other_programs_wake_where_children_are_recorded(
+    everything: bool, target: subprocess.Popen[str]
+) -> None:
+    with watched(target.pid, rate_hz=0, follow=True, everything=everything) as reader:  # no sample says so
+        tell(target, "run")
+        assert not reader.woken()
+        for word in ("fork", "exec"):
+            tell(target, word)
+            assert reader.woken(), word
+
+
+def test_programs_of_others_wake_nobody(target: subprocess.Popen[str]) -> None:
+    with watched(target.pid, follow=True) as reader:
+        tell(target, "run")
+        reader.woken()
+        for _ in range(20):
+            subprocess.run(["true"], check=True)
+        tell(target, "run")
+        assert not reader.woken()
