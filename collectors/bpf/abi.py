@@ -13,6 +13,7 @@ ANCHOR_WORDS = 2
 TEXT_WORDS = 32
 PAGE = 4096
 MOST_STACK = 256 << 10
+STACK_SLACK = 256
 
 LAYOUT = struct.Struct("=20IQ6I")
 PROCESS = struct.Struct("=QIIQQ")

@@ -118,6 +118,7 @@ const volatile u32 own_tgid = 0;     /* the profiler, which is not recorded */
 const volatile u32 pid_of_task = 0;  /* as tgid_of_task */
 const volatile u32 memory_of_task = 0; /* the same */
 const volatile u32 code_of_memory = 0; /* where struct mm_struct counts pages of code */
+const volatile u32 stack_of_memory = 0; /* where it has the place at which the first thread's stack begins */
 const volatile u32 kernel_stacks = 0; /* the kernel's frames are copied, too */
 const volatile u32 locks = 0;        /* only waits for futexes are looked at */
 const volatile u32 wakers = 0;       /* who wakes threads is recorded, with its stack */
@@ -576,6 +577,19 @@ static __attribute__((noinline)) u64 interrupted(struct scratch_space *space, u6
 	return walk->lowest < end ? walk->lowest & ~7ull : 0;
 }
 
+/*
+ * Where the first thread's stack begins, and a little more, if that is between these: what lies above, up to the end of the
+ * mapping, are the program's arguments and its environment.
+ */
+static __attribute__((noinline)) u64 beginning(void *task, u64 sp, u64 end)
+{
+	u64 memory = 0, first = 0;
+	if (!task || probe_read_kernel(&memory, 8, task + memory_of_task) || !memory ||
+	    probe_read_kernel(&first, 8, (void *)(memory + stack_of_memory)))
+		return end;
+	return first >= sp && first < end && end - first > STACK_SLACK ? (first + STACK_SLACK) & ~7ull : end;
+}
+
 static __attribute__((noinline)) void remember_end(struct thread *thread, u32 tid, u64 end)
 {
 	if (thread) {
@@ -642,7 +656,7 @@ static __attribute__((noinline)) int take_record(struct scratch_space *space, st
 			space->walk.guessed = 1;
 			count(STACK_END_GUESSED);
 		} else {
-			end = bound.end;
+			end = beginning(task, sp, bound.end);
 			remember_end(thread, tid, end);
 		}
 	}

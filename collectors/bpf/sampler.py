@@ -43,6 +43,7 @@ _OFFSETS = {
     "pid_of_task": ("task_struct", "pid"),
     "memory_of_task": ("task_struct", "mm"),
     "code_of_memory": ("mm_struct", "exec_vm"),
+    "stack_of_memory": ("mm_struct", "start_stack"),
 }
 """Constants of the program: where this kernel has a field."""
 _U32 = struct.Struct("=I")

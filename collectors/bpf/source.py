@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from pyprof.collectors.base import Feedback
-from pyprof.collectors.bpf.abi import MOST_STACK, PAGE, Flag, LossReason
+from pyprof.collectors.bpf.abi import MOST_STACK, PAGE, STACK_SLACK, Flag, LossReason
 from pyprof.collectors.bpf.records import NO_ENDS, NOTHING, U64, Records, apart, kernel_stacks, read_ended, read_records
 from pyprof.collectors.bpf.sampler import Sampler, Waiting
 from pyprof.collectors.bpf.wait_rates import WaitRates
@@ -150,11 +150,11 @@ class BpfSource:
         with contextlib.suppress(OSError, FormatError):
             directory = procfs.ProcDir(pid)
             try:
-                ends = [mapping.end for mapping in procfs.parse_maps(directory.maps()) if mapping.path == "[stack]"]
+                first = directory.stat().stack
             finally:
                 directory.close()
-            if ends:
-                self._sampler.place_stack(pid, ends[0])
+            if first:
+                self._sampler.place_stack(pid, (first + STACK_SLACK) & ~7)
 
     def _place(self, reader: KernelReader) -> None:
         for thread in reader.places():

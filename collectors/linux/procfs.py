@@ -62,7 +62,7 @@ def parse_maps(text: bytes) -> tuple[Mapping, ...]:
 @dataclass(frozen=True, slots=True)
 class Stat:
     """Fields of /proc/PID/stat. flags: PF_* (linux/sched.h). worked: clock ticks of processor time.
-    start: clock ticks since boot.
+    start: clock ticks since boot. stack: where that of the process's first thread begins; 0 for whoever may not know.
     """
 
     comm: str
@@ -71,6 +71,7 @@ class Stat:
     flags: int
     worked: int
     start: int
+    stack: int
 
     @property
     def is_kernel_thread(self) -> bool:
@@ -85,7 +86,7 @@ def parse_stat(text: bytes) -> Stat:
     """One line of /proc/PID/stat; the name in it may hold blanks and brackets. Raises FormatError."""
     opening, closing = text.find(b"("), text.rfind(b")")
     fields = text[closing + 1 :].split()
-    if opening < 0 or closing < opening or len(fields) < 20:
+    if opening < 0 or closing < opening or len(fields) < 26:
         raise FormatError("stat", max(closing, 0), "not a line of /proc/PID/stat")
     try:
         return Stat(
@@ -95,6 +96,7 @@ def parse_stat(text: bytes) -> Stat:
             int(fields[6]),
             int(fields[11]) + int(fields[12]),
             int(fields[19]),
+            int(fields[25]),
         )
     except ValueError:
         raise FormatError("stat", closing, "a field is not a number") from None

@@ -42,7 +42,7 @@ def test_layouts_are_those_of_the_header(tmp_path: Path) -> None:
         " sizeof(struct layout), sizeof(struct process), sizeof(struct thread));\n"
         f"int reasons[] = {{{reasons}, REASONS}};\n"
         'for (unsigned n = 0; n < sizeof reasons / sizeof *reasons; n++) printf("%d ", reasons[n]);\n'
-        'printf("\\n%d %d %d", MOST_STACK, PAGE, REGISTERS);\n'
+        'printf("\\n%d %d %d %d", MOST_STACK, PAGE, REGISTERS, STACK_SLACK);\n'
         + "".join(f'printf(" %d", FLAG_{flag.name});\n' for flag in abi.Flag)
         + "return 0; }\n"
     )
@@ -56,7 +56,13 @@ def test_layouts_are_those_of_the_header(tmp_path: Path) -> None:
         abi.THREAD.size,
     ]
     assert [int(value) for value in order.split()] == list(range(len(abi.LossReason) + 1))
-    assert [int(value) for value in values.split()] == [abi.MOST_STACK, abi.PAGE, abi.REGISTERS, *abi.Flag]
+    assert [int(value) for value in values.split()] == [
+        abi.MOST_STACK,
+        abi.PAGE,
+        abi.REGISTERS,
+        abi.STACK_SLACK,
+        *abi.Flag,
+    ]
 
 
 def test_kernel_takes_it_after_little_work() -> None:

@@ -8,12 +8,14 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pyprof.collectors.bpf import source
-from pyprof.collectors.bpf.abi import LossReason
+from pyprof.collectors.bpf.abi import STACK_SLACK, LossReason
 from pyprof.collectors.bpf.sampler import KernelTargets, Sampler
 from pyprof.collectors.bpf.source import BpfSource
+from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.ring import online_cpus
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.cpython.rows import MOST_ROWS
@@ -157,6 +159,30 @@ def test_stacks_of_shallow_threads_do_not_make_the_copies_of_others_short(monkey
     finally:
         source.close()
     assert limits == [128 << 10, 64 << 10, 120_000, 256 << 10]
+
+
+@pytest.mark.parametrize("placed", [False, True])
+def test_arguments_and_environment_of_a_program_are_not_copied(placed: bool) -> None:
+    """They lie above the first thread's stack in its mapping, and are often longer than it."""
+    sampler = Sampler(KernelTargets(500), 1 << 20, online_cpus())
+    source = BpfSource(sampler, Diagnostics(), itertools.count(1).__next__, None)
+    try:
+        words = (sys.executable, "-c", "print('ready', flush=True)\nwhile True: pass", "x" * 50_000)
+        with native.running(*words) as target:
+            if placed:
+                source.begin([target.pid])
+            else:
+                source.follow([target.pid])
+            end = time.monotonic() + 20
+            while sampler.counts()[0][LossReason.SAMPLED] < 5 and time.monotonic() < end:
+                time.sleep(0.05)
+            first = procfs.parse_stat(Path(f"/proc/{target.pid}/stat").read_bytes()).stack
+            samples = source.take()
+        ends = samples.base + samples.size.astype(np.uint64)
+        assert set(ends.tolist()) == {(first + STACK_SLACK) & ~7}
+        assert int(samples.size.max()) < 50_000
+    finally:
+        source.close()
 
 
 def test_samples_that_find_no_room_are_counted() -> None:

@@ -106,6 +106,11 @@ def test_a_name_with_brackets_and_blanks_does_not_shift_the_fields() -> None:
     assert (stat.comm, stat.ppid) == ("a) R 1 (b c", os.getppid())
 
 
+def test_first_stack_begins_below_the_programs_arguments() -> None:
+    (stack,) = (m for m in parse_maps(Path("/proc/self/maps").read_bytes()) if m.path == "[stack]")
+    assert stack.start < parse_stat(Path("/proc/self/stat").read_bytes()).stack < stack.end
+
+
 def test_kernel_threads_and_zombies_are_told_apart() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)

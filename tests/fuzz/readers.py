@@ -267,7 +267,8 @@ def bpf_records(data: bytes) -> None:
 
 def kernel_types(data: bytes) -> None:
     with suppress(FormatError, PyprofError):
-        member_offset("task_struct", "pid", data)
+        member_offset(data, "task_struct", "pid")
+        member_offset(data, "mm_struct", "exec_vm")
 
 
 def libunwind(data: bytes) -> None:
