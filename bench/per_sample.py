@@ -3,7 +3,7 @@
 While a recording runs, the time that its processes have used is read twice, by /proc/PID/task/TID/schedstat. What they
 used in between, over the samples of that time, is the cost of one more sample. That is measured once it is flat: tables
 and names are read in the first seconds. What was used before, less the same time at that cost, is the fixed cost.
-Nothing else should run on the machine.
+The keeper, which writes the file, counts with the worker. Nothing else should run on the machine.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ RATES = (100.0, 1000.0)
 
 @dataclass(frozen=True)
 class Spent:
-    """sampler, worker: CPU seconds of the processes between two moments. samples: taken between them. seconds: that lie
-    between. before: CPU seconds of both until the first one, first: seconds until then.
+    """sampler, worker: CPU seconds of the processes (the worker's with its keeper) between two moments. samples: taken
+    between them. seconds: that lie between. before: CPU seconds of all until the first one, first: seconds until then.
     """
 
     sampler: float
@@ -63,41 +63,60 @@ def used_s(pid: int) -> float:
     return total / 1e9
 
 
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+def descendants(pid: int) -> list[int]:
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [*children, *(further for child in children for further in descendants(child))]
 
 
-def measure(pids: list[int], collector: str, rate: float, seconds: float, first_s: float) -> Spent:
+@dataclass(frozen=True)
+class How:
+    """What is measured. rate: Hz. seconds: after first_s. page: the recording is written to a page at its end, in place
+    of a .pyprof file, which has what was sampled each second.
+    """
+
+    collector: str
+    rate: float
+    seconds: float
+    first_s: float
+    page: bool
+
+
+def measure(pids: list[int], how: How) -> Spent:
     """Of a recording of these processes. Raises OSError where it failed."""
     import pyprof
 
     with tempfile.TemporaryDirectory() as folder:
-        recording = Path(folder) / "out.pyprof"
+        recording = Path(folder) / ("out.html" if how.page else "out.pyprof")
         words = [word for pid in pids for word in ("-p", str(pid))]
-        command = [sys.executable, "-m", "pyprof", "record", "-q", "--collector", collector, "-r", f"{rate:g}"]
-        command += ["-d", f"{first_s + seconds + TAIL_S:g}", "-o", str(recording), *words]
+        command = [sys.executable, "-m", "pyprof", "record", "-q", "--collector", how.collector, "-r", f"{how.rate:g}"]
+        command += ["-d", f"{how.first_s + how.seconds + TAIL_S:g}", "-o", str(recording), *words]
         with alone(command) as process:
-            time.sleep(first_s)
-            ours = [process.pid, *children(process.pid)]
+            time.sleep(how.first_s)
+            ours = [process.pid, *descendants(process.pid)]
             first, begin = [used_s(pid) for pid in ours], time.time_ns()
-            time.sleep(seconds)
+            ran_s = sum(map(used_s, pids))
+            time.sleep(how.seconds)
             last, end = [used_s(pid) for pid in ours], time.time_ns()
+            ran_s = sum(map(used_s, pids)) - ran_s
             if process.wait(60) != 0:
                 raise OSError("the recording failed")
-        times = pyprof.load(recording).time_ns
+        if how.page:  # which says nothing of when
+            samples = round(ran_s * how.rate)
+        else:
+            times = pyprof.load(recording).time_ns
+            samples = int(((times >= begin) & (times < end)).sum())
     spent = [after - before for before, after in zip(first, last, strict=True)]
-    samples = int(((times >= begin) & (times < end)).sum())
-    return Spent(spent[0], sum(spent[1:]), samples, (end - begin) / 1e9, sum(first), first_s)
+    return Spent(spent[0], sum(spent[1:]), samples, (end - begin) / 1e9, sum(first), how.first_s)
 
 
-def recorded(target: Target, collector: str, rate: float, seconds: float, first_s: float, count: int = 1) -> Spent:
+def recorded(target: Target, how: How, count: int = 1) -> Spent:
     """So many processes of a target."""
     with tempfile.TemporaryDirectory() as folder:
-        command = target.build(Path(folder))(first_s + seconds + 20)
+        command = target.build(Path(folder))(how.first_s + how.seconds + 20)
         running = [alone(command) for _ in range(count)]
         try:
             time.sleep(target.settle_s)
-            return measure([process.pid for process in running], collector, rate, seconds, first_s)
+            return measure([process.pid for process in running], how)
         finally:
             for process in running:
                 process.kill()
@@ -112,6 +131,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--first", type=float, default=FIRST_S, help="seconds before these, until the cost is flat")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--page", action="store_true", help="to a page, written at the end, in place of a .pyprof file")
     arguments = parser.parse_args()
     if sys.flags.dont_write_bytecode:
         parser.error("bytecode is not cached (PYTHONDONTWRITEBYTECODE): each recording would compile what it imports")
@@ -134,8 +154,8 @@ def main() -> None:
         rates = (SLOW_HZ,) if services else [float(rate) for rate in arguments.rates.split(",")]
         for rate in rates:
             target, count = BY_NAME[name], SERVICES if services else 1
-            ways = arguments.collector, rate, arguments.seconds, arguments.first, count
-            runs = [recorded(target, *ways) for _ in range(arguments.rounds)]
+            how = How(arguments.collector, rate, arguments.seconds, arguments.first, arguments.page)
+            runs = [recorded(target, how, count) for _ in range(arguments.rounds)]
             table.add_row(name, f"{rate:g}", *_cells(runs))
     Console(width=132).print(table)
 
