@@ -78,7 +78,7 @@ class Collector(Protocol):
     """
 
     def batches(self) -> Iterator[SampleBatch]:
-        """Batches as they come, at the latest each CollectOptions.flush_s; an empty batch is a sign of life."""
+        """Batches as they come, at the latest as CollectOptions.flush_s says; an empty batch is a sign of life."""
         ...
 
     def learn(self, feedback: Feedback) -> None:

@@ -39,6 +39,11 @@ class Handover:
         self.wake()
 
     @property
+    def is_watched(self) -> bool:
+        """Are all samples so far wanted again and again?"""
+        return self._every_ns < NEVER_NS
+
+    @property
     def next_ns(self) -> int:
         """When samples are wanted the next time. Only for the collector."""
         return min(*self._wanted, self._given_ns + self._every_ns, NEVER_NS)

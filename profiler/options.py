@@ -71,7 +71,8 @@ class CollectOptions:
 
     min_block_s: shorter waits need no stack of their own. stack_size: most bytes of stack copied. max_overhead: most
     share (0..1) of time that a target may be stopped, None for no limit. flush_s: a batch is yielded at the latest
-    after this time (0: after each sampling time), be it an empty one: samples may wait for others for HOLD times as
+    after this time (0: after each sampling time), or some times as long where nobody watches (Handover), be it an
+    empty one: samples may wait for others for HOLD times as
     long, but when handover says so, all are yielded. stride: how many sampling times are used.
     """
 

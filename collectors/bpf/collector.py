@@ -26,6 +26,8 @@ from pyprof.options import CollectOptions
 from pyprof.records import replace
 
 NOTE = said("by_program")
+_SILENT = 4
+"""Where nobody watches, a sign of life comes after so many times as long: each wakes a processor."""
 
 
 class BpfCollector(PerfCollector):
@@ -72,6 +74,9 @@ class BpfCollector(PerfCollector):
 
     def _longest_wait_ns(self) -> int:
         return FOREVER_NS
+
+    def _silent_ns(self) -> int:
+        return super()._silent_ns() * (1 if self._options.handover.is_watched else _SILENT)
 
     def _full(self) -> bool:
         return self.source.full or self._reader.rings.much_used

@@ -49,7 +49,7 @@ class PerfCollector:
     of whoever else takes samples, those kept and those missed. most_copy: bytes of a stack that a sample can hold.
     wakes: the rings hold no samples, and whoever makes these wakes us where there is news. young_wait_ns: so long
     samples wait for others where a process is young.
-    It has 28 methods: those of a collector; those that a composite (hybrid, offcpu) calls on the same rings; and steps
+    It has 29 methods: those of a collector; those that a composite (hybrid, offcpu) calls on the same rings; and steps
     that BpfCollector overrides, whose samples come from a program in the kernel.
     Raises PerfNotAllowed where the kernel refuses, NoSuchProcess, AccessDenied.
     """
@@ -161,7 +161,7 @@ class PerfCollector:
         begun_ns = time.monotonic_ns()
         while not last and not self._leaving:
             hold_ns = min(cadence.wait_ns, self._patience_ns())
-            self._wait(min(begun_ns + hold_ns, time.monotonic_ns() + max(cadence.flush_ns, FIRST_FLUSH_NS)))
+            self._wait(min(begun_ns + hold_ns, time.monotonic_ns() + max(self._silent_ns(), FIRST_FLUSH_NS)))
             if self._leaving:
                 break
             last = self._stopping or not self.members.goes_on
@@ -178,6 +178,10 @@ class PerfCollector:
                 cadence.flushed()
             if handover.gave(now):
                 yield self.maker.nothing
+
+    def _silent_ns(self) -> int:
+        """So long nothing may be yielded at most."""
+        return round(1e9 * self._options.flush_s)
 
     def _patience_ns(self) -> int:
         """So long samples may wait for others, whatever they cost."""

@@ -130,7 +130,8 @@ class Recording:
     def run(self, beat: Callable[[], None] = lambda: None) -> None:
         """The loop, in this thread, until the target has ended, the duration is over or end() is called.
 
-        beat: called after each batch, at least each half second. Never raises: failure has what went wrong.
+        beat: called after each batch, at least each half second, or each two where nobody watches (Deliveries.often)
+        and a program in the kernel samples. Never raises: failure has what went wrong.
         """
         timer = threading.Timer(self.options.duration or 0, self.end)
         timer.daemon = True
@@ -264,7 +265,7 @@ class Recording:
             job()
             return True
 
-        if self._between.ask(do) is None:
+        if self._between.ask(do, time.monotonic_ns()) is None:
             job()
 
     def look_around(self) -> None:

@@ -10,8 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from pyprof.collectors.bpf.collector import BpfCollector
 from pyprof.collectors.bpf.sampler import KernelTargets, Sampler
 from pyprof.collectors.perf.ring import online_cpus
+from pyprof.handover import Handover
+from pyprof.options import CollectOptions
 from tests.live.support import recording as native
 
 PROGRAM = """import mmap, os, sys, time
@@ -28,6 +31,14 @@ for word in sys.stdin:
     run()
     print(word, end="", flush=True)
 """
+
+
+def test_signs_of_life_are_few_where_nobody_watches() -> None:
+    collector = BpfCollector.__new__(BpfCollector)
+    collector._options = options = CollectOptions(flush_s=0.5, handover=Handover())
+    assert collector._silent_ns() == 2_000_000_000
+    options.handover.often(1_000_000_000)
+    assert collector._silent_ns() == 500_000_000
 
 
 class Reader:
