@@ -39,8 +39,9 @@ every = "60s"
 cpu = 20
 [[rule]]
 cmdline = "{word}"
-service = "{{name}}"
+service = "{{env:SERVICE}}"
 """
+_SERVICES = 4
 _PARTLY = """\
 import time
 def spin():
@@ -109,7 +110,10 @@ def _has_events(agent: int) -> bool:
 
 def targets(word: str, churning: bool) -> list[subprocess.Popen[bytes]]:
     """Each runs for a part of the time: what else the machine does goes on."""
-    found = [subprocess.Popen([sys.executable, "-c", _PARTLY, word]) for _ in range(2)]
+    found = [
+        subprocess.Popen([sys.executable, "-c", _PARTLY, word], env={**os.environ, "SERVICE": f"service-{number}"})
+        for number in range(_SERVICES)
+    ]
     if churning:
         churn = str(ROOT / "bench" / "targets" / "churn.py")
         found.append(subprocess.Popen([sys.executable, churn, "1e9", word], stdout=subprocess.DEVNULL))
@@ -149,6 +153,8 @@ def kill_agents(
             reading.profile_of(str(spool), [name], "cpu", "x")
         except PyprofError as error:
             wrong.append(f"{name.path}: {error}")
+    if len(names) < _SERVICES * len(moments):
+        wrong.append("each kill leaves what was sampled before as a segment of each service")
     print(f"{len(names)} segments read", flush=True)
     return [Killed(lost_s(ends, began, at), (at - began) / 1e9) for began, at in moments], "; ".join(wrong)
 
