@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,9 @@ from pyprof.session.summarize import summarize
 from pyprof.symbolize.described import DescribedCode
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import FunctionStart, InterpreterName, Symbolizer
+
+if TYPE_CHECKING:
+    from pyprof.symbolize.settled_frames import SettledFrames
 
 SOURCE_BUDGET_S = 3.0
 """Most seconds spent on source lines and inlined functions; what is left then goes without, and the summary says so."""
@@ -41,15 +45,16 @@ def assemble(
     starts: FunctionStart | None = None,
     known_only: bool = False,
     lines_s: float = SOURCE_BUDGET_S,
+    settled: SettledFrames | None = None,
 ) -> Profile:
     """Resolve the window's frames and make it a profile. rate_hz: as wanted. mode: cpu, wall or offcpu.
 
     names: outlives the window. code: names of code that no file describes. starts: of functions that have no name.
-    known_only: see Symbolizer. lines_s: most seconds for source lines.
+    known_only, settled: see Symbolizer. lines_s: most seconds for source lines.
     """
     period_ns = round(1e9 / rate_hz)
     before = names.counts
-    symbolizer = Symbolizer(images, names, window.spaces, lines_s, code, name, starts, known_only)
+    symbolizer = Symbolizer(images, names, window.spaces, lines_s, code, name, starts, known_only, None, settled)
     resolved = symbolizer.resolve(window.stacks.frames)
     threads, thread = _threads(window)
     parent = np.array(window.stacks.parent, np.int32)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Set
 from functools import partial
+from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import Collector
 from pyprof.collectors.thread_lives import Leaving
@@ -32,6 +33,9 @@ from pyprof.symbolize.name_cache import NameCache
 from pyprof.unwind.function_starts import FunctionStarts
 from pyprof.unwind.sources import READERS, with_symbols
 from pyprof.unwind.unwinder import Unwinder
+
+if TYPE_CHECKING:
+    from pyprof.symbolize.settled_frames import SettledFrames
 
 EVERYTHING = ViewOptions(native="all")
 
@@ -171,9 +175,10 @@ class Session:
         shown: ViewOptions = EVERYTHING,
         known_only: bool = False,
         lines_s: float = SOURCE_BUDGET_S,
+        settled: SettledFrames | None = None,
     ) -> Profile:
         """Look the window's names up. known_only: those that were looked up before, no others. lines_s: most seconds
-        for source lines.
+        for source lines. settled: see Symbolizer.
         """
         self.code.named()
         if not known_only:
@@ -199,6 +204,7 @@ class Session:
             starts=self.files.starts,
             known_only=known_only,
             lines_s=lines_s,
+            settled=settled,
         )
         self.runtimes.read_names()
         return replace(profile, threads=self.runtimes.named(profile.threads))

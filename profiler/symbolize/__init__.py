@@ -13,6 +13,7 @@ kernel      Names of the kernel's functions, by /proc/kallsyms, and of the calls
 name_cache  What was read of object files in order to name addresses. It outlives windows, address spaces and processes
 perfmap     The perf map: a text file in which a process names the code that it makes, `/tmp/perf-PID.map`
 plt         Names for the entries of procedure linkage tables: "malloc@plt"
+settled_frames  Names that no look-up will change, for the parts of a window
 source_files  The text of source files that a profile names
 symbolizer  Names for addresses: unique frames in, Frame objects and their modules out
 symbols     Symbols in columns: which function holds an svma

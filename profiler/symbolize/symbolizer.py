@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from pyprof.symbolize.dwarf.lines import SourcePlace
 from pyprof.symbolize.frame_modules import FrameModules
 from pyprof.symbolize.name_cache import FileNames, NameCache, Named
 from pyprof.symbolize.unnamed import MADE, Labels, name_it, runtime_code, unnamed
+
+if TYPE_CHECKING:
+    from pyprof.symbolize.settled_frames import SettledFrames
 
 InterpreterName = Callable[[FunctionPlace], Line]
 """(an interpreter's frame) -> its function, file and line."""
@@ -57,7 +60,7 @@ class _Found:
 
     code: of code that no file describes. function: svma of the function's start, also where it has no name. source:
     innermost inlined function first, the last is the function itself. region: what stands for all code around it, where
-    nothing separates its functions.
+    nothing separates its functions. settled: no look-up will find more.
     """
 
     key: FrameKey
@@ -69,6 +72,7 @@ class _Found:
     function: int | None = None
     source: Sequence[SourcePlace] = ()
     region: str = ""
+    settled: bool = False
 
 
 class Symbolizer:
@@ -76,9 +80,9 @@ class Symbolizer:
 
     source_budget_s: most seconds that one resolve() reads DWARF for lines and inlined functions; None for no limit, 0:
     none are wanted. known_only: there is no time to read anything: names are those that were read before. lacking: is
-    called with what is missing; where the look-up will be repeated, that is of no interest. unread: with known_only:
-    of some frame in a file no function is known; reading may bring it one. It has 21 methods: each step from an
-    address to what is shown for it.
+    called with what is missing; where the look-up will be repeated, that is of no interest. settled: has frames of
+    before, and gets those that no look-up will change. unread: with known_only: of some frame in a file no function is
+    known; reading may bring it one. It has 22 methods: each step from an address to what is shown for it.
     """
 
     def __init__(
@@ -92,6 +96,7 @@ class Symbolizer:
         starts: FunctionStart | None = None,
         known_only: bool = False,
         lacking: Diagnostics | None = None,
+        settled: SettledFrames | None = None,
     ) -> None:
         self._images = images
         self._names = names
@@ -103,10 +108,13 @@ class Symbolizer:
         self._interpreter = interpreter
         self._starts = starts
         self._known_only = known_only
+        self._settled = settled
 
     def resolve(self, keys: Sequence[FrameKey]) -> Resolved:
         """Never raises for what a target or a file contains, and drops no frame."""
-        found, shown = self._looked_up(keys)
+        settled = self._settled.among(keys) if self._settled is not None else {}
+        self._names.looked_up(len(settled), 0)
+        found, shown = self._looked_up([key for key in keys if key not in settled] if settled else keys)
         for item in found:
             if item.code is not None:
                 self._name_code(item, item.code)
@@ -115,7 +123,10 @@ class Symbolizer:
         rest = sorted(names - shown.keys() - {""})
         shown |= demangle(rest, _AT_ONCE_S if self._known_only else None)
         modules = FrameModules(Labels((i.module, _build_id(i)) for i in found if i.module and not i.system_name))
-        frames = tuple(self._frame(item, shown, modules) for item in found)
+        items = iter(found)
+        frames = tuple(
+            settled[key].within(modules) if key in settled else self._named(next(items), shown, modules) for key in keys
+        )
         self._names.trim()
         return Resolved(frames, modules.infos())
 
@@ -234,6 +245,7 @@ class Symbolizer:
                 fresh.append(item)
             else:
                 item.system_name, item.function, item.source = known.system_name, known.function, known.source
+                item.settled = not self._known_only
         svmas = np.array([image.svma(item.lookup) & 2**64 - 1 for item in fresh], np.uint64)
         for item, row in zip(fresh, file.table.find(svmas).tolist(), strict=True):
             if row >= 0:
@@ -338,6 +350,12 @@ class Symbolizer:
             return place.file, place.line
         cython = self._names.cython(image.root, image.rights) if image else self._names.cython("", None)
         return cython.find(place.file, place.line) or (place.file, place.line)
+
+    def _named(self, item: _Found, shown: Mapping[str, str], modules: FrameModules) -> Frame:
+        frame = self._frame(item, shown, modules)
+        if self._settled is not None and item.settled and item.system_name and item.module is not None:
+            self._settled.add(item.key, frame, item.module, _build_id(item))
+        return frame
 
     def _frame(self, item: _Found, shown: Mapping[str, str], modules: FrameModules) -> Frame:
         kind, trust, _, _, pc, _, place, mark, blocked = item.key

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.stacks import native_key
+from pyprof.model.stacks import FrameKey, native_key
 from pyprof.model.summary import NameCounts
 from pyprof.model.walk import Trust
 from pyprof.objfile.images import Image, ImageStore
@@ -19,7 +19,8 @@ from pyprof.symbolize import name_cache
 from pyprof.symbolize.dwarf.cursor import Deadline
 from pyprof.symbolize.footprint import footprint
 from pyprof.symbolize.name_cache import FileNames, NameCache
-from pyprof.symbolize.symbolizer import Symbolizer
+from pyprof.symbolize.settled_frames import SettledFrames
+from pyprof.symbolize.symbolizer import Resolved, Symbolizer
 from tests.objfile.live import Live, running, where
 from tests.support import build, need
 
@@ -40,6 +41,36 @@ def test_second_process_of_a_file_is_named_without_reading_it_again(tmp_path: Pa
         assert _names(second, cache) == names
     since = cache.counts - before
     assert (since.known, since.read, since.files) == (len(names), 0, 0)
+
+
+def test_frames_that_are_settled_are_the_same_in_another_profile_with_other_modules(tmp_path: Path) -> None:
+    program, cache, settled = where(tmp_path, "where", "-g"), NameCache(Diagnostics()), SettledFrames()
+    stripped = tmp_path / "stripped"
+    shutil.copy(program, stripped)
+    subprocess.run([need("strip"), str(stripped)], check=True, timeout=60)
+    with running([program]) as live, running([stripped]) as nameless:
+        spaces = {1: live.space(), 2: nameless.space()}
+        keys = [native_key(1, avma, True, Trust.CONTEXT) for avma in live.at.values()]
+        others = [native_key(2, avma, True, Trust.CONTEXT) for avma in nameless.at.values()]
+        store = ImageStore(Diagnostics())
+
+        def resolved(keys: list[FrameKey], settled: SettledFrames | None) -> Resolved:
+            return Symbolizer(store, cache, spaces, settled=settled).resolve(keys)
+
+        assert not settled.among(keys)
+        resolved(keys, settled)
+        assert not settled.among(keys), "what was just read may be looked up once more"
+        for wanted in (keys, [*others, *keys], keys[::2], [*others, *keys[::-1]]):
+            before = cache.counts
+            assert resolved(wanted, settled) == resolved(wanted, None)
+            known = cache.counts - before
+            assert known.known + known.read == 2 * len(wanted), "each address that was asked for is counted"
+        assert settled.among(keys).keys() == set(keys)
+        assert not settled.among(others), "names may come for them"
+        settled.turn()
+        assert settled.among(keys[:1]).keys() == {keys[0]}
+        settled.turn()
+        assert settled.among(keys).keys() == {keys[0]}, "what was not asked for in a whole window is forgotten"
 
 
 def test_stripped_copy_does_not_hide_the_names_of_the_whole_file(tmp_path: Path) -> None:

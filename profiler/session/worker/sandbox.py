@@ -27,6 +27,7 @@ _LATE = (
     "pyprof.objfile.minidump.modules",
     "pyprof.session.evaluator_resume",
     "pyprof.session.keeping",
+    "pyprof.symbolize.settled_frames",
     "pyprof.unwind.formats.exidx.memory",
     *("_blake2", "bz2", "gzip", "lzma", "pycxxfilt", "zlib", "zstandard", "compression.zstd"),
     *("linecache", "tempfile", "tokenize", "traceback"),

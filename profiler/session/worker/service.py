@@ -52,6 +52,7 @@ from pyprof.session.worker.wire import Unpacker
 
 if TYPE_CHECKING:
     from pyprof.session.keeping import Keeping, Within
+    from pyprof.symbolize.settled_frames import SettledFrames
 
 _NO_WORDS = np.zeros(0, np.uint64)
 _NO_FLAGS = np.zeros(0, np.bool_)
@@ -105,6 +106,7 @@ class _Observed:
         self.ahead = NamesAhead(self.session, begin.naming.view)
         self.keeping: Keeping | None = None
         self.failed = False
+        self._settled: SettledFrames | None = None
         self._spent_s = 0.0
         self._spent_before_s = dict.fromkeys(Extent, 0.0)
         """Processor time of both processes: so far, and before what a profile is of."""
@@ -133,6 +135,9 @@ class _Observed:
     def window(self, state: SamplerState, extent: Extent) -> Window:
         self.update(state)
         if extent is Extent.PART:
+            from pyprof.symbolize.settled_frames import SettledFrames  # most recordings have no parts
+
+            self._settled = self._settled or SettledFrames()
             return self.session.part()
         window = self.session.cut() if extent is Extent.CUT else self.session.look()
         return replace(window, unfollowed=state.unfollowed)
@@ -141,6 +146,8 @@ class _Observed:
         """A profile of that was made."""
         if extent is Extent.CUT:
             self._spent_before_s = dict.fromkeys(Extent, self._spent_s)
+            if self._settled is not None:
+                self._settled.turn()
         elif extent is Extent.PART:
             self._spent_before_s[extent] = self._spent_s
 
@@ -150,7 +157,7 @@ class _Observed:
         """extent: what the window is of. requested, see Ask: lines get less time."""
         naming, lines_s = self.naming, WAITED_FOR_S if requested else SOURCE_BUDGET_S
         found = self.session.profile(
-            window, naming.title, naming.rate_hz, naming.mode, naming.view, known_only, lines_s
+            window, naming.title, naming.rate_hz, naming.mode, naming.view, known_only, lines_s, self._settled
         )
         self._spent_s = found.summary.profiler_cpu_s + state.cpu_s
         summary = replace(
