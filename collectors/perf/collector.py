@@ -109,7 +109,8 @@ class PerfCollector:
         scope = self._scope(pid, cpus[0])
         rings = open_rings(cpus, size or ring_size(options, len(cpus)), bool(size), self.wakes)
         undo.callback(rings.close)
-        self._reader = RingReader(rings, diagnostics)
+        known = members.tracked.histories if scope.filtered else None
+        self._reader = RingReader(rings, diagnostics, known)
         self._events = EventManager(scope, options, self._reader)
         undo.callback(self._events.close)
         members.tracked.filters = scope.filtered
@@ -244,7 +245,7 @@ class PerfCollector:
     def done_with(self, found: Scan) -> None:
         """All batches of it have been unwound."""
         members, untracked = self.members, self.maker.untracked
-        members.read_news()
+        members.heard(found)
         found.give_back()
         self._events.unwound(found, members.tracked.alive)
         self.maker.forget_untracked()
@@ -274,7 +275,7 @@ class PerfCollector:
         if self._starvation is not None and self._starvation.found(births, *self._accounts.totals()):
             self._events.multiply(self.members.tracked.alive)
         if first:
-            self.members.read_news()
+            self.members.heard(found)
             found.give_back()
             self._trial = False
             self._resume()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pyprof.collectors.linux.children import descendants
 from pyprof.collectors.perf.news import ProcessNews
 from pyprof.collectors.perf.processes import TrackedProcesses
+from pyprof.collectors.perf.records import Scan
 from pyprof.collectors.perf.ring import Rings
 from pyprof.collectors.targets.selection import Selection
 from pyprof.diagnostics import Diagnostics
@@ -91,15 +92,16 @@ class Members:
         """The processes that have not ended."""
         return list(self.tracked.alive)
 
-    def read_news(self) -> None:
-        """Read forks, execs and mappings from the rings, before their room is released, if anybody asks for news()."""
+    def heard(self, found: Scan) -> None:
+        """Take forks, execs and mappings from these, whose room is released after that, if anybody asks for news()."""
         if self._news is not None and self._asked:
-            self._fresh |= self._news.look()
+            self._fresh |= self._news.heard(found)
 
     def news(self) -> set[int]:
         """Processes that have come, or run other code than before, since this was asked last; some may have ended."""
         self._asked = True
-        self.read_news()
+        if self._news is not None:
+            self._fresh |= self._news.look()
         fresh, self._fresh = self._fresh, set()
         self.had_news = bool(fresh)
         return fresh

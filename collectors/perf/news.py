@@ -8,7 +8,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from pyprof.collectors.perf.records import COMM, FORK, MISC_COMM_EXEC, MMAP2, mapping_process, parse_comm, parse_task
+from pyprof.collectors.perf.records import (
+    COMM,
+    FORK,
+    MISC_COMM_EXEC,
+    MMAP2,
+    Scan,
+    mapping_process,
+    parse_comm,
+    parse_task,
+)
 from pyprof.collectors.perf.ring import Ring, Rings
 
 _MOST_RECORDS = 20_000
@@ -17,6 +26,8 @@ _BODY = 1 << 13
 _GENERATIONS = 16
 _COMING_NS = 10_000_000_000
 """No record waits longer in the rings."""
+_WRITTEN_NS = 10_000_000
+"""A record is there so long after its time at the latest."""
 
 
 class ProcessNews:
@@ -27,15 +38,29 @@ class ProcessNews:
         self._sampled = sampled
         self._children = children
         self._read: dict[int, int] = {}
+        self._looked_ns = 0
         self._coming: dict[int, int] = {}
 
     def look(self) -> set[int]:
         """Pids that were reported since the last reading."""
-        now = time.monotonic_ns()
+        self._looked_ns = time.monotonic_ns()
         named_pids: set[int] = set()
         born: dict[int, int] = {}
         for cpu, ring in self._rings.rings.items():
             self._read[cpu] = self._walk(ring, max(self._read.get(cpu, 0), ring.tail), named_pids, born)
+        return self._ours(named_pids, born)
+
+    def heard(self, found: Scan) -> set[int]:
+        """The same, where all records up to a time have been read anyway; their room is released then."""
+        named_pids: set[int] = set()
+        born: dict[int, int] = {}
+        for record in found.others:
+            if record.time_ns > self._looked_ns - _WRITTEN_NS:
+                self._note(record.kind, record.misc, record.body, named_pids, born)
+        return self._ours(named_pids, born)
+
+    def _ours(self, named_pids: set[int], born: dict[int, int]) -> set[int]:
+        now = time.monotonic_ns()
         for _ in range(_GENERATIONS):
             fresh = {pid for pid, parent in born.items() if self._children and self.knows(parent)} - self._coming.keys()
             if not fresh:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyprof.collectors.perf.event_set import Fork, forks_of
 from pyprof.collectors.perf.records import Scan, scan
 from pyprof.collectors.perf.ring import Rings
@@ -13,20 +15,26 @@ FOREVER_NS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class RingReader:
-    """Scanning releases nothing: a ring's room is free when its Scan releases it."""
+    """Scanning releases nothing: a ring's room is free when its Scan releases it. known: pids of the recording, None
+    where records of others are wanted, too.
+    """
 
     rings: Rings
     diagnostics: Diagnostics
+    known: Mapping[int, object] | None = None
 
     def scan(self, until_ns: int) -> Scan:
-        found = Scan()
+        return self._scan(Scan(known=None if self.known is None else self.known.keys()), until_ns)
+
+    def _scan(self, found: Scan, until_ns: int) -> Scan:
         for ring in self.rings.rings.values():
             scan(ring, self.rings.words, until_ns, found)
+        found.kin(self.rings.words)
         found.others.sort(key=lambda record: record.time_ns)
         if found.broken:
             self.diagnostics.count("ring held something else than records", found.broken)
         return found
 
     def forks(self) -> list[Fork]:
-        """All forks in the rings, which stay as they are."""
-        return forks_of(self.scan(FOREVER_NS).others)
+        """All forks in the rings, of others, too; they stay as they are."""
+        return forks_of(self._scan(Scan(), FOREVER_NS).others)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from functools import lru_cache
 
 import numpy as np
@@ -25,6 +25,8 @@ I64 = npt.NDArray[np.int64]
 
 LOST, COMM, EXIT, THROTTLE, UNTHROTTLE, FORK, SAMPLE, MMAP2, LOST_SAMPLES = 2, 3, 4, 5, 6, 7, 9, 10, 13
 MISC_COMM_EXEC = 1 << 13
+_OF_PROCESSES = frozenset((COMM, EXIT, FORK, MMAP2))
+"""Their first word is the process, and of EXIT and FORK its parent."""
 
 _KIND_AND_SIZE = np.uint64(0xFFFF_0000_FFFF_FFFF)
 TIME = 3
@@ -60,13 +62,35 @@ class Other:
 @dataclass(slots=True)
 class Scan:
     """One look into all rings. samples: indices of the samples' first words, a piece a run. tails: bytes up to which a
-    ring was read. broken: rings that held something else than records.
+    ring was read. broken: rings that held something else than records. known: pids of the recording's processes, None
+    where all records are wanted. strange: (time, word, words) of records of processes that are not known; kin() looks
+    at them when all rings have been read.
     """
 
     samples: list[I64] = field(default_factory=list)
     others: list[Other] = field(default_factory=list)
     tails: list[tuple[Ring, int]] = field(default_factory=list)
     broken: int = 0
+    known: Set[int] | None = None
+    strange: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def keep(self, words: U64, header: int, time_ns: int, word: int, size: int) -> None:
+        """A record that is no sample. size: in words."""
+        body = words[word + 1 : word + size - 3].tobytes()
+        self.others.append(Other(header & 0xFFFF_FFFF, header >> 32 & 0xFFFF, time_ns, body))
+
+    def kin(self, words: U64) -> None:
+        """Children that known processes have forked are known, too: their records may stand in other rings."""
+        forks = [(record.time_ns, record.body[:4]) for record in self.others if record.kind == FORK]
+        births = {int.from_bytes(pid, "little"): at for at, pid in sorted(forks, reverse=True)}  # the first one's
+        if self.known is None or not births.keys() - self.known:
+            return
+        for time_ns, word, size in sorted(self.strange):
+            header, ids = int(words[word]), int(words[word + 1])
+            pid, forked = ids & 0xFFFF_FFFF, header & 0xFFFF_FFFF == FORK
+            if births.get(pid, time_ns + 1) <= time_ns or (forked and births.get(ids >> 32, time_ns + 1) <= time_ns):
+                births[pid] = min(births.get(pid, time_ns), time_ns)
+                self.keep(words, header, time_ns, word, size)
 
     def give_back(self) -> None:
         for ring, tail in self.tails:
@@ -75,7 +99,7 @@ class Scan:
 
 def scan(ring: Ring, words: U64, until_ns: int, into: Scan) -> None:
     """Records of a ring up to until_ns, which lets records of several rings be put in order of time."""
-    position, head = ring.tail, ring.head
+    position, head, known, view = ring.tail, ring.head, into.known, words.data
     if not 0 <= head - position <= ring.size:
         into.broken += 1
         into.tails.append((ring, head))
@@ -83,7 +107,7 @@ def scan(ring: Ring, words: U64, until_ns: int, into: Scan) -> None:
     while position < head:
         at = position & (ring.size - 1)
         word = ring.first + at // 8
-        header = int(words[word])
+        header: int = view[word]
         size = header >> 48
         if size < 32 or size & 7 or size > head - position:
             into.broken += 1
@@ -102,11 +126,16 @@ def scan(ring: Ring, words: U64, until_ns: int, into: Scan) -> None:
             if stop:
                 break
         else:
-            time_ns = int(words[word + size // 8 - 2])
+            time_ns: int = view[word + size // 8 - 2]
             if time_ns > until_ns:
                 break
-            body = words[word + 1 : word + size // 8 - 3].tobytes()
-            into.others.append(Other(header & 0xFFFF_FFFF, header >> 32 & 0xFFFF, time_ns, body))
+            kind, ids = header & 0xFFFF_FFFF, view[word + 1]
+            if known is None or kind not in _OF_PROCESSES or ids & 0xFFFF_FFFF in known:
+                into.keep(words, header, time_ns, word, size // 8)
+            elif kind != FORK or ids >> 32 not in known:
+                into.strange.append((time_ns, word, size // 8))
+            else:
+                into.keep(words, header, time_ns, word, size // 8)
             position += size
     into.tails.append((ring, position))
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import struct
+import time
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyprof.collectors.perf.news import ProcessNews
 from pyprof.collectors.perf.records import (
     COMM,
     EXIT,
     FORK,
     LOST,
+    MISC_COMM_EXEC,
     MMAP2,
     SAMPLE,
     SampleRecords,
@@ -27,26 +31,27 @@ from pyprof.collectors.perf.records import (
     read_samples,
     scan,
 )
-from pyprof.collectors.perf.ring import Ring
+from pyprof.collectors.perf.ring import Ring, Rings
 from pyprof.model.arch import X86_64
 from pyprof.model.modules import Mapping
 
 SIZE = 1 << 16
 PAGE = 4096
+STRIDE = (PAGE + SIZE + (1 << 16) + PAGE) // 8
 END = 2**62
 
 
 @dataclass
 class Written:
-    """A ring in our own memory, and the hand that writes it."""
+    """A ring in our own memory, and the hand that writes it. number: of the ring in this memory."""
 
-    words: npt.NDArray[np.uint64] = field(
-        default_factory=lambda: np.zeros((PAGE + SIZE + (1 << 16) + PAGE) // 8, np.uint64)
-    )
+    words: npt.NDArray[np.uint64] = field(default_factory=lambda: np.zeros(STRIDE, np.uint64))
+    number: int = 0
 
     def __post_init__(self) -> None:
-        self.ring = Ring(self.words, 0, SIZE)
-        self.data = self.words.view(np.uint8)[PAGE : PAGE + SIZE]
+        first = self.number * STRIDE
+        self.ring = Ring(self.words, first, SIZE)
+        self.data = self.words[first:].view(np.uint8)[PAGE : PAGE + SIZE]
         self.head = 0
 
     def start_at(self, position: int) -> None:
@@ -61,7 +66,7 @@ class Written:
         self._publish()
 
     def _publish(self) -> None:
-        self.words[1024 // 8] = self.head
+        self.words[self.number * STRIDE + 1024 // 8] = self.head
 
     def read(self, until: int = END) -> tuple[Scan, SampleRecords]:
         found = Scan()
@@ -162,6 +167,70 @@ def test_samples_without_registers_are_left_out_and_counted_and_32_bit_ones_are_
     samples, left_out = read_samples(ring.words, found.samples)
     assert (samples.tid.tolist(), samples.narrow.tolist()) == ([1, 2], [False, True])
     assert left_out.tolist() == [7], "its pid"
+
+
+Event = tuple[int, int, int, int]
+"""Number of the ring, kind, process, parent."""
+
+
+def events() -> st.SearchStrategy[list[Event]]:
+    pids = st.integers(1, 6)
+    kinds = st.sampled_from([COMM, EXIT, FORK, MMAP2, LOST])
+    return st.lists(st.tuples(st.integers(0, 1), kinds, pids, pids), max_size=25)
+
+
+def of_family(happened: list[Event], known: set[int]) -> list[int]:
+    """Which of these are of known processes, and of children that they have forked by then."""
+    family, found = set(known), []
+    for number, (_, kind, pid, parent) in enumerate(happened):
+        ours = pid in family or (kind == FORK and parent in family)
+        if ours and kind == FORK:
+            family.add(pid)
+        if ours or kind == LOST:
+            found.append(number)
+    return found
+
+
+@settings(deadline=None, max_examples=200)
+@given(events(), st.sets(st.integers(1, 6), max_size=2))
+def test_records_of_others_are_left_out_and_those_of_children_are_not_whichever_ring_has_them(
+    happened: list[Event], known: set[int]
+) -> None:
+    words = np.zeros(2 * STRIDE, np.uint64)
+    rings = [Written(words, number) for number in range(2)]
+    for time_ns, (number, kind, pid, parent) in enumerate(happened):
+        rings[number].write(other(kind, time_ns, struct.pack("=IIII", pid, parent, pid, parent)))
+    found = Scan(known=known)
+    for ring in rings:
+        scan(ring.ring, words, END, found)
+    found.kin(words)
+    assert sorted(record.time_ns for record in found.others) == of_family(happened, known)
+
+
+class BothRings:
+    """As Rings has them."""
+
+    def __init__(self, *rings: Written) -> None:
+        self.rings = {ring.number: ring.ring for ring in rings}
+        self.words = rings[0].words
+
+
+def test_news_that_were_looked_at_are_not_heard_again_when_their_records_are_taken() -> None:
+    ring, begun = Written(), time.monotonic_ns()
+    news = ProcessNews(cast("Rings", BothRings(ring)), {7, 8, 9}.__contains__, children=True)
+
+    def executed(pid: int, at: int) -> None:
+        ring.write(other(COMM, at, struct.pack("=II", pid, pid) + b"name", MISC_COMM_EXEC))
+
+    executed(7, begun - 1_000_000_000)
+    assert news.look() == {7}
+    executed(8, time.monotonic_ns())
+    found, _ = ring.read()
+    assert news.heard(found) == {8}
+    found.give_back()
+    assert news.look() == set()
+    executed(9, time.monotonic_ns())
+    assert news.look() == {9}
 
 
 def test_mapping_is_read_as_maps_would_show_it() -> None:
