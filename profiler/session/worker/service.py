@@ -280,7 +280,7 @@ class Service:
         try:
             answer = BatchTaken(message.number, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)
             late = self._hurry.late
-            if self._hurry.too_late:
+            if late:
                 observed.session.recorder.hurry()
             if not observed.failed:
                 answer = observed.take(message)
