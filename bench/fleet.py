@@ -165,7 +165,7 @@ def main() -> None:
             finally:
                 server.kill()
         tables = rows_and_bytes(folder / "data")
-        samples = tables["samples"][0]
+        samples = tables["window_samples"][0]
         for table, (rows, size) in tables.items():
             print(f"{table:8} {rows:10,} rows {size:12,} bytes, {size / max(samples, 1):.2f} a sample")
         files = sum(path.stat().st_size for path in folder.rglob("*.pb.gz"))

@@ -3,7 +3,7 @@
 Windows of 400 stacks (bench/segments.py) go straight into the database, as the server's index puts them there: of so
 many services, one every so many seconds, for so many days. Then a service and all services are asked for over 1 hour,
 1 day and all days. `--store clickhouse://…` asks servers; without it ClickHouse is in this process. `--cluster` starts
-two of Debian's. At the end days have their rows by hours, but for the last two, and are asked for again.
+two of Debian's. Then the hours that have ended are rolled up, and days are asked for again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import random
-import secrets
 import statistics
 import tempfile
 import time
@@ -43,7 +42,7 @@ def windows(services: int, days: int, every_s: int, now_ns: int) -> Iterator[Seg
     for age_s in range(0, days * DAY_S, every_s):
         for service in range(services):
             name = SegmentName.new(f"service-{service}", now_ns - age_s * SECOND_NS)
-            yield replace(rng.choice(found), name=name, batch=secrets.randbits(63))
+            yield replace(rng.choice(found), name=name)
 
 
 def fill(store: Store, made: Iterator[SegmentRows]) -> tuple[int, int, float]:
@@ -97,11 +96,12 @@ def main() -> None:
             asked(engine, f"one service, merged, {title}", answers.profile, {**words, "service": "service-1"})
             asked(engine, f"{arguments.services} services, merged, {title}", answers.profile, words)
         began = time.perf_counter()
-        rolled = store.hours.due(time.strftime("%Y-%m-%d", time.gmtime(now - DAY_S)))
-        for day in rolled:
-            store.hours.roll(day)
-        if rolled:
-            print(f"{len(rolled)} days by hours: {time.perf_counter() - began:.1f} s")
+        due = store.hours.due(now_ns)
+        for hour in due:
+            store.hours.roll(hour)
+        print(f"{len(due)} hours rolled up: {time.perf_counter() - began:.1f} s", flush=True)
+        for title, length in dict(list(spans.items())[1 : 2 + (arguments.days > 1)]).items():
+            words = {"from": str(now - length), "to": str(now), "format": "pprof"}
             asked(engine, f"one service, merged, {title}", answers.profile, {**words, "service": "service-1"})
             asked(engine, f"{arguments.services} services, merged, {title}", answers.profile, words)
         query = "SELECT table, sum(rows), sum(bytes) FROM system.parts WHERE active GROUP BY table ORDER BY table"

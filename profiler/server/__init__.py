@@ -8,10 +8,11 @@ answers    The answers of the query interface, as values for JSON
 app        The HTTP interface: routes, limits, refusals
 blocks     From segments to blocks of the tables, one for each table
 config     The configuration: TOML in, checked values out
+cover      Which rows a question counts: by hours, or by windows
 engine     What answers SQL: ClickHouse in this process (chdb), or a server
 files      The segments that were taken, as files
 frames     A frame as a text of the database, and back
-hours      Rows of old days, fewer: by hours
+hours      Rows by hours are made, and take the place of those of old days
 index      The thread that brings files into the database, and drops what is too old
 merged     From rows of the database to a Profile
 native     A block of rows as ClickHouse reads it fastest, column after column

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from pyprof.model.labels import Labels
 from pyprof.server.native import Block, BlockColumn, column, days, lists, numbers, texts
-from pyprof.server.rows import SegmentRows
+from pyprof.server.rows import SegmentRows, hour_of
 from pyprof.server.stacks import StackBook
 
 SeriesKey = tuple[str, str, str, str, int]
@@ -63,23 +63,28 @@ def series(found: Mapping[SeriesKey, Labels]) -> Block:
     return Block(len(found), columns)
 
 
-def _head(segments: Sequence[SegmentRows], times: Sequence[int]) -> tuple[BlockColumn, ...]:
-    """What samples and builds have in common. times: rows of each segment."""
+def _head(segments: Sequence[SegmentRows], batches: Sequence[int], times: Sequence[int]) -> tuple[BlockColumn, ...]:
+    """What tables of windows have in common. batches: of each segment; times: its rows."""
     return (
         days("day", (each.day for each in segments), times),
         texts("tenant", (each.tenant for each in segments), times),
         texts("type", (each.type for each in segments), times),
         texts("service", (each.name.service for each in segments), times),
         numbers("end_ns", [each.name.end_ns for each in segments], times),
-        numbers("batch", [each.batch for each in segments], times, unsigned=True),
+        numbers("batch", batches, times, unsigned=True),
     )
 
 
-def samples(segments: Sequence[SegmentRows]) -> Block:
+def _hours(segments: Sequence[SegmentRows], times: Sequence[int]) -> BlockColumn:
+    return numbers("hour", [hour_of(each.name.end_ns) for each in segments], times, unsigned=True)
+
+
+def samples(segments: Sequence[SegmentRows], batches: Sequence[int]) -> Block:
     times = [len(each.stacks) for each in segments]
     halves = np.concatenate([each.book.halves[each.stacks] for each in segments])
     columns = (
-        *_head(segments, times),
+        *_head(segments, batches, times),
+        _hours(segments, times),
         column("series", np.concatenate([each.series for each in segments])),
         column("stack", halves[:, 0]),
         column("stack2", halves[:, 1]),
@@ -89,12 +94,24 @@ def samples(segments: Sequence[SegmentRows]) -> Block:
     return Block(sum(times), columns)
 
 
-def builds(segments: Sequence[SegmentRows]) -> Block:
+def series_of_windows(segments: Sequence[SegmentRows], batches: Sequence[int]) -> Block:
+    sums = [each.by_series() for each in segments]
+    times = [len(found) for found, _ in sums]
+    columns = (
+        *_head(segments, batches, times),
+        column("series", np.concatenate([found for found, _ in sums])),
+        column("amount", np.concatenate([amounts for _, amounts in sums])),
+    )
+    return Block(sum(times), columns)
+
+
+def builds(segments: Sequence[SegmentRows], batches: Sequence[int]) -> Block:
     times = [len(each.builds) for each in segments]
     rows = [row for each in segments for row in each.builds]
     once = [1] * len(rows)
     columns = (
-        *_head(segments, times),
+        *_head(segments, batches, times),
+        _hours(segments, times),
         texts("path", (row[0] for row in rows), once),
         texts("build_id", (row[1] for row in rows), once),
         numbers("amount", [row[2] for row in rows], once),
@@ -104,10 +121,10 @@ def builds(segments: Sequence[SegmentRows]) -> Block:
     return Block(len(rows), columns)
 
 
-def windows(segments: Sequence[SegmentRows]) -> Block:
+def windows(segments: Sequence[SegmentRows], batches: Sequence[int]) -> Block:
     once = [1] * len(segments)
     columns = (
-        *_head(segments, once),
+        *_head(segments, batches, once),
         texts("unit", (each.unit for each in segments), once),
         texts("host", (each.host for each in segments), once),
         texts("segment", (each.name.path for each in segments), once),

@@ -24,7 +24,7 @@ SETTINGS = (
         "server", "store", "TEXT", "", "chdb:///FOLDER, clickhouse://HOST:PORT/DATABASE?cluster=NAME; none: in data"
     ),
     Setting("retention", "max_age", "SPAN", '"14d"', "whole days of windows that are kept"),
-    Setting("retention", "hours_after", "SPAN", '"3d"', "whole days that are older have their samples by hours"),
+    Setting("retention", "hours_after", "SPAN", '"3d"', "whole days that are older have their samples by hours alone"),
     Setting("retention", "max_bytes", "SIZE", '"20G"', "of segments; the oldest days go first"),
     Setting("limits", "body", "SIZE", '"16M"', "of a request"),
     Setting("limits", "rate", "COUNT", "500", "segments a second that a tenant may send"),

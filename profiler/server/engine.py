@@ -250,7 +250,7 @@ def migrate(engine: Engine) -> None:
     for migration in migrations():
         if migration.number not in done:
             for statement in migration.statements(engine.dialect):
-                engine.run(statement)
+                (engine.put if statement.startswith("INSERT") else engine.run)(statement)
             engine.run(f"INSERT INTO migrations VALUES ('2020-01-01', {migration.number})")
     if not engine.dialect.old:
         for table in NAMES:  # the retention of the configuration, not that of the day on which the table was made

@@ -1,37 +1,42 @@
-"""Days that are old have their samples by hours: a row a stack, a label set and an hour, in place of one a window.
+"""Rows by hours: a row a stack, a label set and an hour, beside those of its windows. cover.py says which count when.
 
-Such a row has the batch and the end of the last window that had the stack in this hour. So it counts as others do, and
-no question has to know. Rows of builds are alike. Beside them each window keeps a row without cost for each of its
-label sets: how long windows with these labels are is told from it. A day's new rows take the place of the old ones in
-one step, when their sums agree. Windows that come later stand beside them, until they are a tenth of the day's.
+An hour that has ended, a while ago, is rolled up: rows by hours are made of its windows, and then a row of rolls, from
+which on they count. So whoever is killed before has changed nothing. Windows that come later are rows by windows, until
+they are a tenth of the hour's: then another roll is made of them. Of an old day all windows are rolled up, and the rows
+by windows are dropped.
 """
 
 from __future__ import annotations
 
-from pyprof.server.engine import Engine, StoreError, literal
+import secrets
+from collections import deque
+from collections.abc import Mapping
 
-HOUR_NS = 3600 * 10**9
+from pyprof.records import dataclass
+from pyprof.server.cover import HOUR, above
+from pyprof.server.engine import Engine, StoreError, literal
+from pyprof.server.rows import HOUR_NS
+
 _LATE = 1.1
+_LATENESS_NS = 600 * 10**9
+"""After the end of an hour: what comes until then is in its first roll."""
 _MEMORY = "SETTINGS max_bytes_before_external_group_by = 1073741824"
 _HEAD = "day, tenant, type, service"
-_HOUR = f"intDiv(end_ns - 1, {HOUR_NS})"
-_COLUMNS = {
-    "samples": f"{_HEAD}, end_ns, batch, series, stack, stack2, value, count",
-    "builds": f"{_HEAD}, end_ns, batch, path, build_id, amount, unnamed, cut",
-}
-_ROWS = {
-    "samples": (
-        f"SELECT {_HEAD}, max(end_ns), argMax(batch, end_ns), series, stack, stack2, sum(value), sum(count) "
-        f"FROM {{}} GROUP BY {_HEAD}, {_HOUR}, series, stack, stack2 {_MEMORY}",
-        f"SELECT {_HEAD}, any(end_ns), batch, series, min(stack), argMin(stack2, stack), toInt64(0), toInt64(0) "
-        f"FROM {{}} GROUP BY {_HEAD}, batch, series {_MEMORY}",
-    ),
-    "builds": (
-        f"SELECT {_HEAD}, max(end_ns), argMax(batch, end_ns), path, build_id, sum(amount), sum(unnamed), sum(cut) "
-        f"FROM {{}} GROUP BY {_HEAD}, {_HOUR}, path, build_id {_MEMORY}",
-    ),
-}
-_SUMS = {"samples": "sum(value), sum(count)", "builds": "sum(amount), sum(cut)"}
+_KEYS = {"samples": "series, stack, stack2", "builds": "path, build_id"}
+_SUMS = {"samples": ("value", "count"), "builds": ("amount", "unnamed", "cut")}
+
+
+@dataclass(frozen=True, slots=True)
+class WindowsOfHour:
+    """day: of the windows' ends. windows: how many are listed; rolled: how many of them are in rolls, whose last batch
+    is upto.
+    """
+
+    day: str
+    hour: int
+    windows: int
+    rolled: int
+    upto: int
 
 
 class Hours:
@@ -39,38 +44,107 @@ class Hours:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._waiting: deque[WindowsOfHour] = deque()
 
-    def due(self, before: str) -> list[str]:
-        """Days before that one whose windows have rows of their own, oldest first."""
+    def look(self, now_ns: int) -> None:
+        """For hours that are due; roll_next() rolls up one of them."""
+        self._waiting = deque(self.due(now_ns))
+
+    def roll_next(self) -> None:
+        """One at a time, for windows wait meanwhile."""
+        if self._waiting:
+            self.roll(self._waiting.popleft())
+
+    def due(self, now_ns: int) -> list[WindowsOfHour]:
+        """Hours that are to be rolled up, oldest first."""
+        ended = f"end_ns <= {(now_ns - _LATENESS_NS) // HOUR_NS * HOUR_NS}"
+        return [each for each in self._hours(ended) if each.windows > _LATE * each.rolled]
+
+    def roll(self, hour: WindowsOfHour) -> None:
+        """Its windows that are in no roll."""
+        where = f"day = {literal(hour.day)} AND {HOUR} = {hour.hour}"
+        listed = f"{self._of('windows')} WHERE {where}{f' AND batch > {hour.upto}' if hour.rolled else ''}"
+        count, upto = map(int, self._engine.rows(f"SELECT count(), max(batch) FROM {listed}")[0])
+        if not count:
+            return
+        among = "GLOBAL IN" if self._engine.dialect.cluster else "IN"
+        counted = f"day = {literal(hour.day)} AND hour = {hour.hour} AND batch {among} (SELECT batch FROM {listed})"
+        number = secrets.randbits(63)
+        for table in _SUMS:
+            self._insert(table, number, counted)
+        self._engine.put(
+            f"INSERT INTO {self._of('rolls')} (day, hour, roll, upto, windows) "
+            f"VALUES ({literal(hour.day)}, {hour.hour}, {number}, {upto}, {count})"
+        )
+
+    def _insert(self, table: str, number: int, counted: str) -> None:
+        keys, columns = _KEYS[table], _SUMS[table]
+        sums = ", ".join(f"sum({column})" for column in columns)
+        by_windows, by_hours = self._of(f"window_{table}"), self._of(f"hour_{table}")
+        self._engine.put(
+            f"INSERT INTO {by_hours} ({_HEAD}, end_ns, roll, {keys}, {', '.join(columns)}) "
+            f"SELECT {_HEAD}, max(end_ns), toUInt64({number}), {keys}, {sums} FROM {by_windows} WHERE {counted} "
+            f"GROUP BY {_HEAD}, {keys} {_MEMORY}"
+        )
+        before = self._engine.rows(f"SELECT {sums} FROM {by_windows} WHERE {counted}")
+        if self._engine.rows(f"SELECT {sums} FROM {by_hours} WHERE roll = {number}") != before:
+            raise StoreError(f"the sums of {table} by hours are others than those by windows")
+
+    def due_days(self, before: str) -> list[str]:
+        """Days before that one that have rows by windows, oldest first."""
         found = self._engine.rows(
             f"SELECT day, count() FROM {self._of('windows')} WHERE day < {literal(before)} GROUP BY day ORDER BY day"
         )
-        done = self._engine.rows(f"SELECT day, max(windows) FROM {self._of('rolled')} GROUP BY day")
-        rolled = {str(day): int(windows) for day, windows in done}
-        return [str(day) for day, windows in found if int(windows) > _LATE * rolled.get(str(day), 0)]
+        sealed = self._sealed()
+        return [str(day) for day, windows in found if int(windows) > _LATE * sealed.get(str(day), 0)]
 
-    def roll(self, day: str) -> None:
-        """Whoever is killed before the end has changed nothing, or what can be done again."""
-        count = self._engine.rows(f"SELECT count() FROM {self._of('windows')} WHERE day = {literal(day)}")[0][0]
-        for table, selects in _ROWS.items():
-            self._replace(table, selects, day)
-        self._engine.put(f"INSERT INTO {self._of('rolled')} (day, windows) VALUES ({literal(day)}, {int(count)})")
+    def seal(self, day: str) -> bool:
+        """In two steps, of which the second comes when nobody asks any more who began before the first: all windows are
+        rolled up, and rolls count for parts of hours, too; then rows by windows are dropped. Was it the second?
+        """
+        hours = self._hours(f"day = {literal(day)}")
+        lacking = [each for each in hours if each.windows > each.rolled]
+        for each in lacking:
+            self.roll(each)
+        second = not lacking and day in self._sealed()
+        if second:
+            for table in _SUMS:
+                dropped = f"ALTER TABLE window_{table} {self._engine.dialect.on_cluster} DROP PARTITION {literal(day)}"
+                self._engine.run(dropped)
+        windows = sum(each.windows for each in hours) if second else 0
+        self._engine.put(f"INSERT INTO {self._of('rolled')} (day, windows) VALUES ({literal(day)}, {windows})")
+        return second
 
-    def _replace(self, table: str, selects: tuple[str, ...], day: str) -> None:
-        by_hours, changed = f"{table}_hours", f"ALTER TABLE {{}} {self._engine.dialect.on_cluster}"
-        empty = f"{changed.format(by_hours)} DROP PARTITION {literal(day)}"
-        among = "GLOBAL IN" if self._engine.dialect.cluster else "IN"
-        listed = f"SELECT batch FROM {self._of('windows')} WHERE day = {literal(day)}"
-        counted = f"{self._of(table)} WHERE day = {literal(day)} AND batch {among} ({listed})"
-        self._engine.run(empty)
-        for select in selects:
-            self._engine.put(f"INSERT INTO {self._of(by_hours)} ({_COLUMNS[table]}) {select.format(counted)}")
-        sums = f"SELECT {_SUMS[table]} FROM"
-        before = self._engine.rows(f"{sums} {counted}")
-        if self._engine.rows(f"{sums} {self._of(by_hours)} WHERE day = {literal(day)}") != before:
-            raise StoreError(f"the sums of {table} by hours are not those of {day}")
-        self._engine.run(f"{changed.format(table)} REPLACE PARTITION {literal(day)} FROM {by_hours}")
-        self._engine.run(empty)
+    def torn(self) -> list[str]:
+        """Days whose rolls are of other windows than are listed: whoever dropped them was killed in the midst."""
+        rolls = self._engine.rows(
+            f"SELECT day, toUInt32(day), hour, max(upto), sum(windows) FROM {self._of('rolls')} GROUP BY day, hour"
+        )
+        upto = {(int(row[1]), int(row[2])): int(row[3]) for row in rolls}
+        found = self._engine.rows(
+            f"SELECT day, {HOUR} AS hour, count() FROM {self._of('windows')} WHERE NOT {above(upto)} GROUP BY day, hour"
+        )
+        listed = {(str(day), int(hour)): int(windows) for day, hour, windows in found}
+        return sorted({str(row[0]) for row in rolls if listed.get((str(row[0]), int(row[2]))) != int(row[4])})
+
+    def _hours(self, where: str) -> list[WindowsOfHour]:
+        """Oldest first. where: a condition on windows."""
+        rolls = self._engine.rows(
+            f"SELECT day, hour, sum(windows), max(upto) FROM {self._of('rolls')} GROUP BY day, hour"
+        )
+        rolled = {(str(day), int(hour)): (int(windows), int(upto)) for day, hour, windows, upto in rolls}
+        found = self._engine.rows(
+            f"SELECT day, {HOUR} AS hour, count() FROM {self._of('windows')} WHERE {where} "
+            "GROUP BY day, hour ORDER BY day, hour"
+        )
+        return [
+            WindowsOfHour(str(day), int(hour), int(windows), *rolled.get((str(day), int(hour)), (0, 0)))
+            for day, hour, windows in found
+        ]
+
+    def _sealed(self) -> Mapping[str, int]:
+        found = self._engine.rows(f"SELECT day, max(windows) FROM {self._of('rolled')} GROUP BY day")
+        return {str(day): int(windows) for day, windows in found}
 
     def _of(self, table: str) -> str:
         return self._engine.dialect.read(table)

@@ -135,10 +135,15 @@ class Indexer:
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_S
             self.drop_old(time.time())
-            self.roll_up(time.time())
+            self.seal(time.time())
+            self._store.hours.look(time.time_ns())
+        else:
+            self._store.hours.roll_next()
 
     def catch_up(self) -> int:
         """Files that are not in the database; how many were brought in. Raises StoreError, OSError."""
+        for day in self._store.hours.torn():
+            self._store.drop_day(day)
         done = 0
         missing = self._missing()
         while block := list(islice(missing, _MOST_AT_ONCE)):
@@ -182,13 +187,11 @@ class Indexer:
             self._say("info", "day dropped", day=day, segments=count)
         return dropped
 
-    def roll_up(self, now: float) -> None:
-        """The oldest day that is due has its samples by hours: one at a time, for windows wait meanwhile. Raises
-        StoreError.
-        """
-        for day in self._store.hours.due(_day_before(now, self._limits.hours_after))[:1]:
-            self._store.hours.roll(day)
-            self._say("info", "day by hours", day=day)
+    def seal(self, now: float) -> None:
+        """The oldest day that is due has its samples by hours alone, at the second look. Raises StoreError."""
+        for day in self._store.hours.due_days(_day_before(now, self._limits.hours_after))[:1]:
+            if self._store.hours.seal(day):
+                self._say("info", "day by hours", day=day)
 
 
 def _day_before(now: float, age_s: float) -> str:

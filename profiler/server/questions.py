@@ -15,8 +15,10 @@ from pyprof.model.profile import Profile, ValueType
 from pyprof.model.reasons import said
 from pyprof.records import dataclass, field
 from pyprof.server.access import Refused
+from pyprof.server.cover import HOUR, CountedRows, Roll, above, cover
 from pyprof.server.engine import Engine, StoreError, literal
 from pyprof.server.merged import ProfileHead, Rest, Stack, StackCost, dearest, profile_of
+from pyprof.server.rows import HOUR_NS, hour_of
 from pyprof.server.selection import Question
 from pyprof.server.symbol_files import SymbolFiles
 
@@ -29,8 +31,6 @@ _MOST_NAMED = 2000
 """Stacks that a statement names one by one."""
 _PARTS, _PARTS_OF_ALL = 60, 200
 """Of a span: a profile has the time of its samples so exactly; of all sets of labels together."""
-_COSTS = "HAVING sum(value) != 0 OR sum(count) != 0"
-"""Not so rows of a window that only say which label sets it has (hours.py)."""
 _TOO_DEAR = {159, 241}
 """ClickHouse's numbers of errors: too much time, too much memory."""
 
@@ -97,16 +97,18 @@ class Questions:
     def series_line(self, chosen: Question, step_ns: int) -> list[tuple[int, int, int]]:
         """(number of the step, series, amount)."""
         found = self._rows(
-            f"SELECT intDiv(end_ns - 1 - {chosen.from_ns}, {step_ns}) AS step, series, sum(value) "
-            f"FROM {self._of('samples')} WHERE {self._counted(chosen)} GROUP BY step, series ORDER BY step, series"
+            f"SELECT intDiv(end_ns - 1 - {chosen.from_ns}, {step_ns}) AS step, series, sum(amount) "
+            f"FROM {self._of('window_series')} WHERE {self._listed(chosen)} "
+            "GROUP BY step, series ORDER BY step, series"
         )
         return [(int(row[0]), int(row[1]), int(row[2])) for row in found]
 
     def builds(self, chosen: Question) -> list[tuple[str, str, int, int, int]]:
         """Path, build-id, amount, of it without names, and cut off there; worst first."""
+        sums = {"whole": "amount", "bare": "unnamed", "lost": "cut"}
+        summed = self._counted(chosen).summed("builds", {"path": "path", "build_id": "build_id"}, sums)
         found = self._rows(
-            "SELECT path, build_id, sum(amount) AS whole, sum(unnamed) AS bare, sum(cut) AS lost "
-            f"FROM {self._of('builds')} WHERE {self._counted(chosen)} GROUP BY path, build_id "
+            f"SELECT path, build_id, whole, bare, lost FROM ({summed}) AS summed "
             "ORDER BY bare + lost DESC, whole DESC, path, build_id"
         )
         return [(str(row[0]), str(row[1]), int(row[2]), int(row[3]), int(row[4])) for row in found]
@@ -121,44 +123,40 @@ class Questions:
     def profile(self, chosen: Question, by_service: bool = False) -> Profile:
         """by_service: the service is each sample's thread. Raises Refused where there is nothing."""
         labels = self.labels(chosen)
-        where = self._of_series(chosen, labels)
+        wanted = self._wanted(chosen, labels)
+        counted = self._counted(chosen, wanted)
         detail = _Detail(labels, max(min(_PARTS, _PARTS_OF_ALL // max(len(labels), 1)), 1))
-        costs = self._costs(chosen, where, by_service, detail)
+        costs = self._costs(chosen, counted, by_service, detail)
         if len(costs) > _MOST_COSTS:
-            costs = self._costs(chosen, where, by_service, _COARSE)
+            costs = self._costs(chosen, counted, by_service, _COARSE)
         if len(costs) > _MOST_COSTS:
-            costs, rest = self._dearest(chosen, where, by_service)
+            costs, rest = self._dearest(chosen, counted, by_service)
         else:
             costs, rest = dearest(costs, MOST_STACKS)
         if not costs:
             raise Refused("nothing_there")
-        texts = self._frames(chosen, where, {cost.stack for cost in costs})
+        texts = self._frames(chosen, counted, {cost.stack for cost in costs})
         whole = rest.amount + sum(cost.value for cost in costs)
         named = self._symbols.of(chosen.tenant) if self._symbols is not None else None
-        return profile_of(costs, texts, self._head(chosen, where, rest, whole), named)
+        return profile_of(costs, texts, self._head(chosen, wanted, rest, whole), named)
 
     def has_symbols(self, tenant: str, build_id: str) -> bool:
         return self._symbols is not None and self._symbols.has(tenant, build_id)
 
-    def _dearest(self, chosen: Question, where: str, by_service: bool) -> tuple[list[StackCost], Rest]:
+    def _dearest(self, chosen: Question, counted: CountedRows, by_service: bool) -> tuple[list[StackCost], Rest]:
         """Where there are too many rows to have them all here: the database looks for the dearest stacks first."""
-        by_stack = self._by_stack(where)
+        by_stack = _by_stack(counted)
         count, whole = map(int, self._rows(f"SELECT count(), sum(whole) FROM ({by_stack}) AS sums")[0])
         chosen_ones = (
             f"SELECT stack, stack2 FROM ({by_stack} ORDER BY whole DESC, stack, stack2 LIMIT {MOST_STACKS}) AS dear"
         )
-        inside = f"{where} AND (stack, stack2) {self._in()} ({chosen_ones})"
-        costs = self._costs(chosen, inside, by_service, _COARSE)
+        inside = f"(stack, stack2) {self._in()} ({chosen_ones})"
+        costs = self._costs(chosen, counted.inside(inside), by_service, _COARSE)
         return costs, Rest(max(count - MOST_STACKS, 0), whole - sum(cost.value for cost in costs))
 
-    def _by_stack(self, where: str) -> str:
-        return (
-            f"SELECT stack, stack2, sum(value) AS whole FROM {self._of('samples')} WHERE {where} GROUP BY stack, stack2"
-        )
-
-    def _frames(self, chosen: Question, where: str, stacks: set[Stack]) -> dict[Stack, list[str]]:
+    def _frames(self, chosen: Question, counted: CountedRows, stacks: set[Stack]) -> dict[Stack, list[str]]:
         """Of each stack, outermost first. Few are named; many are looked up again."""
-        used = f"{self._in()} (SELECT stack, stack2 FROM ({self._by_stack(where)}) AS used)"
+        used = f"{self._in()} (SELECT stack, stack2 FROM ({_by_stack(counted)}) AS used)"
         if len(stacks) <= _MOST_NAMED:
             used = f"IN ({', '.join(f'({one}, {other})' for one, other in sorted(stacks))})"
         first, last = chosen.days
@@ -169,44 +167,48 @@ class Questions:
         )
         return {(int(row[0]), int(row[1])): [str(text) for text in row[2]] for row in found}
 
-    def _of_series(self, chosen: Question, labels: dict[int, Labels]) -> str:
-        """A condition: samples that count and have the labels. Raises Refused where no series has."""
+    def _wanted(self, chosen: Question, labels: dict[int, Labels]) -> str:
+        """A condition: samples that have the labels; none: all have. Raises Refused where no series has."""
         if not chosen.labels:
-            return self._counted(chosen)
+            return ""
         wanted = [series for series, found in labels.items() if set(chosen.labels) <= set(found)]
         if not wanted:
             raise Refused("nothing_there")
-        return f"{self._counted(chosen)} AND series IN ({', '.join(map(str, wanted))})"
+        return f"series IN ({', '.join(map(str, wanted))})"
 
-    def _costs(self, chosen: Question, where: str, by_service: bool, detail: _Detail) -> list[StackCost]:
+    def _costs(self, chosen: Question, counted: CountedRows, by_service: bool, detail: _Detail) -> list[StackCost]:
         """One row more than _MOST_COSTS where there are more."""
-        part_ns = max(chosen.length_ns // detail.parts, 1)
-        thread = "service" if by_service else literal("")
-        series = "series" if detail.labels else "toUInt64(0)"
-        found = self._rows(
-            f"SELECT stack, stack2, {thread} AS thread, {series} AS labelled, "
-            f"intDiv(end_ns - 1 - {chosen.from_ns}, {part_ns}) AS part, sum(value), sum(count) "
-            f"FROM {self._of('samples')} WHERE {where} GROUP BY stack, stack2, thread, labelled, part "
-            f"{_COSTS} LIMIT {_MOST_COSTS + 1}"
-        )
+        first_ns, part_ns = chosen.from_ns, max(chosen.length_ns // detail.parts, 1)
+        if counted.by_hours and detail.parts > 1:
+            first_ns, part_ns = first_ns // HOUR_NS * HOUR_NS, -(-part_ns // HOUR_NS) * HOUR_NS
+        keys = {
+            "stack": "stack",
+            "stack2": "stack2",
+            "thread": "service" if by_service else literal(""),
+            "labelled": "series" if detail.labels else "toUInt64(0)",
+            "part": f"intDiv(end_ns - 1 - {first_ns}, {part_ns})",
+        }
+        summed = counted.summed("samples", keys, {"whole": "value", "times": "count"})
+        found = self._rows(f"{summed} LIMIT {_MOST_COSTS + 1}")
         return [
             StackCost(
                 (int(row[0]), int(row[1])),
                 str(row[2]),
                 detail.labels.get(int(row[3]), ()),
-                chosen.from_ns + int(row[4]) * part_ns,
+                first_ns + int(row[4]) * part_ns,
                 int(row[5]),
                 int(row[6]),
             )
             for row in found
         ]
 
-    def _head(self, chosen: Question, where: str, rest: Rest, whole: int) -> ProfileHead:
+    def _head(self, chosen: Question, wanted: str, rest: Rest, whole: int) -> ProfileHead:
         """Windows; of those only that have such samples, if these are chosen by labels."""
-        having = f"AND batch {self._in()} (SELECT batch FROM {self._of('samples')} WHERE {where})"
+        where = self._where(chosen)
+        having = f"SELECT batch FROM {self._of('window_series')} WHERE {where} AND {wanted}"
         unit, covered, windows = self._rows(
-            f"SELECT any(unit), sum(length_ns), count() FROM {self._of('windows')} WHERE {self._where(chosen)} "
-            f"{having if chosen.labels else ''}"
+            f"SELECT any(unit), sum(length_ns), count() FROM {self._of('windows')} WHERE {where} "
+            f"{f'AND batch {self._in()} ({having})' if wanted else ''}"
         )[0]
         more = ""
         if rest.count:
@@ -247,7 +249,32 @@ class Questions:
             found += [f"end_ns > {chosen.from_ns}", f"end_ns <= {chosen.to_ns}"]
         return " AND ".join(found)
 
-    def _counted(self, chosen: Question) -> str:
-        """Rows of windows that are listed."""
+    def _listed(self, chosen: Question, more: str = "1") -> str:
+        """Rows of windows that are listed. more: a condition on windows."""
         where = self._where(chosen)
-        return f"{where} AND batch {self._in()} (SELECT batch FROM {self._of('windows')} WHERE {where})"
+        return f"{where} AND batch {self._in()} (SELECT batch FROM {self._of('windows')} WHERE {where} AND {more})"
+
+    def _counted(self, chosen: Question, wanted: str = "") -> CountedRows:
+        """wanted: a condition on rows."""
+        dialect = self._engine.dialect
+        first, last = chosen.days
+        days = f"day >= {literal(first)} AND day <= {literal(last)}"
+        rolls = self._rows(f"SELECT toUInt32(day), hour, roll, upto FROM {self._of('rolls')} WHERE {days}")
+        sealed = self._rows(f"SELECT DISTINCT toUInt32(day) FROM {self._of('rolled')} WHERE {days}")
+        found = cover(chosen, (Roll(*map(int, row)) for row in rolls), (int(row[0]) for row in sealed))
+        hours = f"hour >= {hour_of(chosen.from_ns + 1)} AND hour <= {hour_of(chosen.to_ns)}"
+        if not found.rolls:
+            return CountedRows(dialect, f"{hours} AND {self._listed(chosen)}", "").inside(wanted)
+        where, alone = self._where(chosen), above(found.upto)
+        lone_hours = self._rows(
+            f"SELECT DISTINCT {HOUR} AS hour FROM {self._of('windows')} WHERE {where} AND {alone} ORDER BY hour"
+        )
+        hours = f"hour IN ({', '.join(str(int(row[0])) for row in lone_hours)})"
+        by_windows = f"{hours} AND {self._listed(chosen, alone)}" if lone_hours else ""
+        by_hours = f"{where} AND roll IN ({', '.join(map(str, found.rolls))})"
+        return CountedRows(dialect, by_windows, by_hours).inside(wanted)
+
+
+def _by_stack(counted: CountedRows) -> str:
+    """A statement: what each stack costs."""
+    return counted.summed("samples", {"stack": "stack", "stack2": "stack2"}, {"whole": "value"})

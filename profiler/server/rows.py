@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import secrets
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
@@ -21,6 +20,7 @@ from pyprof.records import dataclass
 from pyprof.server.frames import cut_name, text_of
 from pyprof.server.stacks import NOBODY, StackBook, StackFacts, StatedStacks
 
+HOUR_NS = 3600 * 10**9
 HOST = "host"
 """The label that names the machine."""
 _MOST_FRAMES = 2000
@@ -40,9 +40,8 @@ BuildCost = tuple[str, str, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class SegmentRows:
-    """batch: the attempt to bring it in; its row of windows makes the others count. stacks: numbers in the book, one
-    for each stack and label set; series, values, counts beside them. labels: by the number of their series. length_ns:
-    time that it covers.
+    """stacks: numbers in the book, one for each stack and label set; series, values, counts beside them. labels: by the
+    number of their series. length_ns: time that it covers.
     """
 
     tenant: str
@@ -50,7 +49,6 @@ class SegmentRows:
     type: str
     unit: str
     host: str
-    batch: int
     length_ns: int
     book: StackBook
     stacks: npt.NDArray[np.int64]
@@ -63,6 +61,18 @@ class SegmentRows:
     @property
     def day(self) -> str:
         return day_of(self.name.end_ns)
+
+    def by_series(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+        """Label sets, and the sum of each one's values."""
+        found, place = np.unique(self.series, return_inverse=True)
+        sums = np.zeros(len(found), np.int64)
+        np.add.at(sums, place, self.values)
+        return found, sums
+
+
+def hour_of(end_ns: int) -> int:
+    """Since 1970, in which a window that ended then ended: the end of an hour is its own."""
+    return (end_ns - 1) // HOUR_NS
 
 
 def rows_of(tenant: str, name: SegmentName, data: bytes, book: StackBook) -> SegmentRows:
@@ -103,7 +113,6 @@ def _rows(
         kind.type,
         kind.unit,
         min(hosts, default=""),
-        secrets.randbits(63),
         about.duration_ns,
         book,
         stacks,

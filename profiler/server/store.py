@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from pyprof.server import blocks
@@ -14,14 +15,18 @@ from pyprof.server.stored import StoredRows
 from pyprof.server.symbol_files import SymbolFiles
 from pyprof.server.tables import NAMES
 
+_FIRST_BATCH = 1 << 63
+"""Above those of older versions, which did not grow."""
+
 
 class Store:
-    """For several threads, of which one inserts and drops. hours: makes the rows of old days fewer."""
+    """For several threads, of which one inserts and drops. hours: makes rows by hours."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.hours = Hours(engine)
         self._stored = StoredRows()
+        self._last = 0
 
     def close(self) -> None:
         self._engine.close()
@@ -35,9 +40,21 @@ class Store:
             self._put("stacks", blocks.stacks(piece))
         self._put("series", blocks.series(series))
         self._stored.add(stacks, series)
-        self._put("samples", blocks.samples(segments))
-        self._put("builds", blocks.builds(segments))
-        self._put("windows", blocks.windows(segments))
+        batches = self._batches(len(segments))
+        self._put("window_samples", blocks.samples(segments, batches))
+        self._put("window_builds", blocks.builds(segments, batches))
+        self._put("window_series", blocks.series_of_windows(segments, batches))
+        self._put("windows", blocks.windows(segments, batches))
+
+    def _batches(self, count: int) -> list[int]:
+        """A number for each segment: the attempt to bring it in. They grow, through all servers of a store."""
+        if not self._last:
+            tables = (("windows", "batch"), ("rolls", "upto"))
+            asked = [f"SELECT max({name}) FROM {self._engine.dialect.read(table)}" for table, name in tables]
+            self._last = max((int(row[0]) for sql in asked for row in self._engine.rows(sql)), default=0)
+        first = max(self._last + 1, _FIRST_BATCH + time.time_ns())
+        self._last = first + count - 1
+        return list(range(first, first + count))
 
     def _put(self, table: str, block: Block) -> None:
         if block.rows:

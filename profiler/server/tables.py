@@ -7,10 +7,21 @@ import re
 
 from pyprof.records import dataclass
 
-NAMES = ("windows", "samples", "stacks", "series", "builds", "rolled")
-"""Tables that keep rows."""
-PARTS = ("samples_hours", "builds_hours")
-"""Tables in which a day's rows stand for a moment."""
+NAMES = (
+    "windows",
+    "window_samples",
+    "window_builds",
+    "window_series",
+    "hour_samples",
+    "hour_builds",
+    "rolls",
+    "rolled",
+    "stacks",
+    "series",
+)
+"""In the order in which a day is dropped: of whom is killed meanwhile, rolls are left whose windows are gone
+(Hours.torn).
+"""
 _MIGRATION = re.compile(r"^-- (\d+) (.+)$", re.MULTILINE)
 _SHARDING = re.compile(r"^-- sharding: (\w+) by (\w+)$", re.MULTILINE)
 _WORD = re.compile(r"\{(\w+)\}")
@@ -37,6 +48,7 @@ class Dialect:
     def filled(self, sql: str) -> str:
         words = {
             "on_cluster": self.on_cluster,
+            "all": self.read(""),
             "engine": "MergeTree()",
             "text": "String" if self.old else "LowCardinality(String)",
             "delta": "" if self.old else "CODEC(Delta, ZSTD(1))",
@@ -57,7 +69,7 @@ class Migration:
     sql: str
 
     def statements(self, dialect: Dialect) -> list[str]:
-        """In order. On a cluster each table has a second one, of the rows of all servers."""
+        """In order. On a cluster each table has a second one, of the rows of all servers, into which an INSERT puts."""
         found = []
         shards = dict(_SHARDING.findall(self.sql))
         for part in re.sub(r"^--.*$", "", self.sql, flags=re.MULTILINE).split(";"):

@@ -1,6 +1,6 @@
 -- All tables of the store. A line `-- N text` begins migration N. {text}, {delta} and {zstd} are a dialect's own words for a
--- text that recurs and for how a column is compressed; {ttl} drops what is older than the retention; {on_cluster} is
--- empty on one server. Of each table a cluster has a second one, NAME_all, which is {sharding}'s.
+-- text that recurs and for how a column is compressed; {ttl} drops what is older than the retention; {on_cluster} and {all}
+-- are empty on one server. Of each table a cluster has a second one, NAME_all ({all}), for the rows of all servers.
 
 -- 1 windows, samples, stacks, series and builds
 
@@ -93,3 +93,131 @@ CREATE TABLE IF NOT EXISTS samples_hours {on_cluster} AS samples;
 
 -- sharding: builds_hours by batch
 CREATE TABLE IF NOT EXISTS builds_hours {on_cluster} AS builds;
+
+-- 3 rows by hours beside those by windows (hours.py, cover.py)
+
+-- One row a stack, a label set and a segment. hour: since 1970, in which the window ended.
+-- sharding: window_samples by stack
+DROP TABLE IF EXISTS window_samples {on_cluster};
+CREATE TABLE IF NOT EXISTS window_samples {on_cluster} (
+    day Date,
+    tenant {text},
+    type {text},
+    service {text},
+    hour UInt64 {delta},
+    end_ns Int64 {delta},
+    batch UInt64 {zstd},
+    series UInt64 {zstd},
+    stack UInt64 {zstd},
+    stack2 UInt64 {zstd},
+    value Int64 {zstd},
+    count Int64 {zstd}
+) ENGINE = {engine} PARTITION BY day ORDER BY (tenant, type, hour, service, stack, stack2, series, end_ns) {ttl};
+
+-- How well the code of a file is named and unwound, of a segment, as builds had it.
+-- sharding: window_builds by batch
+DROP TABLE IF EXISTS window_builds {on_cluster};
+CREATE TABLE IF NOT EXISTS window_builds {on_cluster} (
+    day Date,
+    tenant {text},
+    type {text},
+    service {text},
+    hour UInt64 {delta},
+    end_ns Int64 {delta},
+    batch UInt64 {zstd},
+    path {text},
+    build_id {text},
+    amount Int64,
+    unnamed Int64,
+    cut Int64
+) ENGINE = {engine} PARTITION BY day ORDER BY (tenant, type, hour, path, build_id, end_ns) {ttl};
+
+-- The label sets of a segment, and what each cost.
+-- sharding: window_series by batch
+DROP TABLE IF EXISTS window_series {on_cluster};
+CREATE TABLE IF NOT EXISTS window_series {on_cluster} (
+    day Date,
+    tenant {text},
+    type {text},
+    service {text},
+    end_ns Int64 {delta},
+    batch UInt64 {zstd},
+    series UInt64,
+    amount Int64
+) ENGINE = {engine} PARTITION BY day ORDER BY (tenant, type, service, end_ns) {ttl};
+
+-- Windows of one hour together: one row a stack and a label set. end_ns: of the last one that has it.
+-- sharding: hour_samples by stack
+CREATE TABLE IF NOT EXISTS hour_samples {on_cluster} (
+    day Date,
+    tenant {text},
+    type {text},
+    service {text},
+    end_ns Int64 {zstd},
+    roll UInt64 {zstd},
+    series UInt64 {zstd},
+    stack UInt64 {zstd},
+    stack2 UInt64 {zstd},
+    value Int64 {zstd},
+    count Int64 {zstd}
+) ENGINE = {engine} PARTITION BY day ORDER BY (tenant, type, service, stack, stack2, series, roll) {ttl};
+
+-- sharding: hour_builds by roll
+CREATE TABLE IF NOT EXISTS hour_builds {on_cluster} (
+    day Date,
+    tenant {text},
+    type {text},
+    service {text},
+    end_ns Int64 {zstd},
+    roll UInt64 {zstd},
+    path {text},
+    build_id {text},
+    amount Int64,
+    unnamed Int64,
+    cut Int64
+) ENGINE = {engine} PARTITION BY day ORDER BY (tenant, type, path, build_id, roll) {ttl};
+
+-- Whose rows by hours are whole: of a day's windows of that hour, those whose batch is not above upto and above that of
+-- the hour's roll before. windows: how many these are. A roll without a row here counts for nobody.
+-- sharding: rolls by roll
+CREATE TABLE IF NOT EXISTS rolls {on_cluster} (
+    day Date,
+    hour UInt64,
+    roll UInt64,
+    upto UInt64,
+    windows UInt64
+) ENGINE = {engine} PARTITION BY day ORDER BY hour {ttl};
+
+-- Days of which all windows are in rolls: those count for parts of an hour, too. windows: how many were listed when their
+-- rows by windows were dropped; 0 while these are there.
+-- sharding: rolled by windows
+DROP TABLE IF EXISTS rolled {on_cluster};
+CREATE TABLE IF NOT EXISTS rolled {on_cluster} (
+    day Date,
+    windows UInt64
+) ENGINE = {engine} PARTITION BY day ORDER BY windows {ttl};
+
+INSERT INTO window_samples{all} (day, tenant, type, service, hour, end_ns, batch, series, stack, stack2, value, count)
+SELECT day, tenant, type, service, toUInt64(intDiv(end_ns - 1, 3600000000000)), end_ns, batch, series, stack, stack2,
+    value, count
+FROM samples{all} WHERE value != 0 OR count != 0;
+
+INSERT INTO window_builds{all} (day, tenant, type, service, hour, end_ns, batch, path, build_id, amount, unnamed, cut)
+SELECT day, tenant, type, service, toUInt64(intDiv(end_ns - 1, 3600000000000)), end_ns, batch, path, build_id,
+    amount, unnamed, cut
+FROM builds{all};
+
+INSERT INTO window_series{all} (day, tenant, type, service, end_ns, batch, series, amount)
+SELECT day, tenant, type, service, any(end_ns), batch, series, sum(value)
+FROM samples{all} GROUP BY day, tenant, type, service, batch, series;
+
+-- 4 tables that migration 3 has copied
+
+DROP TABLE IF EXISTS samples_all {on_cluster};
+DROP TABLE IF EXISTS samples {on_cluster};
+DROP TABLE IF EXISTS builds_all {on_cluster};
+DROP TABLE IF EXISTS builds {on_cluster};
+DROP TABLE IF EXISTS samples_hours_all {on_cluster};
+DROP TABLE IF EXISTS samples_hours {on_cluster};
+DROP TABLE IF EXISTS builds_hours_all {on_cluster};
+DROP TABLE IF EXISTS builds_hours {on_cluster};

@@ -1,5 +1,5 @@
-"""`python -m tests.server.by_hours STORE VERSION`: an old day's answers in a store of a version, after all later
-migrations, and after the day has its rows by hours, as JSON.
+"""`python -m tests.server.by_hours STORE VERSION`: what an old day's rows are through its life, in a store that a
+version of the tables made, as JSON.
 
 A process of its own: ClickHouse within a process has one folder.
 """
@@ -18,10 +18,11 @@ from pyprof.records import replace
 from pyprof.server import answers, blocks, tables
 from pyprof.server import engine as engine_of
 from pyprof.server.access import Refused
-from pyprof.server.engine import Engine, address, migrate, opened
-from pyprof.server.hours import HOUR_NS
+from pyprof.server.engine import Engine, StoreError, address, literal, migrate, opened
+from pyprof.server.native import Block
 from pyprof.server.questions import Asked
-from pyprof.server.rows import SegmentRows, rows_of
+from pyprof.server.rows import HOUR_NS, SegmentRows, rows_of
+from pyprof.server.selection import selection
 from pyprof.server.stacks import StackBook
 from pyprof.server.store import Store
 from pyprof.server.tables import Dialect
@@ -29,45 +30,66 @@ from tests.agent.filled import MINUTE_NS
 from tests.server.serving import windows
 
 TENANT = "default"
-TABLES = "samples", "builds", "windows", "rolled"
+TABLES = "window_samples", "hour_samples", "window_builds", "hour_builds", "windows", "rolls"
 OLD_NS = (time.time_ns() // (24 * HOUR_NS) - 5) * 24 * HOUR_NS
+DAY = time.strftime("%Y-%m-%d", time.gmtime(OLD_NS // 10**9))
 HOURS, EVERY = 3, 10
-WORDS = {"from": str(OLD_NS // 10**9), "to": str(OLD_NS // 10**9 + HOURS * 3600)}
-SERVICE = WORDS | {"service": "checkout"}
+MOST = HOURS * EVERY
+
+
+def span(first_minute: int, last_minute: int) -> dict[str, str]:
+    begin = OLD_NS // 10**9
+    return {"from": str(begin + first_minute * 60), "to": str(begin + last_minute * 60)}
+
+
+SPANS = span(0, HOURS * 60), span(-600, HOURS * 60 + 60), span(31, 15 * 60), span(-900, 95)
+"""Short; whole hours, 14 of them; whole hours but the first, and but the last."""
 
 
 def rows(first: int, last: int) -> list[SegmentRows]:
-    """Of two versions and hosts, a window every ten minutes; the second version has half of the first hour's."""
+    """Of two versions and hosts, a window every six minutes; the second version has half of the first hour's. The first
+    ends at midnight: its hour is of the day before.
+    """
     book, found = StackBook(), []
     for version in ("1", "2"):
         (made,) = windows("checkout", 1, version=version, host=f"h{version}")
         row = rows_of(TENANT, made.name, made.data, book)
         for at in range(first, last):
             if version == "1" or at >= EVERY // 2:
-                name = SegmentName.new("checkout", OLD_NS + at * HOUR_NS // EVERY + MINUTE_NS)
-                found.append(replace(row, name=name, batch=1 + at * 10 + int(version)))
+                name = SegmentName.new("checkout", OLD_NS + at * HOUR_NS // EVERY + (at > 0) * MINUTE_NS)
+                found.append(replace(row, name=name))
     return found
 
 
-def asked(store: Store) -> list[Any]:
+def asked(store: Store, whole_hours: bool = False) -> list[Any]:
+    """whole_hours: those answers only that need no part of an hour."""
     questions = store.asked(Asked(60, 1 << 30))
-    line = SERVICE | {"by": "version", "points": str(HOURS)}
-    of_version = SERVICE | {"label.version": "2", "format": "pprof"}
-    return [
-        answers.services(questions, TENANT, WORDS),
-        answers.timeline(questions, TENANT, line),
-        answers.functions(questions, TENANT, WORDS),
-        answers.builds(questions, TENANT, WORDS),
-        answers.labels(questions, TENANT, SERVICE),
-        sha256(answers.profile(questions, TENANT, of_version)[0]).hexdigest(),
-        answers.profile(questions, TENANT, SERVICE | {"format": "collapsed"})[0].decode(),
-    ]
+    found: list[Any] = []
+    for words in SPANS[1:2] if whole_hours else SPANS:
+        service = words | {"service": "checkout"}
+        of_version = service | {"label.version": "2", "format": "pprof"}
+        found += [
+            answers.services(questions, TENANT, words),
+            answers.timeline(questions, TENANT, service | {"by": "version", "points": "14"}),
+            answers.functions(questions, TENANT, words),
+            answers.builds(questions, TENANT, words),
+            answers.labels(questions, TENANT, service),
+            sha256(answers.profile(questions, TENANT, of_version)[0]).hexdigest(),
+            answers.profile(questions, TENANT, service | {"format": "collapsed"})[0].decode(),
+        ]
+    return found
+
+
+def moments(store: Store, words: dict[str, str]) -> list[int]:
+    """Minutes since the day began, of the samples of a profile."""
+    found = store.asked(Asked(60, 1 << 30)).profile(selection(TENANT, words))
+    return sorted({(int(ns) - OLD_NS) // MINUTE_NS for ns in found.time_ns})
 
 
 def refusal(store: Store) -> str:
     """Of a question about the first minutes of an hour: what it had stands at the hour's end."""
     try:
-        answers.profile(store.asked(Asked(60, 1 << 30)), TENANT, WORDS | {"to": str(OLD_NS // 10**9 + 900)})
+        answers.profile(store.asked(Asked(60, 1 << 30)), TENANT, span(60, 75))
     except Refused as refused:
         return refused.reason
     return ""
@@ -82,40 +104,135 @@ def opened_as(version: int, url: str) -> Engine:
         return opened(address(url), 100)
 
 
+def insert_as_before(engine: Engine, segments: list[SegmentRows]) -> None:
+    """As servers before the third migration did: without hours, batches in no order."""
+    batches = [(at * 7919 + 5) % 1009 + 1 for at in range(len(segments))]
+    failed = [each + 2000 for each in batches]
+    stacks: dict[int, Any] = {
+        id(each.book): (each.day, TENANT, each.book, each.stacks) for each in segments[:: len(segments) - 1]
+    }
+    series = {
+        (each.day, TENANT, each.type, each.name.service, number): labels
+        for each in segments
+        for number, labels in each.labels.items()
+    }
+    parts = {
+        "stacks": [blocks.stacks(stacks.values())],
+        "series": [blocks.series(series)],
+        "samples": [blocks.samples(segments, batches), blocks.samples(segments[:3], failed[:3])],
+        "builds": [blocks.builds(segments, batches)],
+        "windows": [blocks.windows(segments, batches)],
+    }
+    for table, made in parts.items():
+        for block in made:
+            old = tuple(column for column in block.columns if column.name != "hour")
+            engine.insert(engine.dialect.read(table), Block(block.rows, old))
+
+
+def roll_as_before(engine: Engine) -> None:
+    """The day by hours as the second migration's server had it: in place of the windows' rows."""
+    head, hour = "day, tenant, type, service", f"intDiv(end_ns - 1, {HOUR_NS})"
+    among = "GLOBAL IN" if engine.dialect.cluster else "IN"
+    of = engine.dialect.read
+    counted = f"day = {literal(DAY)} AND batch {among} (SELECT batch FROM {of('windows')} WHERE day = {literal(DAY)})"
+    for table, keys, sums in (
+        ("samples", "series, stack, stack2", "sum(value), sum(count)"),
+        ("builds", "path, build_id", "sum(amount), sum(unnamed), sum(cut)"),
+    ):
+        columns = f"{head}, end_ns, batch, {keys}, {sums.replace('sum(', '').replace(')', '')}"
+        selects = [
+            f"SELECT {head}, max(end_ns), argMax(batch, end_ns), {keys}, {sums} FROM {of(table)} WHERE {counted} "
+            f"GROUP BY {head}, {hour}, {keys}"
+        ]
+        if table == "samples":
+            selects.append(
+                f"SELECT {head}, any(end_ns), batch, series, min(stack), argMin(stack2, stack), toInt64(0), toInt64(0) "
+                f"FROM {of(table)} WHERE {counted} GROUP BY {head}, batch, series"
+            )
+        for select in selects:
+            engine.put(f"INSERT INTO {of(f'{table}_hours')} ({columns}) {select}")
+        engine.run(
+            f"ALTER TABLE {table} {engine.dialect.on_cluster} REPLACE PARTITION {literal(DAY)} FROM {table}_hours"
+        )
+    engine.put(f"INSERT INTO {of('rolled')} (day, windows) VALUES ({literal(DAY)}, {MOST})")
+
+
 def main(url: str, version: int) -> None:
     engine = opened_as(version, url)
-    store = Store(engine)
-    today = time.strftime("%Y-%m-%d")
-
-    def counts() -> list[int]:
-        return [int(engine.rows(f"SELECT count() FROM {engine.dialect.read(table)}")[0][0]) for table in TABLES]
-
-    found: dict[str, Any] = {}
-    most = HOURS * EVERY
-    store.insert(rows(0, most))
-    failed = [replace(each, batch=each.batch + 5) for each in rows(0, 2)]
-    engine.insert(engine.dialect.read("samples"), blocks.samples(failed))  # an attempt that was killed
-    found["of version"] = asked(store)
+    segments, old = rows(0, MOST), version < 3
+    if old:
+        insert_as_before(engine, segments)
+        if version > 1:
+            roll_as_before(engine)
     for _ in range(2):
         migrate(engine)
+    store = Store(engine)
+    hours, today, now_ns = store.hours, time.strftime("%Y-%m-%d"), time.time_ns()
+    if not old:
+        store.insert(segments)
+    failed = engine.dialect.read("window_samples")
+    engine.insert(failed, blocks.samples(segments[:2], [5000, 6000]))  # an attempt that was killed
+
+    def count() -> None:
+        counts.append([int(engine.rows(f"SELECT count() FROM {engine.dialect.read(table)}")[0][0]) for table in TABLES])
+
+    found: dict[str, Any] = {}
+    counts: list[list[int]] = []
     applied = engine.rows("SELECT number, count() FROM migrations GROUP BY number ORDER BY number")
     found["applied"] = [[int(number), int(times)] for number, times in applied]
-    found["before"], found["rows"] = asked(store), [counts()]
-    (day,) = store.hours.due(today)
-    found["due before"] = store.hours.due(day)
-    store.hours.roll(day)
-    found["rolled"], found["due"] = asked(store), store.hours.due(today)
-    found["rows"].append(counts())
-    found["part"] = refusal(store)
-    store.insert([replace(each, batch=each.batch + 1000) for each in rows(0, most // 5)])
-    found["late"], found["late due"] = asked(store), store.hours.due(today) == [day]
-    store.hours.roll(day)
-    found["late rolled"] = asked(store)
-    found["rows"].append(counts())
-    store.drop_day(day)
-    found["rows"].append(counts())
+    found["whole hours"], found["before"] = asked(store, True), asked(store)
+    count()
+    found["not ended"] = len(hours.due(OLD_NS + HOUR_NS + 599 * 10**9))  # that of midnight has
+    due = hours.due(now_ns)
+    found["due"] = [each.hour - OLD_NS // HOUR_NS for each in due]
+    with patch.object(engine, "put", _killed_before("rolls", engine.put)):
+        try:
+            hours.roll(due[1])
+        except StoreError:
+            found["killed"] = asked(store)
+    for each in due:
+        hours.roll(each)
+        hours.roll(replace(each, rolled=each.windows, upto=(1 << 64) - 1))  # nothing is left
+    found["rolled"], found["due then"] = asked(store), hours.due(now_ns)
+    found["moments"] = [moments(store, words) for words in SPANS[:3]]
+    count()
+    late = rows(EVERY, EVERY + 4)
+    store.insert(late[:1])
+    found["one late"], found["due one late"] = asked(store), hours.due(now_ns)
+    store.insert(late[1:])
+    found["late"], found["due late"] = asked(store), len(hours.due(now_ns))
+    for each in hours.due(now_ns):
+        hours.roll(each)
+    found["late rolled"], found["due days"] = asked(store), hours.due_days(today)
+    found["sealed"] = [hours.seal(DAY)]
+    found["after first step"], found["torn"] = asked(store, True), hours.torn()
+    found["sealed"].append(hours.seal(DAY))
+    found["after second step"], found["due days then"], found["part"] = (
+        asked(store, True), hours.due_days(today), refusal(store)
+    )  # fmt: skip
+    count()
+    store.insert(rows(0, EVERY))
+    found["late of sealed"], found["due days late"] = asked(store, True), hours.due_days(today)
+    found["sealed"] += [hours.seal(DAY), hours.seal(DAY)]
+    found["late of sealed again"] = asked(store, True)
+    engine.run(f"ALTER TABLE windows {engine.dialect.on_cluster} DROP PARTITION {literal(DAY)}")
+    found["torn then"] = hours.torn()
+    store.drop_day(DAY)
+    count()
+    found["rows"] = counts
     store.close()
     print(json.dumps(found))
+
+
+def _killed_before(table: str, put: Any) -> Any:
+    """put: of an engine; it does not reach that table."""
+
+    def killed(sql: str) -> None:
+        if sql.startswith(f"INSERT INTO {table}"):
+            raise StoreError("killed")
+        put(sql)
+
+    return killed
 
 
 if __name__ == "__main__":

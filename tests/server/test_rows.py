@@ -119,12 +119,17 @@ def test_stacks_and_series_are_sent_once_a_day_until_the_day_is_dropped() -> Non
     store, book = Store(engine), books.of("default")
     today, yesterday = rows(profile, book), rows(profile, book, 1)
     first = engine.of(store, [today, rows(profile, book)])
-    assert (first["windows"], first["samples"]) == (2, 2 * len(today.stacks))
+    assert (first["windows"], first["window_samples"]) == (2, 2 * len(today.stacks))
     assert (first["stacks"], first["series"]) == (len(set(today.stacks.tolist())), 1)
-    assert engine.of(store, [rows(profile, book)]).keys() == {"samples", "builds", "windows"}
+    assert engine.of(store, [rows(profile, book)]).keys() == {
+        "window_samples",
+        "window_builds",
+        "window_series",
+        "windows",
+    }
     assert engine.of(store, [yesterday])["stacks"] == first["stacks"]
     store.drop_day(today.day)
-    assert engine.of(store, [yesterday]).keys() == {"samples", "builds", "windows"}
+    assert engine.of(store, [yesterday]).keys() == {"window_samples", "window_builds", "window_series", "windows"}
     assert engine.of(store, [today])["stacks"] == first["stacks"]
 
 

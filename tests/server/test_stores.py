@@ -30,10 +30,8 @@ def answers(client: Served, until: int) -> list[Any]:
     return [(what, client.question(what, to=until, **words).body) for what, words in QUESTIONS]
 
 
-def check_old(version: int, *stores: str) -> None:
-    """A store that this version of the tables made has the same answers after the later migrations. So has an old day
-    by hours, which are few rows, and windows that come later count.
-    """
+def life(version: int, *stores: str) -> dict[str, Any]:
+    """What a day's rows are in a store that this version of the tables made: in all of these stores alike."""
     runs = []
     for store in stores:
         done = subprocess.run(
@@ -44,17 +42,30 @@ def check_old(version: int, *stores: str) -> None:
         )
         assert done.returncode == 0, done.stderr
         runs.append(json.loads(done.stdout))
-    found, other = runs
-    assert found == other
-    assert found["of version"] == found["before"]
+    found, *others = runs
+    assert all(other == found for other in others)
     assert found["applied"] == [[number, 1] for number in range(1, len(migrations()) + 1)]
-    assert found["before"] == found["rolled"] != found["late"] == found["late rolled"]
-    assert (found["due before"], found["due"], found["late due"], found["part"]) == ([], [], True, "nothing_there")
-    (samples, builds, windows, _), (fewer_samples, fewer_builds, same, rolled), *_, dropped = found["rows"]
-    assert fewer_samples < samples / 4
-    assert fewer_builds < builds / 10
-    assert (same, rolled) == (windows, 1)
-    assert dropped == [0, 0, 0, 0]
+    return dict(found)
+
+
+def check_life(found: dict[str, Any]) -> None:
+    """Each window counts once, wherever its rows are."""
+    assert found["before"] == found["killed"] == found["rolled"]
+    assert found["moments"][1:] == [[-60, 0, 60, 120], [31, 60, 120]], "a long span has hours"
+    assert found["rolled"] != found["one late"] != found["late"] == found["late rolled"]
+    assert (found["not ended"], found["due"], found["due then"]) == (1, [-1, 0, 1, 2], [])
+    assert (found["due one late"], found["due late"]) == ([], 1)
+    assert found["sealed"] == [False, True, False, True]
+    assert found["after first step"] == found["after second step"]
+    assert found["after second step"] != found["late of sealed"] == found["late of sealed again"]
+    assert (len(found["due days"]), found["due days then"], found["part"]) == (1, [], "nothing_there")
+    assert (found["torn"], found["torn then"]) == ([], found["due days"]) == ([], found["due days late"])
+    before, rolled, sealed, dropped = found["rows"]
+    assert before[1] == before[3] == before[5] == 0
+    assert (rolled[0], rolled[2], rolled[4], rolled[5]) == (before[0], before[2], before[4], 4)
+    assert rolled[1] > 0
+    assert (sealed[0], sealed[2]) == (0, 0)
+    assert dropped == [0] * 6
 
 
 def test_both_stores_give_the_same_rows_and_a_cluster_shares_them_out(tmp_path: Path) -> None:
@@ -73,9 +84,13 @@ def test_both_stores_give_the_same_rows_and_a_cluster_shares_them_out(tmp_path: 
                 found.append(answers(client, until))
                 total = sum(row["amount"] for row in client.question("services").json()["services"])
                 assert total == len(sent) * marked().total
-        for version in range(1, len(migrations())):
-            check_old(version, f"chdb://{tmp_path}/old{version}", url.replace("/pyprof?", f"/old{version}?"))
-        assert all(count > 0 for count in rows_by_server(url, "samples"))
+        versions = range(1, len(migrations()) + 1)
+        lives = [life(at, f"chdb://{tmp_path}/old{at}", url.replace("/pyprof?", f"/old{at}?")) for at in versions]
+        for found_of in lives:
+            check_life(found_of)
+        assert len(lives[-1]["moments"][0]) > 20, "a short span has times of windows"
+        assert all(found_of["whole hours"] == lives[-1]["whole hours"] for found_of in lives)
+        assert all(count > 0 for count in rows_by_server(url, "window_samples"))
         assert sum(rows_by_server(url, "windows")) == len(sent)
     for one, other in zip(*found, strict=True):
         assert one == other

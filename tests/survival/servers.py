@@ -54,7 +54,7 @@ def _windows() -> Iterator[SpoolSegment]:
     body = segment(marked(), SERVICE, time.time_ns() // 10**9 * 10**9).data
     end_ns = time.time_ns() // 10**9 * 10**9
     while True:
-        end_ns -= 10**9
+        end_ns -= 20 * 10**9  # hours end soon: who is killed makes rows by hours
         yield SpoolSegment(SegmentName.new(SERVICE, end_ns), body)
 
 
@@ -69,6 +69,8 @@ def _check(server: Served, sent: Sent) -> None:
     server.until_indexed(count, service=SERVICE)
     rows = server.question("services", service=SERVICE).json()["services"]
     assert sum(row["amount"] for row in rows) == count * marked().total
+    if count:  # by hours and by windows
+        assert server.question("functions", service=SERVICE).json()["total"] == count * marked().total
 
 
 def _kill_while_sending(server: Served, sent: Sent, names: Iterator[SpoolSegment], after_s: float) -> None:
