@@ -31,6 +31,8 @@ from pyprof.records import replace
 _GZIP = b"\x1f\x8b"
 _MOST_BYTES = 1 << 28
 """Bytes that a file may inflate to."""
+_MOST_TIMES, _FEW_BYTES = 50, 1 << 20
+"""What a stranger sends may inflate to so many times its own bytes, or to these. Segments do to 2 times."""
 _MOST_SUM = 1 << 60
 """Of the values of a file: of several files together they are numbers yet."""
 _MOST_STACKS, _LONGEST_STACK = 100_000, 1 << 10
@@ -76,19 +78,30 @@ def read_into(
     title: str,
     since_ns: int | None = None,
     wanted: Callable[[tuple[ValueType, ...]], bool] = lambda _: True,
+    most: int | None = None,
 ) -> About:
     """Samples of one file beside those that the builder has. since_ns: what their times are counted from; None: from
     the file's beginning. wanted: are values of such types? Of a file that is not, or is refused, no sample is added.
-    Raises FormatError, and OverflowError for numbers that no Profile holds.
+    most: as inflated() has it. Raises FormatError, and OverflowError for numbers that no Profile holds.
     """
-    return _Reader(inflated(data), builder).about(title, since_ns, wanted)
+    return _Reader(inflated(data, most), builder).about(title, since_ns, wanted)
 
 
 def inflated(data: bytes, most: int | None = None) -> bytes:
-    """most: bytes; None: those of a file. What is not gzipped comes back as it is. Raises FormatError."""
-    if not data.startswith(_GZIP):
+    """What is not gzipped comes back as it is. most: bytes of what a stranger sends. It says at its end how many it
+    inflates to: more than _MOST_TIMES its own are refused before anything is inflated, and no more are made than it
+    says. None: a file, which has _MOST_BYTES. Raises FormatError.
+    """
+    if not is_gzipped(data):
         return data
-    inflate, most = zlib.decompressobj(wbits=31), _MOST_BYTES if most is None else most
+    if most is None:
+        most = _MOST_BYTES
+    else:
+        most, stated = min(most, max(_MOST_TIMES * len(data), _FEW_BYTES)), stated_size(data)
+        if stated > most:
+            raise FormatError("gzip", 0, f"it breaks off, or inflates to more than {most:,} bytes: it says {stated:,}")
+        most = stated + 1  # its end is read when there is room for more
+    inflate = zlib.decompressobj(wbits=31)
     try:
         found = inflate.decompress(data, most)
     except zlib.error as error:
@@ -96,6 +109,15 @@ def inflated(data: bytes, most: int | None = None) -> bytes:
     if not inflate.eof:
         raise FormatError("gzip", len(found), f"it breaks off, or inflates to more than {most:,} bytes")
     return found
+
+
+def is_gzipped(data: bytes) -> bool:
+    return data.startswith(_GZIP)
+
+
+def stated_size(data: bytes) -> int:
+    """Bytes that it inflates to, as it says itself at its end (RFC 1952, ISIZE): of what is true, modulo 4 GiB."""
+    return int.from_bytes(data[-4:], "little") if is_gzipped(data) else len(data)
 
 
 class _Reader:

@@ -94,6 +94,8 @@ def _profiles(data: bytes, service: str, labels: Labels, room: list[int]) -> Ite
     """room: bytes that are left, which what this inflates to is taken from."""
     if len(whole := pprof.inflated(data, max(room[0], 1))) > room[0]:
         raise FormatError("push", room[0], f"the profiles of one request have more than {MOST_BYTES:,} bytes")
+    if whole is not data and pprof.is_gzipped(whole):
+        raise FormatError("gzip", 0, "gzip within gzip")
     room[0] -= len(whole)
     try:
         found = pprof.read(whole, service)

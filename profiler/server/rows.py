@@ -75,12 +75,14 @@ def hour_of(end_ns: int) -> int:
     return (end_ns - 1) // HOUR_NS
 
 
-def rows_of(tenant: str, name: SegmentName, data: bytes, book: StackBook) -> SegmentRows:
-    """book: the tenant's stacks; it learns those of this segment. Raises FormatError."""
+def rows_of(tenant: str, name: SegmentName, data: bytes, book: StackBook, most: int | None = None) -> SegmentRows:
+    """book: the tenant's stacks; it learns those of this segment. most: bytes that a stranger's data may inflate
+    to; None: it has been taken, or is our own. Raises FormatError.
+    """
     builder = Builder()
     builder.by_digest = seen = StatedStacks(book)
     try:
-        about = pprof.read_into(builder, data, name.service)
+        about = pprof.read_into(builder, data, name.service, most=most)
         parts = builder.parts(about)
     except OverflowError as error:
         raise FormatError("pprof", 0, str(error)) from None

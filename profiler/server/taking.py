@@ -12,6 +12,7 @@ from urllib.parse import unquote
 from pyprof.agent.segments import SegmentName, day_of, folder_of
 from pyprof.errors import FormatError
 from pyprof.exporters.utf8 import dumps
+from pyprof.importers import pprof
 from pyprof.server.access import WRITE, Access, Refused
 from pyprof.server.config import ServerConfig
 from pyprof.server.files import DiskFull
@@ -32,6 +33,8 @@ _MOST_HELD = 1 << 29
 """Bytes of bodies that have begun to come."""
 _TOGETHER = 8
 """Segments that are read and written at once: while one waits for the disk others are read."""
+_LARGE = 1 << 23
+"""Bytes of a body as it is inflated: of such ones one is read at a time."""
 _HERE = ("localhost", "127.0.0.1", "[::1]")
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -40,6 +43,17 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 class ClientGone(Exception):
     """Nobody waits for the answer."""
+
+
+class TakingThreads:
+    """Those that read bodies. However many large ones come, they hold up no small one, and take one processor."""
+
+    def __init__(self) -> None:
+        self._usual = ThreadPoolExecutor(_TOGETHER, "pyprof take")
+        self._large = ThreadPoolExecutor(1, "pyprof take large")
+
+    def of(self, body: bytes) -> ThreadPoolExecutor:
+        return self._large if max(pprof.stated_size(body), len(body)) > _LARGE else self._usual
 
 
 class Taking:
@@ -51,7 +65,7 @@ class Taking:
         self._rates: dict[str, tuple[int, int]] = {}
         self._held = 0
         self._series = SeriesLimit(config.series, parts.store)
-        self._threads = ThreadPoolExecutor(_TOGETHER, "pyprof take")
+        self._threads = TakingThreads()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
@@ -62,7 +76,7 @@ class Taking:
                 raise Refused("no_such_page")
             name = self._named(scope["raw_path"])
             data = await self.body(headers.get(b"content-length", b"").decode("latin-1"), receive)
-            await asyncio.get_running_loop().run_in_executor(self._threads, self._keep, tenant, name, data)
+            await asyncio.get_running_loop().run_in_executor(self._threads.of(data), self._keep, tenant, name, data)
         except ClientGone:
             return
         except Refused as refused:
@@ -120,7 +134,8 @@ class Taking:
 
     async def take_push(self, tenant: str, push: ForeignPush) -> None:
         """All of it durable, or nothing of it kept. Raises Refused."""
-        count = await asyncio.get_running_loop().run_in_executor(self._threads, self._keep_all, tenant, push)
+        threads = self._threads.of(push.body)
+        count = await asyncio.get_running_loop().run_in_executor(threads, self._keep_all, tenant, push)
         self._numbers.count("segments", number=count)
         self._numbers.count("segment_bytes", number=len(push.body))
 
@@ -137,14 +152,14 @@ class Taking:
 
     def _keep(self, tenant: str, name: SegmentName, data: bytes) -> None:
         try:
-            rows = self._rows(tenant, name, data)
+            rows = self._rows(tenant, name, data, MOST_INFLATED)
         except FormatError as error:
             raise Refused("bad_segment", str(error)) from None
         if not self._kept(rows, data):
             raise Refused("segment_known")
 
-    def _rows(self, tenant: str, name: SegmentName, data: bytes) -> SegmentRows:
-        found = rows_of(tenant, name, data, self._books.of(tenant))
+    def _rows(self, tenant: str, name: SegmentName, data: bytes, most: int | None = None) -> SegmentRows:
+        found = rows_of(tenant, name, data, self._books.of(tenant), most)
         self._series.take(tenant, name.day, found.labels)
         return found
 

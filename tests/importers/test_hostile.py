@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -75,6 +76,62 @@ def test_gzip_that_grows_without_end_is_refused(tmp_path: Path, monkeypatch: pyt
     path.write_bytes(gzip.compress(bytes(1 << 22)))
     with pytest.raises(RecordingError, match="inflates to more than"):
         load(path)
+
+
+ZEROS = gzip.compress(bytes(40 << 20))
+
+
+class Counting:
+    """In the place of zlib: bytes that were inflated."""
+
+    error = zlib.error
+    made = 0
+
+    def decompressobj(self, wbits: int) -> Counting:
+        self._inflate = zlib.decompressobj(wbits=wbits)
+        return self
+
+    def decompress(self, data: bytes, most: int) -> bytes:
+        found = self._inflate.decompress(data, most)
+        self.made += len(found)
+        return found
+
+    @property
+    def eof(self) -> bool:
+        return self._inflate.eof
+
+
+def _stating(data: bytes, size: int) -> bytes:
+    return data[:-4] + size.to_bytes(4, "little")
+
+
+@pytest.mark.parametrize(
+    ("data", "made"),
+    [
+        (ZEROS, 0),
+        (_stating(ZEROS, 1 << 31), 0),
+        (_stating(ZEROS, 5), 6),
+        (_stating(gzip.compress(b"short"), 1 << 10), 5),
+        (gzip.compress(b"two") + gzip.compress(b"parts"), 3),
+    ],
+)
+def test_bomb_is_refused_before_it_is_inflated_and_one_that_lies_where_it_says_its_end(
+    data: bytes, made: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting = Counting()
+    monkeypatch.setattr(pprof, "zlib", counting)
+    if made != 3:
+        with pytest.raises(FormatError, match=r"inflates to more|incorrect length|breaks off"):
+            pprof.inflated(data, 1 << 27)
+    else:
+        assert pprof.inflated(data, 1 << 27) == b"two"
+    assert counting.made in (made, 0), "of a length that is wrong zlib gives nothing"
+
+
+@pytest.mark.parametrize("plain", [b"", bytes(1 << 20), random.Random(1).randbytes(1 << 22) * 8])
+def test_what_is_no_bomb_is_inflated(plain: bytes) -> None:
+    assert pprof.inflated(gzip.compress(plain), 1 << 27) == plain
+    assert pprof.inflated(plain, 1) == plain
 
 
 def _field(number: int, content: bytes) -> bytes:

@@ -144,6 +144,12 @@ def test_bombs_together_are_refused_at_the_limit_of_one_request(monkeypatch: pyt
         pushes.push("", 3 * row)
 
 
+def test_gzip_within_gzip_is_refused() -> None:
+    row = data(1, data(1, data(1, b"a") + data(2, b"b")) + data(2, data(1, gzip.compress(PPROF))))
+    with pytest.raises(FormatError, match="gzip within gzip"):
+        pushes.push("", row)
+
+
 def test_otlp_brings_the_stacks_sums_and_threads_that_were_written() -> None:
     found = otlp.read(export("otlp", golden()))
     expected = golden()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import socket
 import threading
@@ -22,7 +23,7 @@ from pyprof.server.access import Refused
 from pyprof.server.engine import StoreError
 from pyprof.server.series_limit import MOST_OF_SEGMENT, SeriesLimit
 from pyprof.server.store import Store
-from pyprof.server.taking import Receive, Scope, Send, answer
+from pyprof.server.taking import Receive, Scope, Send, TakingThreads, answer
 from tests.agent.filled import segment
 from tests.server.serving import PATIENCE_S, Served, free_port, served, windows
 
@@ -132,6 +133,17 @@ def test_ten_clients_at_once_have_the_answers_that_one_has(server: Served) -> No
     found = [each.result() for each in asked]
     assert [answer.status for answer in found] == [200] * 40
     assert all(answer.body == alone[at % 4] for at, answer in enumerate(found))
+
+
+def test_large_bodies_hold_up_no_small_one() -> None:
+    threads, gate, small = TakingThreads(), threading.Event(), gzip.compress(b"x")
+    inflating = small[:-4] + (64 << 20).to_bytes(4, "little")
+    waiting = [threads.of(body).submit(gate.wait) for body in (inflating, bytes(9 << 20)) * 10]
+    try:
+        assert threads.of(small).submit(gate.is_set).result(PATIENCE_S) is False
+        assert sum(each.running() for each in waiting) <= 1
+    finally:
+        gate.set()
 
 
 @contextmanager
