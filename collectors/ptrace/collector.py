@@ -44,7 +44,7 @@ class PtraceCollector:
     source_id: of its batches. Raises NoSuchProcess, AccessDenied where the process cannot even be looked at (see
     attach.check_target).
 
-    It has 23 methods: the steps of a round, and what a Collector is asked.
+    It has 24 methods: the steps of a round, and what a Collector is asked.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class PtraceCollector:
         raise_file_limit(1 << 16)  # two descriptors a thread stay open, a third of those that ran
         arches = native_arches(os.uname().machine)
         self._builder = BatchBuilder(arches, ArenaMemory(options.stack_size), self.source_id)
+        self._sign = self._builder.take()[0]
         self._stopper = Stopper(arches, self._builder, diagnostics, options)
         self._guard = StopGuard(self._stopper.ptrace)
         self._sampler = Sampler(self._stopper, self._builder, diagnostics, options, wanted is None)
@@ -98,7 +99,10 @@ class PtraceCollector:
         return self._sampler.refused
 
     def batches(self) -> Iterator[SampleBatch]:
-        """Batches as they come, at the latest each flush_s; the first after the first tick, so that learning begins."""
+        """Batches as they come; the first after the first tick, so that learning begins. Samples wait for others for
+        HOLD times flush_s, but only flush_s where a process, a module or a thread is new to the worker, or a walk
+        has found that more is to be copied.
+        """
         scheduler, targets = self._scheduler, self._targets
         scheduler.begin()
         try:
@@ -107,27 +111,29 @@ class PtraceCollector:
             self._accounts.begin(targets.roots)
             while not scheduler.stopping and (targets.by_pid or (self._selection and self._selection.lasting)):
                 self._sampler.turns.ready()
-                if not scheduler.wait(self._look_after):
-                    if scheduler.stopping:
-                        break
-                    yield from self._flush()
-                    scheduler.flushed(samples=False)
-                    if scheduler.handover.gave(time.monotonic_ns()):
-                        yield from self._flush()
-                    continue
-                self._sampler.turns.arrived()
-                if self._selection is not None:
-                    targets.add_all(self._selection.find(targets.by_pid.keys() | targets.refused))
-                yield from self._tick()
-                scheduler.ticked()
-                self._account()
-                targets.round_passed()
+                if scheduler.wait(self._look_after):
+                    self._sampler.turns.arrived()
+                    if self._selection is not None:
+                        targets.add_all(self._selection.find(targets.by_pid.keys() | targets.refused))
+                    yield from self._tick()
+                    scheduler.ticked()
+                    self._account()
+                    targets.round_passed()
+                    if targets.fresh:
+                        targets.fresh = False
+                        scheduler.hasten()
+                elif scheduler.stopping:
+                    break
                 if scheduler.is_flush_due:
                     batches = self._flush()
                     scheduler.flushed(samples=len(batches[0]) > 0)
                     yield from batches
                     if scheduler.handover.gave(time.monotonic_ns()):
                         yield from self._flush()
+                elif scheduler.is_sign_due:
+                    self._rest()
+                    scheduler.showed_life()
+                    yield self._sign
             scheduler.clock.ended(time.monotonic_ns())
             self._account(force=True)
             if len(self._builder):
@@ -251,13 +257,8 @@ class PtraceCollector:
                 self._targets.describe(target, thread)
 
     def _flush(self) -> list[SampleBatch]:
-        """The batches so far, at least one. While others work on them nobody looks after a thread that stops late: none
-        may be held.
-        """
-        deadline = time.monotonic_ns() + _FREE_NS
-        while time.monotonic_ns() < deadline and self._look_after(_PENDING_SLEEP_NS):
-            pass
-        self._stopper.ptrace.relax()
+        """The batches so far, at least one."""
+        self._rest()
         self._targets.settle(self._builder)
         batches = self._builder.take()
         for batch in batches:
@@ -268,9 +269,18 @@ class PtraceCollector:
         self._stopper.ended.clear()
         return batches
 
+    def _rest(self) -> None:
+        """Before others work: nobody looks after a thread that stops late meanwhile, so none may be held."""
+        deadline = time.monotonic_ns() + _FREE_NS
+        while time.monotonic_ns() < deadline and self._look_after(_PENDING_SLEEP_NS):
+            pass
+        self._stopper.ptrace.relax()
+
     def learn(self, feedback: Feedback) -> None:
         self._look = feedback.look
         self._targets.learn(feedback)
+        if feedback.missing.any():
+            self._scheduler.hasten()
 
     @property
     def source_ids(self) -> frozenset[int]:

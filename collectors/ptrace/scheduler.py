@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from pyprof.collectors.sampling_clock import SamplingClock
-from pyprof.options import CollectOptions
+from pyprof.options import HOLD, CollectOptions
 
 _SLEEP_NS = 20_000_000
 _PENDING_SLEEP_NS = 300_000  # another thread of ours may have taken the SIGCHLD that says so
@@ -30,13 +30,14 @@ class Scheduler:
         self._began_ns = 0
         self._options = options
         self.handover = options.handover
-        self._most_ns = round(options.flush_s * 1e9)
+        self._soon_ns = round(options.flush_s * 1e9)
+        self._most_ns = self._soon_ns if options.idle else HOLD * self._soon_ns  # sleepers wait for what we learn
         self._flush_every_ns = 0
         self.begin()
 
     def begin(self) -> None:
         """From now on."""
-        self._began_ns = self._flushed_ns = time.monotonic_ns()
+        self._began_ns = self._flushed_ns = self._alive_ns = time.monotonic_ns()
         self._start_clock()
 
     def _start_clock(self) -> None:
@@ -59,7 +60,7 @@ class Scheduler:
             now = time.monotonic_ns()
             self._due_ns = max(self.clock.next_due(now + _REST_NS), now + _REST_NS)
         due = self._due_ns
-        alive_ns = self._flushed_ns + max(self._most_ns, _SLEEP_NS)
+        alive_ns = self._alive_ns + max(self._soon_ns, _SLEEP_NS)
         while not self.stopping:
             now = time.monotonic_ns()
             left = due - now
@@ -98,8 +99,21 @@ class Scheduler:
         now = time.monotonic_ns()
         return now - self._flushed_ns >= self._flush_every_ns or now >= self.handover.next_ns
 
+    @property
+    def is_sign_due(self) -> bool:
+        """Is a sign of life due, though no batch is?"""
+        return time.monotonic_ns() - self._alive_ns >= self._soon_ns
+
     def flushed(self, samples: bool) -> None:
-        """A batch leaves. samples: it is not empty; those to come wait longer then, up to flush_s."""
-        self._flushed_ns = time.monotonic_ns()
+        """A batch leaves. samples: it is not empty; those to come wait longer then, up to HOLD times flush_s."""
+        self._flushed_ns = self._alive_ns = time.monotonic_ns()
         if samples:
             self._flush_every_ns = min(max(2 * self._flush_every_ns, _FIRST_FLUSH_NS), self._most_ns)
+
+    def showed_life(self) -> None:
+        """Without samples."""
+        self._alive_ns = time.monotonic_ns()
+
+    def hasten(self) -> None:
+        """There is something to learn: samples wait no longer than flush_s for now."""
+        self._flush_every_ns = min(self._flush_every_ns, self._soon_ns)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
@@ -23,6 +24,7 @@ from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind, keys_of
 from pyprof.options import CollectOptions
+from pyprof.records import replace
 
 CUT = "stack longer than --stack-size, cut there"
 
@@ -34,9 +36,10 @@ Readers = Callable[[int], StackReader]
 
 class Targets:
     """by_pid: the processes that are sampled now. refused: pids that may not be looked at. births: threads that were
-    found, and processes that ended before they could be looked at. brief: the latter alone.
+    found, and processes that ended before they could be looked at. brief: the latter alone. fresh: there is something
+    that no batch had before, a process, a module or a thread with a sample; until who reads it clears it.
 
-    It has 25 methods because each step of a round asks for all processes, and what is remembered of them is one.
+    It has 26 methods because each step of a round asks for all processes, and what is remembered of them is one.
     """
 
     def __init__(
@@ -51,10 +54,11 @@ class Targets:
         self.by_pid: dict[int, TracedProcess] = {}
         self.refused: set[int] = set()
         self.brief = 0
+        self.fresh = False
         self._past_births = 0
         self._options = options
         self._diagnostics = diagnostics
-        self._ids = ids
+        self._ids = replace(ids, next_id=partial(self._of_fresh, ids.next_id))
         self._readers = readers
         self._wanted = wanted
         self._infos: dict[ThreadKey, ThreadInfo] = {}
@@ -64,6 +68,11 @@ class Targets:
         self._reported: dict[int, AddressSpace] = {}
         self._leaving: Leaving[ThreadKey] = Leaving()
         self._unseen: Leaving[int] = Leaving()
+
+    def _of_fresh(self, next_id: Callable[[], int]) -> int:
+        """The number of an address space that is new."""
+        self.fresh = True
+        return next_id()
 
     def add(self, pid: int) -> None:
         """Raises ProcessLookupError, PermissionError."""
@@ -159,7 +168,7 @@ class Targets:
 
     def describe(self, target: TracedProcess, thread: Thread) -> None:
         """A thread's first sample."""
-        thread.known = True
+        thread.known = self.fresh = True
         self._seen.add(target.pid)
         info = target.describe(thread.tid) or target.info(thread.tid, "?")
         self._infos[info.key] = info

@@ -69,17 +69,48 @@ def test_stop_ends_the_wait(clock: Clock) -> None:
     assert not timing.wait(stopping)
 
 
-def test_batches_come_at_once_at_first_and_then_wait_for_more_samples(clock: Clock) -> None:
-    timing = Scheduler(CollectOptions(rate_hz=1000, flush_s=0.5))
-    flushed = []
-    while clock.ns < 4e9:
+def batches(timing: Scheduler, clock: Clock, seconds: float) -> list[int]:
+    """How long the samples of each batch have waited, in ns, where threads always run."""
+    waits, end, before = [], clock.ns + seconds * 1e9, clock.ns
+    while clock.ns < end:
         if timing.wait(nobody) and timing.is_flush_due:
-            flushed.append(clock.ns)
+            waits.append(clock.ns - before)
+            before = clock.ns
             timing.flushed(samples=True)
-    gaps = [after - before for before, after in itertools.pairwise(flushed)]
-    assert flushed[0] < 3e6
-    assert 20e6 <= gaps[0] < 25e6
-    assert 0.5e9 <= gaps[-1] < 0.51e9
+    return waits
+
+
+def test_batches_come_at_once_at_first_and_then_wait_for_more_samples(clock: Clock) -> None:
+    waits = batches(Scheduler(CollectOptions(rate_hz=1000, flush_s=0.5)), clock, 20)
+    assert waits[0] < 3e6
+    assert 20e6 <= waits[1] < 25e6
+    assert 4e9 <= waits[-1] < 4.01e9
+
+
+def test_what_is_new_and_sleepers_wait_no_longer_than_they_must(clock: Clock) -> None:
+    timing = Scheduler(CollectOptions(rate_hz=1000, flush_s=0.5))
+    batches(timing, clock, 20)
+    timing.flushed(samples=False)
+    timing.hasten()
+    waits = batches(timing, clock, 10)
+    assert 0.5e9 <= waits[0] < 0.51e9
+    assert 4e9 <= waits[-1] < 4.01e9
+    sleepers = Scheduler(CollectOptions(rate_hz=1000, flush_s=0.5, idle=True))
+    assert max(batches(sleepers, clock, 20)) < 0.51e9
+
+
+def test_who_waits_for_samples_sees_signs_of_life(clock: Clock) -> None:
+    timing = Scheduler(CollectOptions(rate_hz=1000, flush_s=0.5))
+    batches(timing, clock, 10)
+    timing.flushed(samples=True)
+    signs = []
+    while not timing.is_flush_due:
+        assert timing.wait(nobody)
+        if timing.is_sign_due:
+            signs.append(clock.ns)
+            timing.showed_life()
+    assert 7 <= len(signs) <= 8
+    assert max(after - before for before, after in itertools.pairwise(signs)) < 0.51e9
 
 
 def test_who_is_late_sleeps_before_it_looks(clock: Clock) -> None:

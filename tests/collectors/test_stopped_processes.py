@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import numpy as np
 
-from pyprof.collectors.batch_builder import bare_batch
+from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, bare_batch
 from pyprof.collectors.linux.perf_arch import WIDE
 from pyprof.collectors.ptrace.targets import Targets
 from pyprof.collectors.thread_lives import Identities
@@ -24,3 +26,21 @@ def test_process_whose_only_sample_was_read_late_was_seen_though_it_has_ended() 
         bare_batch(WIDE, 1, np.array([SampleKind.STOPPED], np.uint8), np.zeros(1, np.int64), one, one)
     )
     assert targets.was_seen(ENDED)
+
+
+def test_what_no_batch_had_before_is_fresh() -> None:
+    targets = Targets(CollectOptions(), Diagnostics(), Identities(), None, None)
+    builder = BatchBuilder((WIDE,), ArenaMemory(4096), 1)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            targets.add(process.pid)
+            assert targets.fresh
+            targets.fresh = False
+            target = targets.by_pid[process.pid]
+            target.look(builder)
+            assert not targets.fresh
+            targets.describe(target, target.threads[process.pid])
+            assert targets.fresh
+        finally:
+            targets.close()
+            process.kill()

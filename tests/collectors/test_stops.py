@@ -78,9 +78,10 @@ def test_stop_and_continue_while_sampled_leave_the_target_as_it_was_told(program
     target = program("c_spin", "2")
     with collecting(target.pid, Diagnostics(), rate_hz=2000, flush_s=0.005) as collector:
         for turn, _ in enumerate(collector.batches()):
-            os.kill(target.pid, (signal.SIGSTOP, signal.SIGCONT)[turn % 2])
-            if turn == 99:
+            if turn == 100:
                 collector.stop()
+                break
+            os.kill(target.pid, (signal.SIGSTOP, signal.SIGCONT)[turn % 2])
     wait_state(target.pid, "SR")
     assert target.finish() == "done\n"
 
