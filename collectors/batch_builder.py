@@ -168,11 +168,12 @@ class BatchBuilder(Generic[Memory]):
         """
         self.memory = memory
         self._source_id = source_id
+        self._arches = arches
         self._usual = arches[0]
         self._unknown = unknown
         self._regs = np.zeros((MOST_LANES, max(len(arch.registers) for arch in arches)), np.uint64)
         self._known = {arch.name: np.flatnonzero(np.array(arch.kernel.prstatus) >= 0) for arch in arches}
-        self._slots = {arch.name: np.array([slot for slot in arch.kernel.prstatus if slot >= 0]) for arch in arches}
+        self._slots = {arch.name: [slot for slot in arch.kernel.prstatus if slot >= 0] for arch in arches}
         self._clear()
 
     def _clear(self) -> None:
@@ -182,6 +183,7 @@ class BatchBuilder(Generic[Memory]):
         self._pieces: dict[int, tuple[Piece, ...]] = {}
         self._beyond: dict[int, Beyond] = {}
         self._chains: dict[int, Chain] = {}
+        self._regsets: dict[str, dict[int, bytes]] = {}
         self._kernel_stack: dict[int, int] = {}
         self._kernel_stacks: dict[KernelStack, int] = {(): 0}
 
@@ -207,9 +209,16 @@ class BatchBuilder(Generic[Memory]):
         return number
 
     def set_regset(self, lane: int, words: npt.NDArray[np.unsignedinteger]) -> None:
-        """words: the kernel's user_regs_struct of the lane's architecture."""
-        name = self._lanes[lane].arch.name
-        self._regs[lane, self._known[name]] = words[self._slots[name]]
+        """words: the kernel's user_regs_struct of the lane's architecture. Which are wanted is seen for all lanes at
+        once.
+        """
+        self._regsets.setdefault(self._lanes[lane].arch.name, {})[lane] = words.tobytes()
+
+    def _take_regsets(self) -> None:
+        for name, found in self._regsets.items():
+            arch = next(arch for arch in self._arches if arch.name == name)
+            words = np.frombuffer(b"".join(found.values()), f"u{arch.word}").reshape(len(found), -1)
+            self._regs[np.ix_(list(found), self._known[name])] = words[:, self._slots[name]]
 
     def set_registers(self, lane: int, row: Sequence[int] | npt.NDArray[np.uint64]) -> None:
         """row: by the columns of the lane's architecture."""
@@ -247,6 +256,7 @@ class BatchBuilder(Generic[Memory]):
 
     def take(self) -> list[SampleBatch]:
         """The batches so far, of one architecture each, over the same memory, at least one; the builder starts anew."""
+        self._take_regsets()
         groups = list(self._groups()) or [(self._usual, [])]
         whole = self._whole()
         if len(groups) == 1:

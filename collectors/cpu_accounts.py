@@ -216,6 +216,11 @@ class Accounts:
             if (found := self._read(pid, root)) is not None:
                 self._members[pid] = _Member(root, found.parent, self._ns(found), found.start)
 
+    @property
+    def is_due(self) -> bool:
+        """Would look() do anything, unless it is forced?"""
+        return self.on and self._clock() >= self._not_before
+
     def look(self, roots: Mapping[int, int], force: bool = False, slots: tuple[int, int] = (0, 0)) -> bool:
         """Take in what was spent since; within a budget of the time, unless forced. slots: sampling times so far, those
         kept and those missed. Result: was there a look?

@@ -143,6 +143,12 @@ class ProcDir:
     def stat(self) -> Stat:
         return parse_stat(self.read("stat"))
 
+    def state(self) -> str:
+        """The letter of stat, which is all of it that is looked at."""
+        text = self.read("stat")
+        at = text.rfind(b") ") + 2
+        return text[at : at + 1].decode("ascii", "replace")
+
     def status(self) -> dict[str, str]:
         """/proc/PID/status: key -> text after the colon."""
         return parse_status(self.read("status"))

@@ -143,6 +143,8 @@ class PtraceCollector:
             self._sampler.turns.close()
 
     def _account(self, force: bool = False) -> None:
+        if not (force or self._accounts.is_due):
+            return
         comes_first = self._stopper.ptrace.hurries or os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR)
         self._accounts.waits = not comes_first
         if self._accounts.look(self._targets.roots, force, self._scheduler.slots):

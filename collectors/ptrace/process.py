@@ -12,6 +12,7 @@ from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.map_query import MapQuery
 from pyprof.collectors.linux.procfs import ProcDir
+from pyprof.collectors.linux.task_state import ENDED
 from pyprof.collectors.ptrace.idle_subsampling import IdleSubsampling
 from pyprof.collectors.ptrace.processor_share import ProcessorShare
 from pyprof.collectors.ptrace.stack_shape import StackShape
@@ -122,7 +123,7 @@ class TracedProcess:
         alive = set(tids)
         for tid in [tid for tid, thread in self.threads.items() if thread.ended or tid not in alive]:
             self._left(self.threads.pop(tid))
-        if not tids or (len(tids) == 1 and self.directory.stat().is_zombie):
+        if not tids or (len(tids) == 1 and self.directory.state() in ENDED):
             raise ProcessLookupError(self.pid)
         for thread in self.threads.values():
             thread.no_user_stack = False

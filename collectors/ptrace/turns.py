@@ -46,18 +46,17 @@ class Turn(IntEnum):
     WAITING = 4  # for a processor, or for something else
 
 
-def parse_sched(text: bytes) -> tuple[int, int, int]:
-    """When the turn of a thread began or ended, in ns of its processor's clock, how many have ended, and how many of
-    these because it waited for something. Raises ValueError.
-    """
-    names = (b"\nse.exec_start", b"\nnr_switches", b"\nnr_voluntary_switches")
-    at_ns, ended, waits = (_field(text, name) for name in names)
-    return at_ns, ended, waits
+def turn_ns(sched: bytes) -> int:
+    """When the turn of a thread began or ended, in ns of its processor's clock. Raises ValueError."""
+    begin = sched.index(b":", sched.index(b"\nse.exec_start")) + 1
+    return int(sched[begin : sched.index(b"\n", begin)].replace(b".", b""))
 
 
-def _field(text: bytes, name: bytes) -> int:
-    begin = text.index(b":", text.index(name)) + 1
-    return int(text[begin : text.index(b"\n", begin)].strip().replace(b".", b""))
+def turns_ended(sched: bytes) -> tuple[int, int]:
+    """How many turns of a thread have ended, and how many of them to wait for something. Raises ValueError."""
+    ended = sched.index(b":", sched.index(b"\nnr_switches")) + 1
+    waits = sched.index(b":", sched.index(b"\nnr_voluntary_switches", ended)) + 1
+    return int(sched[ended : sched.index(b"\n", ended)]), int(sched[waits : sched.index(b"\n", waits)])
 
 
 def _shorten_slice() -> None:
@@ -120,7 +119,7 @@ class Turns:
     def _read_own(self) -> None:
         self._is_read, self._began_ns = True, -1
         with contextlib.suppress(OSError, ValueError):
-            self._began_ns, _, _ = parse_sched(os.pread(self._own, 4096, 0))
+            self._began_ns = turn_ns(os.pread(self._own, 4096, 0))
 
     def _has_displaced(self, at_ns: int) -> bool:
         """Did a turn that ended then end because ours began?"""
@@ -144,14 +143,16 @@ class Turns:
         if self._own < 0:
             return Turn.UNKNOWN
         for _ in range(_TRIES):
-            ran_ns, _, arrivals = map(int, schedstat.split()[:3])
+            ran_ns, _, arrivals = map(int, schedstat.split())
+            sched = thread.sched()
             try:
-                at_ns, departures, waits = parse_sched(thread.sched())
+                departures, waits = turns_ended(sched)
+                thread.steadiness.learn(ran_ns, waits)
+                if arrivals - departures == 1:
+                    return Turn.RUNNING
+                at_ns = turn_ns(sched)
             except ValueError:
                 return Turn.UNKNOWN
-            thread.steadiness.learn(ran_ns, waits)
-            if arrivals - departures == 1:
-                return Turn.RUNNING
             if self._has_displaced(at_ns):
                 return Turn.LEFT if asleep else Turn.DISPLACED
             if self._began_ns < 0:
@@ -184,7 +185,7 @@ class Turns:
     def is_displaced(self, sched: bytes) -> bool:
         """sched: of a thread."""
         try:
-            return parse_sched(sched)[0] == self._began_ns
+            return turn_ns(sched) == self._began_ns
         except ValueError:
             return False
 

@@ -2,20 +2,51 @@
 
 from __future__ import annotations
 
+import os
+
 from pyprof.collectors.linux.map_query import Answer, MapQuery
+from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.targets.maps_text import MapsText
 
 _MOST_QUESTIONS = 64
 _MOST_IN_TIME = 256  # questions, where no thread stands still
 _FALSE_ALARMS = 8  # after so many the kernel's answers are not to be compared with its text
+_EXACT_NS = 50_000_000  # so long not each mapping is asked about while as much is mapped as before
+
+
+class MappedSize:
+    """How much a process has mapped (/proc/PID/statm). Where that is another than before, its mappings are others. To
+    ask costs a quarter of what questions about all executable mappings do.
+    """
+
+    def __init__(self, directory: ProcDir) -> None:
+        """Raises OSError."""
+        self._fd = directory.open("statm")
+
+    def read(self) -> tuple[bytes, ...]:
+        """Pages, and those of data; () if it is not known."""
+        try:
+            return tuple(os.pread(self._fd, 256, 0).split()[0:6:5])
+        except OSError:
+            return ()
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
 
 
 class MapChanges:
-    """replaced: another program image was seen, and not taken in yet. query: None where the kernel answers nothing."""
+    """replaced: another program image was seen, and not taken in yet. query: None where the kernel answers nothing.
+    size: None where it cannot be asked for.
+    """
 
-    def __init__(self, query: MapQuery | None) -> None:
+    def __init__(self, query: MapQuery | None, size: MappedSize | None = None) -> None:
         self.replaced = False
         self._query = query
+        self._size = size
+        self._proved_size: tuple[bytes, ...] = ()
+        self._proved_until_ns = 0
         self._doubted = False
         self._false_alarms = 0
 
@@ -38,15 +69,24 @@ class MapChanges:
         if self._query is not None and maps.vmas:
             self._query.near(maps.vmas[0][0], maps.known_vmas)
 
-    def is_same(self, maps: MapsText) -> bool:
+    def is_same(self, maps: MapsText, now_ns: int) -> bool:
         """Does the kernel say that the executable mappings are as they were?"""
         if self._query is None or self._doubted or len(maps.vmas) > _MOST_IN_TIME:
             return False
+        size = self._size.read() if self._size is not None else ()
         answer = self._query.every(maps.vmas)
         if answer is Answer.REPLACED:
             self.replaced = True
             self._query.renew()
-        return answer is Answer.SAME
+        same = answer is Answer.SAME
+        self._proved_size, self._proved_until_ns = size, now_ns + _EXACT_NS if same and size else 0
+        return same
+
+    def seem_same(self, now_ns: int) -> bool:
+        """Is as much mapped as when is_same() was true, a short time ago?"""
+        if self._size is None or self._doubted or now_ns >= self._proved_until_ns:
+            return False
+        return self._size.read() == self._proved_size
 
     def compared(self, changed: bool) -> None:
         """The text was read. changed: its executable mappings are others. Where it does not say what the kernel
@@ -57,13 +97,17 @@ class MapChanges:
             if self._false_alarms > _FALSE_ALARMS:
                 self._query.close()
         self._doubted = False
+        self._proved_until_ns = 0
 
     def renew(self) -> None:
         """The image is another one."""
         self.replaced = False
+        self._proved_until_ns = 0
         if self._query is not None:
             self._query.renew()
 
     def close(self) -> None:
+        if self._size is not None:
+            self._size.close()
         if self._query is not None:
             self._query.close()

@@ -17,7 +17,7 @@ from pyprof.collectors.linux.libc import memory_reader
 from pyprof.collectors.linux.map_query import Answer, MapQuery
 from pyprof.collectors.linux.mapped_memory import guarded, maps_of
 from pyprof.collectors.linux.procfs import ProcDir, program_arch
-from pyprof.collectors.targets.map_changes import MapChanges
+from pyprof.collectors.targets.map_changes import MapChanges, MappedSize
 from pyprof.collectors.targets.maps_text import MapsText, StackMapping
 from pyprof.collectors.targets.unsettled import Mappings, Moves, UnsettledLane, UnsettledSamples, executables
 from pyprof.model.arch import Arch
@@ -81,7 +81,7 @@ class SpaceTracker:
         self.stale = False
         self._next_id = next_id
         self._unsettled = UnsettledSamples(ambiguous)
-        self._changes = MapChanges(query)
+        self._changes = MapChanges(query, _mapped_size(directory) if query is not None else None)
         self._not_before_ns = self._text_until_ns = 0
         self._restless_reads = 0
         self._usual_ns = 0
@@ -146,8 +146,8 @@ class SpaceTracker:
         if not force and not self.restless:
             if before < self._not_before_ns:
                 return []
-            if before < self._text_until_ns and not self.stale and self._changes.is_same(self._maps):
-                self._unsettled.clear()
+            known = before < self._text_until_ns and not self.stale
+            if known and (self._changes.seem_same(before) or self._are_same(before)):
                 after = clock()
                 self._not_before_ns = after + _BUDGET * (after - before)
                 return []
@@ -160,6 +160,13 @@ class SpaceTracker:
         self._not_before_ns = after + _BUDGET * read_ns
         self._text_until_ns = after + _TEXT_NS
         return moves
+
+    def _are_same(self, now_ns: int) -> bool:
+        """Are the mappings as they were, for certain?"""
+        same = self._changes.is_same(self._maps, now_ns)
+        if same:
+            self._unsettled.clear()
+        return same
 
     def distrust(self) -> None:
         """Something may have been mapped that is no code: the next look reads the text."""
@@ -202,6 +209,13 @@ class SpaceTracker:
     def region_at(self, avma: int) -> StackMapping | None:
         """The writable memory around an address, as of the last read."""
         return self._maps.region_at(avma)
+
+
+def _mapped_size(directory: ProcDir) -> MappedSize | None:
+    try:
+        return MappedSize(directory)
+    except OSError:
+        return None
 
 
 def _is_new_image(old: Iterable[Mapping], new: Iterable[Mapping]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 import os
 from collections.abc import Collection, Sequence
 from types import SimpleNamespace
@@ -11,9 +12,9 @@ from typing import cast
 import pytest
 
 from pyprof.collectors.linux.map_query import Answer, MapQuery, Vma, executable_vmas
-from pyprof.collectors.linux.procfs import parse_maps
+from pyprof.collectors.linux.procfs import ProcDir, parse_maps
 from pyprof.collectors.ptrace.stack_shape import StackShape
-from pyprof.collectors.targets.map_changes import MapChanges
+from pyprof.collectors.targets.map_changes import MapChanges, MappedSize
 from pyprof.collectors.targets.maps_text import StackMapping
 from pyprof.collectors.targets.spaces import MapsEvidence, SpaceTracker
 from pyprof.model.sample import SampleKind
@@ -176,6 +177,7 @@ class Kernel:
         self.directory = directory
         self.replaced = False
         self.wrong = False
+        self.asked_for_all = 0
 
     def _vmas(self) -> tuple[Vma, ...]:
         return executable_vmas(parse_maps(self.directory.maps()))
@@ -185,6 +187,7 @@ class Kernel:
         return self._answer(Answer.NEAR if at in expected else Answer.CHANGED)
 
     def every(self, expected: Sequence[Vma]) -> Answer:
+        self.asked_for_all += 1
         return self._answer(Answer.SAME if self._vmas() == tuple(expected) else Answer.CHANGED)
 
     def _answer(self, answer: Answer) -> Answer:
@@ -291,6 +294,49 @@ def test_a_lane_of_changed_mappings_is_in_the_space_that_is_read_after_its_stop(
         here.stopper.copy.lane(SampleKind.STOPPED, held, here.target.spaces, 1, 0, MapsEvidence(changed=True))
         (batch,) = here.builder.take()
     assert old.id not in batch.space
+
+
+class Size:
+    """How much is mapped, in place of /proc/PID/statm."""
+
+    def __init__(self) -> None:
+        self.pages = b"1"
+
+    def read(self) -> tuple[bytes, ...]:
+        return self.pages, b"0"
+
+
+def test_while_as_much_is_mapped_mappings_are_asked_for_seldom() -> None:
+    scene, size = Asked(PROGRAM, STACK), Size()
+    scene.tracker._changes = MapChanges(cast(MapQuery, scene.kernel), cast(MappedSize, size))
+
+    def look(ms: int) -> int:
+        before = scene.kernel.asked_for_all
+        scene.tracker.refresh(lambda: ms * 1_000_000)
+        return scene.kernel.asked_for_all - before
+
+    scene.tracker.refresh(lambda: 0, force=True)
+    assert [look(ms) for ms in (1, 2, 30, 50, 51, 52, 90)] == [1, 0, 0, 0, 1, 0, 0]
+    size.pages = b"2"
+    assert [look(ms) for ms in (91, 92)] == [1, 0]
+    scene.directory.say(PROGRAM, ONE, STACK)
+    scene.tracker.took(0, 0x1800, 0xE100)
+    assert look(93) == 0
+    size.pages = b"3"
+    moved = scene.tracker.refresh(lambda: 94_000_000)
+    assert [(lane, [module.name for module in space.modules]) for lane, space in moved] == [(0, ["program", "one.so"])]
+
+
+def test_what_is_mapped_has_a_size_that_changes_with_it() -> None:
+    directory = ProcDir(os.getpid())
+    size = MappedSize(directory)
+    before = size.read()
+    assert len(before) == 2
+    with mmap.mmap(-1, 1 << 30):
+        assert size.read() != before
+    size.close()
+    assert size.read() == ()
+    directory.close()
 
 
 def test_a_kernel_whose_answers_do_not_fit_its_text_is_not_asked_for_ever() -> None:

@@ -15,7 +15,7 @@ from pyprof.collectors.linux.libc import PtraceCalls
 from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.ptrace.steadiness import Steadiness
 from pyprof.collectors.ptrace.threads import Thread
-from pyprof.collectors.ptrace.turns import Turn, Turns, parse_sched
+from pyprof.collectors.ptrace.turns import Turn, Turns, turn_ns, turns_ended
 from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import native_arches
@@ -26,14 +26,17 @@ from tests.live.support.recording import record, running
 def test_turns_of_a_thread_are_read() -> None:
     counts = b"nr_switches :  17\nnr_voluntary_switches : 4\n"
     text = b"cat (1)\n--\nse.exec_start :  791502.162028\nse.vruntime : 1.5\n" + counts
-    assert parse_sched(text) == (791502162028, 17, 4)
-    with pytest.raises(ValueError, match="subsection not found"):
-        parse_sched(text[:50])
+    assert turn_ns(text) == 791502162028
+    assert turns_ended(text) == (17, 4)
+    for read in (turn_ns, turns_ended):
+        with pytest.raises(ValueError, match="subsection not found"):
+            read(text[:20])
 
 
 def test_own_turn_is_in_the_kernels_file() -> None:
-    began_ns, switches, waits = parse_sched(Path("/proc/thread-self/sched").read_bytes())
-    assert began_ns > 0
+    text = Path("/proc/thread-self/sched").read_bytes()
+    switches, waits = turns_ended(text)
+    assert turn_ns(text) > 0
     assert switches >= waits >= 0
 
 
