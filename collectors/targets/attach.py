@@ -6,7 +6,6 @@ Nothing is attached.
 from __future__ import annotations
 
 import os
-import platform
 import sys
 from collections.abc import Iterator
 
@@ -71,12 +70,13 @@ def _sysctl(name: str) -> int | None:
 
 
 def _machine_findings() -> Iterator[Finding]:
-    if sys.platform != "linux" or not native_arches(platform.machine()):
+    system = os.uname()
+    if sys.platform != "linux" or not native_arches(system.machine):
         known = ", ".join(sorted({machine for arch in ARCHES.values() for machine in arch.kernel.machines}))
-        text = f"this machine runs {platform.system()} on {platform.machine()}; live sampling knows Linux on {known}"
+        text = f"this machine runs {system.sysname} on {system.machine}; live sampling knows Linux on {known}"
         yield _fatal(UnsupportedArchitecture, text)
         return
-    yield Finding(True, f"Linux {platform.release()} on {platform.machine()}")
+    yield Finding(True, f"Linux {system.release} on {system.machine}")
     status = procfs.thread_status(os.getpid())
     capable = has_capability(CAP_SYS_PTRACE)
     yield Finding(capable, "CAP_SYS_PTRACE: " + ("yes" if capable else "no, only our own processes can be sampled"),
@@ -221,7 +221,7 @@ def _architecture(pid: int, directory: procfs.ProcDir) -> Finding:
     if found is None:
         return Finding(True, "its program file is no ELF file")
     machine, bits, _ = found
-    arch, native = find_arch(*found), native_arches(platform.machine())
+    arch, native = find_arch(*found), native_arches(os.uname().machine)
     if arch in native:
         return Finding(True, f"it runs {arch.name} code")
     what = f"{arch.name} code ({bits} bits)" if arch else f"{bits}-bit code of machine {machine}"

@@ -12,7 +12,6 @@ import os
 import pwd
 import resource
 import shlex
-import shutil
 import signal
 import threading
 import time
@@ -163,6 +162,8 @@ def launch(command: Sequence[str], environment: Mapping[str, str] | None = None)
 
     Raises CommandNotFound, CommandNotExecutable (at once where that can be seen, else from release()).
     """
+    import shutil
+
     env = dict(os.environ if environment is None else environment)
     user = calling_user(env)
     if user is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -89,6 +88,8 @@ def trampoline_is_on(process: LiveProcess) -> bool:
 
 def _remedy(pid: int, minor: int) -> str:
     """How the user may switch the trampoline on; both change the target, so that we do neither."""
+    import tempfile
+
     if minor < _FIRST_REMOTE_EXEC or not _shares_folder(pid, tempfile.gettempdir()):
         return "for samples without stops start it with: python -X perf"
     return (

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli.arguments import positive
-from pyprof.cli.terminal import line
+from pyprof.cli.terminal import HelpFormatter, line
 from pyprof.errors import UsageError
 from pyprof.options import SIMPLE_MODES
 
@@ -45,7 +45,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="profile continuously what rules choose, into a spool",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("what", nargs="?", choices=WHAT, default="run", help="(default: run)")
     parser.add_argument("--config", metavar="FILE", help="rules and settings (TOML)")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import math
 import re
 from typing import TYPE_CHECKING
@@ -14,6 +13,8 @@ from pyprof.frame_sources import SCAN
 from pyprof.options import DEFAULT_SOURCES, KNOWN_SOURCES, UnwindOptions
 
 if TYPE_CHECKING:
+    import datetime
+
     from pyprof.exporters.base import Exporter
 
 DEFAULT = "default"
@@ -79,6 +80,8 @@ def label(text: str) -> tuple[str, str]:
 
 def moment(text: str) -> float | datetime.time:
     """Seconds since the beginning, or a time of day, without a zone."""
+    import datetime
+
     try:
         found = datetime.time.fromisoformat(text) if ":" in text else float(text)
     except ValueError:
@@ -92,6 +95,8 @@ def seconds_since(when: float | datetime.time, start_ns: int, duration_ns: int) 
     """A time of day is local: one within the recording, which may go on beyond midnight, else the one next to it."""
     if isinstance(when, float):
         return when
+    import datetime
+
     begin = datetime.datetime.fromtimestamp(start_ns / 1e9)
     first = (datetime.datetime.combine(begin.date(), when) - begin).total_seconds()
     duration_s = duration_ns / 1e9

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from pyprof.cli.terminal import HelpFormatter
+
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
@@ -12,7 +14,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="print a completion script for bash, zsh or tcsh",
         description="Print a completion script.\n\n  bash:  source <(pyprof completion bash)\n"
         "  zsh:   pyprof completion zsh > ~/.zfunc/_pyprof   (with fpath+=~/.zfunc before compinit)",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("shell", choices=("bash", "zsh", "tcsh"))
     parser.set_defaults(run=run)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyprof.cli.arguments import moment, percentage, positive_int, seconds_since
 from pyprof.cli.criteria import add_criteria, chosen
-from pyprof.cli.terminal import line
+from pyprof.cli.terminal import HelpFormatter, line
 from pyprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="compare two recordings: which functions changed",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     for name, meaning in (("before", "a recording, or another file that `pyprof report` reads"), ("after", "another")):
         parser.add_argument(name, metavar=name.upper(), help=f"{meaning}; FILE@FROM-TO is a range of its time")

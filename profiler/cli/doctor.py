@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyprof.cli import terminal
 from pyprof.cli.arguments import positive_int
+from pyprof.cli.terminal import HelpFormatter
 from pyprof.errors import NoSuchProcess
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="say what will work, before anything is attached",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("pid", nargs="?", type=positive_int, metavar="PID", help="the process to look at")
     parser.add_argument("--sandbox", action="store_true", help="see record")

@@ -18,6 +18,7 @@ from pyprof.cli.dump_interpreter import (
     interpreter_words,
 )
 from pyprof.cli.remote import GDB_HELP, remote_options
+from pyprof.cli.terminal import HelpFormatter
 from pyprof.frame_sources import FRAME_SOURCES
 from pyprof.options import (
     DEFAULT_MAX_DEPTH,
@@ -71,7 +72,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="print the stacks of all threads now",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     target = parser.add_mutually_exclusive_group(required=True)
     target.add_argument("-p", "--pid", type=positive_int, metavar="PID", help="the process")

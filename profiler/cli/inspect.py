@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli import terminal
+from pyprof.cli.terminal import HelpFormatter
 from pyprof.errors import UsageError
 from pyprof.frame_sources import FALLBACK
 from pyprof.options import DEFAULT_SOURCES
@@ -49,7 +50,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="show the unwind tables of a file",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument(
         "file", metavar="FILE", help="an ELF file of any architecture that pyprof knows, or a symbol file"

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from pyprof import __version__
-from pyprof.cli.terminal import complain, refuse, tolerate_encodings
+from pyprof.cli.terminal import HelpFormatter, complain, refuse, tolerate_encodings
 from pyprof.errors import PyprofError
 
 DESCRIPTION = """\
@@ -55,10 +55,10 @@ COMMANDS = (
 
 def build_parser(commands: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="pyprof", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="pyprof", description=DESCRIPTION, epilog=EPILOG, formatter_class=HelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"pyprof {__version__}")
-    parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="pyprof")
     for name in commands:
         import_module(f"pyprof.cli.{name.replace('-', '_')}").add(parsers)
     return parser

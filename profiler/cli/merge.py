@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from pyprof.cli.arguments import chosen_format
-from pyprof.cli.terminal import line
+from pyprof.cli.terminal import HelpFormatter, line
 from pyprof.exporters import registry
 
 DESCRIPTION = """\
@@ -29,7 +29,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="write several recordings as one",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument(
         "files", metavar="FILE", nargs="+", help="a recording (NAME.pyprof), or another profiler's file"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pyprof.cli.terminal import printable
+from pyprof.cli.terminal import columns, printable
 from pyprof.cli.words import many, shorten
 from pyprof.records import dataclass, field
 
@@ -43,7 +42,7 @@ class Progress:
         if now < self._next or not self.is_shown:
             return
         self._next = now + self.interval_s
-        self._show(self.line(now - self._start, stats(), samples, shutil.get_terminal_size().columns - 1))
+        self._show(self.line(now - self._start, stats(), samples, columns() - 1))
 
     def line(self, elapsed_s: float, stats: CollectorStats, samples: int, width: int) -> str:
         """What fits into width letters, the most important first."""
@@ -71,7 +70,7 @@ class Progress:
 
     def _show(self, text: str) -> None:
         """One line on the terminal, in place of the last one."""
-        width = shutil.get_terminal_size().columns - 1
+        width = columns() - 1
         try:
             sys.stderr.write("\r\x1b[K" + shorten(text, width))
             sys.stderr.flush()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyprof.cli.arguments import chosen_format, positive_int
 from pyprof.cli.criteria import add_criteria, chosen
 from pyprof.cli.diff import add_comparing, compared
-from pyprof.cli.terminal import line, printable
+from pyprof.cli.terminal import HelpFormatter, line, printable
 from pyprof.errors import PyprofError, UsageError
 from pyprof.exporters import registry
 from pyprof.options import SIMPLE_MODES
@@ -47,7 +47,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="what the agent recorded: a span of time, or what changed between two",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     what = parser.add_argument_group("which windows (each belongs to the moment at which it ended)")
     what.add_argument("--spool", metavar="DIR", help="(default: where the agent of this user writes)")

@@ -12,6 +12,7 @@ from pyprof.cli.python_options import add_python
 from pyprof.cli.remote import add_remote, remote_options
 from pyprof.cli.sampling_options import add_sampling, add_unwinding, record_options
 from pyprof.cli.selection import add_selection, target_options
+from pyprof.cli.terminal import HelpFormatter
 from pyprof.errors import UsageError
 from pyprof.exporters import registry
 
@@ -65,7 +66,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="sample a process or a command and write a profile",
         description=DESCRIPTION,
         epilog=EPILOG.replace("FORMATS", formats()),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
         usage="pyprof record [options] (-p PID ... | -a | --name REGEX | --gdb HOST:PORT | [--] CMD ...)",
     )
     add_selection(parser, "record")

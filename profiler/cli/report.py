@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyprof.cli.arguments import chosen_format, moment, positive_int, seconds_since
 from pyprof.cli.criteria import CRITERIA, add_criteria, chosen
 from pyprof.cli.python_options import NATIVE_HELP
-from pyprof.cli.terminal import line, printable
+from pyprof.cli.terminal import HelpFormatter, line, printable
 from pyprof.errors import PyprofError, UsageError
 from pyprof.exporters import registry
 from pyprof.options import NATIVE_VIEWS
@@ -61,7 +61,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="write a recording in any format, or print its functions",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument(
         "file",

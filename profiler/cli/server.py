@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from pyprof.cli.terminal import line
+from pyprof.cli.terminal import HelpFormatter, line
 from pyprof.errors import UsageError
 
 _MOST_S = 10.0
@@ -35,7 +35,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="keep the windows of many agents, and ask them",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("--config", metavar="FILE", help="settings and tenants (TOML)")
     parser.add_argument("--data", metavar="DIR", help="in place of server.data")

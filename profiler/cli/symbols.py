@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable
 from typing import IO, Any
 
+from pyprof.cli.terminal import HelpFormatter
+
 _HEAD, _PATIENCE_S = 1 << 12, 300.0
 
 DESCRIPTION = """\
@@ -38,7 +40,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="write a Breakpad symbol file",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("file", metavar="ELF", help="an executable or a library, not stripped or with its debug file")
     place = parser.add_mutually_exclusive_group()

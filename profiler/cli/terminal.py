@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import os
 import re
 import sys
-import traceback
+from contextlib import suppress
 from typing import TextIO
 
 from pyprof.errors import PyprofError
 from pyprof.model.text import CONTROLS, DIRECTIONS
 
 _CONTROL = re.compile(f"[{CONTROLS}{DIRECTIONS}\ud800-\udfff]")
+_COLUMNS = 80
 _AS_ROOT = re.compile(r"(?:, or: )?sudo pyprof …(?:, or(?: once)?: |, in a container: |, where .*)?|\bsudo ")
 
 
@@ -59,6 +61,23 @@ def complain(message: str, hint: str = "") -> None:
         line(f"  hint: {hint}", sys.stderr)
 
 
+def columns() -> int:
+    """As shutil.get_terminal_size() has it, which imports what unpacks archives."""
+    with suppress(ValueError):
+        if (said := int(os.environ.get("COLUMNS", ""))) > 0:
+            return said
+    with suppress(AttributeError, ValueError, OSError):
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns or _COLUMNS  # type: ignore[union-attr]
+    return _COLUMNS
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """One is made for each option that a parser gets."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=columns() - 2)
+
+
 def refuse(error: PyprofError) -> None:
     """What pyprof cannot do, and what helps: as the error says it, else as the table of reasons does."""
     from pyprof.model.reasons import REFUSALS
@@ -71,6 +90,8 @@ def failure(error: BaseException) -> None:
     if isinstance(error, PyprofError):
         refuse(error)
         return
+    import traceback
+
     traceback.print_exception(error)
     complain("an error of pyprof's own ended the recording early; what was recorded is kept", "please report it")
 

@@ -12,6 +12,7 @@ from pyprof.cli.live.choices import DEFAULT_SPAN_S, EVERY_S, SORTS, TABLES
 from pyprof.cli.python_options import add_python
 from pyprof.cli.sampling_options import add_sampling, add_unwinding, record_options
 from pyprof.cli.selection import add_selection, target_options
+from pyprof.cli.terminal import HelpFormatter
 from pyprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="watch what a process does, live",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
         usage="pyprof top [options] (-p PID ... | -a | --name REGEX | [--] CMD ...)",
     )
     add_selection(parser, "watch")

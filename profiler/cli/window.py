@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyprof.cli.terminal import line, refuse
+from pyprof.cli.terminal import columns, line, refuse
 from pyprof.errors import OutputError
 from pyprof.exporters import registry
 from pyprof.records import dataclass
@@ -111,7 +110,7 @@ class WindowWriter:
         """places: where the profile is now."""
         from pyprof.cli.outcome import brief, report, wrapped
 
-        width = min(max(shutil.get_terminal_size().columns, 60), 120)
+        width = min(max(columns(), 60), 120)
         page = self.how.exporter.name == "flamegraph"
         whole = number == 0 or self.how.verbose
         for text in report(profile, width, page, self.how.verbose) if whole else [brief(profile)]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import time
 
 from pyprof.errors import RecordingError
@@ -70,6 +69,8 @@ class Kept:
 
     def clear(self) -> None:
         """Nothing is kept any more."""
+        import shutil
+
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _place(self, number: int) -> str:

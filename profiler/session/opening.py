@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -142,7 +141,7 @@ def _of_selection(
         )
         collect = replace(options.collecting(subprocesses=command is not None), flush_s=flush_s)
         collect = replace(collect, stride=stride or collect.stride)
-        program = (shutil.which(command.command[0]) or command.command[0]) if command and command.waits else ""
+        program = _program(command) if command and command.waits else ""
         worker.wait_until_ready()  # samples of before wait to be walked, and what walks teach comes late by that
         selection.ours.update(descendants([worker.pid]))  # its keeper
         if program and runs_python(program):
@@ -185,6 +184,12 @@ def _sampling(
         collector.close()
         worker.close()
         raise
+
+
+def _program(command: Launched) -> str:
+    import shutil
+
+    return shutil.which(command.command[0]) or command.command[0]
 
 
 def _name(targets: TargetOptions, selection: Selection) -> str:

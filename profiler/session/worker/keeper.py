@@ -18,7 +18,6 @@ import json
 import os
 import pickle
 import select
-import traceback
 from collections.abc import Sequence
 from io import BytesIO
 
@@ -231,6 +230,8 @@ class Keeper:
         except OSError as error:
             reply = ["error", error.errno or errno.EIO]
         except Exception as error:
+            import traceback
+
             reply = ["failed", type(error).__name__, str(error), "", "".join(traceback.format_exception(error))]
         try:
             self._channel.send([json.dumps(reply).encode()], fds)

@@ -6,7 +6,6 @@ It is a Session like any other; its collector is the sampler, at the other end o
 from __future__ import annotations
 
 import time
-import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -377,6 +376,8 @@ class Service:
 
 
 def _failed(number: int, error: Exception) -> AskFailed:
+    import traceback
+
     if isinstance(error, PyprofError):
         return AskFailed(number, type(error).__name__, error.message, error.hint, "")
     return AskFailed(number, type(error).__name__, str(error), "", "".join(traceback.format_exception(error)))
