@@ -38,7 +38,7 @@ class Feedback:
     of the word that an UNREADABLE lane needed, else 0: the next copy of that thread should hold it. stop: lanes whose
     thread slept and whose stack needs a register: take the next sample of that thread by a stop, once in this sleep,
     if its system call allows. look: to be called after each round of samples from now on, as soon as can be; code comes
-    and goes in the target. None: no longer.
+    and goes in the target. None: no longer. took_ns: how long the walk took, 0 where that is not known.
     """
 
     batch: SampleBatch
@@ -46,6 +46,7 @@ class Feedback:
     missing: npt.NDArray[np.uint64]
     stop: npt.NDArray[np.bool_]
     look: Callable[[], None] | None = None
+    took_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from pyprof.options import CollectOptions
 from pyprof.records import dataclass, replace
 
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-_BUDGET = 50  # a look that took t is followed by none for 50 t
+_BUDGET = 100  # a look that took t is followed by none for 100 t
 _LOOK_NS = 100_000_000
 _LEAST_NS, _LEAST_SHARE = 40_000_000, 0.03
 

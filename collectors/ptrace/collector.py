@@ -11,6 +11,8 @@ import os
 import time
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.cpu_accounts import Accounts
@@ -175,7 +177,7 @@ class PtraceCollector:
                 if not self._is_there(target):
                     continue
                 for thread, rounds in _turns(target):
-                    if thread is first:
+                    if thread is first or self._sampler.sleeps_on(thread):
                         continue
                     if self._builder.full:
                         self._guard.leave()
@@ -283,6 +285,8 @@ class PtraceCollector:
         self._targets.learn(feedback)
         if feedback.missing.any():
             self._scheduler.hasten()
+        taken_ns = feedback.batch.time_ns
+        self._scheduler.walked(int(np.ptp(taken_ns)) if len(taken_ns) else 0, feedback.took_ns)
 
     @property
     def source_ids(self) -> frozenset[int]:

@@ -46,6 +46,16 @@ class Sampler:
         self._options = options
         self._idle = options.idle
 
+    def sleeps_on(self, thread: Thread) -> bool:
+        """Has it slept since its last sample, and are sleepers not wanted? Then that is all: most threads are such."""
+        try:
+            if self._idle or thread.slept is None or thread.schedstat() != thread.slept:
+                return False
+        except OSError:  # sample() tells
+            return False
+        thread.still += 1
+        return True
+
     def sample(self, thread: Thread, spaces: SpaceTracker, weight: int) -> bool:
         """Is there a lane of this thread now? Raises ProcessLookupError, PermissionError.
 

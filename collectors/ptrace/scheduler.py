@@ -12,6 +12,8 @@ from pyprof.options import HOLD, CollectOptions
 _SLEEP_NS = 20_000_000
 _PENDING_SLEEP_NS = 300_000  # another thread of ours may have taken the SIGCHLD that says so
 _FIRST_FLUSH_NS = 20_000_000
+_WALK_NS = 100_000_000
+"""So long the walk of a batch may take, about: who ends a recording waits for that of the last one."""
 _REST_NS = 50_000
 """So long we sleep at least, for the others to have our processor. A sampling time while we work would find that none
 of them runs there; and those while we wait for a processor are missed, so that most of the others would be such."""
@@ -32,6 +34,7 @@ class Scheduler:
         self.handover = options.handover
         self._soon_ns = round(options.flush_s * 1e9)
         self._most_ns = self._soon_ns if options.idle else HOLD * self._soon_ns  # sleepers wait for what we learn
+        self._walkable_ns = self._most_ns
         self._flush_every_ns = 0
         self.begin()
 
@@ -105,14 +108,22 @@ class Scheduler:
         return time.monotonic_ns() - self._alive_ns >= self._soon_ns
 
     def flushed(self, samples: bool) -> None:
-        """A batch leaves. samples: it is not empty; those to come wait longer then, up to HOLD times flush_s."""
+        """A batch leaves. samples: it is not empty; those to come wait longer then, up to HOLD times flush_s, as long
+        as their walk is short.
+        """
         self._flushed_ns = self._alive_ns = time.monotonic_ns()
         if samples:
-            self._flush_every_ns = min(max(2 * self._flush_every_ns, _FIRST_FLUSH_NS), self._most_ns)
+            self._flush_every_ns = min(max(2 * self._flush_every_ns, _FIRST_FLUSH_NS), self._walkable_ns)
 
     def showed_life(self) -> None:
         """Without samples."""
         self._alive_ns = time.monotonic_ns()
+
+    def walked(self, sampled_ns: int, took_ns: int) -> None:
+        """The walk of the samples of some time took so long."""
+        if sampled_ns > 0 and took_ns > 0:
+            self._walkable_ns = min(max(sampled_ns * _WALK_NS // took_ns, self._soon_ns), self._most_ns)
+            self._flush_every_ns = min(self._flush_every_ns, self._walkable_ns)
 
     def hasten(self) -> None:
         """There is something to learn: samples wait no longer than flush_s for now."""

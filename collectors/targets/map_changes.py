@@ -11,7 +11,6 @@ from pyprof.collectors.targets.maps_text import MapsText
 _MOST_QUESTIONS = 64
 _MOST_IN_TIME = 256  # questions, where no thread stands still
 _FALSE_ALARMS = 8  # after so many the kernel's answers are not to be compared with its text
-_EXACT_NS = 50_000_000  # so long not each mapping is asked about while as much is mapped as before
 
 
 class MappedSize:
@@ -46,7 +45,6 @@ class MapChanges:
         self._query = query
         self._size = size
         self._proved_size: tuple[bytes, ...] = ()
-        self._proved_until_ns = 0
         self._doubted = False
         self._false_alarms = 0
 
@@ -69,7 +67,7 @@ class MapChanges:
         if self._query is not None and maps.vmas:
             self._query.near(maps.vmas[0][0], maps.known_vmas)
 
-    def is_same(self, maps: MapsText, now_ns: int) -> bool:
+    def is_same(self, maps: MapsText) -> bool:
         """Does the kernel say that the executable mappings are as they were?"""
         if self._query is None or self._doubted or len(maps.vmas) > _MOST_IN_TIME:
             return False
@@ -79,12 +77,12 @@ class MapChanges:
             self.replaced = True
             self._query.renew()
         same = answer is Answer.SAME
-        self._proved_size, self._proved_until_ns = size, now_ns + _EXACT_NS if same and size else 0
+        self._proved_size = size if same else ()
         return same
 
-    def seem_same(self, now_ns: int) -> bool:
-        """Is as much mapped as when is_same() was true, a short time ago?"""
-        if self._size is None or self._doubted or now_ns >= self._proved_until_ns:
+    def seem_same(self) -> bool:
+        """Is as much mapped as when is_same() was true?"""
+        if self._size is None or not self._proved_size or self._doubted:
             return False
         return self._size.read() == self._proved_size
 
@@ -97,12 +95,12 @@ class MapChanges:
             if self._false_alarms > _FALSE_ALARMS:
                 self._query.close()
         self._doubted = False
-        self._proved_until_ns = 0
+        self._proved_size = ()
 
     def renew(self) -> None:
         """The image is another one."""
         self.replaced = False
-        self._proved_until_ns = 0
+        self._proved_size = ()
         if self._query is not None:
             self._query.renew()
 

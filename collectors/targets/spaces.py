@@ -29,6 +29,9 @@ _RESTLESS_READS = 64  # after a change, so many reads are made on both sides of 
 _RESTLESS_NS = 200_000  # but not where one takes longer than this
 _ONCE_NS = 1_000_000  # so long a read is made once a change: of a new image at its first stop, else after the stop
 _EVIDENCE_NS = 60_000  # and so long a read is made while a thread stands still
+_SELDOM = 200  # what took t is not done for 200 t where something cheaper says that nothing has changed
+_MOST_SELDOM_NS = 1_000_000_000
+_EXACT_NS = 50_000_000  # so long not each mapping is asked about while as much is mapped as before
 _TEXT_NS = 500_000_000  # so old may the text be where the kernel answers that the executable mappings are the same
 
 
@@ -82,7 +85,7 @@ class SpaceTracker:
         self._next_id = next_id
         self._unsettled = UnsettledSamples(ambiguous)
         self._changes = MapChanges(query, _mapped_size(directory) if query is not None else None)
-        self._not_before_ns = self._text_until_ns = 0
+        self._not_before_ns = self._text_until_ns = self._exact_until_ns = 0
         self._restless_reads = 0
         self._usual_ns = 0
         self.image = TargetImage(arch=program_arch(directory))
@@ -146,10 +149,15 @@ class SpaceTracker:
         if not force and not self.restless:
             if before < self._not_before_ns:
                 return []
+            cpu_before = time.thread_time_ns()
             known = before < self._text_until_ns and not self.stale
-            if known and (self._changes.seem_same(before) or self._are_same(before)):
+            seem_same = known and before < self._exact_until_ns and self._changes.seem_same()
+            if seem_same or (known and self._changes.is_same(self._maps)):
                 after = clock()
                 self._not_before_ns = after + _BUDGET * (after - before)
+                if not seem_same:
+                    self._exact_until_ns = after + _seldom(_EXACT_NS, time.thread_time_ns() - cpu_before)
+                    self._unsettled.clear()
                 return []
         self._restless_reads = max(self._restless_reads - 1, 0)
         cpu_before = time.thread_time_ns()
@@ -158,15 +166,8 @@ class SpaceTracker:
         read_ns = min(after - before, time.thread_time_ns() - cpu_before)  # waiting for a CPU is no work of ours
         self._usual_ns = min(read_ns, self._usual_ns * 9 // 8 or read_ns)
         self._not_before_ns = after + _BUDGET * read_ns
-        self._text_until_ns = after + _TEXT_NS
+        self._text_until_ns = after + _seldom(_TEXT_NS, read_ns)
         return moves
-
-    def _are_same(self, now_ns: int) -> bool:
-        """Are the mappings as they were, for certain?"""
-        same = self._changes.is_same(self._maps, now_ns)
-        if same:
-            self._unsettled.clear()
-        return same
 
     def distrust(self) -> None:
         """Something may have been mapped that is no code: the next look reads the text."""
@@ -209,6 +210,11 @@ class SpaceTracker:
     def region_at(self, avma: int) -> StackMapping | None:
         """The writable memory around an address, as of the last read."""
         return self._maps.region_at(avma)
+
+
+def _seldom(least_ns: int, took_ns: int) -> int:
+    """How long to do without what took so long."""
+    return min(max(least_ns, _SELDOM * took_ns), _MOST_SELDOM_NS)
 
 
 def _mapped_size(directory: ProcDir) -> MappedSize | None:

@@ -99,6 +99,20 @@ def test_what_is_new_and_sleepers_wait_no_longer_than_they_must(clock: Clock) ->
     assert max(batches(sleepers, clock, 20)) < 0.51e9
 
 
+def test_samples_whose_walk_takes_long_wait_less(clock: Clock) -> None:
+    """The end of a recording would come in the midst of a walk of seconds."""
+    timing = Scheduler(CollectOptions(rate_hz=1000, flush_s=0.5))
+    batches(timing, clock, 20)
+    timing.flushed(samples=True)
+    timing.walked(sampled_ns=4_000_000_000, took_ns=400_000_000)
+    assert 1e9 <= batches(timing, clock, 10)[-1] < 1.01e9
+    timing.walked(sampled_ns=1_000_000_000, took_ns=2_000_000_000)
+    assert 0.5e9 <= batches(timing, clock, 10)[-1] < 0.51e9
+    timing.walked(sampled_ns=500_000_000, took_ns=0)
+    timing.walked(sampled_ns=500_000_000, took_ns=1_000_000)
+    assert 4e9 <= batches(timing, clock, 20)[-1] < 4.01e9
+
+
 def test_who_waits_for_samples_sees_signs_of_life(clock: Clock) -> None:
     timing = Scheduler(CollectOptions(rate_hz=1000, flush_s=0.5))
     batches(timing, clock, 10)

@@ -108,9 +108,9 @@ def test_answers_come_as_they_were_sent(answer: answers.Answer) -> None:
 
 
 def test_columns_of_feedback_come_as_they_were_sent() -> None:
-    sent = BatchTaken(5, np.array([1, 2], np.uint64), np.array([0, 9], np.uint64), np.array([True, False]), look=True)
+    sent = BatchTaken(5, np.array([1, 2], np.uint64), np.array([0, 9], np.uint64), np.array([True, False]), True, 7)
     found = answers.unpack([memoryview(part) for part in answers.pack(sent)])
     assert isinstance(found, BatchTaken)
-    assert (found.number, found.look) == (5, True)
+    assert (found.number, found.look, found.took_ns) == (5, True, 7)
     for name in ("top", "missing", "stop"):
         assert np.array_equal(getattr(found, name), getattr(sent, name))

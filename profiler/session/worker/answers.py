@@ -78,7 +78,7 @@ class AnswerRefused(Exception):
 class BatchTaken:
     """A batch was unwound. top, missing, stop: columns of Feedback, () of a batch in which there was nothing to unwind.
 
-    look: Feedback.look is wanted.
+    look: Feedback.look is wanted. took_ns: as there.
     """
 
     number: int
@@ -86,6 +86,7 @@ class BatchTaken:
     missing: npt.NDArray[np.uint64]
     stop: npt.NDArray[np.bool_]
     look: bool
+    took_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +148,8 @@ def pack(answer: Answer) -> list[Part]:
     head: tuple[Any, ...]
     parts: list[Part] = []
     match answer:
-        case BatchTaken(number, top, missing, stop, look):
-            head = "BatchTaken", number, look
+        case BatchTaken(number, top, missing, stop, look, took_ns):
+            head = "BatchTaken", number, look, took_ns
             parts = [top.tobytes(), missing.tobytes(), stop.tobytes()]
         case ErrandPiece(number, data):
             head = "ErrandPiece", number
@@ -168,9 +169,9 @@ def unpack(parts: Sequence[memoryview]) -> Answer:
     try:
         head = json.loads(bytes(parts[0]))
         match head:
-            case ["BatchTaken", int(number), bool(look)]:
+            case ["BatchTaken", int(number), bool(look), int(took_ns)]:
                 top, missing = (np.frombuffer(part, np.uint64) for part in parts[1:3])
-                return BatchTaken(number, top, missing, np.frombuffer(parts[3], np.bool_), look)
+                return BatchTaken(number, top, missing, np.frombuffer(parts[3], np.bool_), look, took_ns)
             case ["ErrandPiece", int(number)]:
                 return ErrandPiece(number, tuple(parts[1:]))
             case ["Done", int(number), list(functions)]:

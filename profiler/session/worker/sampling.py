@@ -200,7 +200,7 @@ class Sampling:
             return
         fresh = batch if len(live) == len(batch) else batch.take(live)
         look = self._look if taken.look else None
-        self._collector.learn(Feedback(fresh, taken.top, taken.missing, taken.stop, look))
+        self._collector.learn(Feedback(fresh, taken.top, taken.missing, taken.stop, look, taken.took_ns))
 
     def _look(self) -> None:
         self._link.send(ScanForCode())

@@ -281,8 +281,9 @@ class Service:
             late = self._hurry.late
             if late:
                 observed.session.recorder.hurry()
+            began_ns = time.monotonic_ns()
             if not observed.failed:
-                answer = observed.take(message)
+                answer = replace(observed.take(message), took_ns=time.monotonic_ns() - began_ns)
             self._channel.send(answers.pack(answer))  # the collector waits for what it teaches: the journal comes after
             if not late and not observed.failed:
                 self._keep(observed)
