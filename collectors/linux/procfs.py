@@ -102,6 +102,12 @@ def parse_stat(text: bytes) -> Stat:
         raise FormatError("stat", closing, "a field is not a number") from None
 
 
+def letter_of(stat: bytes) -> str:
+    """The state in a line of /proc/PID/stat, of which nothing else is read: that takes a fifth of the time."""
+    at = stat.rfind(b") ") + 2
+    return stat[at : at + 1].decode("ascii", "replace")
+
+
 class ProcDir:
     """/proc/PID of one process. Every method raises ProcessLookupError once the process is gone."""
 
@@ -144,10 +150,8 @@ class ProcDir:
         return parse_stat(self.read("stat"))
 
     def state(self) -> str:
-        """The letter of stat, which is all of it that is looked at."""
-        text = self.read("stat")
-        at = text.rfind(b") ") + 2
-        return text[at : at + 1].decode("ascii", "replace")
+        """The letter of stat."""
+        return letter_of(self.read("stat"))
 
     def status(self) -> dict[str, str]:
         """/proc/PID/status: key -> text after the colon."""

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 
-from pyprof.collectors.linux.procfs import parse_stat, thread_status
+from pyprof.collectors.linux.procfs import letter_of, thread_status
 
 ENDED = "ZX"
+_SIZE = 1024
 
 
 def state(tid: int) -> str:
     """The letter of /proc/TID/stat; X if there is no such thread."""
     try:
-        with open(f"/proc/{tid}/stat", "rb") as file:
-            return parse_stat(file.read()).state
+        fd = os.open(f"/proc/{tid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return letter_of(os.read(fd, _SIZE))
+        finally:
+            os.close(fd)
     except OSError:
         return "X"
 

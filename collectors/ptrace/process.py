@@ -111,9 +111,11 @@ class TracedProcess:
         except OSError:
             return True
 
-    def look_at_modules(self, builder: BatchBuilder[ArenaMemory], force: bool = False) -> None:
-        """Read the modules if the budget allows; samples since the last read find the space that they belong to."""
-        for lane, space in self.spaces.refresh(time.monotonic_ns, force):
+    def look_at_modules(self, builder: BatchBuilder[ArenaMemory], force: bool = False, last: bool = False) -> None:
+        """Read the modules if the budget allows; samples since the last read find the space that they belong to. last:
+        before they leave.
+        """
+        for lane, space in self.spaces.refresh(time.monotonic_ns, force, last=last):
             builder.move(lane, space)
 
     def _relist(self, count: int) -> None:
@@ -197,7 +199,7 @@ class TracedProcess:
     def settle(self, builder: BatchBuilder[ArenaMemory]) -> None:
         """Before the batch leaves: no lane stays unsettled."""
         with contextlib.suppress(OSError):
-            self.look_at_modules(builder, force=self.spaces.stale)
+            self.look_at_modules(builder, force=self.spaces.stale, last=True)
         self.spaces.forget_unsettled()
 
     def names(self, now_ns: int, force: bool = False) -> Iterator[ThreadInfo]:

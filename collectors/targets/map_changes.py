@@ -14,20 +14,22 @@ _FALSE_ALARMS = 8  # after so many the kernel's answers are not to be compared w
 
 
 class MappedSize:
-    """How much a process has mapped (/proc/PID/statm). Where that is another than before, its mappings are others. To
-    ask costs a quarter of what questions about all executable mappings do.
+    """How much a process has mapped that is no data (/proc/PID/statm). Where that is another than before, its mappings
+    are others, and the other way round but for code in memory that was never mapped otherwise than to be written and
+    run. To ask costs a quarter of what questions about all executable mappings do.
     """
 
     def __init__(self, directory: ProcDir) -> None:
         """Raises OSError."""
         self._fd = directory.open("statm")
 
-    def read(self) -> tuple[bytes, ...]:
-        """Pages, and those of data; () if it is not known."""
+    def read(self) -> int:
+        """Pages; -1 if it is not known."""
         try:
-            return tuple(os.pread(self._fd, 256, 0).split()[0:6:5])
-        except OSError:
-            return ()
+            fields = os.pread(self._fd, 256, 0).split()
+            return int(fields[0]) - int(fields[5])
+        except (OSError, IndexError):
+            return -1
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -44,7 +46,7 @@ class MapChanges:
         self.replaced = False
         self._query = query
         self._size = size
-        self._proved_size: tuple[bytes, ...] = ()
+        self._proved_size = -1
         self._doubted = False
         self._false_alarms = 0
 
@@ -71,18 +73,18 @@ class MapChanges:
         """Does the kernel say that the executable mappings are as they were?"""
         if self._query is None or self._doubted or len(maps.vmas) > _MOST_IN_TIME:
             return False
-        size = self._size.read() if self._size is not None else ()
+        size = self._size.read() if self._size is not None else -1
         answer = self._query.every(maps.vmas)
         if answer is Answer.REPLACED:
             self.replaced = True
             self._query.renew()
         same = answer is Answer.SAME
-        self._proved_size = size if same else ()
+        self._proved_size = size if same else -1
         return same
 
     def seem_same(self) -> bool:
         """Is as much mapped as when is_same() was true?"""
-        if self._size is None or not self._proved_size or self._doubted:
+        if self._size is None or self._proved_size < 0 or self._doubted:
             return False
         return self._size.read() == self._proved_size
 
@@ -95,12 +97,12 @@ class MapChanges:
             if self._false_alarms > _FALSE_ALARMS:
                 self._query.close()
         self._doubted = False
-        self._proved_size = ()
+        self._proved_size = -1
 
     def renew(self) -> None:
         """The image is another one."""
         self.replaced = False
-        self._proved_size = ()
+        self._proved_size = -1
         if self._query is not None:
             self._query.renew()
 

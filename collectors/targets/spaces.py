@@ -138,20 +138,22 @@ class SpaceTracker:
         """Warm-up call of evidence(); the result is discarded."""
         self._changes.warm_up(self._maps)
 
-    def refresh(self, clock: Callable[[], int], force: bool = False, text: bytes = b"") -> Moves:
+    def refresh(self, clock: Callable[[], int], force: bool = False, text: bytes = b"", last: bool = False) -> Moves:
         """Read maps if the budget allows. Lanes whose space is not the one that was current when they were taken.
 
-        text: of a MapsEvidence, instead of reading. Raises ProcessLookupError.
+        text: of a MapsEvidence, instead of reading. last: for these lanes, so each mapping is asked about. Raises
+        ProcessLookupError.
         """
         if text:
             return self._compare(text)
         before = clock()
         if not force and not self.restless:
-            if before < self._not_before_ns:
+            last = last and bool(self._unsettled)
+            if before < self._not_before_ns and not last:
                 return []
             cpu_before = time.thread_time_ns()
             known = before < self._text_until_ns and not self.stale
-            seem_same = known and before < self._exact_until_ns and self._changes.seem_same()
+            seem_same = known and not last and before < self._exact_until_ns and self._changes.seem_same()
             if seem_same or (known and self._changes.is_same(self._maps)):
                 after = clock()
                 self._not_before_ns = after + _BUDGET * (after - before)

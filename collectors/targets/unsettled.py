@@ -35,6 +35,9 @@ class UnsettledSamples:
     def add(self, sample: UnsettledLane) -> None:
         self._samples.append(sample)
 
+    def __bool__(self) -> bool:
+        return bool(self._samples)
+
     def clear(self) -> None:
         self._samples.clear()
 

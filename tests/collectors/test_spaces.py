@@ -300,10 +300,10 @@ class Size:
     """How much is mapped, in place of /proc/PID/statm."""
 
     def __init__(self) -> None:
-        self.pages = b"1"
+        self.pages = 1
 
-    def read(self) -> tuple[bytes, ...]:
-        return self.pages, b"0"
+    def read(self) -> int:
+        return self.pages
 
 
 def test_while_as_much_is_mapped_mappings_are_asked_for_seldom() -> None:
@@ -317,13 +317,26 @@ def test_while_as_much_is_mapped_mappings_are_asked_for_seldom() -> None:
 
     scene.tracker.refresh(lambda: 0, force=True)
     assert [look(ms) for ms in (1, 2, 30, 50, 51, 52, 90)] == [1, 0, 0, 0, 1, 0, 0]
-    size.pages = b"2"
+    size.pages = 2
     assert [look(ms) for ms in (91, 92)] == [1, 0]
     scene.directory.say(PROGRAM, ONE, STACK)
     scene.tracker.took(0, 0x1800, 0xE100)
     assert look(93) == 0
-    size.pages = b"3"
+    size.pages = 3
     moved = scene.tracker.refresh(lambda: 94_000_000)
+    assert [(lane, [module.name for module in space.modules]) for lane, space in moved] == [(0, ["program", "one.so"])]
+
+
+def test_before_a_batch_leaves_each_mapping_is_asked_about_once_more() -> None:
+    """Code in memory that may be written and run is no other size."""
+    scene, size = Asked(PROGRAM, STACK), Size()
+    scene.tracker._changes = MapChanges(cast(MapQuery, scene.kernel), cast(MappedSize, size))
+    for ms in (0, 1):
+        scene.tracker.refresh(lambda ms=ms: ms * 1_000_000, force=not ms)  # type: ignore[misc]
+    scene.directory.say(PROGRAM, ONE, STACK)
+    scene.tracker.took(0, 0x1800, 0xE100)
+    assert not scene.tracker.refresh(lambda: 2_000_000)
+    moved = scene.tracker.refresh(lambda: 2_000_001, last=True)
     assert [(lane, [module.name for module in space.modules]) for lane, space in moved] == [(0, ["program", "one.so"])]
 
 
@@ -331,11 +344,13 @@ def test_what_is_mapped_has_a_size_that_changes_with_it() -> None:
     directory = ProcDir(os.getpid())
     size = MappedSize(directory)
     before = size.read()
-    assert len(before) == 2
-    with mmap.mmap(-1, 1 << 30):
-        assert size.read() != before
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    with mmap.mmap(-1, 1 << 30, private):
+        assert size.read() == before
+    with mmap.mmap(-1, 1 << 30, private, mmap.PROT_READ | mmap.PROT_EXEC):
+        assert size.read() == before + (1 << 30) // mmap.PAGESIZE
     size.close()
-    assert size.read() == ()
+    assert size.read() == -1
     directory.close()
 
 
