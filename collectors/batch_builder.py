@@ -168,7 +168,6 @@ class BatchBuilder(Generic[Memory]):
         """
         self.memory = memory
         self._source_id = source_id
-        self._arches = arches
         self._usual = arches[0]
         self._unknown = unknown
         self._regs = np.zeros((MOST_LANES, max(len(arch.registers) for arch in arches)), np.uint64)
@@ -216,9 +215,9 @@ class BatchBuilder(Generic[Memory]):
 
     def _take_regsets(self) -> None:
         for name, found in self._regsets.items():
-            arch = next(arch for arch in self._arches if arch.name == name)
+            arch, lanes = self._lanes[next(iter(found))].arch, np.array(list(found), np.int64)
             words = np.frombuffer(b"".join(found.values()), f"u{arch.word}").reshape(len(found), -1)
-            self._regs[np.ix_(list(found), self._known[name])] = words[:, self._slots[name]]
+            self._regs[np.ix_(lanes, self._known[name])] = words[:, self._slots[name]]
 
     def set_registers(self, lane: int, row: Sequence[int] | npt.NDArray[np.uint64]) -> None:
         """row: by the columns of the lane's architecture."""

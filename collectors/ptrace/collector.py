@@ -72,7 +72,6 @@ class PtraceCollector:
         raise_file_limit(1 << 16)  # two descriptors a thread stay open, a third of those that ran
         arches = native_arches(os.uname().machine)
         self._builder = BatchBuilder(arches, ArenaMemory(options.stack_size), self.source_id)
-        self._sign = self._builder.take()[0]
         self._stopper = Stopper(arches, self._builder, diagnostics, options)
         self._guard = StopGuard(self._stopper.ptrace)
         self._sampler = Sampler(self._stopper, self._builder, diagnostics, options, wanted is None)
@@ -106,6 +105,7 @@ class PtraceCollector:
         has found that more is to be copied.
         """
         scheduler, targets = self._scheduler, self._targets
+        sign = self._builder.take()[0]
         scheduler.begin()
         try:
             self._guard.hear_sigchld()
@@ -135,7 +135,7 @@ class PtraceCollector:
                 elif scheduler.is_sign_due:
                     self._rest()
                     scheduler.showed_life()
-                    yield self._sign
+                    yield sign
             scheduler.clock.ended(time.monotonic_ns())
             self._account(force=True)
             if len(self._builder):
