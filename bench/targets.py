@@ -87,6 +87,9 @@ TARGETS = (
 )
 
 THREADS8 = Target("threads8", "eight busy threads, 30 frames each", "gcc", _compiled("ladder.c", "8"), 8)
+THREADS5000 = Target(
+    "threads5000", "5,000 threads of which one runs", "gcc", _compiled("ladder.c", "1", "4999"), settle_s=2.0
+)
 CHURN = Target(
     "churn",
     "processes, threads, libraries and functions come and go",
@@ -96,4 +99,4 @@ CHURN = Target(
 SERVICES = Target(
     "services", "CPython, eight threads that wait for work", sys.executable, _script(sys.executable, "service.py")
 )
-BY_NAME = {target.name: target for target in (*TARGETS, SERVICES)}
+BY_NAME = {target.name: target for target in (*TARGETS, SERVICES, THREADS5000)}
