@@ -155,6 +155,8 @@ class FleetServer:
                 raise Refused("no_such_page")
         except StoreError:
             raise Refused("store_failed") from None
+        except OverflowError as error:
+            raise Refused("question_too_dear", str(error)) from None
         self._numbers.count("questions")
         return answer
 

@@ -14,6 +14,7 @@ from pyprof.agent.segments import SegmentName, day_of
 from pyprof.errors import FormatError
 from pyprof.importers import pprof
 from pyprof.importers.builder import About, Builder, Parts
+from pyprof.model.columns import largest_sum
 from pyprof.model.labels import LONGEST, Labels
 from pyprof.model.profile import Frame, FrameKind, ValueType
 from pyprof.records import dataclass
@@ -32,7 +33,8 @@ _MOST_OF_LABELS = 1 << 21
 _HALF = 8
 _BARE = re.compile(r"!0x[0-9a-f]+$")
 """How a function is named of which only the beginning is known."""
-_MOST_VALUE = (1 << 62) - 1
+_MOST = 1 << 50
+"""Nanoseconds of a window, and what its values are together: 13 days. Those of thousands of windows have a sum, too."""
 _SERIES_REMEMBERED = 1 << 16
 BuildCost = tuple[str, str, int, int, int]
 """Path, build-id, amount, of it without names, and cut off there."""
@@ -87,8 +89,10 @@ def rows_of(tenant: str, name: SegmentName, data: bytes, book: StackBook, most: 
     except OverflowError as error:
         raise FormatError("pprof", 0, str(error)) from None
     values = parts.values
-    if len(values) and (values.min() < 0 or int(values.max()) > _MOST_VALUE // len(values)):
+    if len(values) and (values.min() < 0 or largest_sum(values) > _MOST):
         raise FormatError("pprof", 0, "values below 0, or too large")
+    if about.duration_ns > _MOST:
+        raise FormatError("pprof", 0, "a window that is too long")
     return _rows(tenant, name, about, parts, book, _numbers(parts, seen, book))
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from queue import SimpleQueue
 
 import pytest
+from starlette.requests import Request
 
+from pyprof.server.access import Access, Refused
+from pyprof.server.app import FleetServer
 from pyprof.server.engine import ChdbEngine, StoreError
 from pyprof.server.questions import Asked, GivenUp
 from pyprof.server.selection import selection
@@ -35,6 +39,19 @@ def test_connection_on_which_a_question_was_killed_answers_no_other(monkeypatch:
             engine.rows("SELECT 1")
         assert (refused.value.code, len(made), engine._idle.empty()) == (394, left, True)
     assert all(client.closed for client in clients)
+
+
+def test_question_whose_sums_no_profile_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def found(*_: object) -> None:
+        raise OverflowError("values that are too large together")
+
+    server = FleetServer.__new__(FleetServer)
+    monkeypatch.setattr(server, "_found", found, raising=False)
+    monkeypatch.setattr(server, "_access", Access(()), raising=False)
+    scope = {"type": "http", "headers": [], "query_string": b"", "path_params": {"question": "services"}}
+    with pytest.raises(Refused, match="too large together") as refused:
+        asyncio.run(server._answer(Request(scope)))
+    assert refused.value.reason == "question_too_dear"
 
 
 def test_question_that_is_given_up_asks_nothing_more_and_the_database_is_told() -> None:

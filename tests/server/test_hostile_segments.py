@@ -14,6 +14,7 @@ from pyprof.importers.builder import About, Builder, named
 from pyprof.model.labels import Labels
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.walk import Trust
+from pyprof.records import replace
 from pyprof.server import blocks, rows
 from pyprof.server.frames import frame_of, text_of
 from pyprof.server.rows import SegmentRows, rows_of
@@ -37,6 +38,16 @@ def profile(stacks: list[list[Frame]], labels: Labels = (), kinds: tuple[ValueTy
 def read(found: Profile, book: StackBook | None = None) -> SegmentRows:
     data = export("pprof", found, ExportOptions(evidence=True))
     return rows_of("default", SegmentName.new("checkout", time.time_ns()), data, book or StackBook())
+
+
+def test_window_whose_values_or_time_would_be_too_much_with_others_is_refused() -> None:
+    found, most = profile([calls("main")]), 1 << 50
+    read(replace(found, values=found.values * most))
+    read(replace(found, duration_ns=most))
+    with pytest.raises(FormatError, match="too large"):
+        read(replace(found, values=found.values * (most + 1024)))
+    with pytest.raises(FormatError, match="too long"):
+        read(replace(found, duration_ns=most + 1024))
 
 
 def calls(*names: str) -> list[Frame]:

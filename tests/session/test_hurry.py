@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from pyprof.session.worker.hurry import SIGNAL, WANTED, Hurry, exchange
+from pyprof.session.worker.hurry import AT_ONCE, SIGNAL, UNWOUND_S, WANTED, Hurry, exchange
 
 
 @pytest.fixture
 def hurry() -> Iterator[Hurry]:
-    before = {number: signal.getsignal(number) for number in (SIGNAL, WANTED)}
+    before = {number: signal.getsignal(number) for number in (SIGNAL, AT_ONCE, WANTED)}
     found = Hurry()
     found.obey()
     yield found
@@ -49,6 +50,24 @@ def test_outside_of_a_job_nothing_ends_and_no_other_job_begins(hurry: Hurry) -> 
     os.kill(os.getpid(), SIGNAL)
     assert hurry.late
     assert hurry.unless_late(lambda: 7) is None
+
+
+def test_stacks_that_have_come_are_unwound_for_a_moment_more_and_not_where_it_ends_at_once(
+    hurry: Hurry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 7.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    os.kill(os.getpid(), SIGNAL)
+    assert (hurry.late, hurry.too_late) == (True, False)
+    now += 0.9 * UNWOUND_S
+    os.kill(os.getpid(), SIGNAL)  # it comes again and again, and that makes it no longer
+    assert not hurry.too_late
+    now += 0.2 * UNWOUND_S
+    assert hurry.too_late
+    now -= UNWOUND_S
+    assert not hurry.too_late
+    os.kill(os.getpid(), AT_ONCE)
+    assert hurry.too_late
 
 
 def test_errors_of_a_job_are_the_callers(hurry: Hurry) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import NoReturn, cast
 
 import numpy as np
@@ -19,7 +20,7 @@ from pyprof.session.worker import answers
 from pyprof.session.worker.answers import AskFailed, BatchTaken
 from pyprof.session.worker.asking import AskingOpener
 from pyprof.session.worker.channel import Channel
-from pyprof.session.worker.hurry import Hurry
+from pyprof.session.worker.hurry import AT_ONCE, SIGNAL, Hurry
 from pyprof.session.worker.messages import Batch, SentNews
 from pyprof.session.worker.process import Worker, forked
 from pyprof.session.worker.service import Service
@@ -72,6 +73,23 @@ def test_batch_is_answered_before_it_goes_to_the_journal_whose_errors_are_told(
     assert isinstance(said(sampler), BatchTaken)  # what failed is told once, and each batch is still answered
     assert said(sampler) is None
     assert len(heard) == 1
+
+
+@pytest.mark.parametrize(("number", "innermost"), [(SIGNAL, False), (AT_ONCE, True)])
+def test_batch_that_has_come_when_time_is_over_is_unwound_but_not_when_it_ends_at_once(
+    ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch, number: int, innermost: bool
+) -> None:
+    _, worker = ends
+    hurry, heard = Hurry(), list[str]()
+    observed = Observed()
+    monkeypatch.setattr(
+        observed, "session", SimpleNamespace(recorder=SimpleNamespace(hurry=lambda: heard.append("now"))), raising=False
+    )
+    service = Service(worker, cast("AskingOpener", None), hurry, confined=True)
+    monkeypatch.setattr(service, "_of", observed)
+    hurry._hurry(number)
+    service._take(BATCH)
+    assert heard == ["now"] * innermost
 
 
 def test_collector_opens_when_the_worker_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ is written, without further names; without a sink the worker ends at once.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -22,6 +23,10 @@ T = TypeVar("T")
 
 SIGNAL = signal.SIGUSR2
 """Not SIGUSR1, which somebody may give all processes of that name to have a recording written out."""
+AT_ONCE = signal.SIGRTMIN + 1
+"""The same, and what has come is not even unwound."""
+UNWOUND_S = 0.2
+"""So long after the first signal what has come already is unwound."""
 WANTED = signal.SIGPROF
 """Something else is to be done. The worker's own clock says so, too."""
 MEANWHILE_S = 2.0
@@ -49,23 +54,32 @@ def exchange() -> Iterator[None]:
 
 
 class Hurry:
-    """Of this process. late: no time is left. wanted: nothing is done meanwhile any more."""
+    """Of this process. late: no time is left. too_late: nor for stacks that have come already. wanted: nothing is done
+    meanwhile any more.
+    """
 
     def __init__(self, when_wanted: Callable[[], None] = lambda: None) -> None:
         """when_wanted: is called then."""
         self._when_wanted = when_wanted
         self.late = False
         self.wanted = False
+        self._too_late_at = math.inf
         self._inside = False
         self._meanwhile = False
 
     def obey(self) -> None:
         """From now on the signal is listened to. Only in the main thread."""
         signal.signal(SIGNAL, self._hurry)
+        signal.signal(AT_ONCE, self._hurry)
         signal.signal(WANTED, self._want)
 
-    def _hurry(self, *_: object) -> None:
+    @property
+    def too_late(self) -> bool:
+        return time.monotonic() >= self._too_late_at
+
+    def _hurry(self, number: int, *_: object) -> None:
         self.late = True
+        self._too_late_at = min(self._too_late_at, time.monotonic() + (0 if number == AT_ONCE else UNWOUND_S))
         if self._inside and not _exchanges:
             raise WorkerOutOfTime
 

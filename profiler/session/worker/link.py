@@ -279,7 +279,7 @@ class WorkerLink:
     def hasten(self) -> None:
         """The worker answers with what it has. From any thread, or a signal handler."""
         self._overtime.hasten()
-        self.worker.hurry()
+        self.worker.hasten()
 
     def _press(self) -> None:
         now = time.monotonic()

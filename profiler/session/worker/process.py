@@ -29,7 +29,7 @@ from pyprof.collectors.linux.rights import raise_file_limit
 from pyprof.errors import PyprofError
 from pyprof.session.worker import share
 from pyprof.session.worker.channel import Channel, Closed
-from pyprof.session.worker.hurry import SIGNAL, WANTED, Hurry, end_with
+from pyprof.session.worker.hurry import AT_ONCE, SIGNAL, WANTED, Hurry, end_with
 
 if TYPE_CHECKING:
     from pyprof.session.worker.keeper import Notice
@@ -132,6 +132,10 @@ class Worker:
     def hurry(self) -> None:
         """No time is left: it answers with what it has."""
         self._signal(SIGNAL)
+
+    def hasten(self) -> None:
+        """The same, at once: of what it has not unwound it has the innermost frames only."""
+        self._signal(AT_ONCE)
 
     def wait_for(self) -> None:
         """Somebody does: it does nothing else meanwhile."""

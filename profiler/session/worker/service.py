@@ -279,7 +279,7 @@ class Service:
         try:
             answer = BatchTaken(message.number, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)
             late = self._hurry.late
-            if late:
+            if self._hurry.too_late:
                 observed.session.recorder.hurry()
             began_ns = time.monotonic_ns()
             if not observed.failed:
