@@ -31,7 +31,7 @@ test: $(BIN)/pytest ## run all tests, in WORKERS processes (default: one a proce
 quick: $(BIN)/pytest ## run the tests that need no compiler, no rights and no program to look at (under a minute)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m unit -q
 
-test-system: $(BIN)/pytest ## boot an AArch64 Debian in qemu and let pyprof sample there (minutes; tests/system)
+test-system: $(BIN)/pytest ## boot kernels of three Debian releases in qemu, x86-64 and AArch64, and let pyprof sample there (half an hour; tests/system)
 	$(BIN)/python -m tests.system
 
 SECONDS ?= 60

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import struct
 
 from pyprof.collectors.base import CollectorRefused
@@ -29,6 +30,9 @@ _BTF_SIZES = {1: 4, 3: 12, 14: 4, 17: 4}
 """Bytes behind a type's head where they do not depend on vlen: INT, ARRAY, VAR, DECL_TAG."""
 _BTF_VLEN = {4: 12, 5: 12, 6: 8, 13: 8, 15: 12, 19: 12}
 """Bytes for each member: STRUCT, UNION, ENUM, FUNC_PROTO, DATASEC, ENUM64."""
+
+
+_STATISTICS = re.compile(r"processed \d|verification time|stack depth|max_states|insn")
 
 
 class ProgramRefused(CollectorRefused):
@@ -255,4 +259,12 @@ def _taken(fd: int, what: str, log: str = "") -> int:
     if -fd == errno.ENOSYS:
         raise ProgramRefused("This kernel has no BPF.", "--collector perf, or: --collector ptrace")
     tail = "\n".join(log.splitlines()[-12:])
-    raise ProgramRefused(f"The kernel refuses {what}: {os.strerror(-fd)}.", "--collector perf needs none of it.", tail)
+    message = f"The kernel refuses {what}: {os.strerror(-fd)}{_complaint(log)}."
+    raise ProgramRefused(message, "--collector perf needs none of it.", tail)
+
+
+def _complaint(log: str) -> str:
+    """What the verifier says last, and of which line of the source."""
+    lines = [line.strip() for line in log.splitlines() if line.strip() and not _STATISTICS.match(line)]
+    source = next((line.removeprefix(";").strip() for line in reversed(lines) if line.startswith(";")), "")
+    return f"; its verifier says: {lines[-1]}{f' (at: {source})' if source else ''}" if lines else ""

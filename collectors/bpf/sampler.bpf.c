@@ -95,21 +95,6 @@ struct walk {
 	u64 lowest;
 };
 
-/* Where a record is made before its size is known: each processor has one. */
-struct scratch_space {
-	struct walk walk;
-	struct record record;
-	struct frame frames[MOST_FRAMES];
-	struct anchor anchors[MOST_ANCHORS];
-	struct text texts[MOST_TEXTS];
-	u64 kernel[MOST_KERNEL + 1];
-	u64 words[32];
-	struct layout layout;
-	u64 signal[SIGNAL_STACK / 8];
-};
-/* One entry a processor, set before load: a value that the kernel keeps for each processor has at most 32 KB. */
-struct map SEC("maps") scratch = {ARRAY, 4, sizeof(struct scratch_space), 1, 0};
-
 /* Set before load. */
 const volatile u32 everything = 0;   /* each process is recorded */
 const volatile u32 follow = 0;       /* and the children of those that are */
@@ -166,6 +151,24 @@ inline_ void take_registers(struct record *record, const struct pt_regs *regs)
 		record->flags |= FLAG_NARROW;
 }
 #endif
+
+/* Where a record is made before its size is known: each processor has one. */
+struct scratch_space {
+	struct walk walk;
+	struct record record;
+	struct frame frames[MOST_FRAMES];
+	struct anchor anchors[MOST_ANCHORS];
+	struct text texts[MOST_TEXTS];
+	u64 kernel[MOST_KERNEL + 1];
+	u64 words[32];
+	struct layout layout;
+	u64 signal[SIGNAL_STACK / 8];
+	struct pt_regs user; /* these here, for Linux 6.1 gives all functions on the way to a record 512 bytes of stack */
+	struct ended ended;
+	struct wait fresh;
+};
+/* One entry a processor, set before load: a value that the kernel keeps for each processor has at most 32 KB. */
+struct map SEC("maps") scratch = {ARRAY, 4, sizeof(struct scratch_space), 1, 0};
 
 struct bpf_perf_event_data {
 	struct pt_regs regs;
@@ -509,6 +512,19 @@ static long mapping_ends(void *task, struct vm_area_struct *vma, void *context)
 	return 0;
 }
 
+/*
+ * Into a record. The compiler would compare size - 1 where it knows that size is not 0, and Linux 6.1 does not see what
+ * that says of size.
+ */
+inline_ void put(u64 *record, u32 at, void *from, u64 size, u64 most)
+{
+	if (!size)
+		return;
+	asm volatile("" : "+r"(size));
+	if (size <= most)
+		dynptr_write(record, at, from, size, 0);
+}
+
 struct copy {
 	u64 record[2]; /* struct bpf_dynptr */
 	struct scratch_space *space;
@@ -519,9 +535,9 @@ static long next_page(u32 index, void *context)
 	struct copy *copy = context;
 	struct walk *walk = &copy->space->walk;
 	u64 from = walk->from;
-	u32 size = walk->left;
+	u64 size = walk->left;
 	/* never beyond a page of the target: what can be read of it is read */
-	u32 room = PAGE - ((u32)from & (PAGE - 1));
+	u64 room = PAGE - (from & (PAGE - 1));
 	if (!size)
 		return 1;
 	if ((index & 15) == 15 && ktime_get_ns() > walk->deadline) {
@@ -532,6 +548,7 @@ static long next_page(u32 index, void *context)
 		size = room;
 	/* the dynptr wants a constant length: a record has a page of slack */
 	void *to = dynptr_data(copy->record, walk->at, PAGE);
+	asm volatile("" : "+r"(size)); /* see put() */
 	if (!to || size > PAGE)
 		return 1;
 	/* a page that was never touched, or swapped out: those behind it may be there */
@@ -707,14 +724,10 @@ static __attribute__((noinline)) int take_record(struct scratch_space *space, st
 		loop(MOST_STACK / PAGE + 2, next_page, &copy, 0);
 	record->below_size = (u32)below_size - walk->left;
 	record->below_holes = walk->holes;
-	if (rows && rows <= sizeof(space->frames))
-		dynptr_write(copy.record, sizeof(struct record), space->frames, rows, 0);
-	if (anchors && anchors <= sizeof(space->anchors))
-		dynptr_write(copy.record, sizeof(struct record) + rows, space->anchors, anchors, 0);
-	if (texts && texts <= sizeof(space->texts))
-		dynptr_write(copy.record, sizeof(struct record) + rows + anchors, space->texts, texts, 0);
-	if (kernel && kernel <= sizeof(space->kernel))
-		dynptr_write(copy.record, sizeof(struct record) + rows + anchors + texts, space->kernel, kernel, 0);
+	put(copy.record, sizeof(struct record), space->frames, rows, sizeof(space->frames));
+	put(copy.record, sizeof(struct record) + rows, space->anchors, anchors, sizeof(space->anchors));
+	put(copy.record, sizeof(struct record) + rows + anchors, space->texts, texts, sizeof(space->texts));
+	put(copy.record, sizeof(struct record) + rows + anchors + texts, space->kernel, kernel, sizeof(space->kernel));
 	u64 took = ktime_get_ns() - began;
 	record->run_ns = took;
 	dynptr_write(copy.record, 0, record, sizeof(struct record), 0);
@@ -722,6 +735,13 @@ static __attribute__((noinline)) int take_record(struct scratch_space *space, st
 	count(SAMPLED);
 	time_run(took);
 	return 0;
+}
+
+/* With which a task entered the kernel; NULL where they cannot be read. */
+inline_ struct pt_regs *user_registers(struct scratch_space *space, void *task)
+{
+	void *user = task_pt_regs(task);
+	return user && !probe_read_kernel(&space->user, sizeof(space->user), user) ? &space->user : 0;
 }
 
 SEC("perf_event/sample")
@@ -744,13 +764,12 @@ int sample(struct bpf_perf_event_data *context)
 	if (FROM_USER(&context->regs)) {
 		take_registers(record, &context->regs);
 	} else {
-		struct pt_regs regs;
-		void *user = task_pt_regs(task);
-		if (!user || probe_read_kernel(&regs, sizeof(regs), user) || !FROM_USER(&regs)) {
+		struct pt_regs *regs = user_registers(space, task);
+		if (!regs || !FROM_USER(regs)) {
 			count(NO_USER_MODE);
 			return 0;
 		}
-		take_registers(record, &regs);
+		take_registers(record, regs);
 		record->flags |= FLAG_KERNEL;
 	}
 	take_kernel(space, context, 0);
@@ -772,9 +791,9 @@ struct switch_tracepoint {
 	u64 state; /* of the one before */
 };
 
-inline_ void report_end(struct wait *wait, u64 now, u64 waking, u32 flags)
+inline_ void report_end(struct scratch_space *space, struct wait *wait, u64 now, u64 waking, u32 flags)
 {
-	struct ended end = {
+	space->ended = (struct ended){
 		.time_ns = now,
 		.pid = wait->pid,
 		.tid = wait->tid,
@@ -789,7 +808,7 @@ inline_ void report_end(struct wait *wait, u64 now, u64 waking, u32 flags)
 		.object = wait->object,
 		.waker = wait->waker,
 	};
-	if (!ringbuf_output(&ring, &end, sizeof(end), 1 /* BPF_RB_NO_WAKEUP */))
+	if (!ringbuf_output(&ring, &space->ended, sizeof(space->ended), 1 /* BPF_RB_NO_WAKEUP */))
 		return;
 	count(WAIT_LOST);
 	if (flags & FLAG_GONE || !wait->off_ns)
@@ -800,26 +819,21 @@ inline_ void report_end(struct wait *wait, u64 now, u64 waking, u32 flags)
 }
 
 /* The stack of one that leaves its processor. Of a thread that waits often only some: the copies take a share of its time. */
-inline_ void copy_wait(struct switch_tracepoint *context, struct wait *wait, struct process *process, u64 ids, u64 now,
-		       struct limits *limit)
+inline_ void copy_wait(struct switch_tracepoint *context, struct scratch_space *space, struct wait *wait,
+		       struct process *process, u64 ids, u64 now, struct limits *limit)
 {
-	u32 cpu = get_smp_processor_id();
-	struct scratch_space *space = map_lookup(&scratch, &cpu);
-	if (!space)
-		return;
 	void *task = get_current_task_btf();
-	struct pt_regs regs;
-	void *user = task_pt_regs(task);
-	if (!user || probe_read_kernel(&regs, sizeof(regs), user) || !FROM_USER(&regs)) {
+	struct pt_regs *regs = user_registers(space, task);
+	if (!regs || !FROM_USER(regs)) {
 		wait->kernel = 1;
 		return;
 	}
 	struct record *record = &space->record;
 	record->flags = FLAG_KERNEL | FLAG_WAITS;
-	take_registers(record, &regs);
+	take_registers(record, regs);
 	record->state = wait->state;
-	record->call = wait->call = CALL(&regs);
-	wait->object = regs.FIRST_FIELD;
+	record->call = wait->call = CALL(regs);
+	wait->object = regs->FIRST_FIELD;
 	take_kernel(space, context, TRACEPOINT_FRAMES);
 	if (take_record(space, process, task, ids, now))
 		return;
@@ -842,7 +856,7 @@ inline_ u32 waits_for_lock(struct wait *wait)
 	return !probe_read_kernel(&wait->object, 8, &user->FIRST_FIELD);
 }
 
-inline_ void leaves(struct switch_tracepoint *context, u64 now)
+inline_ void leaves(struct switch_tracepoint *context, struct scratch_space *space, u64 now)
 {
 	u64 ids = get_current_pid_tgid();
 	u32 tgid = ids >> 32, zero = 0;
@@ -855,14 +869,14 @@ inline_ void leaves(struct switch_tracepoint *context, u64 now)
 	struct wait *wait = map_lookup(&waits, &task);
 	if (state & TASK_ENDED) {
 		if (wait) {
-			report_end(wait, now, 0, FLAG_GONE);
+			report_end(space, wait, now, 0, FLAG_GONE);
 			map_delete(&waits, &task);
 		}
 		return;
 	}
 	if (!wait) {
-		struct wait fresh = {.call = -1};
-		map_update(&waits, &task, &fresh, 0);
+		space->fresh = (struct wait){.call = -1};
+		map_update(&waits, &task, &space->fresh, 0);
 		wait = map_lookup(&waits, &task);
 		if (!wait) {
 			count(WAIT_LOST);
@@ -876,7 +890,7 @@ inline_ void leaves(struct switch_tracepoint *context, u64 now)
 		u64 woken = wait->waking_ns ? wait->waking_ns : now;
 		count(ARRIVAL_MISSED);
 		wait->on_ns = woken;
-		report_end(wait, woken, woken, FLAG_ENDED);
+		report_end(space, wait, woken, woken, FLAG_ENDED);
 		wait->off_ns = 0;
 	}
 	if (wait->on_ns) {
@@ -903,12 +917,12 @@ inline_ void leaves(struct switch_tracepoint *context, u64 now)
 		count(NO_STACK_OF_WAIT);
 		return;
 	}
-	copy_wait(context, wait, process, ids, now, limit);
+	copy_wait(context, space, wait, process, ids, now, limit);
 	if (wait->kernel)
 		wait->off_ns = 0;
 }
 
-inline_ void arrives(u64 task, u64 now)
+inline_ void arrives(struct scratch_space *space, u64 task, u64 now)
 {
 	u32 zero = 0;
 	struct wait *wait = map_lookup(&waits, &task);
@@ -918,10 +932,11 @@ inline_ void arrives(u64 task, u64 now)
 			return;
 		if (!map_lookup(&processes, &tgid) && (!everything || tgid == own_tgid))
 			return;
-		struct wait fresh = {.pid = tgid, .call = -1, .on_ns = now};
-		probe_read_kernel(&fresh.tid, 4, (void *)(task + pid_of_task));
-		map_update(&waits, &task, &fresh, 0);
-		report_end(&fresh, now, 0, FLAG_ENDED);
+		struct wait *fresh = &space->fresh;
+		*fresh = (struct wait){.pid = tgid, .call = -1, .on_ns = now};
+		probe_read_kernel(&fresh->tid, 4, (void *)(task + pid_of_task));
+		map_update(&waits, &task, fresh, 0);
+		report_end(space, fresh, now, 0, FLAG_ENDED);
 		return;
 	}
 	wait->on_ns = now;
@@ -931,7 +946,7 @@ inline_ void arrives(u64 task, u64 now)
 	u64 waking = wait->waking_ns && wait->waking_ns <= now ? wait->waking_ns : now;
 	struct limits *limit = map_lookup(&limits, &zero);
 	if (wait->copied || (limit && now - off >= limit->least_ns)) {
-		report_end(wait, now, waking, FLAG_ENDED);
+		report_end(space, wait, now, waking, FLAG_ENDED);
 	} else {
 		wait->blocked_ns += waking - off;
 		wait->runnable_ns += now - waking;
@@ -944,8 +959,12 @@ SEC("raw_tp/sched_switch")
 int switched(struct switch_tracepoint *context)
 {
 	u64 now = ktime_get_ns();
-	leaves(context, now);
-	arrives(context->next, now);
+	u32 cpu = get_smp_processor_id();
+	struct scratch_space *space = map_lookup(&scratch, &cpu);
+	if (!space)
+		return 0;
+	leaves(context, space, now);
+	arrives(space, context->next, now);
 	return 0;
 }
 
@@ -963,12 +982,11 @@ inline_ void take_waker(void *context, struct wait *wait, u64 now)
 	void *task = get_current_task_btf();
 	struct record *record = &space->record;
 	struct waker *waker = &wait->waker;
-	struct pt_regs regs;
-	void *user = task_pt_regs(task);
+	struct pt_regs *regs = user_registers(space, task);
 	s32 call = -1;
-	u32 of_user = user && !probe_read_kernel(&regs, sizeof(regs), user) && FROM_USER(&regs);
+	u32 of_user = regs && FROM_USER(regs);
 	if (of_user)
-		call = CALL(&regs);
+		call = CALL(regs);
 	if (of_user && call < 0)
 		return;
 	waker->pid = tgid;
@@ -979,7 +997,7 @@ inline_ void take_waker(void *context, struct wait *wait, u64 now)
 	if (!of_user || (!process && (!everything || tgid == own_tgid)))
 		return;
 	record->flags = FLAG_KERNEL | FLAG_WAKER;
-	take_registers(record, &regs);
+	take_registers(record, regs);
 	record->state = 0;
 	record->call = call;
 	take_kernel(space, context, TRACEPOINT_FRAMES);

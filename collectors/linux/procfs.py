@@ -24,6 +24,7 @@ _MAPS_LINE = re.compile(
     rb"([0-9a-f]{1,8}:[0-9a-f]{1,8}) ([0-9]{1,20}) *(.*)",
     re.DOTALL,
 )
+_PROC = "/proc"
 _CENSUS = re.compile(rb"\S+ \S+ \S+ \d+/(\d+) ([1-9]\d*)\s*")
 """Threads that there are, and the last number that was given."""
 _CHUNK = 1 << 20
@@ -345,17 +346,20 @@ def pids_by_entry() -> dict[int, int]:
         return {int(entry.name): entry.inode() for entry in entries if entry.name.isdigit()}
 
 
-def census(path: str = "/proc/loadavg", file_system: str = "/proc") -> bytes:
+def census() -> bytes:
     """Other bytes once a process or thread has begun or ended, but for one that is given the number of the last one in
     its place (as CRIU does); b"" where the kernel does not say: lxcfs and gVisor have a file of that name, too.
     """
     try:
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_dev != os.stat(file_system).st_dev:
-                return b""
-            load = file.read()
+        with open("/proc/loadavg", "rb") as file:
+            is_the_kernels = os.fstat(file.fileno()).st_dev == os.stat(_PROC).st_dev
+            return parse_census(file.read()) if is_the_kernels else b""
     except OSError:
         return b""
+
+
+def parse_census(load: bytes) -> bytes:
+    """load: of /proc/loadavg."""
     found = _CENSUS.fullmatch(load)
     return b" ".join(found.groups()) if found else b""
 

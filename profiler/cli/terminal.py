@@ -80,9 +80,9 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 def refuse(error: PyprofError) -> None:
     """What pyprof cannot do, and what helps: as the error says it, else as the table of reasons does."""
-    from pyprof.model.reasons import REFUSALS
+    from pyprof.model.reasons import remedy
 
-    complain(error.message, error.hint or REFUSALS[error.reason].retry)
+    complain(error.message, remedy(error))
 
 
 def failure(error: BaseException) -> None:

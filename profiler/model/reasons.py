@@ -64,7 +64,12 @@ def problem_counted(name: str) -> Problem:
 
 def problem_of(error: PyprofError) -> Problem:
     """The same of an error, whose row is that of its refusal."""
-    return Problem(error.message, error.hint or REFUSALS[error.reason].retry)
+    return Problem(error.message, remedy(error))
+
+
+def remedy(error: PyprofError) -> str:
+    """What helps: as the error says it, else as its row does. "": nothing is known, of an agent's refusal for one."""
+    return error.hint or (REFUSALS[error.reason].retry if error.reason in REFUSALS else "")
 
 
 @lru_cache(maxsize=1024)

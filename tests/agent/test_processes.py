@@ -166,13 +166,14 @@ def test_census_changes_with_each_process_and_thread() -> None:
         assert procfs.census() not in seen
 
 
-@pytest.mark.parametrize("text", ["0.00 0.00 0.00 0/0 0\n", "", "x", "0.1 0.1 0.1 1/2 3\n"])
-def test_census_of_a_file_that_is_not_the_kernels_is_not_known(text: str, tmp_path: Path) -> None:
-    file = tmp_path / "loadavg"
-    file.write_text(text)
-    assert procfs.census(str(file)) == b""
-    assert procfs.census(str(file), str(tmp_path)) == (b"2 3" if "1/2 3" in text else b"")
-    assert procfs.census(str(tmp_path / "none")) == b""
+@pytest.mark.parametrize("text", [b"0.00 0.00 0.00 0/0 0\n", b"", b"x", b"0.1 0.1 0.1 1/2 3\n"])
+def test_census_of_a_file_that_is_not_the_kernels_is_not_known(
+    text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert procfs.parse_census(text) == (b"2 3" if b"1/2 3" in text else b"")
+    assert procfs.census() != b""
+    monkeypatch.setattr(procfs, "_PROC", str(tmp_path))
+    assert procfs.census() == b""
 
 
 def test_new_process_is_found_by_the_next_look_and_one_that_ended_is_still_named() -> None:
@@ -231,7 +232,7 @@ def test_of_processes_that_are_gone_the_last_ones_are_known(monkeypatch: pytest.
     for turn in range(10):
         numbers = range(turn * 60, turn * 60 + 60)
         found.by_pid = {1 << 22 | number: Seen(0, turn, "x", 0.0, False, verdict) for number in numbers}
-        found.look()
+        again(found)
     named = [number for number in range(600) if found.verdict(1 << 22 | number, 0) is not NOT_RECORDED]
     assert len(named) <= 100
     assert set(range(560, 600)) <= set(named)

@@ -14,6 +14,7 @@ from string import Formatter
 
 import pytest
 
+from pyprof.agent.asking import AskRefused
 from pyprof.agent.push.outcomes import LATER, REFUSED
 from pyprof.cli.terminal import refuse
 from pyprof.collectors.bpf.abi import LossReason
@@ -22,6 +23,7 @@ from pyprof.errors import FormatError, NoSuchProcess, PyprofError
 from pyprof.exporters.flamegraph import WORDS
 from pyprof.model.interpreter import PARTIAL
 from pyprof.model.reason import Reason
+from pyprof.model.reason_requests import ASKS
 from pyprof.model.reason_sentences import MARKERS, NOTES, PAGE, PROBLEMS
 from pyprof.model.reasons import (
     COUNTERS,
@@ -279,6 +281,8 @@ def test_problem_has_the_words_and_the_command_of_its_row() -> None:
     assert problem_counted(hidden) == Problem(hidden, "sudo sysctl kernel.kptr_restrict=0")
     assert problem_of(FormatError(".eh_frame", 18, "no CIE")) == Problem(".eh_frame+0x12: no CIE", "")
     assert problem_of(NoSuchProcess("there is no process 7")).remedy == REFUSALS["no_process"].retry
+    for asked in ASKS:
+        assert problem_of(AskRefused(asked.name, "why")).remedy == asked.retry
 
 
 def test_every_error_has_its_reason_and_every_refusal_an_error() -> None:

@@ -18,9 +18,18 @@ LETTERS = "abcd"
 CHECKS: dict[str, Callable[[], None]] = {}
 
 
-def check(function: Callable[[], None]) -> Callable[[], None]:
-    CHECKS[function.__name__] = function
-    return function
+MACHINE = os.uname().machine
+
+
+def check(*machines: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """machines: those that it is for, none for all."""
+
+    def take(function: Callable[[], None]) -> Callable[[], None]:
+        if not machines or MACHINE in machines:
+            CHECKS[function.__name__] = function
+        return function
+
+    return take
 
 
 def prepare() -> None:
@@ -87,7 +96,7 @@ def standing(name: str, trust: str, least: int = 31, rooted: bool = True) -> Non
     assert summary["trust"].get(trust, 0) >= least * summary["samples"], summary["trust"]
 
 
-@check
+@check()
 def machine_and_doctor() -> None:
     print("   ", " ".join(os.uname()))
     print(call(*PYPROF, "--version").strip())
@@ -95,42 +104,112 @@ def machine_and_doctor() -> None:
         print(call(*PYPROF, "doctor", program.pid))
 
 
-@check
+PYTHON = """
+import sys
+def outer():
+    inner()
+def inner():
+    while True:
+        sum(range(1000))
+print("ready", flush=True)
+outer()
+"""
+
+
+@check()
+def bpf_is_had_by_this_kernel() -> None:
+    """There is a program for x86-64."""
+    with Running("ladder", "spin", "600") as program:
+        done = subprocess.run([*PYPROF, "record", "-p", str(program.pid), "-d", "1", "--collector", "bpf", "-q",
+                               "-o", "/tmp/x.pyprof"], capture_output=True, text=True)  # fmt: skip
+    assert (done.returncode == 0) == (MACHINE == "x86_64"), done.stderr
+    assert MACHINE == "x86_64" or len(done.stderr.splitlines()) <= 2, done.stderr
+
+
+def sampled_by_kernel(collector: str) -> None:
+    with Running("ladder", "spin", "600") as program:
+        stacks, summary = record(program.pid, "--collector", collector)
+    assert summary["samples"] >= 4, summary["samples"]
+    assert summary["ends"] == {"root": summary["samples"]}, summary["ends"]
+    assert all(re.search(r"_30;[a-d]_top$", stack) for stack in stacks), stacks
+    with subprocess.Popen([sys.executable, "-c", PYTHON], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout
+        program.stdout.readline()
+        try:
+            stacks, summary = record(program.pid, "--collector", collector)
+        finally:
+            program.kill()
+    assert sum(stacks.values()) >= 4, stacks
+    named = sum(count for stack, count in stacks.items() if re.search("outer.*;inner", stack))
+    assert collector == "perf" or named >= 0.9 * sum(stacks.values()), stacks
+    assert (summary["stops"]["count"] == 0) == (collector != "ptrace"), summary["stops"]
+
+
+@check("x86_64")
+def kernel_samples_by_bpf() -> None:
+    sampled_by_kernel("bpf")
+
+
+@check("x86_64")
+def kernel_has_waits_by_bpf() -> None:
+    program = "import time\nprint(1, flush=True)\ndef waits():\n    while True: time.sleep(0.02)\nwaits()"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout
+        running.stdout.readline()
+        try:
+            stacks, _ = record(running.pid, "--collector", "bpf", "--mode", "offcpu")
+        finally:
+            running.kill()
+    named = sum(count for stack, count in stacks.items() if "waits" in stack)
+    assert named >= 0.9 * sum(stacks.values()) > 0, stacks
+
+
+@check()
+def kernel_samples_by_perf_events() -> None:
+    sampled_by_kernel("perf")
+
+
+@check()
+def kernel_stops() -> None:
+    sampled_by_kernel("ptrace")
+
+
+@check()
 def ladder_by_eh_frame() -> None:
     standing("ladder", "eh_frame")
 
 
-@check
+@check("aarch64")
 def ladder_with_signed_return_addresses() -> None:
     standing("ladder_signed", "eh_frame")
 
 
-@check
+@check()
 def ladder_by_debug_frame() -> None:
     standing("ladder_debug_frame", "debug_frame")
 
 
-@check
+@check("aarch64")
 def ladder_by_frame_pointers() -> None:
     standing("ladder_fp", "fp")
 
 
-@check
+@check("aarch64")
 def ladder_by_sframe() -> None:
     standing("ladder_sframe", "sframe")
 
 
-@check
+@check("aarch64")
 def ladder_of_arm_code() -> None:
     standing("ladder_a32", "exidx", rooted=False)  # the table of clone says EXIDX_CANTUNWIND
 
 
-@check
+@check("aarch64")
 def ladder_of_thumb_code() -> None:
     standing("ladder_t32", "exidx", rooted=False)
 
 
-@check
+@check("aarch64")
 def climbing_stacks_begin_like_the_ladder() -> None:
     with Running("ladder_signed", "climb", "600") as program:
         stacks, _ = record(program.pid, seconds=5)
@@ -141,7 +220,7 @@ def climbing_stacks_begin_like_the_ladder() -> None:
     assert len(stacks) > 10, len(stacks)
 
 
-@check
+@check()
 def handler_on_its_own_stack() -> None:
     with Running("altstack", "spin", "600") as program:
         stacks, _ = record(program.pid, seconds=5)
@@ -171,17 +250,17 @@ def sleeping(name: str) -> str:
     return str(found["arch"])
 
 
-@check
+@check()
 def sleeping_threads() -> None:
-    assert sleeping("sleepers") == "aarch64"
+    assert sleeping("sleepers") == MACHINE
 
 
-@check
+@check("aarch64")
 def sleeping_threads_of_arm_code() -> None:
     assert sleeping("sleepers_a32") == "arm"
 
 
-@check
+@check()
 def sleepers_are_not_disturbed() -> None:
     kinds = ["epoll_wait", "recv", "semtimedop", "futex", "nanosleep", "poll", "pipe", "sigtimedwait"]
     with Running("sleepers", "0", "200000", *kinds) as program:
@@ -197,7 +276,7 @@ def sleepers_are_not_disturbed() -> None:
     assert failed <= counted <= 3, (failed, counted)  # here they cannot be undone: docs/safety.md
 
 
-@check
+@check("aarch64")
 def same_frames_as_eu_stack() -> None:
     with Running("ladder", "spin", "600") as program:
         found = json.loads(call(*PYPROF, "dump", "-p", program.pid, "--json"))
@@ -219,7 +298,7 @@ def same_frames_as_eu_stack() -> None:
         assert known == [pc for pc in ours if pc in known], (ours, theirs)
 
 
-@check
+@check("aarch64")
 def a_family_of_both_kinds_of_code() -> None:
     script = f"{PROGRAMS}/ladder spin 600 & {PROGRAMS}/ladder_t32 spin 600 & echo ready; wait"
     shell = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True)
@@ -235,7 +314,7 @@ def a_family_of_both_kinds_of_code() -> None:
     assert set(summary["ends"]) <= {"root", "no_rule"}, summary["ends"]
 
 
-@check
+@check()
 def a_command_from_its_first_instruction() -> None:
     options = ["-d", "4", "-f", "collapsed", "-o", "/tmp/stacks"]
     out = call(*PYPROF, "record", *options, "--", PROGRAMS / "ladder", "climb", "8")

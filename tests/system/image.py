@@ -10,37 +10,47 @@ from pathlib import Path
 from py_compile import PycInvalidationMode
 from typing import BinaryIO
 
+from pyprof.records import dataclass
 from tests.support import PROGRAMS, need
 from tests.system.programs import PROGRAMS_OF_GUEST
 
 SUITE = "bookworm"
 PACKAGES = ("base-files", "libc-bin", "dash", "coreutils", "mount", "python3", "elfutils", "procps", "libc6")
-KERNEL = "linux-image-arm64"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-WHEELS = ("manylinux2014_aarch64", "manylinux_2_17_aarch64", "manylinux_2_28_aarch64")
+WHEELS = ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
 
 
-def make_image(project: Path, build: Path, only: str) -> tuple[Path, Path]:
-    """(kernel, archive). What was downloaded or unpacked before is kept."""
-    apt = Apt(build / "apt")
-    kernel = build / "vmlinuz"
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """name: as uname has it. debian: the same, as Debian names it. qemu: command and options. console: its device."""
+
+    name: str
+    debian: str
+    qemu: tuple[str, ...]
+    console: str
+
+
+def make_image(project: Path, build: Path, machine: Machine, suite: str, only: str) -> tuple[Path, Path]:
+    """(kernel of that suite, archive). What was downloaded or unpacked before is kept."""
+    kernel = build / f"vmlinuz-{suite}"
     base = build / "base"
     if not (build / "unpacked").exists():
         shutil.rmtree(base, ignore_errors=True)
-        apt.update()
-        _unpack(apt.download(*PACKAGES), base)
+        _unpack(Apt(build / "apt", machine.debian, SUITE).download(*PACKAGES), base)
         compile_dir(base / "usr/lib/python3.11", quiet=2, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
-        _unpack([apt.kernel()], build / "kernel")
+        (build / "unpacked").touch()
+    if not kernel.exists():
+        shutil.rmtree(build / "kernel", ignore_errors=True)
+        _unpack([Apt(build / f"apt-{suite}", machine.debian, suite).kernel()], build / "kernel")
         (image,) = (build / "kernel" / "boot").glob("vmlinuz-*")
         shutil.copy(image, kernel)
         shutil.rmtree(build / "kernel")
-        (build / "unpacked").touch()
     own = build / "own"
     shutil.rmtree(own, ignore_errors=True)
-    _install(project, own / "opt" / "pyprof", build)
+    _install(project, own / "opt" / "pyprof", build, machine.name)
     shutil.copy(Path(__file__).with_name("guest.py"), own / "opt" / "guest.py")
     (own / "opt" / "only").write_text(only)
-    _compile(own / "opt" / "programs")
+    _compile(own / "opt" / "programs", machine.name)
     archive = build / "initrd"
     with archive.open("wb") as out:  # the kernel unpacks one archive after the other
         for folder in (base, own):
@@ -49,18 +59,19 @@ def make_image(project: Path, build: Path, only: str) -> tuple[Path, Path]:
 
 
 class Apt:
-    """apt-get for another architecture, with folders of its own."""
+    """apt-get for another architecture or suite, with folders of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, architecture: str, suite: str) -> None:
         self.folder = folder
+        self._kernel = f"linux-image-{architecture}"
         self.debs = folder / "cache" / "archives"
         for name in ("lists/partial", "cache/archives/partial", "etc"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / "status").touch()
-        (folder / "etc" / "sources.list").write_text(f"deb [signed-by={KEYRING}] {_mirror()} {SUITE} main\n")
+        (folder / "etc" / "sources.list").write_text(f"deb [signed-by={KEYRING}] {_mirror()} {suite} main\n")
         settings = {
-            "APT::Architecture": "arm64",
-            "APT::Architectures": "arm64",
+            "APT::Architecture": architecture,
+            "APT::Architectures": architecture,
             "Dir::State": folder,
             "Dir::State::lists": folder / "lists",
             "Dir::State::status": folder / "status",
@@ -74,12 +85,10 @@ class Apt:
             "APT::Sandbox::User": "root",
         }
         self._options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
+        self._run("update")
 
     def _run(self, *words: str) -> str:
         return _run(["apt-get", "-q", *self._options, *words], cwd=self.folder)
-
-    def update(self) -> None:
-        self._run("update")
 
     def download(self, *packages: str) -> list[Path]:
         """The packages and all that they depend on."""
@@ -87,8 +96,8 @@ class Apt:
         return sorted(self.debs.glob("*.deb"))
 
     def kernel(self) -> Path:
-        """The package that KERNEL stands for, without the rest."""
-        depends = _run(["apt-cache", *self._options, "depends", "--important", KERNEL])
+        """The package of the suite's kernel, without the rest."""
+        depends = _run(["apt-cache", *self._options, "depends", "--important", self._kernel])
         (name,) = {line.split()[-1] for line in depends.splitlines() if "Depends: linux-image-" in line}
         self._run("download", name)
         (deb,) = self.folder.glob("linux-image-*.deb")
@@ -119,21 +128,21 @@ def _unpack(debs: list[Path], into: Path) -> None:
         shutil.rmtree(into / waste, ignore_errors=True)
 
 
-def _install(project: Path, into: Path, build: Path) -> None:
+def _install(project: Path, into: Path, build: Path, machine: str) -> None:
     """pyprof and its dependencies as wheels for the guest."""
     pip = [str(project / ".venv" / "bin" / "python"), "-m", "pip"]
     wheels = build / "wheels"
     shutil.rmtree(wheels, ignore_errors=True)
     _run([*pip, "wheel", "-q", "--no-deps", "-w", str(wheels), str(project)])
     (wheel,) = wheels.glob("*.whl")
-    platforms = [word for platform in WHEELS for word in ("--platform", platform)]
+    platforms = [word for platform in WHEELS for word in ("--platform", f"{platform}_{machine}")]
     _run([*pip, "install", "-q", "--target", str(into), *platforms, "--python-version", "3.11",
           "--only-binary=:all:", str(wheel)])  # fmt: skip
 
 
-def _compile(into: Path) -> None:
+def _compile(into: Path, machine: str) -> None:
     into.mkdir(parents=True)
-    for name, (compiler, source, *flags) in PROGRAMS_OF_GUEST.items():
+    for name, (compiler, source, *flags) in PROGRAMS_OF_GUEST[machine].items():
         _run([need(compiler), str(PROGRAMS / source), "-o", str(into / name), "-pthread", *flags])
 
 
