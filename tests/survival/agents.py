@@ -53,6 +53,8 @@ spin()
 _MORE_DESCRIPTORS = 8
 """Recordings that somebody has just asked for, or that begin anew, have theirs for some seconds."""
 _POLL_S = 0.25
+_ENDS_S = 10.0
+"""A process that unwinds and names ends by itself once its sampler has."""
 _OFTEN = 10
 """After so many looks the agent reads its configuration anew, and is asked for a recording."""
 _MOST_FLAT = 1.05
@@ -215,6 +217,9 @@ def live_through_days(folder: Path, hours: float, look_s: float) -> tuple[list[M
             each.wait()
     wrong = [] if code == 0 else [f"it ended with {code}"]
     wrong += [f"an asker was told: {refusal}" for refusal in refusals]
+    until = time.monotonic() + _ENDS_S
+    while any(os.path.exists(f"/proc/{pid}") for pid in workers) and time.monotonic() < until:
+        time.sleep(_POLL_S)
     wrong += [f"process {pid} is left" for pid in workers if os.path.exists(f"/proc/{pid}")]
     left = [path for path in spool.rglob("*") if re.search(r"\.part$|\.sofar$", path.name) or path.name == NAME]
     wrong += [f"{path} is left" for path in left]
