@@ -130,12 +130,11 @@ def scan(ring: Ring, words: U64, until_ns: int, into: Scan) -> None:
             if time_ns > until_ns:
                 break
             kind, ids = header & 0xFFFF_FFFF, view[word + 1]
-            if known is None or kind not in _OF_PROCESSES or ids & 0xFFFF_FFFF in known:
+            is_ours = known is None or kind not in _OF_PROCESSES or ids & 0xFFFF_FFFF in known
+            if is_ours or (kind == FORK and known is not None and ids >> 32 in known):
                 into.keep(words, header, time_ns, word, size // 8)
-            elif kind != FORK or ids >> 32 not in known:
-                into.strange.append((time_ns, word, size // 8))
             else:
-                into.keep(words, header, time_ns, word, size // 8)
+                into.strange.append((time_ns, word, size // 8))
             position += size
     into.tails.append((ring, position))
 
