@@ -57,6 +57,8 @@ static void *run(void *argument) {
     }
     if (kind == ASKS)
         close(questions[1]);
+    if (kind == ANSWERS)
+        close(answers[1]);
     return 0;
 }
 

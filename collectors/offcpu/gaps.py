@@ -40,20 +40,23 @@ class Gaps:
         known = passed - sum(max(min(end, now_ns) - max(start, self.until_ns), 0) for start, end in gaps)
         return known if known > _LEAST_KNOWN * passed else 0
 
-    def counted(self, tid: I64, length_ns: I64, carries: Mask, now_ns: int, known_ns: int) -> I64:
+    def counted(self, tid: I64, length_ns: I64, carries: Mask, displaced: Mask, now_ns: int, known_ns: int) -> I64:
         """(n,): the lengths of intervals, those of threads that were left alone with what is owed to them. carries:
-        intervals that can have it. It is given when a thread was seen for a while: a short time says little.
+        intervals that can have it. displaced: those in which a thread waited for a processor and that are not shown:
+        what is owed to it was spent like that, too. It is given when a thread was seen for a while: a short time says
+        little.
         """
         usual = (now_ns - self.until_ns + self.lost_ns) / known_ns if known_ns else 1.0
         result: I64 = np.rint(length_ns * usual).astype(np.int64)
         for each, owed in list(self.owed.items()):
             rows = (tid == each) & carries
             seen = int(length_ns[rows].sum())
+            off = seen + int(length_ns[(tid == each) & displaced].sum())
             if now_ns - self.resumed.get(each, 0) < LEAST_ON_NS:
-                self.owed[each] = max(owed - seen, 0)
+                self.owed[each] = max(owed - off, 0)
             elif seen:
                 self.resumed.pop(each, None)
-                result[rows] = np.rint(length_ns[rows] * (owed / seen)).astype(np.int64)
+                result[rows] = np.rint(length_ns[rows] * (owed / off)).astype(np.int64)
                 del self.owed[each]
         return result
 

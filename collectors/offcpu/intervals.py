@@ -59,6 +59,7 @@ class OffCpuIntervals:
         self._began_ns = now_ns
         self._gaps = Gaps(now_ns)
         self._off: dict[int, float] = {}
+        self._shown: dict[int, float] = {}
         self._met: dict[int, int] = {}
         self._left: list[tuple[int, int, int]] = []
 
@@ -97,7 +98,7 @@ class OffCpuIntervals:
         """It has ended. What it is owed is attributed the next time."""
         self._open.pop(tid, None)
         self._heard.discard(tid)
-        owed = self._gaps.owed.pop(tid, 0)
+        owed = round(self._gaps.owed.pop(tid, 0) * self._shown.pop(tid, 1))
         if owed and tid in self._off:
             self._left.append((tid, self._gaps.until_ns - owed, owed))
         self._off.pop(tid, None)
@@ -148,7 +149,8 @@ class OffCpuIntervals:
 
     def _owed_at_last(self, now_ns: int, lost_ns: int) -> list[tuple[int, int, int]]:
         """(tid, since, ns) of what no later drain can attribute. lost_ns: time without records of anybody."""
-        left = {tid: round(lost_ns * share) for tid, share in self._off.items()} | self._gaps.owed
+        left = {tid: round(lost_ns * share) for tid, share in self._off.items()}
+        left |= {tid: round(ns * self._shown.get(tid, 1)) for tid, ns in self._gaps.owed.items()}
         self._gaps.owed.clear()
         return [(tid, now_ns - ns, ns) for tid, ns in left.items() if ns and tid in self._off]
 
@@ -174,7 +176,8 @@ class OffCpuIntervals:
             end_ns=np.maximum(found.end_ns, self._began_ns),
         )
         classes = classify(found, self._open, drain, self._preempted, self._looked_at_ns)
-        length = self._lengths(found, classes, now_ns, drain)
+        seen = found.end_ns - found.start_ns - overlap(found.start_ns, found.end_ns, drain.gaps)
+        length = self._lengths(found, seen, classes, now_ns, drain)
         rows = AttributedIntervals(
             found.tid, classes.blocked, found.end_ns - found.began_ns, length,
             classes.by_sample | classes.by_out_of_band, classes.pooled,
@@ -191,7 +194,8 @@ class OffCpuIntervals:
         columns = (found.tid[some], found.start_ns[some], length[some])
         result.carried = list(zip(*(column.tolist() for column in columns), strict=True))
         self._go_on(found, classes, now_ns)
-        self._remember_shares(found.tid[classes.wanted], length[classes.wanted], now_ns)
+        self._remember_shares(found.tid, length, classes.wanted, now_ns)
+        self._remember_shown(found.tid, seen, classes.wanted)
         return result
 
     def _note_out_of_band(self, out_of_band: Points, paused: frozenset[int]) -> None:
@@ -202,12 +206,11 @@ class OffCpuIntervals:
             elif tid not in self._heard and tid not in paused:
                 self._open[tid] = Open(at, at, True, looked_ns=at)
 
-    def _lengths(self, found: Intervals, classes: Classes, now_ns: int, drain: Drain) -> I64:
+    def _lengths(self, found: Intervals, seen_ns: I64, classes: Classes, now_ns: int, drain: Drain) -> I64:
         """(n,): the time that each interval stands for, what is owed to its thread included."""
-        length = found.end_ns - found.start_ns - overlap(found.start_ns, found.end_ns, drain.gaps)
         carries = classes.wanted & (classes.known | classes.pooled)
         known_ns = self._gaps.known_ns(now_ns, drain.gaps)
-        return self._gaps.counted(found.tid, length, carries, now_ns, known_ns)
+        return self._gaps.counted(found.tid, seen_ns, carries, ~classes.wanted, now_ns, known_ns)
 
     def _go_on(self, found: Intervals, classes: Classes, now_ns: int) -> None:
         """The intervals that have not ended."""
@@ -220,11 +223,18 @@ class OffCpuIntervals:
             carried[tid] = Open(now_ns if known else start, began, blocked, known, not doubt, looked)
         self._open = carried
 
-    def _remember_shares(self, tid: I64, length_ns: I64, now_ns: int) -> None:
-        """Of the time that passed, how much each thread was off its processor."""
-        tids, place = np.unique(tid, return_inverse=True)
-        off = np.bincount(place, length_ns, len(tids)) / max(now_ns - self._gaps.until_ns, 1)
+    def _remember_shares(self, tid: I64, length_ns: I64, wanted: Mask, now_ns: int) -> None:
+        """Of the time that passed, how much each thread was off its processor and is shown."""
+        tids, place = np.unique(tid[wanted], return_inverse=True)
+        off = np.bincount(place, length_ns[wanted], len(tids)) / max(now_ns - self._gaps.until_ns, 1)
         self._off.update(zip(tids.tolist(), np.minimum(off, 1).tolist(), strict=True))
+
+    def _remember_shown(self, tid: I64, seen_ns: I64, wanted: Mask) -> None:
+        """Of the time that each thread was seen off its processor, how much is shown."""
+        tids, place = np.unique(tid, return_inverse=True)
+        off, shown = (np.bincount(place, each, len(tids)) for each in (seen_ns, np.where(wanted, seen_ns, 0)))
+        some = off > 0
+        self._shown.update(zip(tids[some].tolist(), (shown[some] / off[some]).tolist(), strict=True))
 
 
 def _emitted(found: Intervals, classes: Classes, share: I64, samples: int, out_of_band: int) -> Attributed:

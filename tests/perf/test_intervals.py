@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -234,6 +234,40 @@ def test_a_thread_left_alone_is_owed_its_time_and_gets_it_when_records_come_agai
     assert result.sample_ns.sum() == pytest.approx(150 * MS, rel=0.01)
     result = spent.attribute(none, none, none, 500 * MS, Drain(paused=frozenset({5}), ran_ns={5: 50 * MS}, last=True))
     assert sum(ns for _, _, ns in result.carried) == pytest.approx(50 * MS, rel=0.1)
+
+
+def test_what_a_thread_left_alone_is_owed_is_not_what_it_waited_for_a_processor() -> None:
+    spent = OffCpuIntervals(False, 0, 25 * MS)
+    none = points([])
+
+    def displaced(start: int) -> tuple[Points, Points]:
+        """Of each millisecond a quarter asleep, a quarter without a processor."""
+        ticks = range(start, start + 100 * MS, MS)
+        kinds = ((1000, BLOCKED), (MS // 4 + 1000, IN), (MS // 2 + 1000, PREEMPTED), (MS // 4 * 3 + 1000, IN))
+        return points([(5, at + after, kind) for at in ticks for after, kind in kinds]), points(
+            [(5, at, 0) for at in ticks]
+        )
+
+    result = spent.attribute(*displaced(0), none, 100 * MS)
+    assert result.sample_ns.sum() == pytest.approx(25 * MS, rel=0.01)
+    paused = Drain(paused=frozenset({5}), ran_ns={5: 50 * MS})
+    spent.attribute(none, none, none, 200 * MS, paused)
+    spent.resume([5], 200 * MS)
+    result = spent.attribute(*displaced(200 * MS), none, 300 * MS, Drain(ran_ns={5: 50 * MS}))
+    assert result.sample_ns.sum() == pytest.approx(50 * MS, rel=0.01)
+    result = spent.attribute(none, none, none, 400 * MS, replace(paused, last=True))
+    assert sum(ns for _, _, ns in result.carried) == pytest.approx(25 * MS, rel=0.1)
+
+
+def test_of_a_thread_that_ends_while_it_is_left_alone_its_wait_for_a_processor_is_not_shown() -> None:
+    spent = OffCpuIntervals(False, 0, 25 * MS)
+    none = points([])
+    moves = [(5, MS, BLOCKED), (5, 11 * MS, IN), (5, 12 * MS, PREEMPTED), (5, 42 * MS, IN)]
+    spent.attribute(points(moves), points([(5, MS - 500, 0)]), none, 100 * MS)
+    spent.attribute(none, none, none, 200 * MS, Drain(paused=frozenset({5}), ran_ns={5: 40 * MS}))
+    spent.forget(5)
+    result = spent.attribute(none, none, none, 300 * MS)
+    assert [ns for _, _, ns in result.carried] == [15 * MS]
 
 
 def test_a_short_look_at_a_thread_left_alone_does_not_stand_for_the_time_before_it() -> None:
