@@ -72,6 +72,9 @@ class FleetServer:
             ]
         )
 
+    def close(self) -> None:
+        self._taking.close()
+
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         to_take = scope["type"] == "http" and scope["path"].startswith(SEGMENTS)
         await (self._taking if to_take else self._others)(scope, receive, send)

@@ -72,7 +72,8 @@ def serve(config: ServerConfig, say: Say, ends: Callable[[Callable[[], None]], N
         ) from None
     systemd = Notifier(os.environ)
     with parts(config, say) as found:
-        server = _server(config, FleetServer(config, found).app, lambda: systemd.send("READY=1"))
+        fleet = FleetServer(config, found)
+        server = _server(config, fleet.app, lambda: systemd.send("READY=1"))
         ends(lambda: setattr(server, "should_exit", True))
         found.indexer.start()
         say("info", "started", address=f"http://{config.host}:{config.port}", data=config.data)
@@ -80,6 +81,7 @@ def serve(config: ServerConfig, say: Say, ends: Callable[[Callable[[], None]], N
             server.run()
         finally:
             systemd.send("STOPPING=1")
+            fleet.close()
             found.indexer.close()
             say("info", "ended")
     if not server.started:

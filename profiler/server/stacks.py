@@ -62,6 +62,13 @@ class StackBook:
         self._frames: list[bytes] = []
         self._lock = threading.Lock()
 
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+
     def number(self, found: tuple[int, int], frames: Sequence[str], facts: StackFacts) -> int:
         """Of a stack. found: its hash. frames: outermost first."""
         with self._lock:

@@ -13,9 +13,11 @@ from pyprof.agent.segments import SegmentName, day_of, folder_of
 from pyprof.errors import FormatError
 from pyprof.exporters.utf8 import dumps
 from pyprof.importers import pprof
+from pyprof.server import large_bodies
 from pyprof.server.access import WRITE, Access, Refused
 from pyprof.server.config import ServerConfig
 from pyprof.server.files import DiskFull
+from pyprof.server.large_bodies import LargeBodies
 from pyprof.server.receiving import ForeignPush
 from pyprof.server.rows import SegmentRows, rows_of
 from pyprof.server.series_limit import SeriesLimit
@@ -45,15 +47,19 @@ class ClientGone(Exception):
     """Nobody waits for the answer."""
 
 
+def _is_large(body: bytes) -> bool:
+    return max(pprof.stated_size(body), len(body)) > _LARGE
+
+
 class TakingThreads:
-    """Those that read bodies. However many large ones come, they hold up no small one, and take one processor."""
+    """Those that read bodies. However many large ones come, they hold up no small one: one thread has them read."""
 
     def __init__(self) -> None:
         self._usual = ThreadPoolExecutor(_TOGETHER, "pyprof take")
         self._large = ThreadPoolExecutor(1, "pyprof take large")
 
     def of(self, body: bytes) -> ThreadPoolExecutor:
-        return self._large if max(pprof.stated_size(body), len(body)) > _LARGE else self._usual
+        return self._large if _is_large(body) else self._usual
 
 
 class Taking:
@@ -66,6 +72,10 @@ class Taking:
         self._held = 0
         self._series = SeriesLimit(config.series, parts.store)
         self._threads = TakingThreads()
+        self._large = LargeBodies()
+
+    def close(self) -> None:
+        self._large.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
@@ -142,13 +152,23 @@ class Taking:
     def _keep_all(self, tenant: str, push: ForeignPush) -> int:
         """How many segments. What was there is there: an agent that sends again must hear that it is done."""
         try:
-            segments = push.segments(time.time_ns(), MOST_INFLATED)
-            for name, _ in segments:
-                self._check_age(name)
-            rows = [(self._rows(tenant, name, data), data) for name, data in segments]
+            rows = self._pushed(tenant, push)
         except FormatError as error:
             raise Refused("bad_segment", str(error)) from None
         return sum(self._kept(found, data) for found, data in rows)
+
+    def _pushed(self, tenant: str, push: ForeignPush) -> list[tuple[SegmentRows, bytes]]:
+        """Raises FormatError, Refused."""
+        if _is_large(push.body):
+            found = self._large.call(large_bodies.pushed, tenant, push, time.time_ns(), MOST_INFLATED)
+            for rows, _ in found:
+                self._check_age(rows.name)
+                self._check_series(rows)
+            return found
+        segments = push.segments(time.time_ns(), MOST_INFLATED)
+        for name, _ in segments:
+            self._check_age(name)
+        return [(self._rows(tenant, name, data), data) for name, data in segments]
 
     def _keep(self, tenant: str, name: SegmentName, data: bytes) -> None:
         try:
@@ -159,9 +179,15 @@ class Taking:
             raise Refused("segment_known")
 
     def _rows(self, tenant: str, name: SegmentName, data: bytes, most: int | None = None) -> SegmentRows:
-        found = rows_of(tenant, name, data, self._books.of(tenant), most)
-        self._series.take(tenant, name.day, found.labels)
+        if most is not None and _is_large(data):
+            found = self._large.call(large_bodies.segment, tenant, name, data, most)
+        else:
+            found = rows_of(tenant, name, data, self._books.of(tenant), most)
+        self._check_series(found)
         return found
+
+    def _check_series(self, rows: SegmentRows) -> None:
+        self._series.take(rows.tenant, rows.name.day, rows.labels)
 
     def _kept(self, rows: SegmentRows, data: bytes) -> bool:
         """Is it new? Raises Refused."""

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import gzip
 import http.client
+import os
+import re
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,11 +21,14 @@ import pytest
 import uvicorn
 
 from pyprof.agent.spool import SpoolSegment
+from pyprof.errors import FormatError
+from pyprof.importers import pprof
 from pyprof.importers.builder import About, Builder, named
 from pyprof.model.profile import ThreadInfo, ValueType
 from pyprof.server import patience
 from pyprof.server.access import Refused
 from pyprof.server.engine import StoreError
+from pyprof.server.large_bodies import LargeBodies
 from pyprof.server.series_limit import MOST_OF_SEGMENT, SeriesLimit
 from pyprof.server.store import Store
 from pyprof.server.taking import Receive, Scope, Send, TakingThreads, answer
@@ -144,6 +152,76 @@ def test_large_bodies_hold_up_no_small_one() -> None:
         assert sum(each.running() for each in waiting) <= 1
     finally:
         gate.set()
+
+
+def large(service: str, count: int = 90_000) -> SpoolSegment:
+    """A window with so many stacks: several times what is read in the server itself."""
+    builder = Builder()
+    main = builder.frame(named("main"))
+    for at in range(count):
+        builder.sample(builder.stack([main, builder.frame(named(f"a function that is number {at}"))]), (1, 5))
+    return segment(builder.build(About("x", KINDS, "")), service, time.time_ns() // 10**9 * 10**9)
+
+
+def test_large_body_is_read_elsewhere_and_counts_like_others(server: Served) -> None:
+    sent = large("huge")
+    assert pprof.stated_size(sent.data) > 8 << 20
+    assert [server.push(sent).status for _ in range(2)] == [200, 409]
+    server.until_indexed(1, service="huge")
+    (found,) = server.question("services", service="huge").json()["services"]
+    assert found["amount"] == 5 * 90_000
+    lines = server.question("profile", service="huge", format="collapsed").body.decode().splitlines()
+    assert len(lines) == len(set(lines)) >= 10_000, "as many as a question gives"
+    assert all(re.fullmatch(r"main;a function that is number \d+ 1", line) for line in lines), lines[0]
+    cut = SpoolSegment(sent.name, sent.data[:-100] + sent.data[-4:])
+    answer = server.push(cut)
+    assert (answer.status, answer.json()["reason"]) == (400, "bad_segment")
+    assert server.process is not None
+    readers = subprocess.run(["pgrep", "-P", str(server.process.pid), "-f", "large_bodies"], capture_output=True)
+    assert len(readers.stdout.split()) == 1
+
+
+@pytest.fixture
+def bodies() -> Iterator[LargeBodies]:
+    found = LargeBodies()
+    yield found
+    found.close()
+
+
+def test_large_bodies_are_read_by_another_process_that_comes_after_others(bodies: LargeBodies) -> None:
+    reader = bodies.call(os.getpid)
+    assert reader != os.getpid()
+    assert bodies.call(os.getpid) == reader
+    assert bodies.call(os.nice, 0) == 19
+    with pytest.raises(FormatError, match="gzip"):
+        bodies.call(pprof.inflated, b"\x1f\x8bxyz")
+    assert bodies.call(os.getpid) == reader
+
+
+def test_reader_of_large_bodies_that_ends_costs_one_body(bodies: LargeBodies) -> None:
+    reader = bodies.call(os.getpid)
+    with pytest.raises(FormatError, match="ended"):
+        bodies.call(os._exit, 1)
+    after = bodies.call(os.getpid)
+    assert after != reader
+    os.kill(after, signal.SIGKILL)
+    os.waitid(os.P_PID, after, os.WEXITED | os.WNOWAIT)
+    found = [bodies.call(os.getpid) for _ in range(40)]
+    assert after not in found
+    assert len(set(found)) == 2, "none keeps the memory of the largest one for ever"
+
+
+_DIES = """
+import os
+from pyprof.server.large_bodies import LargeBodies
+os.write(1, b"%d" % LargeBodies().call(os.getpid))
+os._exit(0)
+"""
+
+
+def test_reader_of_large_bodies_ends_with_the_server() -> None:
+    reader = int(subprocess.check_output([sys.executable, "-c", _DIES], timeout=PATIENCE_S))
+    until(lambda: not Path(f"/proc/{reader}").exists())
 
 
 @contextmanager
