@@ -1,6 +1,6 @@
 """Samples by a program in the kernel (BPF).
 
-sampler.bpf.c is the program, sampler.h what it shares with its reader, sampler.x86_64.o what `build` makes of it.
+sampler.bpf.c is the program, sampler.h what it shares with its reader, sampler.MACHINE.o what `build` makes of it.
 
 abi           What sampler.h states, as columns
 collector     Samples by a program in the kernel: registers, stack and the interpreter's frames of one instant

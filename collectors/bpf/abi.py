@@ -5,8 +5,10 @@ from __future__ import annotations
 import struct
 from enum import IntEnum, IntFlag
 
-REGISTERS = 17
-HEAD_WORDS = 30
+from pyprof.collectors.linux.perf_arch import WIDE
+
+REGISTERS = len(WIDE.registers)
+HEAD_WORDS = 13 + REGISTERS
 ENDED_WORDS = 13
 FRAME_WORDS = 5
 ANCHOR_WORDS = 2

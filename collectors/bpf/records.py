@@ -24,14 +24,17 @@ U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
 U32 = npt.NDArray[np.uint32]
 
+_BASE = 3 + REGISTERS
+"""Word of a record that follows its registers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """n samples in time order. regs (n, 17): in the order of DWARF. offset: of the stack copy in the ring's bytes.
-    below: of the stack that a handler on its own one has interrupted, whose copy follows. holes: bits of pages not in
-    memory. frame, anchor, text, inside: (n + 1,) where the rows of each begin in frames (m, 5), anchors (k, 2), texts
-    (j, 32) and kernel (l, 1); see sampler.h. why, call: of threads that leave their processor: the state of the task,
-    and its system call. It has 25 columns: those of the record, and the rows that belong to it.
+    """n samples in time order. regs (n, k): in the columns of perf_arch.WIDE. offset: of the stack copy in the ring's
+    bytes. below: of the stack that a handler on its own one has interrupted, whose copy follows. holes: bits of pages
+    not in memory. frame, anchor, text, inside: (n + 1,) where the rows of each begin in frames (m, 5), anchors (k, 2),
+    texts (j, 32) and kernel (l, 1); see sampler.h. why, call: of threads that leave their processor: the state of the
+    task, and its system call. It has 25 columns: those of the record, and the rows that belong to it.
     """
 
     time_ns: I64
@@ -94,8 +97,7 @@ def read_records(words: U64, places: Sequence[int]) -> Records:
     order = np.argsort(heads[:, 0], kind="stable")
     at, heads = at[order], heads[order]
     halves = np.ascontiguousarray(heads).view(np.uint32).reshape(len(at), 2 * HEAD_WORDS)
-    frames, anchors, texts = (halves[:, column].astype(np.int64) for column in (43, 44, 55))
-    kernels = halves[:, 58].astype(np.int64)
+    frames, anchors, texts, kernels = (halves[:, 2 * _BASE + n].astype(np.int64) for n in (3, 4, 15, 18))
     rows_at = at + HEAD_WORDS
     anchors_at = rows_at + FRAME_WORDS * frames
     texts_at = anchors_at + ANCHOR_WORDS * anchors
@@ -111,18 +113,18 @@ def read_records(words: U64, places: Sequence[int]) -> Records:
         tid=halves[:, 3].view(np.int32),
         cpu=halves[:, 4].view(np.int32),
         flags=halves[:, 5],
-        regs=heads[:, 3 : 3 + REGISTERS],
-        base=heads[:, 20],
+        regs=heads[:, 3:_BASE],
+        base=heads[:, _BASE],
         offset=8 * stack_at,
-        size=halves[:, 42].astype(np.int64),
-        state=heads[:, 23],
-        holes=heads[:, 24],
-        below_base=heads[:, 25],
-        below_holes=heads[:, 26],
-        below_size=halves[:, 54].astype(np.int64),
-        run_ns=halves[:, 45],
-        why=halves[:, 56],
-        call=halves[:, 57].view(np.int32),
+        size=halves[:, 2 * _BASE + 2].astype(np.int64),
+        state=heads[:, _BASE + 3],
+        holes=heads[:, _BASE + 4],
+        below_base=heads[:, _BASE + 5],
+        below_holes=heads[:, _BASE + 6],
+        below_size=halves[:, 2 * _BASE + 14].astype(np.int64),
+        run_ns=halves[:, 2 * _BASE + 5],
+        why=halves[:, 2 * _BASE + 16],
+        call=halves[:, 2 * _BASE + 17].view(np.int32),
         frame=frame,
         frames=frame_rows,
         anchor=anchor,

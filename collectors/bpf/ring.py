@@ -12,6 +12,8 @@ import struct
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.collectors.linux.perf_arch import settle
+
 _PAGE = mmap.PAGESIZE
 _BUSY, _DISCARD = 1 << 31, 1 << 30
 _HEAD = 8
@@ -36,6 +38,7 @@ class RecordRing:
     def take(self, most: int = 1 << 20) -> tuple[list[int], int]:
         """(where records begin, in words; what to give back when they are done with). At most so many records."""
         at, end, mask, heads = self._at, int(self._producer[0]), self._mask, self._heads
+        settle()
         found: list[int] = []
         while at < end and len(found) < most:
             place = at & mask
@@ -47,10 +50,12 @@ class RecordRing:
                 found.append((place + _HEAD) >> 3)
             at += (size + _HEAD + 7) & ~7
         self._at = at
+        settle()
         return found, at
 
     def give_back(self, until: int) -> None:
         """The kernel may overwrite everything before."""
+        settle()
         struct.pack_into("=Q", self._consumer, 0, until)
 
     @property

@@ -116,7 +116,30 @@ struct namespaced {
 };
 
 #if defined(__TARGET_ARCH_arm64)
-#error "not yet"
+struct pt_regs {
+	u64 x[31], sp, pc, pstate;
+	u64 orig_x0; /* from here on not in what an event gives */
+	u64 syscallno; /* in its low half */
+};
+#define FROM_USER(regs) (((regs)->pstate & 0xf) == 0)
+#define SP 31
+/* The system call that it is in, -1: it came in another way. */
+#define CALL(regs) ((s32)(regs)->CALL_FIELD)
+#define CALL_FIELD syscallno
+#define FIRST_FIELD orig_x0
+#define WAITS_FOR_FUTEX(call) ((call) == 98 || (call) == 449 || (call) == 455) /* futex, futex_waitv, futex_wait */
+inline_ void take_registers(struct record *record, const struct pt_regs *regs)
+{
+#pragma unroll
+	for (u32 n = 0; n < 31; n++)
+		record->regs[n] = regs->x[n];
+	record->regs[31] = regs->sp;
+	record->regs[32] = regs->pc;
+	if (regs->pstate & 0x10) { /* 32-bit code: r13 is its sp */
+		record->flags |= FLAG_NARROW;
+		record->regs[31] = regs->x[13];
+	}
+}
 #else
 struct pt_regs {
 	u64 r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi, orig_rax, rip, cs, eflags, rsp, ss;

@@ -24,7 +24,12 @@ typedef long long s64;
 #define MOST_SENT (1 << 15)      /* code objects of which it is known that their texts were in a record */
 #define MOST_THREADS 256         /* thread states that are looked through for one */
 #define MOST_KERNEL 127          /* frames of the kernel in a record */
-#define REGISTERS 17             /* in the order of DWARF, pc last (x86-64) */
+/* In the order of DWARF, pc last. */
+#if defined(__TARGET_ARCH_arm64)
+#define REGISTERS 33 /* x0 to x30, sp */
+#else
+#define REGISTERS 17 /* 16 general ones */
+#endif
 
 #define MOST_RUN_NS 1000000      /* a run of the program that takes longer stops copying */
 

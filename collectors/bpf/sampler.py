@@ -18,6 +18,7 @@ from pyprof.collectors.bpf.kernel_types import kernel_types, member_offset
 from pyprof.collectors.bpf.object import BpfObject, ProgramRefused
 from pyprof.collectors.bpf.ring import RecordRing
 from pyprof.collectors.linux import bpf, libc
+from pyprof.collectors.linux.perf_arch import MACHINE
 from pyprof.errors import FormatError
 from pyprof.model.interpreter import FrameOffsets, ThreadPlace
 from pyprof.records import dataclass
@@ -61,9 +62,9 @@ def ring_size(watched: KernelTargets, processors: int) -> int:
     return min(max(1 << max(wanted - 1, 0).bit_length(), least), _MOST_RING)
 
 
-def program() -> bytes:
-    """The compiled object, as it is shipped."""
-    return resources.files("pyprof.collectors.bpf").joinpath("sampler.x86_64.o").read_bytes()
+def program(machine: str = MACHINE) -> bytes:
+    """The compiled object, as it is shipped. machine: one of perf_arch.PERF_ARCHES."""
+    return resources.files("pyprof.collectors.bpf").joinpath(f"sampler.{machine}.o").read_bytes()
 
 
 @dataclass(frozen=True, slots=True)

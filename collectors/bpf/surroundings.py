@@ -13,12 +13,11 @@ from pyprof.collectors.bpf.records import Ended
 from pyprof.collectors.bpf.source import BpfSource
 from pyprof.collectors.bpf.waits import Again, Bare
 from pyprof.collectors.bpf.wakers import woken
+from pyprof.collectors.linux.perf_arch import HERE
 from pyprof.model.markers import Mark
 from pyprof.model.sample import SampleBatch, Surroundings
 from pyprof.options import CollectOptions
 
-_FIRST_ARGUMENT = 5
-"""Column of a record's registers: rdi."""
 _NOT_ENDED = -1
 
 LaneNumbers = npt.NDArray[np.intp]
@@ -45,7 +44,7 @@ class WaitSurroundings:
         for n, lane in enumerate(lanes.tolist()):
             if records.flags[lane] & Flag.WAITS:
                 tid = int(batch.tid[n])
-                self.addresses[tid] = int(records.regs[lane, _FIRST_ARGUMENT])
+                self.addresses[tid] = int(records.regs[lane, HERE.first_argument])
                 found[n] = self._of(int(batch.pid[n]), tid, ended.get(lane, _NOT_ENDED), source.ended)
         return found
 

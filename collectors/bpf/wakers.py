@@ -7,14 +7,40 @@ Whoever was interrupted by a timer while it made another system call is not the 
 from __future__ import annotations
 
 from pyprof.collectors.bpf.records import Ended
+from pyprof.collectors.linux.perf_arch import WIDE
 from pyprof.model.markers import Mark, MarkKind
 from pyprof.model.sample import Surroundings
+from pyprof.records import dataclass
 
-FUTEX_WAITS = frozenset((202, 449, 455))
-_NAPS = frozenset((35, 230))
-_SIGNALS = frozenset((62, 129, 200, 234, 297))
-_FUTEX_WAKES = frozenset((202, 454, 456, 60, 231)) | _SIGNALS
-"""Numbers of x86-64: futex, futex_wake, futex_requeue, exit, exit_group."""
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Numbers of a machine's system calls. futexes: futex, futex_waitv, futex_wait. naps: nanosleep, clock_nanosleep.
+    signals: kill and its like. wakes: of futexes, and by the end of a thread.
+    """
+
+    futexes: frozenset[int]
+    naps: frozenset[int]
+    signals: frozenset[int]
+    wakes: frozenset[int]
+
+
+CALLS = {
+    "x86_64": Calls(
+        futexes=frozenset((202, 449, 455)),
+        naps=frozenset((35, 230)),
+        signals=frozenset((62, 129, 200, 234, 297)),
+        wakes=frozenset((202, 454, 456, 60, 231)),
+    ),
+    "aarch64": Calls(
+        futexes=frozenset((98, 449, 455)),
+        naps=frozenset((101, 115)),
+        signals=frozenset((129, 138, 130, 131, 240)),
+        wakes=frozenset((98, 454, 456, 93, 94)),
+    ),
+}
+_HERE = CALLS[WIDE.name]
+FUTEX_WAITS = _HERE.futexes
 NOBODY = Mark(MarkKind.WOKEN)
 
 
@@ -24,8 +50,8 @@ def named(ended: Ended, n: int) -> bool:
     if not ended.waker_pid[n]:
         return False
     if call in FUTEX_WAITS:
-        return by in _FUTEX_WAKES
-    return call not in _NAPS or by in _SIGNALS
+        return by in _HERE.wakes or by in _HERE.signals
+    return call not in _HERE.naps or by in _HERE.signals
 
 
 def woken(ended: Ended, n: int) -> Surroundings:

@@ -11,7 +11,7 @@ from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.collector import HybridCollector
 from pyprof.collectors.hybrid.stops import NO_STOPS, stops_of
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.linux.perf_arch import NARROW, WIDE
+from pyprof.collectors.linux.perf_arch import MACHINE, NARROW, PERF_ARCHES, WIDE
 from pyprof.collectors.perf.ring import online_cpus
 from pyprof.collectors.targets.request import CollectorTarget, Request
 from pyprof.errors import NoSuchProcess, PyprofError, UnsupportedArchitecture
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from pyprof.collectors.bpf.source import BpfSource
 
 _CAP_SYS_ADMIN, _CAP_PERFMON, _CAP_BPF = 21, 38, 39
-_MACHINE = "x86_64"
 _LEAST_KERNEL = (5, 19)
 
 
 def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
     """None, or why not: architecture, kernel, or rights."""
-    if os.uname().machine != _MACHINE:
-        return UnsupportedArchitecture(f"the program in the kernel is made for {_MACHINE}")
+    if MACHINE not in PERF_ARCHES:
+        return UnsupportedArchitecture(f"the program in the kernel is made for {' and '.join(PERF_ARCHES)}")
     release = tuple(int(part) for part in os.uname().release.split(".")[:2] if part.isdigit())
     if release < _LEAST_KERNEL:
         return CollectorRefused("programs in the kernel need Linux 5.19 or later", "")

@@ -1,16 +1,96 @@
-"""The architecture whose registers perf_events sample here, and that of its 32-bit code. There is no other collector
-of perf_events than that of x86-64.
-"""
+"""The architecture that perf_events and programs in the kernel sample here, and that of its 32-bit code."""
 
 from __future__ import annotations
 
-from pyprof.model.arch import I386, X86_64, Arch
+import os
+import struct
+from collections.abc import Callable
 
-WIDE: Arch = X86_64
-NARROW: Arch = I386
+from pyprof.model.arch import AARCH64, ARM, I386, X86_64, Arch
+from pyprof.records import dataclass
 
-NARROW_IN_WIDE = [0, 2, 1, 3, 7, 6, 4, 5, 16]
-"""The columns of WIDE that hold eax, ecx, edx, ebx, esp, ebp, esi, edi and eip of 32-bit code."""
+IN_REGISTER = -2
+"""What `coded_call` says where the number of a call is in the column `call_column`."""
 
-RESULT, CALL_PC = WIDE.registers.index("rax"), WIDE.registers.index("rcx")
-"""Columns of a system call's result, and of the one to which its instruction copies the pc."""
+
+@dataclass(frozen=True, slots=True)
+class PerfArch:
+    """What a processor's samples are made of.
+
+    wide, narrow: of 64-bit and of 32-bit code. narrow_columns: for each column of narrow the one of wide that holds it.
+    sampled: struct perf_event_attr.sample_regs_user (asm/perf_regs.h) for all columns of wide; words: for each of them
+    its place among the words of a sample. first_argument: the column of a system call's first argument. call_pc,
+    result: in a system call the first is equal to pc and the second is -ENOSYS; -1 where no register says so.
+    coded_call: (the 8 bytes of code in front of the address to which a system call returns) -> its number, IN_REGISTER,
+    -1 where it is not known or they do not end with such a call. call_column: see IN_REGISTER. ordered: do reads of a
+    processor see what another one wrote in the order in which it was written?
+    """
+
+    wide: Arch
+    narrow: Arch
+    narrow_columns: tuple[int, ...]
+    sampled: int
+    words: tuple[int, ...]
+    first_argument: int
+    coded_call: Callable[[bytes], int]
+    call_pc: int = -1
+    result: int = -1
+    call_column: int = -1
+    ordered: bool = False
+
+
+def _call_of_x86_64(code: bytes) -> int:
+    """`syscall`, after the instruction that puts the number into eax."""
+    if len(code) != 8 or code[6:] != b"\x0f\x05":
+        return -1
+    if code[1] == 0xB8 and code[0] & 0xF0 != 0x40:  # mov $number,%eax; with 0x41 before it another register
+        return int(struct.unpack_from("<i", code, 2)[0])
+    if code[4:6] in (b"\x31\xc0", b"\x33\xc0"):  # xor %eax,%eax
+        return 0
+    return -1
+
+
+def _call_of_aarch64(code: bytes) -> int:
+    """`svc #0`: the kernel leaves the number in x8."""
+    return IN_REGISTER if code[-4:] == bytes.fromhex("010000d4") else -1
+
+
+PERF_ARCHES = {
+    "x86_64": PerfArch(
+        wide=X86_64,
+        narrow=I386,
+        narrow_columns=(0, 2, 1, 3, 7, 6, 4, 5, 16),  # eax, ecx, edx, ebx, esp, ebp, esi, edi, eip
+        sampled=0x1FF | 0xFF << 16,  # 16 general registers and ip, without flags and segments
+        words=(0, 3, 2, 1, 4, 5, 6, 7, *range(9, 17), 8),  # they are ax bx cx dx si di bp sp ip r8..r15
+        first_argument=X86_64.registers.index("rdi"),
+        coded_call=_call_of_x86_64,
+        call_pc=X86_64.registers.index("rcx"),
+        result=X86_64.registers.index("rax"),
+        ordered=True,
+    ),
+    "aarch64": PerfArch(
+        wide=AARCH64,
+        narrow=ARM,
+        narrow_columns=(*range(15), 32),  # r0..r12, sp and lr are in x0..x14
+        sampled=(1 << 33) - 1,  # x0..x30, sp, pc
+        words=tuple(range(33)),
+        first_argument=0,
+        coded_call=_call_of_aarch64,
+        call_column=8,
+    ),
+}
+"""By what `uname -m` says."""
+
+MACHINE = os.uname().machine
+HERE = PERF_ARCHES.get(MACHINE, PERF_ARCHES["x86_64"])
+WIDE, NARROW = HERE.wide, HERE.narrow
+
+
+def settle() -> None:
+    """What another processor had written before a word that was read is there for the reads that follow.
+
+    Whoever has looked at that word and then comes back from a system call, has no older value of others (ARM ARM, B2.3:
+    a control dependency and a context synchronization event).
+    """
+    if not HERE.ordered:
+        os.getppid()

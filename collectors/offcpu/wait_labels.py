@@ -1,20 +1,19 @@
 """What a thread waits in, by the sample that was taken when it left its processor.
 
-The sample has user registers and kernel frames. The registers show that the thread is in a system call: the `syscall`
-instruction leaves the return address in rcx, and rax is -ENOSYS until there is a result. The number of the call is in
-the instruction before it (`mov $202,%eax; syscall`). Where the code takes the number from a register, the call, like
-the thread's state, is known after a thread was seen in a wait with the same kernel frames.
+The sample has user registers and kernel frames. On x86-64 the registers show that the thread is in a system call: the
+`syscall` instruction leaves the return address in rcx, and rax is -ENOSYS until there is a result. The number of the
+call is in the instruction before it (`mov $202,%eax; syscall`). Where the code takes the number from a register, the
+call, like the thread's state, is known after a thread was seen in a wait with the same kernel frames. On AArch64 the
+code shows the call, and x8 has its number.
 """
 
 from __future__ import annotations
-
-import struct
 
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.linux.kernel_waits import uninterruptible
-from pyprof.collectors.linux.perf_arch import CALL_PC, RESULT, WIDE
+from pyprof.collectors.linux.perf_arch import HERE, IN_REGISTER, WIDE
 from pyprof.model.kernel import Blocked, KernelStack
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import SampleBatch
@@ -70,9 +69,13 @@ class WaitLabels:
         """The samples with what each waits for inside its innermost frame. blocked: others wait for a processor."""
         kernel_stacks: dict[KernelStack, int] = {(): 0}
         pc = samples.regs[:, WIDE.pc]
-        in_call = (samples.regs[:, CALL_PC] == pc) & (samples.regs[:, RESULT] == _ENOSYS)
+        in_call, number = blocked, np.zeros(len(samples), np.uint64)
+        if HERE.result >= 0:
+            in_call = (samples.regs[:, HERE.call_pc] == pc) & (samples.regs[:, HERE.result] == _ENOSYS)
+        if HERE.call_column >= 0:
+            number = samples.regs[:, HERE.call_column]
         kernel_stack = np.zeros(len(samples), np.int32) if samples.kernel_stack is None else samples.kernel_stack
-        columns = (kernel_stack, blocked, in_call, samples.space, samples.pid, pc.view(np.int64))
+        columns = (kernel_stack, blocked, in_call, samples.space, samples.pid, pc.view(np.int64), number.view(np.int64))
         kinds = np.stack([column.astype(np.int64) for column in columns], axis=1)
         _, first, which = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
         found = np.zeros(len(first), np.int32)
@@ -90,6 +93,8 @@ class WaitLabels:
         if in_call:
             pc, space = int(samples.regs[lane, WIDE.pc]), samples.spaces.get(int(samples.space[lane]))
             call = self._coded(space, pc) if space is not None else -1
+            if call == IN_REGISTER:
+                call = int(samples.regs[lane, HERE.call_column].astype(np.int32))
             if call < 0 and (seen := self._by_pc.get((int(samples.pid[lane]), pc))):
                 call = seen.call
             if call >= 0:
@@ -97,12 +102,12 @@ class WaitLabels:
         return known._replace(state=state) if known else Blocked(WIDE.name, state)
 
     def _coded(self, space: AddressSpace, pc: int) -> int:
-        """The number in the instruction before the system call that returns to pc, -1 if it is not there."""
+        """What the code in front of pc says of the call that returns there: see PerfArch.coded_call."""
         key = (space.id, pc)
         if key not in self._by_code:
             if len(self._by_code) > _MOST:
                 self._by_code.clear()
-            self._by_code[key] = call_number(space.read(pc - 8, 8))
+            self._by_code[key] = HERE.coded_call(space.read(pc - 8, 8))
         return self._by_code[key]
 
 
@@ -121,14 +126,3 @@ def _chain(samples: SampleBatch, lane: int) -> KernelStack:
 
 def _state(frames: KernelStack) -> str:
     return frames[0].state if isinstance(frames[0], Blocked) else ""
-
-
-def call_number(code: bytes) -> int:
-    """Of 8 bytes of code that end with a `syscall`: the number that is put into eax right before it, -1 if none."""
-    if len(code) != 8 or code[6:] != b"\x0f\x05":
-        return -1
-    if code[1] == 0xB8 and code[0] & 0xF0 != 0x40:  # mov $number,%eax; with 0x41 before it another register
-        return int(struct.unpack_from("<i", code, 2)[0])
-    if code[4:6] in (b"\x31\xc0", b"\x33\xc0"):  # xor %eax,%eax
-        return 0
-    return -1

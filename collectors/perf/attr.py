@@ -11,6 +11,7 @@ from typing import Protocol
 
 from pyprof.collectors.base import CollectorRefused
 from pyprof.collectors.linux import libc
+from pyprof.collectors.linux.perf_arch import HERE
 from pyprof.collectors.perf.switch_periods import Periods
 from pyprof.options import CollectOptions
 from pyprof.records import dataclass
@@ -40,9 +41,6 @@ _CYCLES, _CPU_CLOCK, _CONTEXT_SWITCHES = 0, 0, 3
 
 _TIME_RUNNING = 1 << 1
 """Format of what is read from an event: beside its count, how long it counted."""
-
-ALL_REGISTERS = 0x1FF | 0xFF << 16
-"""x86-64's 16 general registers and ip, without flags and segments (asm/perf_regs.h)."""
 
 TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 
@@ -100,7 +98,7 @@ class Event:
         return _ATTR.pack(
             self.type, _ATTR.size, self.config, period,
             SAMPLE_TYPE | (SAMPLE_CALLCHAIN if self.chains else 0), _TIME_RUNNING, flags, 0, 0, 0, 0, 0,
-            ALL_REGISTERS, stack_size, time.CLOCK_MONOTONIC, 0, 0, 0, 0,
+            HERE.sampled, stack_size, time.CLOCK_MONOTONIC, 0, 0, 0, 0,
         )  # fmt: skip
 
 
@@ -127,7 +125,7 @@ class SwitchEvent:
         return _ATTR.pack(
             _SOFTWARE, _ATTR.size, _CONTEXT_SWITCHES, self.periods.of(tid),
             SAMPLE_TYPE | SAMPLE_CALLCHAIN, 0, flags, 0, 0, 0, 0, 0,
-            ALL_REGISTERS, stack_size, time.CLOCK_MONOTONIC, 0, 0, 0, 0,
+            HERE.sampled, stack_size, time.CLOCK_MONOTONIC, 0, 0, 0, 0,
         )  # fmt: skip
 
 

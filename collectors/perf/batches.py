@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pyprof.collectors.batch_builder import bare_batch
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.linux.perf_arch import NARROW, NARROW_IN_WIDE, WIDE
+from pyprof.collectors.linux.perf_arch import HERE, NARROW, WIDE
 from pyprof.collectors.perf.processes import TrackedProcesses
 from pyprof.collectors.perf.reader import FOREVER_NS
 from pyprof.collectors.perf.records import (
@@ -243,6 +243,6 @@ def by_width(batch: SampleBatch, kept: Mask, narrow: Mask) -> list[SampleBatch]:
     """Of the lanes that are kept a batch of 64-bit code, and one of 32-bit code if there is any."""
     if narrow.any():
         some = batch.take(np.flatnonzero(kept & narrow))
-        regs = some.regs[:, NARROW_IN_WIDE] & np.uint64(NARROW.mask)
+        regs = some.regs[:, HERE.narrow_columns] & np.uint64(NARROW.mask)
         return [batch.take(np.flatnonzero(kept & ~narrow)), replace(some, arch=NARROW, regs=regs)]
     return [batch if kept.all() else batch.take(np.flatnonzero(kept))]

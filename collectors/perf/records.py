@@ -1,7 +1,7 @@
 """Records in the rings, in bulk: samples as columns over the ring's own words, all others one by one.
 
 linux/perf_event.h: a record begins with a word {type: u32, misc: u16, size: u16} and its size is a multiple of 8. With
-SAMPLE_TYPE of perf_attr a sample is, in words: header, ip, (pid, tid), time, (cpu, 0), abi, 17 registers, stack size,
+SAMPLE_TYPE of perf_attr a sample is, in words: header, ip, (pid, tid), time, (cpu, 0), abi, registers, stack size,
 stack, and how much of the stack is valid; every other record ends with (pid, tid), time, (cpu, 0).
 """
 
@@ -15,6 +15,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.collectors.linux.perf_arch import HERE, PerfArch
 from pyprof.collectors.perf.ring import Ring
 from pyprof.model.kernel import KERNEL_HALF, KernelStack
 from pyprof.model.modules import Mapping
@@ -37,16 +38,10 @@ _CPU, _ABI, _REGS = 4, 5, 6
 _CHAIN = 5
 """Of a sample with the kernel's frames: their number, in front of the frames and of all that follows."""
 _MARKS = 2**64 - 4095
-_STACK_SIZE = _REGS + 17
-_STACK = _STACK_SIZE + 1
-OVERHEAD = 8 * (_STACK + 1)
+OVERHEAD = 8 * (_REGS + len(HERE.words) + 2)
 """Bytes of a sample's record beside its stack."""
 
 ABI_32, ABI_64 = 1, 2
-
-# asm/perf_regs.h: ax bx cx dx si di bp sp ip r8..r15; the columns: rax rdx rcx rbx rsi rdi rbp rsp r8..r15 rip
-_X86_64_COLUMNS = np.array([0, 3, 2, 1, 4, 5, 6, 7, *range(9, 17), 8]) + _REGS
-_SP = _REGS + 7
 
 
 @dataclass(slots=True)
@@ -150,7 +145,7 @@ def _run(words: U64, word: int, size: int, most: int) -> int:
 
 @dataclass(slots=True)
 class SampleRecords:
-    """Columns of n samples in order of time. regs: (n, 17) in the columns of perf_arch.WIDE. offset, size: bytes of
+    """Columns of n samples in order of time. regs: (n, k) in the columns of perf_arch.WIDE. offset, size: bytes of
     the valid part of the stack copy, offset in the whole array of words. kernel_stack, kernel_stacks: see SampleBatch.
     narrow: of 32-bit code, whose registers stand in the same columns.
     """
@@ -172,7 +167,7 @@ class SampleRecords:
 
 
 def read_samples(
-    words: U64, pieces: list[I64], chains: bool = False, pids: Iterable[int] | None = None
+    words: U64, pieces: list[I64], chains: bool = False, pids: Iterable[int] | None = None, machine: PerfArch = HERE
 ) -> tuple[SampleRecords, npt.NDArray[np.int32]]:
     """Samples at these words, and of those that were left out because they had no user registers the pids: 0 of an
     idle processor. chains: they have the kernel's frames. pids: only samples of these processes.
@@ -192,9 +187,10 @@ def read_samples(
         first, at, time_ns = first[order], at[order], time_ns[order]
     kernel_stack, kernel_stacks = _kernel_frames(words, first) if chains else (None, ((),))
     ids = words[first + TID].view(np.int32).reshape(-1, 2)
-    room = words[at + _STACK_SIZE].view(np.int64)
-    valid = words[np.where(room > 0, at + _STACK + room // 8, at)].view(np.int64)
-    regs = words[at[:, None] + _X86_64_COLUMNS]
+    stack = at + (_REGS + len(machine.words) + 1)
+    room = words[stack - 1].view(np.int64)
+    valid = words[np.where(room > 0, stack + room // 8, at)].view(np.int64)
+    regs = words[at[:, None] + (_REGS + np.array(machine.words))]
     return (
         SampleRecords(
             time_ns=time_ns,
@@ -202,8 +198,8 @@ def read_samples(
             tid=ids[:, 1],
             cpu=words[first + _CPU].astype(np.int32),
             regs=regs,
-            base=words[at + _SP],
-            offset=(at + _STACK) * 8,
+            base=words[at + (_REGS + machine.words[machine.wide.sp])],
+            offset=stack * 8,
             size=np.clip(valid, 0, room) & ~7,
             kernel_stack=kernel_stack,
             kernel_stacks=kernel_stacks,

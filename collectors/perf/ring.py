@@ -3,8 +3,7 @@
 So all rings of a collector are one array, and a batch refers to records of several of them without a copy. Behind
 each ring stands spare room: a record that wraps around the ring's end is continued there, and lies in one piece.
 
-linux/perf_event.h, struct perf_event_mmap_page: data_head at 1024, data_tail at 1032. Loads and stores of head and tail
-need no barrier on x86-64, which keeps their order.
+linux/perf_event.h, struct perf_event_mmap_page: data_head at 1024, data_tail at 1032.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.linux import libc
+from pyprof.collectors.linux.perf_arch import settle
 from pyprof.collectors.perf.attr import PerfNotAllowed, refusal, ring_owner
 
 _PAGE = mmap.PAGESIZE
@@ -39,8 +39,10 @@ class Ring:
 
     @property
     def head(self) -> int:
-        """Bytes that the kernel has written since the beginning."""
-        return int(self._words[self._control + _HEAD])
+        """Bytes that the kernel has written since the beginning. They are there for whoever reads them after this."""
+        head = int(self._words[self._control + _HEAD])
+        settle()
+        return head
 
     @property
     def tail(self) -> int:
@@ -49,6 +51,7 @@ class Ring:
 
     def give_back(self, tail: int) -> None:
         """The kernel may overwrite everything before tail."""
+        settle()
         self._words[self._control + _TAIL] = tail
 
     def mend(self, at: int, size: int) -> None:

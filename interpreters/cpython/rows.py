@@ -19,7 +19,7 @@ from pyprof.interpreters.cpython.capture import ENTRY_OWNER
 from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.interpreters.cpython.memory import CopiedMemory, Memory, Text, Unreadable
-from pyprof.interpreters.cpython.runtime import Runtime
+from pyprof.interpreters.cpython.runtime import PTHREAD_TID, Runtime
 from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, FunctionPlace, Run, SampleState
 
 _MOST_KNOWN = 1 << 16
@@ -33,7 +33,6 @@ _LACKS_MARKER = "an activation of the evaluator has no mark on the C stack"
 _BROKEN = "a frame could not be read"
 MOST_ROWS = 1024
 """Frames of a thread that the program in the kernel copies: sampler.h has the same number."""
-_TID_IN_PTHREAD = 0x2D0
 
 
 def offsets_of(layout: Layout) -> FrameOffsets | None:
@@ -69,7 +68,7 @@ def offsets_of(layout: Layout) -> FrameOffsets | None:
         instr_bytes=8 if code.bytecode != NONE else 4,
         gil_holder=layout.gil_holder,
         gil_locked=layout.gil_locked,
-        tid_in_pthread=_TID_IN_PTHREAD,
+        tid_in_pthread=PTHREAD_TID[0],
     )
 
 

@@ -6,6 +6,7 @@ contradicts, is Refused with one sentence; a runtime that has not begun yet is N
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 
 from pyprof.errors import FormatError
@@ -20,8 +21,8 @@ MOST_INTERPRETERS = 1024
 MOST_THREADS = 1 << 14
 """Thread states of all interpreters together."""
 _READS = 5
-_PTHREAD_TID = (0x2D0, 0x30)
-"""Where a thread's kernel tid stands in its struct pthread, x86-64: glibc, musl."""
+PTHREAD_TID = {"x86_64": (0x2D0, 0x30), "aarch64": (0xD0, 0x20)}.get(os.uname().machine, (0x2D0, 0x30))
+"""Where a thread's kernel tid stands in its struct pthread on this machine: glibc, musl."""
 
 
 class UnreadRuntime(Exception):
@@ -101,7 +102,7 @@ class Runtime:
 
 def tid_of(memory: Memory, ident: int, tasks: Callable[[int], bool]) -> int:
     """The kernel's tid of a pthread_t, 0 if it is not where the known C libraries keep it."""
-    for offset in _PTHREAD_TID:
+    for offset in PTHREAD_TID:
         try:
             tid = memory.u32(ident + offset)
         except Unreadable:

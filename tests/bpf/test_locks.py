@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -9,8 +10,12 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors import registry
+from pyprof.collectors.bpf import wakers
+from pyprof.collectors.bpf.wakers import CALLS
 from pyprof.collectors.linux import procfs
+from pyprof.collectors.linux.perf_arch import PERF_ARCHES
 from pyprof.collectors.targets.request import CollectorTarget
+from pyprof.model.call_names import call_names
 from pyprof.options import CollectOptions
 from tests import warm
 from tests.interpreters.pythons import KINDS, PROGRAMS, Python
@@ -42,6 +47,25 @@ def inside(stack: tuple[str, ...]) -> tuple[str, ...]:
     """The frames of whoever ended the wait."""
     at = next((n for n, name in enumerate(stack) if name.startswith("[woken by")), len(stack))
     return stack[at + 1 :]
+
+
+def test_calls_of_both_machines_are_the_same_by_name_here_and_in_the_program() -> None:
+    source = (Path(wakers.__file__).parent / "sampler.bpf.c").read_text()
+    in_program = [
+        {int(number) for number in re.findall(r"== (\d+)", line)}
+        for line in re.findall(r"#define WAITS_FOR_FUTEX.*", source)
+    ]
+    assert set(CALLS) == set(PERF_ARCHES)
+    assert in_program == [CALLS[machine].futexes for machine in ("aarch64", "x86_64")]
+    named = {
+        machine: [
+            sorted(str(call_names(machine).get(number, number)) for number in numbers)
+            for numbers in (calls.futexes, calls.naps, calls.signals, calls.wakes)
+        ]
+        for machine, calls in CALLS.items()
+    }
+    assert named["aarch64"] == named["x86_64"]
+    assert [sum(not name.isdigit() for name in names) for names in named["x86_64"]] == [1, 2, 5, 3]
 
 
 def test_waits_for_each_lock_have_their_time_and_the_stack_of_who_had_it(tmp_path: Path) -> None:

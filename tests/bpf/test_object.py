@@ -11,6 +11,7 @@ from pyprof.collectors.bpf import abi
 from pyprof.collectors.bpf.object import BpfObject, ProgramRefused
 from pyprof.collectors.bpf.sampler import program
 from pyprof.collectors.linux import bpf
+from pyprof.collectors.linux.perf_arch import PERF_ARCHES
 from pyprof.errors import FormatError
 from pyprof.model.reasons import counted
 from tests.support import need
@@ -21,9 +22,10 @@ FOLDER = Path(__file__).resolve().parent.parent.parent / "collectors" / "bpf"
 def test_shipped_object_is_what_its_source_makes(tmp_path: Path) -> None:
     need("clang")
     need("llvm-strip")
-    made = tmp_path / "sampler.o"
-    subprocess.run([str(FOLDER / "build"), str(made)], check=True, timeout=60)
-    assert made.read_bytes() == program()
+    subprocess.run([str(FOLDER / "build"), str(tmp_path)], check=True, timeout=60)
+    assert len(PERF_ARCHES) == 2
+    for machine in PERF_ARCHES:
+        assert (tmp_path / f"sampler.{machine}.o").read_bytes() == program(machine)
 
 
 def test_reasons_of_the_program_are_those_of_its_reader() -> None:

@@ -18,6 +18,7 @@ from pyprof.collectors.bpf.object import BpfObject
 from pyprof.collectors.bpf.sampler import KINDS, OF_WAITS, KernelTargets, Sampler, program, ring_size
 from pyprof.collectors.hybrid import bpf_opening
 from pyprof.collectors.linux import libc, procfs
+from pyprof.collectors.linux.perf_arch import PERF_ARCHES
 from pyprof.collectors.perf.ring import online_cpus
 from pyprof.collectors.targets.request import CollectorTarget
 from pyprof.errors import FormatError
@@ -28,15 +29,17 @@ from tests.support import build
 FOLDER = Path(__file__).resolve().parent.parent.parent / "collectors" / "bpf"
 _NEXT_PROGRAM, _NEXT_MAP = 11, 12
 """Commands of bpf(2)."""
+_TARGETS = {"x86_64": "", "aarch64": "#define __TARGET_ARCH_arm64\n"}
 MOST_VERIFIED = 50_000
 """Instructions, of the million that the kernel would look at."""
 
 
-def test_layouts_are_those_of_the_header(tmp_path: Path) -> None:
+@pytest.mark.parametrize("machine", PERF_ARCHES)
+def test_layouts_are_those_of_the_header(machine: str, tmp_path: Path) -> None:
     source = tmp_path / "layout.c"
     reasons = ", ".join(reason.name for reason in abi.LossReason)
     source.write_text(
-        f'#include <stdio.h>\n#include "{FOLDER}/sampler.h"\n'
+        f'{_TARGETS[machine]}#include <stdio.h>\n#include "{FOLDER}/sampler.h"\n'
         "int main(void) {\n"
         'printf("%zu %zu %zu %zu %zu %zu\\n", sizeof(struct record), sizeof(struct frame), sizeof(struct anchor),'
         " sizeof(struct layout), sizeof(struct process), sizeof(struct thread));\n"
@@ -48,7 +51,8 @@ def test_layouts_are_those_of_the_header(tmp_path: Path) -> None:
     )
     text = subprocess.check_output([str(build(source, tmp_path / "layout"))], text=True, timeout=20)
     sizes, order, values = text.splitlines()
-    words = (abi.HEAD_WORDS, abi.FRAME_WORDS, abi.ANCHOR_WORDS)
+    registers = len(PERF_ARCHES[machine].wide.registers)
+    words = (abi.HEAD_WORDS - abi.REGISTERS + registers, abi.FRAME_WORDS, abi.ANCHOR_WORDS)
     assert [int(size) for size in sizes.split()] == [
         *(8 * count for count in words),
         abi.LAYOUT.size,
@@ -59,7 +63,7 @@ def test_layouts_are_those_of_the_header(tmp_path: Path) -> None:
     assert [int(value) for value in values.split()] == [
         abi.MOST_STACK,
         abi.PAGE,
-        abi.REGISTERS,
+        registers,
         abi.STACK_SLACK,
         *abi.Flag,
     ]

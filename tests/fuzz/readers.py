@@ -17,7 +17,7 @@ from pyprof.agent.asking import AskRefused
 from pyprof.agent.push import messages
 from pyprof.agent.push.http_client import MOST_WAIT_S, wait_s
 from pyprof.agent.push.outcomes import NotSent, RefusedForGood
-from pyprof.collectors.bpf.abi import HEAD_WORDS
+from pyprof.collectors.bpf.abi import HEAD_WORDS, REGISTERS
 from pyprof.collectors.bpf.kernel_types import member_offset
 from pyprof.collectors.bpf.records import read_records
 from pyprof.collectors.gdb.modules import parse_libraries
@@ -259,7 +259,7 @@ def bpf_records(data: bytes) -> None:
     content = np.frombuffer(data[: len(data) & -8], np.uint64)[: 4 * HEAD_WORDS]
     words[: len(content)] = content
     halves = words.view(np.uint32)
-    halves[[43, 44, 55, 58]] %= 16
+    halves[2 * (3 + REGISTERS) + np.array([3, 4, 15, 18])] %= 16
     records = read_records(words, [0])
     for lane in range(len(records)):
         records.take(np.array([lane]))

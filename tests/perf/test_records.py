@@ -12,8 +12,11 @@ import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyprof.collectors.linux.perf_arch import PERF_ARCHES
 from pyprof.collectors.perf.news import ProcessNews
 from pyprof.collectors.perf.records import (
+    ABI_32,
+    ABI_64,
     COMM,
     EXIT,
     FORK,
@@ -84,6 +87,14 @@ def sample(time: int, tid: int, stack: bytes, room: int = 512, abi: int = 2, mis
     return struct.pack("=IHH", SAMPLE, misc, 8 + len(body)) + body
 
 
+def sample_of_aarch64(tid: int, abi: int) -> bytes:
+    """As sample(); register n is 100 + n."""
+    regs = [100 + n for n in range(33)]
+    body = struct.pack("=QIIQIIQ33QQ", 1, 7, tid, 1, 3, 0, abi, *regs, 512)
+    body += bytes([tid]) * 64 + b"\xee" * 448 + struct.pack("=Q", 64)
+    return struct.pack("=IHH", SAMPLE, 2, 8 + len(body)) + body
+
+
 def other(kind: int, time: int, body: bytes, misc: int = 0) -> bytes:
     body = body.ljust(-(-len(body) // 8) * 8, b"\0") + struct.pack("=IIQII", 7, 9, time, 3, 0)
     return struct.pack("=IHH", kind, misc, 8 + len(body)) + body
@@ -109,6 +120,25 @@ def test_samples_become_columns_and_their_stacks_stay_where_they_are() -> None:
     assert len(found.samples) == 1
     found.give_back()
     assert ring.ring.tail == ring.head
+
+
+def test_samples_of_aarch64_have_its_registers() -> None:
+    machine = PERF_ARCHES["aarch64"]
+    ring = Written()
+    for tid, abi in ((1, ABI_64), (2, ABI_32)):
+        ring.write(sample_of_aarch64(tid, abi))
+    found = Scan()
+    scan(ring.ring, ring.words, END, found)
+    samples, _ = read_samples(ring.words, found.samples, machine=machine)
+    assert samples.tid.tolist() == [1, 2]
+    assert samples.narrow.tolist() == [False, True]
+    assert samples.regs.tolist() == [[*range(100, 133)]] * 2
+    assert samples.base.tolist() == [131] * 2
+    whole = ring.words.view(np.uint8)
+    assert [bytes(whole[at : at + 64]) for at in samples.offset.tolist()] == [b"\1" * 64, b"\2" * 64]
+    assert samples.size.tolist() == [64, 64]
+    narrow = dict(zip(machine.narrow.registers, samples.regs[1, machine.narrow_columns].tolist(), strict=True))
+    assert {name: narrow[name] for name in ("r0", "sp", "lr", "pc")} == {"r0": 100, "sp": 113, "lr": 114, "pc": 132}
 
 
 def test_record_that_wraps_around_lies_in_one_piece() -> None:

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.collectors.linux.kernel_waits import uninterruptible
-from pyprof.collectors.offcpu.wait_labels import UNKNOWN, WaitLabels, call_number
+from pyprof.collectors.linux.perf_arch import IN_REGISTER, PERF_ARCHES
+from pyprof.collectors.offcpu.wait_labels import UNKNOWN, WaitLabels
 from pyprof.collectors.perf.records import EXIT, LOST, read_samples
 from pyprof.collectors.perf.switch_records import MISC_OUT, MISC_PREEMPTED, SWITCH, SWITCH_CPU_WIDE, SwitchScan, scan
 from pyprof.collectors.switch_events import BLOCKED, IN, PREEMPTED
@@ -113,7 +114,15 @@ def test_a_ring_of_any_bytes_is_read_to_its_end_or_refused(pieces: list[bytes], 
     ],
 )
 def test_number_of_a_call_is_in_the_instruction_before_it(code: str, number: int) -> None:
-    assert call_number(bytes.fromhex(code)) == number
+    assert PERF_ARCHES["x86_64"].coded_call(bytes.fromhex(code)) == number
+
+
+@pytest.mark.parametrize(
+    ("code", "number"), [("c8 0c 80 d2 01 00 00 d4", IN_REGISTER), ("01 00 00 d4 1f 20 03 d5", -1)]
+)
+def test_number_of_a_call_of_aarch64_is_in_a_register(code: str, number: int) -> None:
+    assert PERF_ARCHES["aarch64"].coded_call(bytes.fromhex(code)) == number
+    assert PERF_ARCHES["aarch64"].wide.registers[PERF_ARCHES["aarch64"].call_column] == "x8"
 
 
 def waiting(

@@ -42,7 +42,7 @@ def make_image(project: Path, build: Path, machine: Machine, suite: str, only: s
     if not kernel.exists():
         shutil.rmtree(build / "kernel", ignore_errors=True)
         _unpack([Apt(build / f"apt-{suite}", machine.debian, suite).kernel()], build / "kernel")
-        (image,) = (build / "kernel" / "boot").glob("vmlinuz-*")
+        (image,) = (build / "kernel").rglob("vmlinuz*")
         shutil.copy(image, kernel)
         shutil.rmtree(build / "kernel")
     own = build / "own"
@@ -97,11 +97,15 @@ class Apt:
 
     def kernel(self) -> Path:
         """The package of the suite's kernel, without the rest."""
-        depends = _run(["apt-cache", *self._options, "depends", "--important", self._kernel])
-        (name,) = {line.split()[-1] for line in depends.splitlines() if "Depends: linux-image-" in line}
+        (name,) = self._needed(self._kernel, "linux-image-")
+        (name,) = self._needed(name, "linux-binary-") or (name,)  # sid's has the kernel in a package of its own
         self._run("download", name)
-        (deb,) = self.folder.glob("linux-image-*.deb")
+        (deb,) = self.folder.glob("linux-[ib]*.deb")
         return deb
+
+    def _needed(self, package: str, prefix: str) -> set[str]:
+        depends = _run(["apt-cache", *self._options, "depends", "--important", package])
+        return {line.split()[-1] for line in depends.splitlines() if f"Depends: {prefix}" in line}
 
 
 def _mirror() -> str:
