@@ -126,7 +126,9 @@ class RunningAgent:
         self.pid = self._process.pid
 
     def switch(self, on: bool) -> None:
-        self._config.write_text(self._text if on else '[[rule]]\nname = "no such process"\n')
+        part = self._config.with_suffix(".part")
+        part.write_text(self._text if on else '[[rule]]\nname = "no such process"\n')
+        part.replace(self._config)  # it may still read what was written before
         self._process.send_signal(signal.SIGHUP)
 
     def begun(self) -> None:
