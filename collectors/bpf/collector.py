@@ -22,7 +22,7 @@ from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.reasons import said
 from pyprof.model.sample import SampleBatch
-from pyprof.options import HOLD, CollectOptions
+from pyprof.options import CollectOptions
 from pyprof.records import replace
 
 NOTE = said("by_program")
@@ -36,7 +36,7 @@ class BpfCollector(PerfCollector):
     """
 
     wakes = True
-    hold = 2 * HOLD  # the ring has room for it, and little is learned from samples for those to come
+    hold_s = 8.0  # the ring has room for it, and little is learned from samples for those to come
     young_wait_ns = 1_000_000_000  # functions of an interpreter are read from it with their first samples
 
     def __init__(

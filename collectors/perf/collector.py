@@ -34,7 +34,7 @@ from pyprof.errors import AccessDenied, NoSuchProcess
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reasons import said
 from pyprof.model.sample import SampleBatch
-from pyprof.options import HOLD, CollectOptions
+from pyprof.options import CollectOptions
 
 USER_ONLY = said("kernel_not_sampled")
 NEVER_STOPPED = said("never_stopped")
@@ -47,8 +47,8 @@ class PerfCollector:
     source_id: of its batches. members: the processes. maker: makes the batches. watch: called while batches() waits:
     in how many ns it wants to be called again at the latest, None: somebody else is to take over. slots: sampling times
     of whoever else takes samples, those kept and those missed. most_copy: bytes of a stack that a sample can hold.
-    wakes: the rings hold no samples, and whoever makes these wakes us where there is news. hold: so many times
-    flush_s samples wait for others where nobody watches; young_wait_ns: so long where a process is young.
+    wakes: the rings hold no samples, and whoever makes these wakes us where there is news. hold_s: see
+    Cadence; young_wait_ns: so long samples wait for others where a process is young.
     It has 29 methods: those of a collector; those that a composite (hybrid, offcpu) calls on the same rings; and steps
     that BpfCollector overrides, whose samples come from a program in the kernel.
     Raises PerfNotAllowed where the kernel refuses, NoSuchProcess, AccessDenied.
@@ -56,7 +56,7 @@ class PerfCollector:
 
     most_copy = MOST_STACK
     wakes = False
-    hold = HOLD
+    hold_s = 0.0
     young_wait_ns = 2_000_000_000
 
     def __init__(
@@ -157,7 +157,7 @@ class PerfCollector:
             self._begin()
 
     def batches(self) -> Iterator[SampleBatch]:
-        cadence, handover = Cadence(self._options, self._trial, self.hold), self._options.handover
+        cadence, handover = Cadence(self._options, self._trial, self.hold_s), self._options.handover
         handover.wake = self._waiter.wake
         last = self._leaving = False
         begun_ns = time.monotonic_ns()

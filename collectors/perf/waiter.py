@@ -110,11 +110,14 @@ class WatchTimes:
 class Cadence:
     """wait_ns: how long samples may wait in the rings for others, now. Short at first, so that learning begins."""
 
-    def __init__(self, options: CollectOptions, trial: bool, hold: int = HOLD) -> None:
-        """trial: the first samples are handled apart from all others. hold: so many times flush_s they wait at most."""
+    def __init__(self, options: CollectOptions, trial: bool, hold_s: float = 0.0) -> None:
+        """trial: the first samples are handled apart from all others. hold_s: they wait up to twice HOLD times flush_s
+        for others, if that is no longer.
+        """
         self.flush_ns = round(options.flush_s * 1e9)
         # a batch costs much of its time for being a batch
-        self._full_batch_ns = round(1e9 * min(BATCH / options.rate_hz, hold * options.flush_s))
+        usual_s = HOLD * options.flush_s
+        self._full_batch_ns = round(1e9 * min(BATCH / options.rate_hz, max(usual_s, min(2 * usual_s, hold_s))))
         self.wait_ns = _TRIAL_NS if trial else FIRST_FLUSH_NS
 
     def tried(self, again: bool) -> None:

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from pyprof.collectors.perf.waiter import Waiter, WatchTimes
+from pyprof.collectors.perf.waiter import Cadence, Waiter, WatchTimes
 from pyprof.options import CollectOptions
 
 
@@ -81,3 +81,27 @@ def test_news_that_come_after_a_quiet_time_are_looked_at_at_once() -> None:
             times.watched(now, NEVER, found=False)
     assert not times.due(20_000 * MS, notified=False)
     assert times.due(20_000 * MS, notified=True)
+
+
+@pytest.mark.parametrize(
+    ("flush_s", "rate_hz", "hold_s", "most_s"),
+    [
+        (0.5, 99, 0.0, 4.0),
+        (0.5, 99, 8.0, 8.0),
+        (0.1, 99, 8.0, 1.6),
+        (1.0, 99, 8.0, 8.0),  # the agent keeps what it has each 8 s
+        (2.0, 99, 8.0, 16.0),
+        (0.5, 1000, 8.0, 2.0),
+        (0.0, 99, 8.0, 0.0),
+    ],
+)
+def test_samples_wait_for_others_longer_and_longer(
+    flush_s: float, rate_hz: float, hold_s: float, most_s: float
+) -> None:
+    cadence = Cadence(CollectOptions(rate_hz=rate_hz, flush_s=flush_s), False, hold_s)
+    waits = []
+    for _ in range(20):
+        waits.append(cadence.wait_ns)
+        cadence.flushed()
+    assert waits == sorted(waits) or not flush_s
+    assert cadence.wait_ns == pytest.approx(most_s * 1e9, abs=1)
