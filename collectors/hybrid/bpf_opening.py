@@ -11,7 +11,7 @@ from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.collector import HybridCollector
 from pyprof.collectors.hybrid.stops import NO_STOPS, stops_of
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.linux.perf_arch import MACHINE, NARROW, PERF_ARCHES, WIDE
+from pyprof.collectors.linux.perf_arch import KNOWN_MACHINES, MACHINE, NARROW, PERF_ARCHES, WIDE
 from pyprof.collectors.perf.ring import online_cpus
 from pyprof.collectors.targets.request import CollectorTarget, Request
 from pyprof.errors import NoSuchProcess, PyprofError, UnsupportedArchitecture
@@ -29,7 +29,7 @@ _LEAST_KERNEL = (5, 19)
 def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
     """None, or why not: architecture, kernel, or rights."""
     if MACHINE not in PERF_ARCHES:
-        return UnsupportedArchitecture(f"the program in the kernel is made for {' and '.join(PERF_ARCHES)}")
+        return UnsupportedArchitecture(f"the program in the kernel is made for {KNOWN_MACHINES}")
     release = tuple(int(part) for part in os.uname().release.split(".")[:2] if part.isdigit())
     if release < _LEAST_KERNEL:
         return CollectorRefused("programs in the kernel need Linux 5.19 or later", "")

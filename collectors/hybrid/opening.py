@@ -19,7 +19,7 @@ from pyprof.collectors.hybrid.stops import NO_STOPS, stops_of
 from pyprof.collectors.hybrid.until_interpreter import UntilInterpreter
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.children import descendants
-from pyprof.collectors.linux.perf_arch import MACHINE, NARROW, PERF_ARCHES, WIDE
+from pyprof.collectors.linux.perf_arch import KNOWN_MACHINES, MACHINE, NARROW, PERF_ARCHES, WIDE
 from pyprof.collectors.perf.attr import PerfNotAllowed
 from pyprof.collectors.perf.collector import USER_ONLY, PerfCollector
 from pyprof.collectors.perf.ring import online_cpus
@@ -43,7 +43,7 @@ def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
     if options.wakers:  # the program in the kernel reports them
         return bpf_opening.can(target, options)
     if MACHINE not in PERF_ARCHES:
-        return UnsupportedArchitecture(f"samples of perf_events are read on {' and '.join(PERF_ARCHES)}")
+        return UnsupportedArchitecture(f"samples of perf_events are read on {KNOWN_MACHINES}")
     try:
         arch = procfs.arch(target.pid) if target.pid else WIDE
         if arch not in (WIDE, NARROW):

@@ -82,6 +82,8 @@ PERF_ARCHES = {
 """By what `uname -m` says."""
 
 MACHINE = os.uname().machine
+KNOWN_MACHINES = " and ".join(PERF_ARCHES)
+"""For sentences."""
 HERE = PERF_ARCHES.get(MACHINE, PERF_ARCHES["x86_64"])
 WIDE, NARROW = HERE.wide, HERE.narrow
 

@@ -61,6 +61,11 @@ class TakingThreads:
     def of(self, body: bytes) -> ThreadPoolExecutor:
         return self._large if _is_large(body) else self._usual
 
+    def close(self) -> None:
+        """What has not begun is not done: nobody waits for its answer. Does not wait."""
+        for threads in (self._usual, self._large):
+            threads.shutdown(wait=False, cancel_futures=True)
+
 
 class Taking:
     """An ASGI application of one address, and what other addresses for segments need of it."""
@@ -75,6 +80,7 @@ class Taking:
         self._large = LargeBodies()
 
     def close(self) -> None:
+        self._threads.close()
         self._large.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -154,6 +154,27 @@ def test_large_bodies_hold_up_no_small_one() -> None:
         gate.set()
 
 
+def test_large_bodies_that_have_not_begun_when_the_server_ends_are_not_read() -> None:
+    threads, begun, gate = TakingThreads(), threading.Event(), threading.Event()
+    large = threads.of(bytes(9 << 20))
+
+    def begins() -> None:
+        begun.set()
+        gate.wait()
+
+    first = large.submit(begins)
+    second = large.submit(gate.is_set)
+    try:
+        assert begun.wait(PATIENCE_S)
+        threads.close()
+        assert second.cancelled()
+    finally:
+        gate.set()
+    first.result(PATIENCE_S)
+    with pytest.raises(RuntimeError):
+        large.submit(gate.is_set)
+
+
 def large(service: str, count: int = 90_000) -> SpoolSegment:
     """A window with so many stacks: several times what is read in the server itself."""
     builder = Builder()
