@@ -67,17 +67,25 @@ class Regset:
         return (-self.words[self.arch.kernel.syscall_return] & self.arch.mask) in _INTERRUPTED
 
     def was_asleep(self, code: Callable[[int, int], bytes]) -> bool:
-        """Did an interrupt end a sleep? Then the system call's result says that it was interrupted.
+        """Did an interrupt end a sleep? Then the system call's result says that it was interrupted, or the kernel has
+        already arranged for it to be made again.
 
-        Where the kernel does not say that there was a call the code does: pc stands behind the instruction, or on it
-        if the kernel has already arranged for the call to be made again. code: (avma, size) -> code of the task.
+        Where the kernel does not say that there was a call the code does: pc stands behind the instruction. code:
+        (avma, size) -> code of the task.
         """
         if self.arch.kernel.syscall_number >= 0:
-            return self.call >= 0 and self.broken_off
-        pc, codes = self.arch.code_address(self.pc), self.arch.kernel.syscall_codes
-        if self.broken_off:
-            return any(code(pc - len(each), len(each)) == each for each in codes)
-        return any(code(pc, len(each)) == each for each in codes)
+            return self.call >= 0 and (self.broken_off or self.made_again(code))
+        if not self.broken_off:
+            return self.made_again(code)
+        pc = self.arch.code_address(self.pc)
+        return any(code(pc - len(each), len(each)) == each for each in self.arch.kernel.syscall_codes)
+
+    def made_again(self, code: Callable[[int, int], bytes]) -> bool:
+        """Has the kernel arranged for a call to be made again? Then pc stands on the instruction of one. The register
+        of results holds no result then, but on x86 the call's number.
+        """
+        pc = self.arch.code_address(self.pc)
+        return any(code(pc, len(each)) == each for each in self.arch.kernel.syscall_codes)
 
     def begin_again(self, call: int, code: int) -> None:
         """Rewind pc to the system call instruction, so that the call is restarted.

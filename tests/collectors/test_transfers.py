@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pyprof.collectors.linux import libc
+from pyprof.collectors.linux.regset import Regset
 from pyprof.collectors.linux.transfers import ShortCall, by_itself, short_call
 from pyprof.collectors.ptrace import sampler
 from pyprof.model.arch import I386, X86_64, Arch
@@ -18,7 +21,7 @@ from pyprof.model.sample import SampleKind
 from tests.chance import most
 from tests.collectors.conftest import Start
 from tests.collectors.stopping import stopping
-from tests.collectors.targets import LONGEST_S, Recording, record, stops
+from tests.collectors.targets import LONGEST_S, Recording, record, stops, wait_asleep
 from tests.collectors.transfers import counted, shorts
 
 OUT = ("write", "writev", "send", "sendmsg", "sendmmsg", "nonblock")
@@ -79,6 +82,31 @@ def test_calls_of_threads_that_are_let_go_without_a_sample_are_counted(program: 
             here.stopper.release_all()
         found = counted(here.diagnostics.counts)
     assert found == shorts(target.finish())
+
+
+def test_call_that_the_kernel_will_make_again_is_no_short_one(child: Callable[..., subprocess.Popen[bytes]]) -> None:
+    """An interrupt that comes just before the thread is back in its own code finds it so."""
+    target = child(["yes"], stdout=subprocess.PIPE)
+    tid = target.pid
+    wait_asleep(tid)
+    with stopping(tid) as here:
+        stopper = here.stopper
+        assert libc.seize(tid) == 0
+        stopper.held[tid] = here.held(tid)
+        assert libc.interrupt(tid) == 0
+        here.wait_stop(tid)
+        assert stopper.ptrace.read_registers(tid) == X86_64.kernel.regset_size
+        regset = Regset(X86_64, stopper.ptrace)
+        assert (regset.call, regset.broken_off) == (X86_64.kernel.syscalls["write"], True)
+        regset.begin_again(regset.call, len(X86_64.kernel.syscall_codes[0]))  # as the kernel does
+        with open(f"/proc/{tid}/mem", "rb", buffering=0) as memory:
+            assert regset.was_asleep(lambda avma, size: os.pread(memory.fileno(), size, avma))
+        assert stopper.ptrace.write_registers(tid, X86_64.kernel.regset_size) == 0
+        stopper.release_all()
+        assert not counted(here.diagnostics.counts)
+    assert target.stdout is not None
+    with target.stdout:
+        assert target.stdout.read(1 << 20) == b"y\n" * (1 << 19)
 
 
 @pytest.mark.parametrize(

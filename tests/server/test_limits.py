@@ -213,7 +213,7 @@ def test_large_bodies_are_read_by_another_process_that_comes_after_others(bodies
     reader = bodies.call(os.getpid)
     assert reader != os.getpid()
     assert bodies.call(os.getpid) == reader
-    assert bodies.call(os.nice, 0) == 19
+    assert bodies.call(os.nice, 0) == min(os.nice(0) + 19, 19)
     with pytest.raises(FormatError, match="gzip"):
         bodies.call(pprof.inflated, b"\x1f\x8bxyz")
     assert bodies.call(os.getpid) == reader
