@@ -6,6 +6,11 @@ what is in its spool afterwards. Then turns follow one another in random order, 
 `perf record -a --call-graph dwarf` and py-spy on the Python processes. Each process counts its own work; what a turn
 does to it is the ratio to the turn with nothing of the same round. The agent is switched by its rules; each turn's
 beginning is left out.
+
+Work a second is noisy: the machine itself changes from turn to turn. So the processor time that the busy processes had
+is compared, too, which the kernel counts to the nanosecond. It holds what they lost to processes of the tool, but not
+what the tool does inside of their own time: its programs in the kernel (their run time is printed beside it), and
+what it leaves of the caches.
 """
 
 from __future__ import annotations
@@ -23,10 +28,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 
+from bench.per_sample import descendants, used_s
 from pyprof.agent import own_cpu, reading
 from pyprof.agent.moments import TimeSpan
 from pyprof.errors import PyprofError
@@ -82,18 +88,19 @@ class Host:
             subprocess.Popen(command, env={**os.environ, "SERVICE": service}) for command, service in commands
         ]
         self.python = [process.pid for process in self._started[:SERVICES]]
+        self._busy = [process.pid for process in self._started[: SERVICES + NATIVE]]
         with open(self.word, "rb") as file:
             self._counts = mmap.mmap(file.fileno(), 4096, prot=mmap.PROT_READ)
 
     def work(self) -> tuple[int, ...]:
         return struct.unpack_from(f"<{SERVICES + NATIVE}Q", self._counts)
 
-    def rates(self, seconds: float) -> list[float]:
-        """Of each busy process, from now on for so long."""
-        began, before = time.monotonic(), self.work()
+    def rates(self, seconds: float) -> Rates:
+        """From now on for so long."""
+        began, had, before = time.monotonic(), sum(map(used_s, self._busy)), self.work()
         time.sleep(seconds)
-        passed, after = time.monotonic() - began, self.work()
-        return [(last - first) / passed for first, last in zip(before, after, strict=True)]
+        passed, has, after = time.monotonic() - began, sum(map(used_s, self._busy)), self.work()
+        return Rates([(last - first) / passed for first, last in zip(before, after, strict=True)], (has - had) / passed)
 
     def end(self) -> None:
         for process in self._started:
@@ -109,10 +116,22 @@ class Minute:
 
 @dataclass
 class Turns:
-    """Of one tool. ratios: of work to that with nothing, one a round. cpu: share of a processor, one a round."""
+    """Of one tool, one a round. ratios: of work to that with nothing; times: of processor time. cpu: share of a
+    processor. inside: of a processor, that programs in the kernel ran.
+    """
 
     ratios: list[float] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
+    inside: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """A second. work: of each busy process. processor_s: of all of them together."""
+
+    work: list[float]
+    processor_s: float
 
 
 class RunningAgent:
@@ -149,6 +168,30 @@ class RunningAgent:
 
 
 @contextmanager
+def programs_timed() -> Iterator[None]:
+    """The kernel counts how long BPF programs run."""
+    switch = Path("/proc/sys/kernel/bpf_stats_enabled")
+    before = switch.read_text()
+    switch.write_text("1")
+    try:
+        yield
+    finally:
+        switch.write_text(before)
+
+
+def programs_s(pid: int) -> float:
+    """That BPF programs of a process and its descendants have run; each once, however many descriptors it has."""
+    ran: dict[str, int] = {}
+    for each in (pid, *descendants(pid)):
+        for path in Path(f"/proc/{each}/fdinfo").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                told = dict(line.split(":\t", 1) for line in path.read_text().splitlines() if ":\t" in line)
+                if "run_time_ns" in told:
+                    ran[told["prog_id"]] = int(told["run_time_ns"])
+    return sum(ran.values()) / 1e9
+
+
+@contextmanager
 def tool(commands: Sequence[Sequence[str]], turns: Turns, seconds: float) -> Iterator[None]:
     """Commands that end by themselves; their processor time, start-up included, is noted."""
     with open(os.devnull, "wb") as nowhere:
@@ -178,7 +221,7 @@ def take_turns(
     for _ in range(rounds):
         order = ["nothing", *found]
         random.shuffle(order)
-        rates: dict[str, list[float]] = {}
+        rates: dict[str, Rates] = {}
         for name in order:
             if name in peers:
                 with tool(peers[name], found[name], period):
@@ -188,14 +231,17 @@ def take_turns(
             if name == "agent":
                 agent.switch(True)
             time.sleep(settle)
-            before = own_cpu.spent(agent.pid)
+            before, inside = own_cpu.spent(agent.pid), programs_s(agent.pid)
             rates[name] = host.rates(period - settle)
             if name == "agent":
                 found[name].cpu.append((own_cpu.spent(agent.pid) - before) / (period - settle))
+                found[name].inside.append((programs_s(agent.pid) - inside) / (period - settle))
                 agent.switch(False)
         alone = rates.pop("nothing")
         for name, each in rates.items():
-            found[name].ratios.append(statistics.fmean(with_it / of for with_it, of in zip(each, alone, strict=True)))
+            shares = [with_it / of for with_it, of in zip(each.work, alone.work, strict=True)]
+            found[name].ratios.append(statistics.fmean(shares))
+            found[name].times.append(each.processor_s / alone.processor_s)
     return found
 
 
@@ -235,8 +281,16 @@ def print_turns(found: dict[str, Turns]) -> None:
         cpu = f"{100 * statistics.fmean(turns.cpu):.2f} % of a processor" if turns.cpu else "-"
         if not turns.ratios:
             continue
-        mean, low, high = (100 * (1 - value) for value in interval(turns.ratios))
-        print(f"{name}: {cpu}; slowdown {mean:.2f} % (95 %: {high:.2f} to {low:.2f}), {len(turns.ratios)} rounds")
+        work, times = (spread(values) for values in (turns.ratios, turns.times))
+        print(f"{name}: {cpu}; slowdown {work}, {len(turns.ratios)} rounds")
+        print(f"    processor time that the busy processes lack: {times}", end="")
+        print(f", programs in the kernel {100 * statistics.fmean(turns.inside):.3f} %" if turns.inside else "")
+
+
+def spread(ratios: Sequence[float]) -> str:
+    """What is missing, with its interval."""
+    mean, low, high = (100 * (1 - value) for value in interval(ratios))
+    return f"{mean:.2f} % (95 %: {high:.2f} to {low:.2f})"
 
 
 def main() -> None:
@@ -265,7 +319,9 @@ def main() -> None:
                 if minutes:
                     print_minutes(minutes)
                 print_spool(agent.spool, began_ns, arguments.window)
-                print_turns(take_turns(host, agent, folder, arguments.rounds, arguments.period, arguments.settle))
+                with programs_timed():
+                    turns = take_turns(host, agent, folder, arguments.rounds, arguments.period, arguments.settle)
+                print_turns(turns)
             finally:
                 agent.end()
             for line in agent.log.read_text().splitlines():

@@ -198,9 +198,9 @@ def main() -> None:
     console = Console(width=170)
     if sys.flags.dont_write_bytecode:
         parser.error("bytecode is not cached (PYTHONDONTWRITEBYTECODE): each command would compile what it imports")
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     chosen = (QUICK, ("ladder",)) if arguments.quick else (FULL, tuple(dict.fromkeys(plan.target for plan in FULL)))
     planned = [case for case in cases(*chosen) if arguments.only in f"{case.target} {case.tool}"]
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with tempfile.TemporaryDirectory() as folder:
         runs, failed = rounds(console, planned, arguments.rounds, Path(folder), arguments.out)
     show(console, runs, failed)
