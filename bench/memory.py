@@ -20,16 +20,23 @@ EVERY_S = 10.0
 
 
 def memory(console: Console, minutes: float) -> float:
-    """MB at most, of pyprof's own process while it records 8 threads at 1 kHz and while it writes."""
+    """MB at most, of all pyprof's processes together, while they record 8 threads at 1 kHz and while they write. Pages
+    that they share count once (Pss).
+    """
     options = "-r", "1000", "-o", "out.html"
     with tempfile.TemporaryDirectory() as folder, _recording(THREADS8, folder, minutes, *options) as recording:
-        seen = [own for own, _ in _watched(recording.pid, minutes)]
+        seen = list(_watched(recording.pid, minutes, "smaps_rollup", "Pss:"))
         recording.send_signal(signal.SIGINT)
-        most = max(seen)
+        together = [sum(each) for each in seen]
+        most = max(together)
         while recording.poll() is None:
-            most = max(most, _status_mb(recording.pid, "VmHWM"))
-            time.sleep(0.05)
-    console.print(f"8 threads at 1,000 Hz for {minutes:g} minutes: {_course(seen)}, {most:.0f} at most\n")
+            most = max(most, sum(_moment(recording.pid, "smaps_rollup", "Pss:")))
+            time.sleep(0.02)
+    title = f"8 threads at 1,000 Hz for {minutes:g} minutes"
+    console.print(f"{title}: {_course(together)}, {most:.0f} at most")
+    for process, course in zip(("sampler", "worker"), zip(*seen, strict=True), strict=True):
+        console.print(f"    {process}: {_course(course)}")
+    console.print()
     return most
 
 
@@ -38,7 +45,7 @@ def churn(console: Console, minutes: float) -> None:
     for collector in ("auto", "ptrace", "perf"):
         options = "-r", "100", "-s", "--every", "1", "-o", "%i.html", "--collector", collector
         with tempfile.TemporaryDirectory() as folder, _recording(CHURN, folder, minutes, *options) as recording:
-            seen = list(_watched(recording.pid, minutes))
+            seen = list(_watched(recording.pid, minutes, "status", "VmRSS:"))
             recording.send_signal(signal.SIGINT)
         for process, course in zip(("sampler", "worker"), zip(*seen, strict=True), strict=True):
             console.print(f"{CHURN.what}, {collector}, {minutes:g} minutes, {process}: {_course(course)}")
@@ -56,22 +63,30 @@ def _recording(target: Target, folder: str, minutes: float, *options: str) -> It
         process.kill()
 
 
-def _watched(pid: int, minutes: float) -> Iterator[tuple[float, float]]:
+def _watched(pid: int, minutes: float, file: str, field: str) -> Iterator[tuple[float, float]]:
     """MB of the sampler and of its worker, each EVERY_S."""
     end = time.monotonic() + 60 * minutes
     while time.monotonic() < end:
         time.sleep(min(EVERY_S, max(end - time.monotonic(), 0.1)))
-        workers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        yield _status_mb(pid, "VmRSS"), sum(_status_mb(int(worker), "VmRSS") for worker in workers)
+        yield _moment(pid, file, field)
+
+
+def _moment(pid: int, file: str, field: str) -> tuple[float, float]:
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        children = []
+    return _mb(pid, file, field), sum(_mb(int(child), file, field) for child in children)
 
 
 def _course(seen: Sequence[float]) -> str:
     return f"{seen[0]:.0f} MB after {EVERY_S:g} s, {seen[len(seen) // 2]:.0f} in the middle, {seen[-1]:.0f} at the end"
 
 
-def _status_mb(pid: int, field: str) -> float:
+def _mb(pid: int, file: str, field: str) -> float:
+    """field: of /proc/PID/FILE, in kB there. 0 of a process that has ended."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/{file}").read_text().splitlines()
     except OSError:
         return 0.0
     return next((int(line.split()[1]) / 1e3 for line in lines if line.startswith(field)), 0.0)

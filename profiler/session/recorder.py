@@ -203,7 +203,9 @@ class Recorder:
         return found
 
     def _fresh_rows(self, batch: SampleBatch) -> Rows:
-        """Rows whose stacks are not known yet."""
+        """Rows whose stacks are not known yet. They are kept: a column that were a view would keep all of the batch's
+        memory, stacks too.
+        """
         n = len(batch)
         return Rows(
             time_ns=batch.time_ns + self._epoch_ns,
@@ -211,9 +213,9 @@ class Recorder:
             state=np.zeros(n, np.int32),
             taken=_taken(batch),
             thread=self._threads.of(batch),
-            cpu=batch.cpu,
-            weight=batch.weight,
-            length_ns=no_lengths(n) if batch.length_ns is None else batch.length_ns,
+            cpu=batch.cpu.copy(),
+            weight=batch.weight.copy(),
+            length_ns=no_lengths(n) if batch.length_ns is None else batch.length_ns.copy(),
         )
 
     def hurry(self) -> None:

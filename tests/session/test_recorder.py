@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 
 import numpy as np
+import pytest
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.diagnostics import Diagnostics
@@ -13,7 +16,7 @@ from pyprof.model.interpreter import SampleState
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.model.walk import StackEnd, Walk
-from pyprof.records import replace
+from pyprof.records import field_names, replace
 from pyprof.session.interning import Interning
 from pyprof.session.recorder import Clock, Recorder, Window
 
@@ -127,6 +130,25 @@ def test_parts_of_a_window_are_the_window() -> None:
     assert (whole.start_ns, whole.duration_ns) == (10**9, 4 * 10**9)
     rec.add(batch((STOPPED, 1, 0x40)))
     assert rows_of(rec.part()) == [(1, [0x40])]
+
+
+@pytest.mark.parametrize("lengths", [False, True])
+def test_nothing_of_a_batch_is_kept_once_it_is_unwound(lengths: bool) -> None:
+    """A view of one column would keep all that was sent with it."""
+    rec = recorder()
+    one = batch((STOPPED, 1, 0x10), (STOPPED, 2, 0x20))
+    if lengths:
+        one = replace(one, length_ns=np.array([5, 7], np.int64))
+    columns = [value for name in field_names(SampleBatch) if isinstance(value := getattr(one, name), np.ndarray)]
+    alive = [weakref.ref(column) for column in columns]
+    assert len(alive) >= 8 + lengths
+    rec.add(one)
+    assert isinstance(rec._collector, Script)
+    rec._collector.learned.clear()
+    del one, columns
+    gc.collect()
+    assert [each() for each in alive] == [None] * len(alive)
+    assert rec.cut().cpu.tolist() == [-1, -1]
 
 
 def test_unchanged_sample_repeats_the_stack_of_its_own_thread() -> None:
