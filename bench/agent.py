@@ -185,9 +185,9 @@ def programs_s(pid: int) -> float:
     for each in (pid, *descendants(pid)):
         for path in Path(f"/proc/{each}/fdinfo").iterdir():
             with suppress(FileNotFoundError):  # closed meanwhile
-                told = dict(line.split(":\t", 1) for line in path.read_text().splitlines() if ":\t" in line)
-                if "run_time_ns" in told:
-                    ran[told["prog_id"]] = int(told["run_time_ns"])
+                fields = dict(line.split(":\t", 1) for line in path.read_text().splitlines() if ":\t" in line)
+                if "run_time_ns" in fields:
+                    ran[fields["prog_id"]] = int(fields["run_time_ns"])
     return sum(ran.values()) / 1e9
 
 
