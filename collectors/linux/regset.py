@@ -74,13 +74,13 @@ class Regset:
         (avma, size) -> code of the task.
         """
         if self.arch.kernel.syscall_number >= 0:
-            return self.call >= 0 and (self.broken_off or self.made_again(code))
+            return self.call >= 0 and (self.broken_off or self.restarts(code))
         if not self.broken_off:
-            return self.made_again(code)
+            return self.restarts(code)
         pc = self.arch.code_address(self.pc)
         return any(code(pc - len(each), len(each)) == each for each in self.arch.kernel.syscall_codes)
 
-    def made_again(self, code: Callable[[int, int], bytes]) -> bool:
+    def restarts(self, code: Callable[[int, int], bytes]) -> bool:
         """Has the kernel arranged for a call to be made again? Then pc stands on the instruction of one. The register
         of results holds no result then, but on x86 the call's number.
         """

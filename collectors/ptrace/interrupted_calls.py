@@ -43,7 +43,7 @@ class InterruptedCalls:
         found = short_call(regset.arch, tid, number, regset.args, result, self.read)
         if found is None or (status >> 8 and status != _INTERRUPT_STOP):  # a SIGSTOP would have cut it, too
             return None
-        if regset.made_again(self.read) or handled_signal_due(tid, 0 if status >> 8 else status):
+        if regset.restarts(self.read) or handled_signal_due(tid, 0 if status >> 8 else status):
             return None
         self._mark(regset)
         return found
