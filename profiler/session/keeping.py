@@ -28,7 +28,7 @@ from pyprof.records import dataclass, replace
 from pyprof.session.assemble import amounts
 from pyprof.session.own_cost import RecentCost
 from pyprof.session.recorder import Begun, Fresh
-from pyprof.session.rows import Rows, joined
+from pyprof.session.rows import Rows, RowStore
 from pyprof.session.session import Session
 from pyprof.session.summarize import effort
 from pyprof.session.worker.messages import Naming
@@ -38,7 +38,7 @@ EVERY_S = 0.4
 """A little less than the time between two batches: each is kept as soon as it is there."""
 NO_LINES = 0.0
 """None are read; those that were read before are given."""
-_NO_ROWS = joined([])
+_NO_ROWS = RowStore().rows()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class Keeping:
         thread: npt.NDArray[np.int32] = np.array([index[number] for number in rows.thread.tolist()], np.int32)
         values = amounts(rows, round(1e9 / naming.rate_hz))
         stack = np.maximum(rows.node, 0)  # of one that is still to be completed no frame is known
-        return SampleColumns(rows.time_ns, thread, stack, values, rows.state | rows.taken, rows.cpu)
+        return SampleColumns(rows.time_ns, thread, stack, values, (rows.state | rows.taken).astype(np.int32), rows.cpu)
 
     def _effort(self) -> Summary:
         """With what files lack, as far as it is known."""

@@ -27,7 +27,7 @@ from pyprof.records import dataclass, replace
 from pyprof.session.held_samples import HeldSamples
 from pyprof.session.interning import Interned, Interning
 from pyprof.session.last_stacks import LastStacks
-from pyprof.session.rows import UNKNOWN, Rows, joined, no_lengths
+from pyprof.session.rows import UNKNOWN, Rows, RowStore, no_lengths
 from pyprof.session.surrounded_stacks import SurroundedStacks
 from pyprof.session.thread_numbers import ThreadNumbers
 from pyprof.session.truncated_stack_repair import TruncatedStackRepair
@@ -110,7 +110,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """How much of a window was seen by since(): parts of its rows, frames, nodes of its tree."""
+    """How much of a window was seen by since(): rows, frames, nodes of its tree."""
 
     rows: int = 0
     frames: int = 0
@@ -147,9 +147,9 @@ class Recorder:
         self._last = LastStacks()
         self._stacks = StackTable()
         self._spaces: dict[int, AddressSpace] = {}
-        self._rows: list[Rows] = []
-        self._held = HeldSamples()
-        self._repair = TruncatedStackRepair(self._stacks)
+        self._rows = RowStore()
+        self._held = HeldSamples(self._rows)
+        self._repair = TruncatedStackRepair(self._stacks, self._rows)
         self._around = SurroundedStacks(self._stacks)
         self._end_ns = 0
         self._began = _Beginning(clock.now_ns(), collector.stats(), Counter(diagnostics.counts), True)
@@ -164,10 +164,11 @@ class Recorder:
         if batch.referred:
             self._around.refer(batch, self._interned(batch).node)
             return
-        rows = self._fresh_rows(batch)
+        first = len(self._rows)
+        rows = self._rows.add(self._fresh_rows(batch))
         live = np.flatnonzero(batch.kind < SampleKind.UNCHANGED)
         if len(live):
-            self._add_live(batch, rows, live)
+            self._add_live(batch, rows, first, live)
         for lane in np.flatnonzero(batch.kind == SampleKind.UNSEEN).tolist():
             inside = 0 if batch.kernel_stack is None else int(batch.kernel_stack[lane])
             rows.node[lane] = self._stacks.unseen(batch.kernel_stacks[inside])
@@ -175,11 +176,10 @@ class Recorder:
             self._last.follow(rows)
         if batch.around:
             self._around.surround(batch, rows)
-        self._rows.append(rows)
         self.samples += len(batch)
 
-    def _add_live(self, batch: SampleBatch, rows: Rows, live: npt.NDArray[np.int64]) -> None:
-        """Lanes that have registers."""
+    def _add_live(self, batch: SampleBatch, rows: Rows, first: int, live: npt.NDArray[np.int64]) -> None:
+        """Lanes that have registers. first: number of the batch's first row."""
         fresh = batch if len(live) == len(batch) else batch.take(live)
         found = self._interned(fresh)
         rows.node[live] = found.node
@@ -188,9 +188,9 @@ class Recorder:
         if batch.stopped:
             stop = _needs_stop(fresh, found.walk)
             if self._held or stop.any():
-                self._held.take(batch, rows, live[stop])
+                self._held.take(batch, rows, first, live[stop])
         if not batch.around:
-            self._repair.take(fresh, found.walk, rows, live)
+            self._repair.take(fresh, found.walk, rows, first, live)
 
     def _interned(self, batch: SampleBatch) -> Interned:
         """All of its lanes have registers. The collector gets its Feedback."""
@@ -203,19 +203,17 @@ class Recorder:
         return found
 
     def _fresh_rows(self, batch: SampleBatch) -> Rows:
-        """Rows whose stacks are not known yet. They are kept: a column that were a view would keep all of the batch's
-        memory, stacks too.
-        """
+        """Rows whose stacks are not known yet."""
         n = len(batch)
         return Rows(
             time_ns=batch.time_ns + self._epoch_ns,
             node=np.full(n, UNKNOWN, np.int32),
-            state=np.zeros(n, np.int32),
+            state=np.zeros(n, np.int16),
             taken=_taken(batch),
             thread=self._threads.of(batch),
-            cpu=batch.cpu.copy(),
-            weight=batch.weight.copy(),
-            length_ns=no_lengths(n) if batch.length_ns is None else batch.length_ns.copy(),
+            cpu=batch.cpu,
+            weight=batch.weight,
+            length_ns=no_lengths(n) if batch.length_ns is None else batch.length_ns,
         )
 
     def hurry(self) -> None:
@@ -243,25 +241,22 @@ class Recorder:
 
     def look(self) -> Window:
         """The window as it is now. Its tables grow with the next batch."""
-        return self._window(self._began, self._rows, self._stacks)
+        return self._window(self._began, self._rows.rows(), self._stacks)
 
     def part(self) -> Window:
         """What came to the window since the last part of it, or since it began, with only the stacks of that."""
         began, upto = self._parted
-        rows = self._rows[upto:]
-        stacks = StackTable()
-        leaves = sorted({leaf for each in rows for leaf in distinct(each.node).tolist() if leaf > 0})
+        rows, stacks = self._rows.rows(upto), StackTable()
+        leaves = sorted(leaf for leaf in distinct(rows.node).tolist() if leaf > 0)
         place = np.array(stacks.adopt(self._stacks, leaves), np.int32)
-        placed = [replace(each, node=place[np.maximum(each.node, 0)]) for each in rows]
-        part = self._window(began, placed, stacks)
+        part = self._window(began, replace(rows, node=place[np.maximum(rows.node, 0)]), stacks)
         counts = Counter(self._diagnostics.counts)
         self._parted = _Beginning(part.start_ns + part.duration_ns, part.after, counts), len(self._rows)
         return part
 
-    def _window(self, began: _Beginning, parts: Sequence[Rows], stacks: StackTable) -> Window:
+    def _window(self, began: _Beginning, rows: Rows, stacks: StackTable) -> Window:
         """Of these rows. began: when they did."""
         counted = self._counted(began)
-        rows = joined(parts)
         start_ns = began.with_samples(rows.time_ns)
         keys = self._threads.keys(set(rows.thread.tolist()))
         numbers = {(key.tid, key.started): number for number, key in keys.items()}
@@ -276,7 +271,7 @@ class Recorder:
             thread=rows.thread,
             weight=rows.weight,
             length_ns=rows.length_ns,
-            state=rows.state | rows.taken,
+            state=(rows.state | rows.taken).astype(np.int32),
             cpu=rows.cpu,
             start_ns=start_ns,
             duration_ns=began.ns + counted.duration_ns - start_ns,
@@ -299,7 +294,7 @@ class Recorder:
 
     def since(self, begun: Begun) -> Fresh:
         """What came after that. Nodes of rows may change later: stacks are repaired until the window is cut."""
-        rows, stacks = joined(self._rows[begun.rows :]), self._stacks
+        rows, stacks = self._rows.rows(begun.rows), self._stacks
         keys = self._threads.keys(set(rows.thread.tolist()))
         listed = {thread.key: thread for thread in self._collector.threads()}
         infos = listed | {thread.key: thread for thread in _nameless(set(keys.values()), [*listed.values()])}
@@ -313,11 +308,11 @@ class Recorder:
         )
 
     def leaves_since(self, rows: int) -> tuple[StackTable, set[int], int]:
-        """(stacks of the window under way, leaves of those that came after so many parts of its rows, parts so far).
-        Another window has another table.
+        """(stacks of the window under way, leaves of those that came after so many of its rows, rows so far). Another
+        window has another table.
         """
-        fresh = self._rows[rows:]
-        return self._stacks, {leaf for part in fresh for leaf in distinct(part.node).tolist()}, len(self._rows)
+        fresh = self._rows.pieces(rows)
+        return self._stacks, {leaf for piece in fresh for leaf in distinct(piece.node).tolist()}, len(self._rows)
 
     @property
     def stacks(self) -> StackTable:
@@ -344,9 +339,10 @@ class Recorder:
         fresh = self._last.carry(self._stacks, alive)
         carried = {key.space for key in fresh.frames}
         self._spaces = {space: self._spaces[space] for space in carried if space in self._spaces}
-        self._stacks, self._rows, self._held = fresh, [], HeldSamples()
+        self._stacks, self._rows = fresh, RowStore()
+        self._held = HeldSamples(self._rows)
         self._threads.keep(self._last.threads)
-        self._repair = TruncatedStackRepair(fresh)
+        self._repair = TruncatedStackRepair(fresh, self._rows)
         self._around = SurroundedStacks(fresh)
         cut_ns = window.start_ns + window.duration_ns
         self._began = _Beginning(cut_ns, window.after, counts, alone=cut_ns == self._end_ns)
@@ -355,9 +351,9 @@ class Recorder:
         return window
 
 
-def _taken(batch: SampleBatch) -> npt.NDArray[np.int32]:
+def _taken(batch: SampleBatch) -> npt.NDArray[np.int16]:
     """How each lane's sample was taken, (n,) SampleState; 0: by the kernel."""
-    of_kind = np.zeros(len(SampleKind), np.int32)
+    of_kind = np.zeros(len(SampleKind), np.int16)
     of_kind[SampleKind.STOPPED] = SampleState.STOPPED if batch.stopped else 0
     of_kind[SampleKind.BLOCKED] = SampleState.ASLEEP
     of_kind[SampleKind.UNCHANGED] = SampleState.UNCHANGED

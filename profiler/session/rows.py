@@ -1,19 +1,29 @@
-"""Rows of a recording: what is kept of each sample once its stack is a node of a tree."""
+"""Rows of a recording: what is kept of each sample once its stack is a node of a tree.
+
+A window may have millions. They stand in pieces of one size whatever the batches are that bring them, for a few small
+arrays of each batch would lie all over the heap; and full pieces are packed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.records import dataclass, field_names
+from pyprof.records import dataclass, field, field_names
 
+I16 = npt.NDArray[np.int16]
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
 UNKNOWN = -1
+PIECE = 1 << 14
+"""Rows of a piece; one batch may have more."""
+_FAST = 1
 
 
 @dataclass(slots=True)
@@ -27,8 +37,8 @@ class Rows:
 
     time_ns: I64
     node: I32
-    state: I32
-    taken: I32
+    state: I16
+    taken: I16
     thread: I32
     cpu: I32
     weight: I64
@@ -37,9 +47,16 @@ class Rows:
     def __len__(self) -> int:
         return len(self.time_ns)
 
-    def take(self, rows: I64 | Sequence[int]) -> Rows:
+    def take(self, rows: I64 | Sequence[int] | slice) -> Rows:
         """The rows of these indices."""
-        return Rows(*(getattr(self, name)[rows] for name in field_names(Rows)))
+        return Rows(*(getattr(self, name)[rows] for name in _NAMES))
+
+
+_NAMES = field_names(Rows)
+_TYPES: dict[str, type[np.signedinteger[Any]]] = {
+    **{"time_ns": np.int64, "node": np.int32, "state": np.int16, "taken": np.int16},
+    **{"thread": np.int32, "cpu": np.int32, "weight": np.int64, "length_ns": np.int64},
+}
 
 
 def no_lengths(n: int) -> I64:
@@ -47,15 +64,108 @@ def no_lengths(n: int) -> I64:
     return np.broadcast_to(np.int64(UNKNOWN), n)
 
 
-def joined(parts: Sequence[Rows]) -> Rows:
-    """All rows of a window. Where lengths are known, batches of several sources overlap: they are put in time order."""
-    if not parts:
-        none, small = np.zeros(0, np.int64), np.zeros(0, np.int32)
-        return Rows(none, small, small, small, small, small, none, none)
-    known = any(part.length_ns.strides != (0,) for part in parts)
-    names = [name for name in field_names(Rows) if known or name != "length_ns"]
-    columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-    if not known:
-        return Rows(**columns, length_ns=no_lengths(len(columns["time_ns"])))
-    rows = Rows(**columns)
-    return rows.take(np.argsort(rows.time_ns, kind="stable"))
+def _room(n: int) -> Rows:
+    return Rows(*(np.empty(n, _TYPES[name]) for name in _NAMES))
+
+
+@dataclass(slots=True)
+class _Packed:
+    """A full piece. columns: each as the differences from row to row, their bytes by place, by zlib. nodes, states:
+    what became known since, by the row's index.
+    """
+
+    size: int
+    columns: tuple[bytes, ...]
+    nodes: dict[int, int] = field(default_factory=dict)
+    states: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, rows: Rows) -> _Packed:
+        return cls(len(rows), tuple(_packed(getattr(rows, name)) for name in _NAMES))
+
+    def rows(self) -> Rows:
+        rows = Rows(*(_unpacked(data, _TYPES[name]) for name, data in zip(_NAMES, self.columns, strict=True)))
+        for column, later in ((rows.node, self.nodes), (rows.state, self.states)):
+            column[[*later]] = [*later.values()]
+        return rows
+
+
+def _packed(column: npt.NDArray[np.signedinteger[Any]]) -> bytes:
+    steps = np.diff(column, prepend=column.dtype.type(0))  # of fixed width: what overflows comes back when it is added
+    return zlib.compress(steps.view(np.uint8).reshape(len(steps), -1).T.tobytes(), _FAST)
+
+
+def _unpacked(data: bytes, kind: type[np.signedinteger[Any]]) -> npt.NDArray[Any]:
+    by_place = np.frombuffer(zlib.decompress(data), np.uint8).reshape(np.dtype(kind).itemsize, -1)
+    steps = np.ascontiguousarray(by_place.T).view(kind).ravel()
+    return np.cumsum(steps, dtype=kind)
+
+
+class RowStore:
+    """All rows of a window, numbered as they come."""
+
+    def __init__(self) -> None:
+        self._full: list[_Packed] = []
+        self._firsts: list[int] = []
+        self._first = self._used = 0
+        self._open = _room(0)
+        self._has_lengths = False
+
+    def __len__(self) -> int:
+        return self._first + self._used
+
+    def add(self, rows: Rows) -> Rows:
+        """Copies them. What is returned are the rows in the store: until the next ones are added they may be changed.
+        From then on amend() does so.
+        """
+        n = len(rows)
+        if self._used + n > len(self._open):
+            self._close()
+            self._open = _room(max(n, PIECE))
+        self._has_lengths = self._has_lengths or rows.length_ns.strides != (0,)
+        here = self._open.take(slice(self._used, self._used + n))
+        for name in _NAMES:
+            getattr(here, name)[:] = getattr(rows, name)
+        self._used += n
+        return here
+
+    def _close(self) -> None:
+        if self._used:
+            self._full.append(_Packed.of(self._open.take(slice(self._used))))
+            self._firsts.append(self._first)
+            self._first, self._used = len(self), 0
+
+    def amend(self, number: int, node: int, state: int | None = None) -> None:
+        """What is known now of a row. state: None leaves it as it is."""
+        nodes: I32 | dict[int, int] = self._open.node
+        states: I16 | dict[int, int] = self._open.state
+        first = self._first
+        if number < first:
+            place = bisect_right(self._firsts, number) - 1
+            nodes, states, first = self._full[place].nodes, self._full[place].states, self._firsts[place]
+        nodes[number - first] = node
+        if state is not None:
+            states[number - first] = state
+
+    def pieces(self, first: int = 0) -> Iterator[Rows]:
+        """Of the rows from that number on. They are valid until rows are added or amended."""
+        start = max(bisect_right(self._firsts, first) - 1, 0)
+        for began, piece in zip(self._firsts[start:], self._full[start:], strict=True):
+            if first < began + piece.size:
+                yield piece.rows().take(slice(max(first - began, 0), None))
+        yield self._open.take(slice(max(first - self._first, 0), self._used))
+
+    def rows(self, first: int = 0) -> Rows:
+        """Those from that number on. Where lengths are known, batches of several sources overlap: they are put in time
+        order.
+        """
+        n = max(len(self) - first, 0)
+        found = _room(n)
+        if not self._has_lengths:
+            found.length_ns = no_lengths(n)
+        at = 0
+        for piece in self.pieces(first):
+            for name in _NAMES[: None if self._has_lengths else -1]:
+                getattr(found, name)[at : at + len(piece)] = getattr(piece, name)
+            at += len(piece)
+        return found.take(np.argsort(found.time_ns, kind="stable")) if self._has_lengths else found

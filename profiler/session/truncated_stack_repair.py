@@ -20,9 +20,8 @@ from pyprof.model.stacks import FrameKey, StackTable
 from pyprof.model.tree import rewrite
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.records import dataclass, field
-from pyprof.session.rows import Rows
+from pyprof.session.rows import Rows, RowStore
 
-I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
 _WINDOW = 4096
@@ -42,33 +41,34 @@ _Joint = tuple[tuple[tuple[int, int], ...], int, bytes]
 
 @dataclass(slots=True)
 class _Cut:
-    """Samples that are cut at one joint. rows: (column, index in it, what stood there). outer: what follows, None until
+    """Samples that are cut at one joint. rows: (number, node so far). outer: what follows, None until
     it is known. low: lowest stack pointer. tries: batches with whole stacks of the thread that are still waited for.
     until: the batch after which it is given up.
     """
 
     until: int
-    rows: list[tuple[I32, int, int]] = field(default_factory=list)
+    rows: list[tuple[int, int]] = field(default_factory=list)
     outer: tuple[FrameKey, ...] | None = None
     low: int = 1 << 64
     tries: int = _TRIES
 
 
 class TruncatedStackRepair:
-    """Of one window: rows are changed in place."""
+    """Of one window: its rows are amended."""
 
-    def __init__(self, stacks: StackTable) -> None:
+    def __init__(self, stacks: StackTable, store: RowStore) -> None:
         self._stacks = stacks
+        self._store = store
         self._cuts: dict[int, dict[_Joint, _Cut]] = {}
         self._count = self._rows = self._batch = 0
         self.completed = 0
 
-    def take(self, batch: SampleBatch, walk: Walk, rows: Rows, places: I64) -> None:
-        """rows: in the recorder's keep. places: (n,) index in them of each lane of the batch."""
+    def take(self, batch: SampleBatch, walk: Walk, rows: Rows, number: int, places: I64) -> None:
+        """rows: in the store. number: of the first one. places: (n,) index in them of each lane of the batch."""
         end = batch.stack.base + batch.stack.size.astype(np.uint64)
         cut = (walk.end == StackEnd.UNREADABLE) & (walk.missing >= end) & (batch.kind == SampleKind.STOPPED)
         for lane in np.flatnonzero(cut).tolist():
-            self._hold(batch, walk, lane, rows, int(places[lane]))
+            self._hold(batch, walk, lane, rows, number, int(places[lane]))
         if not self._cuts:
             return
         self._batch += 1
@@ -83,7 +83,7 @@ class TruncatedStackRepair:
                 lanes = lanes[np.linspace(0, len(lanes) - 1, _MOST_WHOLE).astype(np.int64)]
             self._match(thread, batch, walk, lanes, rows.node[places[lanes]].tolist())
 
-    def _hold(self, batch: SampleBatch, walk: Walk, lane: int, rows: Rows, row: int) -> None:
+    def _hold(self, batch: SampleBatch, walk: Walk, lane: int, rows: Rows, number: int, row: int) -> None:
         stack = batch.stack
         offset, size, first, last = (
             int(n) for n in (stack.offset[lane], stack.size[lane], walk.start[lane], walk.start[lane + 1])
@@ -98,7 +98,7 @@ class TruncatedStackRepair:
                 return
             self._count += 1
         held = cuts.setdefault(joint, _Cut(self._batch + _BATCHES))
-        held.rows.append((rows.node, row, int(rows.node[row])))
+        held.rows.append((number + row, int(rows.node[row])))
         held.low = min(held.low, int(walk.sp[first]))
         self._rows += 1
 
@@ -134,13 +134,13 @@ class TruncatedStackRepair:
         """What a whole stack says. False if another one said something else."""
         if cut.outer is None:
             cut.outer = outer
-            place = self._joined([before for _, _, before in cut.rows], outer)
-            for rows, row, before in cut.rows:
-                rows[row] = place[before]
+            place = self._joined([before for _, before in cut.rows], outer)
+            for row, before in cut.rows:
+                self._store.amend(row, place[before])
             self.completed += len(cut.rows)
         elif cut.outer != outer:
-            for rows, row, before in cut.rows:
-                rows[row] = before
+            for row, before in cut.rows:
+                self._store.amend(row, before)
             self.completed -= len(cut.rows)
             cut.tries = 0
             return False

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pickle
+import socket
+import struct
+import weakref
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -13,11 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.model.profile import FrameKind
+from pyprof.model.sample import OuterStack
 from pyprof.model.summary import Summary
 from pyprof.model.walk import Trust
 from pyprof.session.worker import answers
 from pyprof.session.worker.answers import AnswerRefused, AskFailed, BatchTaken, Done, SamplerCall
-from pyprof.session.worker.channel import Channel, Closed
+from pyprof.session.worker.channel import Channel, Closed, Received
+from pyprof.session.worker.messages import Reply
+from pyprof.session.worker.wire import Asking, Packer, Unpacker
 from tests.exporters.profiles import golden
 from tests.session.support import stacks
 
@@ -114,3 +122,70 @@ def test_columns_of_feedback_come_as_they_were_sent() -> None:
     assert (found.number, found.look, found.took_ns) == (5, True, 7)
     for name in ("top", "missing", "stop"):
         assert np.array_equal(getattr(found, name), getattr(sent, name))
+
+
+def sent_file(data: bytes, seals: int) -> Received | None:
+    """What is received where a message says that its parts are in this file."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    file = os.memfd_create("sent", os.MFD_ALLOW_SEALING)
+    channel = Channel(theirs)
+    with ours:
+        os.write(file, data)
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
+        head = struct.pack("<QII", 16, 1, 1)
+        socket.send_fds(ours, [head], [file])
+        os.close(file)
+        try:
+            return channel.receive(5)
+        finally:
+            channel.close()
+
+
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+ONE_PART = struct.pack("<QQ", 3, 0) + b"abc".ljust(16)
+
+
+@pytest.mark.parametrize("missing", [fcntl.F_SEAL_SHRINK, fcntl.F_SEAL_WRITE])
+def test_file_that_its_sender_may_still_change_is_refused(missing: int) -> None:
+    found = sent_file(ONE_PART, SEALS)
+    assert found is not None
+    assert [bytes(part) for part in found.parts] == [b"abc"]
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(Closed, match="cut off"):
+        sent_file(ONE_PART, SEALS & ~missing)
+    with pytest.raises(Closed, match="cut off"):
+        sent_file(ONE_PART[:-1], SEALS)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_memory_of_a_message_is_given_back_when_nobody_looks_at_it() -> None:
+    def mapped() -> int:
+        return Path("/proc/self/maps").read_text().count("memfd:pyprof")
+
+    ours, theirs = Channel.pair()
+    ours.send([bytes(1 << 20), b"abc"])
+    received = theirs.receive(5)
+    assert received is not None
+    part = received.parts[1]
+    assert part.readonly
+    del received
+    assert (mapped(), bytes(part)) == (1, b"abc")
+    del part
+    assert mapped() == 0
+    ours.close()
+    theirs.close()
+
+
+def test_outer_part_of_a_stack_does_not_keep_its_message() -> None:
+    outer = OuterStack(0x1000, np.arange(1 << 16, dtype=np.uint64), 7)
+    parts, _ = Packer(lambda known: None).pack(Reply(outer))
+    received = [np.frombuffer(bytes(part), np.uint8) for part in parts]
+    alive = [weakref.ref(part) for part in received]
+    found = Unpacker(cast(Asking, None)).unpack(Received(tuple(part.data for part in received), ()))
+    assert isinstance(found, Reply)
+    assert isinstance(found.value, OuterStack)
+    assert np.array_equal(found.value.words, outer.words)
+    assert not found.value.words.flags.writeable
+    del received
+    assert [each() for each in alive] == [None] * len(alive)
+    assert len(alive) >= 2

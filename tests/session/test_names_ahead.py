@@ -54,8 +54,8 @@ def inside_interpreter(session: Session, live: Live) -> None:
     table = session.recorder.stacks
     outer = native_key(1, live.at["where_inner"], True, Trust.EH_FRAME)
     inside = table.child(table.child(0, outer), interpreter_key(FunctionPlace(1)))
-    for rows in session.recorder._rows:
-        rows.node[:] = inside
+    for number in range(session.recorder.samples):
+        session.recorder._rows.amend(number, inside)
 
 
 @pytest.mark.parametrize("flags", ["-g", "-s"])

@@ -9,7 +9,7 @@ from pyprof.model.arch import X86_64
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.model.stacks import StackTable
 from pyprof.model.walk import StackEnd, Trust, Walk
-from pyprof.session.rows import Rows
+from pyprof.session.rows import Rows, RowStore
 from pyprof.session.truncated_stack_repair import TruncatedStackRepair
 
 FRAME = 0x200
@@ -23,7 +23,8 @@ class Bench:
 
     def __init__(self) -> None:
         self.stacks = StackTable()
-        self.repair = TruncatedStackRepair(self.stacks)
+        self.store = RowStore()
+        self.repair = TruncatedStackRepair(self.stacks, self.store)
         self.memory = np.random.default_rng(1).integers(0, 256, DEPTH * FRAME, np.uint8)
 
     def add(
@@ -65,8 +66,12 @@ class Bench:
             spaces={},
         )
         node, none = self.stacks.intern(walk, batch.space), np.zeros(1, np.int64)
-        self.repair.take(batch, walk, Rows(none, node, batch.cpu, batch.cpu, batch.tid, batch.cpu, none, none), none)
-        return node
+        state = np.zeros(1, np.int16)
+        first = len(self.store)
+        rows = self.store.add(Rows(none, node, state, state, batch.tid, batch.cpu, none, none))
+        self.repair.take(batch, walk, rows, first, none)
+        found: np.ndarray = rows.node
+        return found
 
     def frames(self, rows: np.ndarray) -> list[tuple[int, int]]:
         """(pc, trust) from the leaf outwards; a marker has pc -1."""

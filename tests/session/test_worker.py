@@ -26,10 +26,12 @@ from pyprof.options import DumpOptions, RecordOptions, TargetOptions, UnwindOpti
 from pyprof.session import opening, snapshot
 from pyprof.session.runtimes import Runtimes
 from pyprof.session.session import Session
+from pyprof.session.worker.channel import Part
 from pyprof.session.worker.keeper import KnownProcess
-from pyprof.session.worker.messages import Extent, Naming
+from pyprof.session.worker.messages import Batch, Extent, Message, Naming
 from pyprof.session.worker.process import Worker, WorkerDied, forked, spawned
 from pyprof.session.worker.sampling import Sampling
+from pyprof.session.worker.wire import Packer
 from pyprof.unwind.unwinder import Unwinder
 from tests.cli.support import BUSY, PYPROF, python
 from tests.replay.playing import LOGS, unpacked
@@ -85,6 +87,26 @@ def test_worker_gives_the_stacks_of_one_process(name: str, start: Callable[[], W
     assert len(found.stack) >= 3
     assert found.threads == expected.threads
     assert np.array_equal(found.values, expected.values)
+
+
+def test_large_batch_is_sent_in_parts_and_gives_the_same_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    packed = Packer.pack
+
+    def counted(packer: Packer, message: Message) -> tuple[list[Part], list[int]]:
+        if isinstance(message, Batch):
+            sent.append(int(message.batch.stack.data.nbytes))
+        return packed(packer, message)
+
+    monkeypatch.setattr(Packer, "pack", counted)
+    with replayed("native") as sampling:
+        whole, largest = stacks(sampling.ask(Extent.CUT).profile()), max(sent)
+    batches = len(sent)
+    monkeypatch.setattr("pyprof.session.worker.sampling._MOST_STACKS", largest // 3)
+    with replayed("native") as sampling:
+        assert stacks(sampling.ask(Extent.CUT).profile()) == whole
+    assert len(sent) - batches >= batches + 2
+    assert max(sent[batches:]) <= largest // 3
 
 
 def test_window_has_its_own_processor_time() -> None:

@@ -1,12 +1,16 @@
 """One end of a socket between two processes of ours: whole messages, with descriptors.
 
 A message is a few parts of bytes. Small ones travel in the socket, large ones in a memory file whose descriptor does:
-neither end waits for the other to take megabytes. What a part holds is not decided here (wire.py, answers.py).
+neither end waits for the other to take megabytes. The file is sealed, so that the receiver maps it in place of making
+a copy, and the kernel has its memory back as soon as nobody looks at the parts. What a part holds is not decided here
+(wire.py, answers.py).
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import mmap
 import os
 import select
 import socket
@@ -14,8 +18,6 @@ import struct
 from array import array
 from collections.abc import Sequence
 from typing import Self
-
-import numpy as np
 
 from pyprof.records import dataclass
 
@@ -32,6 +34,8 @@ _MOST_BYTES = 4 << 30
 _HEAD = struct.Struct("<QII")
 """Bytes of all parts with their padding, number of parts, are they in a memory file?"""
 _IOV_MAX = 512
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+"""Without them the sender might change, or cut, what is mapped here."""
 
 
 class Closed(Exception):
@@ -40,7 +44,9 @@ class Closed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """parts: each begins at a multiple of 16 bytes of one buffer. fds: the receiver's, to be closed by it."""
+    """parts: each begins at a multiple of 16 bytes of one buffer, which may not be written to. fds: the receiver's, to
+    be closed by it.
+    """
 
     parts: tuple[memoryview, ...]
     fds: tuple[int, ...]
@@ -144,7 +150,7 @@ def _aligned(part: Part) -> tuple[Part, bytes]:
 
 
 def _memory_file(pieces: Sequence[Part]) -> int:
-    file = os.memfd_create("pyprof", os.MFD_CLOEXEC)
+    file = os.memfd_create("pyprof", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         for at in range(0, len(pieces), _IOV_MAX):
             rest = [memoryview(piece) for piece in pieces[at : at + _IOV_MAX] if len(piece)]
@@ -154,6 +160,7 @@ def _memory_file(pieces: Sequence[Part]) -> int:
                     written -= len(rest.pop(0))
                 if written:
                     rest[0] = rest[0][written:]
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
     except BaseException:
         os.close(file)
         raise
@@ -184,11 +191,11 @@ def _parsed(data: memoryview, fds: Sequence[int]) -> Received:
 
 
 def _whole_file(fd: int, size: int) -> memoryview:
-    """Read, not mapped: the sender may cut a file while it is read."""
-    if os.fstat(fd).st_size < size:
+    """Mapped, with all of its pages at once."""
+    try:
+        sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS == _SEALS
+    except OSError:
+        sealed = False  # no memory file
+    if not sealed or os.fstat(fd).st_size < size:
         raise Closed("a message that was cut off")
-    data = np.empty(size, np.uint8).data
-    at = 0
-    while at < size and (got := os.preadv(fd, [data[at:]], at)) > 0:
-        at += got
-    return data[:at]
+    return memoryview(mmap.mmap(fd, size, mmap.MAP_PRIVATE | mmap.MAP_POPULATE, mmap.PROT_READ))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -28,6 +28,8 @@ from pyprof.session.worker.link import NAMES_S, TURN_S, Pending, WorkerLink
 from pyprof.session.worker.messages import Ask, Batch, Begin, Bye, Extent, Naming, SamplerState, ScanForCode, Standing
 from pyprof.session.worker.process import Worker
 
+_MOST_STACKS = 8 << 20
+"""Bytes of stacks that are sent together."""
 IN_FLIGHT = 64 << 20
 """Most bytes of batches that the worker has not taken yet."""
 _BEGIN_TOGETHER = 4
@@ -124,8 +126,8 @@ class Sampling:
             self._link.send(self._begin())
             self._turn()
             for batch in self._collector.batches() if not self._end_ns else ():
-                if len(batch):
-                    self._send_batch(batch)
+                for part in _parts(batch) if len(batch) else ():
+                    self._send_batch(part)
                 self._turn()
                 beat()
         except Exception as error:
@@ -289,3 +291,14 @@ class Sampling:
             self._link.worker.close(WAITED_FOR_S, WAITED_FOR_S)
         else:
             self._link.worker.close()
+
+
+def _parts(batch: SampleBatch) -> Iterator[SampleBatch]:
+    """What a batch is sent as: memory for the stacks of all of it is had by neither process."""
+    ends = np.cumsum(batch.stack.size)
+    first = 0
+    while first < len(batch):
+        before = int(ends[first - 1]) if first else 0
+        end = max(int(np.searchsorted(ends, before + _MOST_STACKS, "right")), first + 1)
+        yield batch.take(np.arange(first, end))
+        first = end

@@ -335,8 +335,9 @@ class Unpacker:
         """A new one of these words, or the one of that number."""
         if words is None:
             return self._outers[number]
-        words.flags.writeable = False
-        outer = self._outers[number] = OuterStack(avma, words, number)
+        own = words.copy()  # it stays for long, and all of its message would with it
+        own.flags.writeable = False
+        outer = self._outers[number] = OuterStack(avma, own, number)
         return outer
 
     def chain(self, number: int, state: int = 0, *values: Any) -> Chain:
