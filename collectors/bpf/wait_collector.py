@@ -180,8 +180,12 @@ class BpfWaitCollector(BpfCollector):
     def _without_samples(self, times: WaitTimes, asleep: SampleBatch) -> Iterator[SampleBatch]:
         """Time of waits whose stack was accounted before, and of those without one."""
         if times.again:
-            tid, since, length, _ = (np.array(column, np.int64) for column in zip(*times.again, strict=True))
-            batch = self._rows(SampleKind.UNCHANGED, tid, since, length)
+            tid, since, length, _, woken = (np.array(column, np.int64) for column in zip(*times.again, strict=True))
+            batch = replace(
+                self._rows(SampleKind.UNCHANGED, tid, since, length),
+                kernel_stack=woken.astype(np.int32),
+                kernel_stacks=((), (Blocked(WIDE.name, FOR_PROCESSOR),)),
+            )
             batch = replace(batch, around=self._surroundings.of_times(batch, times.again, self.source.ended))
             yield batch.take(self._wanted(batch))
         if times.bare:

@@ -59,12 +59,13 @@ class Bare:
 
 
 class Again(NamedTuple):
-    """Time of a wait whose stack was accounted before. end: see WaitTimes."""
+    """Time of a wait whose stack was accounted before. end: see WaitTimes. woken: the thread waited for a processor."""
 
     tid: int
     since_ns: int
     ns: int
     end: int = -1
+    woken: bool = False
 
 
 @dataclass(slots=True)
@@ -237,6 +238,8 @@ class Waits:
         ns = self._ns(waking_ns, time_ns)
         if seen and 0 < ns < LATENCY_NS:
             times.again.append(Again(tid, waking_ns, ns, end))
+        elif seen and ns > 0:
+            times.again.append(Again(tid, waking_ns, ns, woken=True))
         elif ns > 0:
             times.bare.append(Bare(tid, waking_ns, ns, FOR_PROCESSOR, -1))
 

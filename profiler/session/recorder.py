@@ -174,6 +174,8 @@ class Recorder:
             rows.node[lane] = self._stacks.unseen(batch.kernel_stacks[inside])
         if batch.followed:
             self._last.follow(rows)
+        if batch.kernel_stack is not None:
+            self._wait_otherwise(batch, rows)
         if batch.around:
             self._around.surround(batch, rows)
         self.samples += len(batch)
@@ -191,6 +193,14 @@ class Recorder:
                 self._held.take(batch, rows, first, live[stop])
         if not batch.around:
             self._repair.take(fresh, found.walk, rows, first, live)
+
+    def _wait_otherwise(self, batch: SampleBatch, rows: Rows) -> None:
+        """Lanes of the last stack of their thread, which waits for something else by now."""
+        assert batch.kernel_stack is not None
+        for lane in np.flatnonzero((batch.kind == SampleKind.UNCHANGED) & (batch.kernel_stack > 0)).tolist():
+            rows.node[lane] = self._stacks.waiting(
+                int(rows.node[lane]), batch.kernel_stacks[int(batch.kernel_stack[lane])]
+            )
 
     def _interned(self, batch: SampleBatch) -> Interned:
         """All of its lanes have registers. The collector gets its Feedback."""

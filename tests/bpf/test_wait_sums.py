@@ -68,8 +68,8 @@ def test_long_time_for_a_processor_is_not_the_wait_before_it() -> None:
     waits = Waits()
     waits.account(left(100), NONE, waiting(100), (), 1000, 0)
     times = waits.account(left(), ended((100, 50 * US, 90 * US)), waiting(0), (), 100 * US, 0)
-    assert times.again == [Again(TID, 1000, 49 * US, 0)]
-    assert times.bare == [Bare(TID, 50 * US, 40 * US, "P", -1)]
+    assert times.again == [Again(TID, 1000, 49 * US, 0), Again(TID, 50 * US, 40 * US, woken=True)]
+    assert not times.bare
 
 
 def test_wait_without_a_stack_is_accounted_while_it_lasts_and_at_its_end() -> None:

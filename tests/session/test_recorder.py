@@ -13,6 +13,7 @@ from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.model.interpreter import SampleState
+from pyprof.model.kernel import Blocked
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.model.walk import StackEnd, Walk
@@ -156,6 +157,36 @@ def test_unchanged_sample_repeats_the_stack_of_its_own_thread() -> None:
     rec.add(batch((STOPPED, 1, 0x10), (STOPPED, 2, 0x20), (UNCHANGED, 1, 0), (UNCHANGED, 2, 0), (STOPPED, 1, 0x11)))
     rec.add(batch((UNCHANGED, 2, 0), (UNCHANGED, 1, 0)))
     assert pcs(rec) == [(1, [0x10]), (2, [0x20]), (1, [0x10]), (2, [0x20]), (1, [0x11]), (2, [0x20]), (1, [0x11])]
+
+
+def test_stack_of_a_wait_stays_when_its_thread_waits_for_a_processor_then() -> None:
+    def named(window: Window) -> list[list[int | str]]:
+        table, found = window.stacks, []
+        for node in window.node.tolist():
+            path: list[int | str] = []
+            while node > 0:
+                (key,) = table.key(node)
+                path.append(key.blocked.state if key.blocked else int(key.mark.kind) if key.mark else key.pc)
+                node = table.parent[node]
+            found.append(path[::-1])
+        return found
+
+    rec = recorder()
+    asleep, late = ((), (Blocked("x86-64", "S", 230), 0xFF00)), ((), (Blocked("x86-64", "P"),))
+    inside = np.ones(2, np.int32)
+    first = batch((STOPPED, 1, 0x10), (STOPPED, 2, 0x20))
+    rec.add(replace(first, kernel_stack=np.array([1, 0], np.int32), kernel_stacks=asleep))
+    rec.add(replace(batch((UNCHANGED, 1, 0), (UNCHANGED, 2, 0)), kernel_stack=inside, kernel_stacks=late))
+    rec.add(
+        replace(
+            batch((UNCHANGED, 1, 0), (UNCHANGED, 3, 0)), kernel_stack=np.array([0, 1], np.int32), kernel_stacks=late
+        )
+    )
+    found = named(rec.cut())
+    assert found[:2] == [[0x10, 0xFF00, "S"], [0x20]]
+    assert found[2:4] == [[0x10, 0xFF00, "P"], [0x20, "P"]]
+    assert found[4] == [0x10, 0xFF00, "S"]
+    assert found[5][1:] == ["P"]
 
 
 def test_sample_says_how_it_was_taken_whatever_stack_it_has() -> None:
