@@ -82,6 +82,9 @@ struct walk {
 	u32 broken;
 	u32 tid;
 	u32 found;
+	u32 window_bytes; /* of the interpreter's memory that is read, from window on */
+	u64 window;
+	u64 last; /* the frame before */
 	u32 ended;  /* the innermost run did, at a frame whose link is outer */
 	u64 outer;
 	u32 at; /* in the record */
@@ -184,6 +187,7 @@ struct scratch_space {
 	struct text texts[MOST_TEXTS];
 	u64 kernel[MOST_KERNEL + 1];
 	u64 words[32];
+	u64 window[2 * WINDOW / 8]; /* twice: what the verifier knows of a size are powers of two */
 	struct layout layout;
 	u64 signal[SIGNAL_STACK / 8];
 	struct pt_regs user; /* these here, for Linux 6.1 gives all functions on the way to a record 512 bytes of stack */
@@ -320,6 +324,27 @@ static __attribute__((noinline)) u64 head_of(struct scratch_space *space, u64 co
 	return head;
 }
 
+/*
+ * Reads a frame, if it is not in the window: its place there in words, NONE where it cannot be read. Frames of newer
+ * versions stand side by side, the outer ones before the inner ones: where one was near the last one, what lies before it
+ * on its page is read with it.
+ */
+inline_ u32 place_of(struct walk *walk, u64 *window, u64 at, u32 size)
+{
+	u64 into = at - walk->window;
+	if (into < WINDOW && into + size <= walk->window_bytes && !(into & 7))
+		return into >> 3 & (WINDOW / 8 - 1);
+	u64 before = walk->last - at < WINDOW / 2 ? at & (PAGE - 8) : 0;
+	if (before > WINDOW - 112)
+		before = WINDOW - 112;
+	u32 bytes = before + size & (2 * WINDOW - 1);
+	if (probe_read_user(window, bytes, (void *)(at - before)))
+		return NONE;
+	walk->window = at - before;
+	walk->window_bytes = bytes;
+	return before >> 3 & (WINDOW / 8 - 1);
+}
+
 static long next_frame(u32 index, void *context)
 {
 	struct scratch_space *space = *(struct scratch_space **)context;
@@ -333,22 +358,23 @@ static long next_frame(u32 index, void *context)
 		walk->broken = OVER_BUDGET;
 		return 1;
 	}
-	u32 size = layout->frame_bytes;
-	if (size > 112 || probe_read_user(space->words, size, (void *)at)) {
+	u32 place = layout->frame_bytes <= 112 ? place_of(walk, space->window, at, layout->frame_bytes) : NONE;
+	if (place == NONE) {
 		walk->broken = FRAME_UNREADABLE;
 		return 1;
 	}
+	u64 *words = space->window + (place & (WINDOW / 8 - 1));
 	struct frame *row = &space->frames[n & (MOST_FRAMES - 1)];
-	u64 code = space->words[layout->frame_code >> 3 & 15] & layout->code_mask;
-	u64 instr = space->words[layout->frame_instr >> 3 & 15] >> (8 * (layout->frame_instr & 7));
+	u64 code = words[layout->frame_code >> 3 & 15] & layout->code_mask;
+	u64 instr = words[layout->frame_instr >> 3 & 15] >> (8 * (layout->frame_instr & 7));
 	u64 flags = 0;
 	if (layout->instr_bytes == 4)
 		instr &= 0xFFFFFFFF;
 	if (layout->frame_flag != NONE)
-		flags = space->words[layout->frame_flag >> 3 & 15] >> (8 * (layout->frame_flag & 7)) & 0xFF;
+		flags = words[layout->frame_flag >> 3 & 15] >> (8 * (layout->frame_flag & 7)) & 0xFF;
 	if (layout->frame_tlbc != NONE)
-		flags |= space->words[layout->frame_tlbc >> 3 & 15] >> (8 * (layout->frame_tlbc & 7)) << 32;
-	u64 previous = space->words[layout->frame_previous >> 3 & 15];
+		flags |= words[layout->frame_tlbc >> 3 & 15] >> (8 * (layout->frame_tlbc & 7)) << 32;
+	u64 previous = words[layout->frame_previous >> 3 & 15];
 	u64 head = code ? head_of(space, code) : 0;
 	row->address = at;
 	row->code = code;
@@ -358,6 +384,7 @@ static long next_frame(u32 index, void *context)
 	if (head)
 		send_code(space, code, head);
 	walk->frames = n + 1;
+	walk->last = at;
 	walk->frame = previous == at ? 0 : previous;
 	if (!walk->ended && (flags & 0xFF) >= layout->run_ends) {
 		walk->ended = 1;
@@ -464,7 +491,8 @@ static __attribute__((noinline)) void take_frames(struct scratch_space *space, s
 	record->thread_state = state;
 	record->flags |= FLAG_CHAIN;
 	struct walk *walk = &space->walk;
-	walk->frame = walk->stop = walk->cframe = walk->root = 0;
+	walk->frame = walk->stop = walk->cframe = walk->root = walk->last = 0;
+	walk->window_bytes = 0;
 	walk->frames = walk->anchors = walk->broken = walk->ended = 0;
 	if (layout->base_frame != NONE)
 		walk->stop = word(state + layout->base_frame);

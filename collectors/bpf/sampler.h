@@ -11,6 +11,7 @@ typedef int s32;
 typedef long long s64;
 
 #define PAGE 4096
+#define WINDOW 2048             /* bytes before a frame of an interpreter that are read with it */
 #define MOST_STACK (256 << 10)   /* bytes of a stack that a record holds */
 #define UNKNOWN_STACK (64 << 10) /* the same, of a thread whose stack's end is not known */
 #define MOST_FRAMES 1024         /* of an interpreter, in a record */

@@ -336,6 +336,25 @@ def map_over(address: int, size: int, fd: int) -> int:
 
 
 _MAP_FIXED, MAP_NORESERVE = 0x10, 0x4000
+_malloc_trim: Callable[[int], int] | None = getattr(_libc, "malloc_trim", None)  # glibc has it
+_SELDOM_S = 10.0
+
+
+class Heap:
+    """This process's, one of each thread. What is not used goes back to the kernel.
+
+    Arrays of all sizes come and go in several threads. What stays for a while lies between them, so that a heap never
+    becomes smaller by itself: an agent had grown by half after some hundred windows, of which nothing was left.
+    """
+
+    def __init__(self) -> None:
+        self._due = 0.0
+
+    def trim(self) -> None:
+        """Between two pieces of work. It takes some milliseconds, and is done seldom."""
+        if _malloc_trim is not None and (now := time.monotonic()) >= self._due:
+            self._due = now + _SELDOM_S
+            _malloc_trim(0)
 
 
 _bpf = _libc["syscall"]

@@ -185,12 +185,6 @@ class StackTable:
         sums = any(isinstance(frame, Blocked) and frame.call == NOT_ONE_BY_ONE for frame in frames)
         return self.extend(self.child(0, marker_key(NOT_SAMPLED if sums else UNREADABLE)), frames)
 
-    def waiting(self, node: int, frames: KernelStack) -> int:
-        """The stack of a wait, of which something else is known now than what its thread waited for."""
-        if node > 0 and self.key(node)[0].blocked is not None:
-            node = self.parent[node]
-        return self.extend(node, frames) if node > 0 else self.unseen(frames)
-
     def adopt(self, other: StackTable, nodes: Iterable[int]) -> list[int]:
         """Take over stacks of another table, by their leaves. Returns the node here of each one there, -1 of others."""
         return rewrite(other.parent, other.key, self, nodes)

@@ -198,9 +198,10 @@ class Recorder:
         """Lanes of the last stack of their thread, which waits for something else by now."""
         assert batch.kernel_stack is not None
         for lane in np.flatnonzero((batch.kind == SampleKind.UNCHANGED) & (batch.kernel_stack > 0)).tolist():
-            rows.node[lane] = self._stacks.waiting(
-                int(rows.node[lane]), batch.kernel_stacks[int(batch.kernel_stack[lane])]
-            )
+            frames, node = batch.kernel_stacks[int(batch.kernel_stack[lane])], int(rows.node[lane])
+            if node > 0 and self._stacks.key(node)[0].blocked is not None:
+                node = self._stacks.parent[node]
+            rows.node[lane] = self._stacks.extend(node, frames) if node > 0 else self._stacks.unseen(frames)
 
     def _interned(self, batch: SampleBatch) -> Interned:
         """All of its lanes have registers. The collector gets its Feedback."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
+from pyprof.collectors.linux.libc import Heap
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
@@ -50,7 +51,7 @@ class Sampling:
 
     unfollowed: watches what children spend that the recording leaves out, None where it leaves none out. sink,
     delivered: who takes what there is if this process is killed, and the window's number. sampled: the collector
-    has ended. leaves: this process ends with the recording. It has 22 attributes: the loop's, and what a profile
+    has ended. leaves: this process ends with the recording. It has 23 attributes: the loop's, and what a profile
     that is asked for takes from several of its steps.
     """
 
@@ -84,6 +85,7 @@ class Sampling:
         self._standing_at = 0.0
         self._stood = (-1, -1)
         self._recent_cost = RecentCost()
+        self._heap = Heap()
         self._end_ns = 0
         self._rest: SamplerState | None = None
         self._closed = False
@@ -234,6 +236,7 @@ class Sampling:
         """A window was closed: what only it needed goes."""
         if not self._closed:
             self._collector.retire()
+            self._heap.trim()
         self._runtimes.retire()
 
     def _gathered(self, own: OwnCost, cut: bool = False) -> SamplerState:

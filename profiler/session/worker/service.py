@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pyprof.collectors.base import CollectorStats, Feedback
+from pyprof.collectors.linux.libc import Heap
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Journal, JournalBeginning
@@ -201,6 +202,7 @@ class Service:
         self._waiting: deque[Message] = deque()
         self._standing: Standing | None = None
         self._kept = -1
+        self._heap = Heap()
         self._of: _Observed | None = None
         self._giving_way: Callable[[], AbstractContextManager[None]] = nullcontext
 
@@ -320,6 +322,8 @@ class Service:
         except Exception as error:
             answer = _failed(ask.number, error)
         self._channel.send(answers.pack(answer))
+        if ask.extent is Extent.CUT:
+            self._heap.trim()
 
     def _examine(self, message: Examine) -> None:
         diagnostics = Diagnostics()
