@@ -312,6 +312,9 @@ _mmap.restype = ctypes.c_void_p
 _MAP_FAILED = 2 ** (8 * ctypes.sizeof(ctypes.c_void_p)) - 1
 _SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241, "s390x": 331, "armv7l": 364, "i686": 336}
 _PERF_FLAG_FD_CLOEXEC = 8
+_MAP_FIXED, MAP_NORESERVE = 0x10, 0x4000
+trim_heap: Callable[[int], int] = getattr(_libc, "malloc_trim", lambda _: 0)
+"""What this process's heaps do not use goes back to the kernel, but for so many bytes. Only glibc has it."""
 
 
 def perf_event_open(attr: bytes, tid: int, cpu: int) -> int:
@@ -333,28 +336,6 @@ def map_over(address: int, size: int, fd: int) -> int:
     flags = _MAP_FIXED | (mmap.MAP_SHARED if fd >= 0 else mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
     got = _mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, 0)
     return 0 if got != _MAP_FAILED else -_get_errno()
-
-
-_MAP_FIXED, MAP_NORESERVE = 0x10, 0x4000
-_malloc_trim: Callable[[int], int] | None = getattr(_libc, "malloc_trim", None)  # glibc has it
-_SELDOM_S = 10.0
-
-
-class Heap:
-    """This process's, one of each thread. What is not used goes back to the kernel.
-
-    Arrays of all sizes come and go in several threads. What stays for a while lies between them, so that a heap never
-    becomes smaller by itself: an agent had grown by half after some hundred windows, of which nothing was left.
-    """
-
-    def __init__(self) -> None:
-        self._due = 0.0
-
-    def trim(self) -> None:
-        """Between two pieces of work. It takes some milliseconds, and is done seldom."""
-        if _malloc_trim is not None and (now := time.monotonic()) >= self._due:
-            self._due = now + _SELDOM_S
-            _malloc_trim(0)
 
 
 _bpf = _libc["syscall"]

@@ -8,6 +8,7 @@ import time
 from typing import NamedTuple
 
 from pyprof.collectors.linux import procfs
+from pyprof.collectors.linux.libc import trim_heap
 from pyprof.objfile.opener import current
 
 
@@ -20,6 +21,7 @@ class OwnCost(NamedTuple):
 
 
 _LATELY_S = 5.0
+_TRIMMED_S = 10.0
 
 
 def own_cost() -> OwnCost:
@@ -37,6 +39,24 @@ class RecentCost:
         if (now := time.monotonic()) >= self._read_at:
             self._max_rss_kb, self._read_at = _max_rss_kb(), now + _LATELY_S
         return OwnCost(_cpu_s(), self._max_rss_kb)
+
+
+class OwnHeap:
+    """Memory that this process has had, and does not use any more.
+
+    Arrays of all sizes come and go in several threads, each with a heap of its own. What stays for a while lies between
+    them, so that a heap never becomes smaller by itself: an agent had grown by half after some hundred windows, of
+    which nothing was left.
+    """
+
+    def __init__(self) -> None:
+        self._due = 0.0
+
+    def trim(self) -> None:
+        """Between two pieces of work. It takes some milliseconds, and is done seldom."""
+        if (now := time.monotonic()) >= self._due:
+            self._due = now + _TRIMMED_S
+            trim_heap(0)
 
 
 def _cpu_s() -> float:

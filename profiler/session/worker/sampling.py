@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
-from pyprof.collectors.linux.libc import Heap
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import UnwindOptions
 from pyprof.records import replace
-from pyprof.session.own_cost import OwnCost, RecentCost, own_cost
+from pyprof.session.own_cost import OwnCost, OwnHeap, RecentCost, own_cost
 from pyprof.session.runtimes import InterpreterNews, Runtimes
 from pyprof.session.unfollowed import NOTHING, Unfollowed
 from pyprof.session.worker.answers import BatchTaken
@@ -85,7 +84,7 @@ class Sampling:
         self._standing_at = 0.0
         self._stood = (-1, -1)
         self._recent_cost = RecentCost()
-        self._heap = Heap()
+        self._heap = OwnHeap()
         self._end_ns = 0
         self._rest: SamplerState | None = None
         self._closed = False

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pyprof.collectors.base import CollectorStats, Feedback
-from pyprof.collectors.linux.libc import Heap
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Journal, JournalBeginning
@@ -25,6 +24,7 @@ from pyprof.model.sample import SampleBatch
 from pyprof.records import replace
 from pyprof.session.assemble import SOURCE_BUDGET_S, WAITED_FOR_S
 from pyprof.session.names_ahead import NamesAhead
+from pyprof.session.own_cost import OwnHeap
 from pyprof.session.recorder import Clock, Window
 from pyprof.session.session import Session
 from pyprof.session.worker import answers
@@ -202,7 +202,7 @@ class Service:
         self._waiting: deque[Message] = deque()
         self._standing: Standing | None = None
         self._kept = -1
-        self._heap = Heap()
+        self._heap = OwnHeap()
         self._of: _Observed | None = None
         self._giving_way: Callable[[], AbstractContextManager[None]] = nullcontext
 

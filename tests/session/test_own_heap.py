@@ -8,7 +8,7 @@ import sys
 
 PROGRAM = """
 import ctypes, json, threading, time
-from pyprof.collectors.linux.libc import Heap
+from pyprof.session.own_cost import OwnHeap
 
 def mb():
     return int(open("/proc/self/statm").read().split()[1]) * 4096 / 1e6
@@ -28,7 +28,7 @@ holes()
 thread = threading.Thread(target=holes)
 thread.start()
 thread.join()
-heap, before = Heap(), mb()
+heap, before = OwnHeap(), mb()
 heap.trim()
 first = mb()
 holes()
