@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from pyprof.collectors.linux import procfs
@@ -52,10 +53,13 @@ class OwnHeap:
     def __init__(self) -> None:
         self._due = 0.0
 
-    def trim(self) -> None:
-        """Between two pieces of work. It takes some milliseconds, and is done seldom."""
+    def trim(self, drop: Callable[[], None] = lambda: None) -> None:
+        """Between two pieces of work. It takes some milliseconds, and is done seldom. drop: called before, where it is
+        done: lets go what can be read again.
+        """
         if (now := time.monotonic()) >= self._due:
             self._due = now + _TRIMMED_S
+            drop()
             trim_heap(0)
 
 

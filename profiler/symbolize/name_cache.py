@@ -61,6 +61,7 @@ class FileNames:
         self.found: dict[int, Named] = {}
         self.shown: dict[str, str] = {}
         self._image = image
+        self._answers = -1
 
     @property
     def kept(self) -> int:
@@ -69,6 +70,13 @@ class FileNames:
         """
         lines = self.__dict__.get("lines")
         return (len(self.found) + len(self.shown)) // _NAMES_A_PART + (lines.units if lines is not None else 0)
+
+    def rest(self) -> bool:
+        """What was read for lines goes, if nothing new was answered since this was called before; the answers stay. Did
+        it? The debug information of one program may be larger than all else.
+        """
+        idle, self._answers = len(self.found) == self._answers, len(self.found)
+        return idle and self.__dict__.pop("lines", None) is not None
 
     @cached_property
     def lines(self) -> SourceLines | None:
@@ -188,6 +196,12 @@ class NameCache:
             _, entry = self._entries.popitem(last=False)
             total -= entry.size
             self._dropped += 1
+
+    def rest(self) -> None:
+        """Now and then, where the process lives for long: see FileNames.rest."""
+        for entry in self._entries.values():
+            if isinstance(entry.value, FileNames) and entry.value.rest():
+                entry.due = 0
 
     def retire(self, roots: Set[str], images: Set[ObjectFile] = frozenset()) -> None:
         """Drop what was found below the roots of processes that have ended: another process may get the number. images:

@@ -28,19 +28,20 @@ holes()
 thread = threading.Thread(target=holes)
 thread.start()
 thread.join()
-heap, before = OwnHeap(), mb()
-heap.trim()
+heap, before, dropped = OwnHeap(), mb(), []
+heap.trim(lambda: dropped.append(1))
 first = mb()
 holes()
 full = mb()
-heap.trim()
-print(json.dumps([before, first, full, mb()]))
+heap.trim(lambda: dropped.append(2))
+print(json.dumps([before, first, full, mb(), dropped]))
 """
 
 
 def test_holes_go_back_to_the_kernel_and_seldom() -> None:
     found = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    before, first, full, soon = json.loads(found.stdout)
+    before, first, full, soon, dropped = json.loads(found.stdout)
     assert before - first > 45  # of 2 * 500 * 64 KB nine tenths are free
     assert full - first > 25
     assert abs(soon - full) < 5
+    assert dropped == [1]

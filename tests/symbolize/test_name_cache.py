@@ -6,6 +6,7 @@ import gc
 import shutil
 import subprocess
 import tracemalloc
+import weakref
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,32 @@ def test_estimated_size_is_what_reading_takes(tmp_path: Path) -> None:
             tracemalloc.stop()
     assert taken > 200_000
     assert 0.7 * taken < footprint(names) < 1.6 * taken
+
+
+def test_lines_that_nobody_asks_for_go_and_their_answers_stay(tmp_path: Path) -> None:
+    cache = NameCache(Diagnostics())
+    with running([where(tmp_path, "where", "-g")]) as live:
+        names = _names(live, cache)
+        image = ImageStore(Diagnostics()).image(live.space(), live.at["main"])
+        assert image is not None
+        file, whole = cache.file(image), cache.nbytes
+        lines = weakref.ref(file.lines)
+        cache.rest()
+        assert lines() is file.lines  # something was answered since it began
+        cache.rest()
+        gc.collect()
+        assert lines() is None
+        cache.trim()
+        assert cache.nbytes < whole
+        before = cache.counts
+        assert _names(live, cache) == names
+        since = cache.counts - before
+        assert (since.known, since.read, since.files) == (len(names), 0, 0)
+        cache.rest()
+        assert file.lines is not None
+        file.found[1] = file.found[next(iter(file.found))]
+        cache.rest()
+        assert "lines" in vars(file)
 
 
 def test_containers_of_many_elements_are_measured_by_a_sample() -> None:

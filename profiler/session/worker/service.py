@@ -323,7 +323,7 @@ class Service:
             answer = _failed(ask.number, error)
         self._channel.send(answers.pack(answer))
         if ask.extent is Extent.CUT:
-            self._heap.trim()
+            self._heap.trim(observed.session.files.names.rest)
 
     def _examine(self, message: Examine) -> None:
         diagnostics = Diagnostics()
