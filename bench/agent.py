@@ -209,9 +209,8 @@ def tool(commands: Sequence[Sequence[str]], turns: Turns, seconds: float) -> Ite
     turns.cpu.append(spent / seconds)
 
 
-def take_turns(
-    host: Host, agent: RunningAgent, folder: Path, rounds: int, period: float, settle: float
-) -> dict[str, Turns]:
+def peers_of(host: Host, folder: Path) -> dict[str, list[list[str]]]:
+    """Commands of those that can be had."""
     peers: dict[str, list[list[str]]] = {}
     if perf := shutil.which("perf"):
         data = str(folder / "perf.data")
@@ -219,6 +218,17 @@ def take_turns(
     if spy := shutil.which("py-spy", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}"):
         how = ["record", "-r", str(RATE), "-d", "3600", "-f", "raw"]
         peers["py-spy"] = [[spy, *how, "-o", str(folder / f"spy-{pid}"), "-p", str(pid)] for pid in host.python]
+    return peers
+
+
+def take_turns(
+    host: Host,
+    agent: RunningAgent,
+    peers: dict[str, list[list[str]]],
+    rounds: int,
+    period: float,
+    settle: float,
+) -> dict[str, Turns]:
     found = {name: Turns() for name in ("agent", *peers)}
     agent.switch(False)
     for _ in range(rounds):
@@ -303,6 +313,7 @@ def main() -> None:
     parser.add_argument("--period", type=float, default=60.0, metavar="S", help="of a turn (%(default)s)")
     parser.add_argument("--settle", type=float, default=15.0, metavar="S", help="left out of it (%(default)s)")
     parser.add_argument("--window", type=int, default=60, metavar="S", help="(%(default)s)")
+    parser.add_argument("--no-peers", action="store_true", help="turns of the agent and of nothing alone")
     parser.add_argument("--no-budget", action="store_true", help="what it costs where the governor does nothing")
     arguments = parser.parse_args()
     extra = '[budget]\ncpu = 100\nmemory = "1G"\n' if arguments.no_budget else ""
@@ -322,8 +333,9 @@ def main() -> None:
                 if minutes:
                     print_minutes(minutes)
                 print_spool(agent.spool, began_ns, arguments.window)
+                peers = {} if arguments.no_peers else peers_of(host, folder)
                 with programs_timed():
-                    turns = take_turns(host, agent, folder, arguments.rounds, arguments.period, arguments.settle)
+                    turns = take_turns(host, agent, peers, arguments.rounds, arguments.period, arguments.settle)
                 print_turns(turns)
             finally:
                 agent.end()
