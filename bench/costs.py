@@ -30,7 +30,7 @@ from bench.tools import Got, Recorder, found, run
 NOBODY = Recorder(
     "no profiler", lambda pid, rate, seconds, folder: ["sleep", f"{seconds:g}"], None, lambda folder: Got(0, None)
 )
-PERF, STOPS = "pyprof --collector perf", "pyprof --collector ptrace"
+PERF, STOPS, BPF = (f"pyprof --collector {name}" for name in ("perf", "ptrace", "bpf"))
 _COMMAND, _DUMP, _FIRST = "record of sleep 0.05", "dump", "first sample"
 
 
@@ -54,6 +54,7 @@ QUICK = (
 FULL = (
     Plan("ladder", (100, 1000), (2, 10)),
     Plan("python", (20, 100, 1000), (2, 20), (PERF, STOPS, "py-spy", "py-spy --native")),
+    Plan("frames", (100, 1000), (12, 42), (BPF, "py-spy", "py-spy --native")),
     Plan("busy10", (100,), (2, 8)),
     Plan("threads", (100,), (2, 8)),
 )

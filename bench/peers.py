@@ -15,7 +15,7 @@ from bench import mojo, rooted
 from bench.roots import austin, in_root_of
 from bench.tools import Dumper, Got, Recorder
 
-PYTHON = frozenset({"python"})
+PYTHON = frozenset({"python", "frames"})
 ROOTED = frozenset({"python315"})
 INLINING = frozenset({"node", "rustc", "clang"})
 """Where perf script needs minutes for inlined functions: it is measured without them."""
@@ -134,6 +134,7 @@ def _of_root() -> list[Recorder]:
 RECORDERS = (
     pyprof_by("perf"),
     pyprof_by("ptrace"),
+    pyprof_by("bpf"),
     _perf(_NATIVE | PYTHON | ROOTED),
     _perf(INLINING, "--no-inline"),
     _py_spy("py-spy --native", "--native"),
