@@ -126,7 +126,11 @@ def ask(job: Callable[[], T], drop: Callable[[T], None] | None = None) -> T:
         raise Unanswered
     _idle.append(helper)
     if call.error is not None:
-        raise call.error
+        error, call.error = call.error, None
+        try:
+            raise error
+        finally:
+            del error  # its traceback has this frame: files that the frame knows would stay open
     result: T = call.result
     return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -36,7 +37,7 @@ class Unit:
         """Raises FormatError."""
         info = dwarf.info_to(offset + LONGEST_HEADER)
         length, offset_size, at = info.unit_length(offset)
-        self.dwarf = dwarf
+        self._dwarf = weakref.ref(dwarf)  # which keeps its units
         self.offset = offset
         self.end = at + length
         self.info = info = dwarf.info_to(self.end)
@@ -62,6 +63,13 @@ class Unit:
         self.die = at
         self.shape = f.FormSizes(version, offset_size, address_size)
         self.abbrevs = dwarf.abbrevs(abbrevs, self.shape)
+
+    @property
+    def dwarf(self) -> Dwarf:
+        """Whoever has a unit keeps it."""
+        found = self._dwarf()
+        assert found is not None
+        return found
 
     @cached_property
     def top(self) -> dict[int, f.Attribute]:
