@@ -29,6 +29,7 @@ from pyprof.collectors.thread_lives import Leaving
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.objfile.base import ObjectFile
 from pyprof.options import UnwindOptions
+from pyprof.session.own_cost import OwnHeap
 from pyprof.session.session import Session
 from pyprof.session.until_whole import UntilWhole
 from pyprof.session.worker.sampling import Sampling
@@ -145,7 +146,7 @@ def test_tables_of_threads_tell_the_lives_of_threads() -> None:
 @pytest.mark.parametrize("closed", [False, True])
 def test_sampler_tells_its_collector_while_that_samples_and_the_interpreters(closed: bool) -> None:
     collector, runtimes, sampling = Part(), Part(), Sampling.__new__(Sampling)
-    sampling.__dict__.update(_closed=closed, _collector=collector, _runtimes=runtimes)
+    sampling.__dict__.update(_closed=closed, _collector=collector, _runtimes=runtimes, _heap=OwnHeap())
     sampling._retire()
     assert (collector.told, runtimes.told) == ([] if closed else [()], [()])
 
