@@ -82,6 +82,7 @@ struct walk {
 	u32 broken;
 	u32 tid;
 	u32 found;
+	u32 looks;        /* samples of this processor */
 	u32 window_bytes; /* of the interpreter's memory that is read, from window on */
 	u64 window;
 	u64 last; /* the frame before */
@@ -706,7 +707,17 @@ static __attribute__((noinline)) int take_record(struct scratch_space *space, st
 	u64 end = thread ? thread->stack_end : 0;
 	u64 below = 0, below_size = 0;
 	space->walk.guessed = 0;
-	if (end <= sp || end - sp > STACK_REACH) {
+	u32 again = end > sp && end - sp <= STACK_REACH && !(++space->walk.looks & 63);
+	if (again) {
+		/* the mapping may have been parted for a moment, by mprotect, when its end was looked for */
+		struct bound bound = {};
+		find_vma(task, sp, mapping_ends, &bound, 0);
+		u64 now = bound.end ? beginning(task, sp, bound.end) : 0;
+		if (now > end) {
+			end = now;
+			remember_end(thread, tid, end);
+		}
+	} else if (end <= sp || end - sp > STACK_REACH) {
 		struct bound bound = {};
 		find_vma(task, sp, mapping_ends, &bound, 0);
 		if (end)
