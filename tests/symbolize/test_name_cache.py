@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import subprocess
 import tracemalloc
@@ -146,6 +147,32 @@ def test_estimated_size_is_what_reading_takes(tmp_path: Path) -> None:
             tracemalloc.stop()
     assert taken > 200_000
     assert 0.7 * taken < footprint(names) < 1.6 * taken
+
+
+def test_files_are_closed_as_soon_as_nobody_needs_them(tmp_path: Path) -> None:
+    """Not when Python's collector comes by: each holds a descriptor."""
+
+    def opened() -> int:
+        return sum(os.path.exists(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd"))
+
+    def name() -> int:
+        cache, store = NameCache(Diagnostics()), ImageStore(Diagnostics())
+        with running([where(tmp_path, "where", "-g")]) as live:
+            space = live.space()
+            places = [*live.at.values(), *(module.start + 0x1500 for module in space.modules)]
+            keys = [native_key(1, avma, True, Trust.CONTEXT) for avma in places]
+            Symbolizer(store, cache, {1: space}).resolve(keys)
+            return opened()
+
+    name()
+    gc.collect()
+    gc.disable()
+    try:
+        before = opened()
+        assert name() > before + 1
+        assert opened() <= before
+    finally:
+        gc.enable()
 
 
 def test_lines_that_nobody_asks_for_go_and_their_answers_stay(tmp_path: Path) -> None:
