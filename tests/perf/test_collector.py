@@ -83,7 +83,7 @@ def test_number_of_samples_is_the_time_that_the_threads_had(spinner: int) -> Non
     os.kill(spinner, signal.SIGCONT)
 
     def beat() -> None:
-        if session.recorder.samples > 500:
+        if session.recorder.samples > 2000:
             os.kill(spinner, signal.SIGSTOP)
             taken.stop()
 
