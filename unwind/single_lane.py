@@ -146,9 +146,12 @@ class PlainRules:
                     pc, sp, fp = (int(more[column][-1]) for column in range(3))
                     left -= len(more[0])
                     pcs, sps, fps, rules = [pc], [sp], [fp], [-1]
-        done.append(_columns(pcs, sps, fps, rules))
-        end.pc, end.sp, end.fp = (np.concatenate([part[column] for part in done]) for column in range(3))
-        end.rule = np.concatenate([part[3] for part in done])
+        found = _columns(pcs, sps, fps, rules)
+        if done:
+            end.pc, end.sp, end.fp = (np.concatenate([part[column] for part in (*done, found)]) for column in range(3))
+            end.rule = np.concatenate([part[3] for part in (*done, found)])
+        else:
+            end.pc, end.sp, end.fp, end.rule = found
         return end
 
     def _repeated(
@@ -318,9 +321,11 @@ class PlainWalker:
 
     def _top(self, run: FrameRun, memory: LaneMemory) -> int:
         """The highest cfa of these frames inside the copy. That of the root may be anywhere."""
-        cfas = (sp - self.walker.arch.sp_off for sp in reversed(run.sp.tolist()))
         last = run.top if run.root and memory.holds(run.top) else 0
-        return max(last, next(filter(memory.holds, cfas), 0))
+        for sp in run.sp[::-1]:
+            if memory.holds(cfa := int(sp) - self.walker.arch.sp_off):
+                return max(last, cfa)
+        return last
 
     def _after(self, walk: LaneWalk, run: FrameRun, first: Registers, memory: LaneMemory, most: int) -> None:
         """What follows frames by plain rules. first: of the frame before them."""
@@ -347,12 +352,8 @@ def _no_frames() -> tuple[U64, U64, U64, I64]:
 
 def _columns(pcs: list[int], sps: list[int], fps: list[int], rules: list[int]) -> tuple[U64, U64, U64, I64]:
     """Without the first frame, which is not theirs."""
-    return (
-        np.array(pcs[1:], np.uint64),
-        np.array(sps[1:], np.uint64),
-        np.array(fps[1:], np.uint64),
-        np.array(rules[1:], np.int64),
-    )
+    pc, sp, fp = np.array((pcs, sps, fps), np.uint64)[:, 1:]
+    return pc, sp, fp, np.array(rules[1:], np.int64)
 
 
 def _signed(value: int) -> int:

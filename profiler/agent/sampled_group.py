@@ -26,8 +26,8 @@ _NAMES_S = 0.8
 """When all ends: for names that are not known by then, also if they wait for a processor."""
 FLUSH_S = 1.0
 """As CollectOptions: samples wait for others until they are saved, about."""
-_OF_DURABLE = 0.8
-"""What is sampled is saved after such a part of windows.durable: the rest is for naming and writing it."""
+_OF_DURABLE = 0.87
+"""What is sampled is saved after such a part of windows.durable at most: the rest is for naming and writing it."""
 _SOON_S = 0.001
 _LOOK_S = 0.02
 
@@ -134,9 +134,15 @@ class SampledGroup:
             self._failed(self.sampling, error)
 
     def _save(self, recording: Recording, ends: float, window: str) -> None:
-        """Until shortly before the window's end (monotonic), or the recording's."""
-        every = self._saved_every_s
-        while time.monotonic() + every < ends and not recording.wait(every):
+        """Part by part, as few as can be and all of one length, until the last one before the window's end (monotonic),
+        or the recording's: each costs about the same, however much there is in it.
+        """
+        began = time.monotonic()
+        count = math.ceil((ends - began) / self._saved_every_s)
+        for nth in range(1, count):
+            due = began + (ends - began) * nth / count
+            if recording.wait(max(due - time.monotonic(), 0.0)):
+                return
             if (part := recording.packed_part()) is not None:
                 self._save_part(self.sampling, part, window)
 
