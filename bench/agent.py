@@ -2,10 +2,10 @@
 
 Ten services are Python processes with a busy thread each, ten native processes have a busy thread each, and twenty
 have 500 threads that sleep. First the agent runs without a break: its processor time and memory, minute by minute, and
-what is in its spool afterwards. Then turns follow one another in random order, round after round: nothing, the agent,
-`perf record -a --call-graph dwarf` and py-spy on the Python processes. Each process counts its own work; what a turn
-does to it is the ratio to the turn with nothing of the same round. The agent is switched by its rules; each turn's
-beginning is left out.
+what is in its spool afterwards. Then turns follow one another in random order, round after round: nothing and the
+agent, and in some of the rounds `perf record -a --call-graph dwarf` and py-spy on the Python processes, too, which do
+so much that few are enough. Each process counts its own work; what a turn does to it is the ratio to the turn with
+nothing of the same round. The agent is switched by its rules; each turn's beginning is left out.
 
 Work a second is noisy: the machine itself changes from turn to turn. So the processor time that the busy processes had
 is compared, too, which the kernel counts to the nanosecond. It holds what they lost to processes of the tool, but not
@@ -226,13 +226,17 @@ def take_turns(
     agent: RunningAgent,
     peers: dict[str, list[list[str]]],
     rounds: int,
+    with_peers: int,
     period: float,
     settle: float,
 ) -> dict[str, Turns]:
+    """with_peers: in so many of the rounds."""
     found = {name: Turns() for name in ("agent", *peers)}
     agent.switch(False)
-    for _ in range(rounds):
-        order = ["nothing", *found]
+    among = [*[True] * min(with_peers, rounds), *[False] * (rounds - with_peers)]
+    random.shuffle(among)
+    for peers_too in among:
+        order = ["nothing", "agent", *(peers if peers_too else ())]
         random.shuffle(order)
         rates: dict[str, Rates] = {}
         for name in order:
@@ -309,7 +313,8 @@ def spread(ratios: Sequence[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.agent", description=__doc__)
     parser.add_argument("--minutes", type=int, default=30, help="without a break (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=15, help="of turns (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=24, help="of turns (%(default)s)")
+    parser.add_argument("--peer-rounds", type=int, default=5, help="with the peers, too (%(default)s)")
     parser.add_argument("--period", type=float, default=60.0, metavar="S", help="of a turn (%(default)s)")
     parser.add_argument("--settle", type=float, default=15.0, metavar="S", help="left out of it (%(default)s)")
     parser.add_argument("--window", type=int, default=60, metavar="S", help="(%(default)s)")
@@ -335,7 +340,8 @@ def main() -> None:
                 print_spool(agent.spool, began_ns, arguments.window)
                 peers = {} if arguments.no_peers else peers_of(host, folder)
                 with programs_timed():
-                    turns = take_turns(host, agent, peers, arguments.rounds, arguments.period, arguments.settle)
+                    rounds, with_peers = arguments.rounds, arguments.peer_rounds
+                    turns = take_turns(host, agent, peers, rounds, with_peers, arguments.period, arguments.settle)
                 print_turns(turns)
             finally:
                 agent.end()
