@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Set
 from typing import Protocol
 
@@ -16,6 +17,16 @@ UNREAD = FunctionPlace(UNKNOWN)
 """A frame of it."""
 
 _GONE = "[function freed before its name was read]"
+
+
+_CHAINS = itertools.count(1)
+
+
+def number_of_chain() -> int:
+    """For a chain of frames that may come again: see model.interpreter.Chain. Recordings of one process may share the
+    one that unwinds, which knows chains by their numbers.
+    """
+    return next(_CHAINS)
 
 
 class NamedCode(Hashable, Protocol):

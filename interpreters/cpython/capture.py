@@ -24,6 +24,7 @@ from pyprof.interpreters.cpython.greenlet_entries import EntrySearch
 from pyprof.interpreters.cpython.greenlets import FrameWords, GreenletFrames, GreenletSearch, SwitchedThread
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.interpreters.cpython.runtime import PyThread
+from pyprof.interpreters.cpython.settled_codes import SettledCodes
 from pyprof.model.interpreter import Gather, Span
 
 MOST_FRAMES = 1 << 16
@@ -44,11 +45,15 @@ def greenlet_search(layout: Layout) -> GreenletSearch | None:
 
 class Copier:
     """Copies thread states of one runtime. code_at, code_size: the head of a code object. most_stack: so many bytes of
-    a data stack are copied. seeks_greenlets: greenlets may wait on the threads' stacks; else no stop searches for them.
+    a data stack are copied. settled: code objects that are not looked at in a stop. seeks_greenlets: greenlets may wait
+    on the threads' stacks; else no stop searches for them.
     """
 
-    def __init__(self, layout: Layout, code_at: int, code_size: int, most_stack: int) -> None:
+    def __init__(
+        self, layout: Layout, code_at: int, code_size: int, most_stack: int, settled: SettledCodes | None = None
+    ) -> None:
         self.seeks_greenlets = False
+        self._settled = settled.heads if settled is not None else {}
         self._layout = layout
         self._code_at = code_at
         self._code_size = code_size
@@ -68,7 +73,7 @@ class Copier:
         It has more lines than others: what is read, and in which order, is one argument.
         """
         layout = self._layout
-        chunks, frames, codes = habits.chunks, habits.frames, habits.codes
+        chunks, frames = habits.chunks, habits.frames
         spans = [
             (thread.address, 8 * self._thread_words),
             (thread.gil or thread.address, self._lock_size),
@@ -81,15 +86,16 @@ class Copier:
         head = words[: self._thread_words]
         if len(head) < self._thread_words:
             # a bad pointer among what the last sample had hides all that was asked for with it
-            habits.chunks, habits.frames, habits.codes, habits.spans = [], [], [], []
+            habits.chunks, habits.frames, habits.codes, habits.asked, habits.spans = [], [], [], [], []
             return Copied(
-                thread, head, [], {}, [], head[:0], head[:0], [], problem="its thread state is gone", stale=True
+                thread, head, [], {}, [], head[:0], head[:0], [], gather, problem="its thread state is gone", stale=True
             )
         copied = Copied(
             thread, head, [], {}, [],
             lock=parts[1] if len(parts) > 1 else head[:0],
             collecting=parts[2] if len(parts) > 2 else head[:0],
             regions=[(base, base + 8 * len(stack), stack)],
+            gather=gather,
             habits=habits,
         )  # fmt: skip
         wanted = head[layout.thread.thread_id >> 3] == thread.ident
@@ -101,7 +107,7 @@ class Copier:
         at += len(chunks)
         loose = dict(zip(frames, parts[at : at + len(frames)], strict=False))
         at += len(frames)
-        copied.codes = dict(zip(codes, parts[at:], strict=False))
+        copied.codes = dict(zip(habits.asked, parts[at:], strict=False))
         if layout.thread.chunk != NONE:
             self._chunks.copy(copied, habits, got, gather)
         first = self._first(copied, gather)
@@ -129,7 +135,7 @@ class Copier:
         """What the thread's last sample needed."""
         spans = [(at, min(used + (0 if n else ROOM), size)) for n, (at, used, size) in enumerate(habits.chunks)]
         spans += [(at, self._frames.size) for at in habits.frames]
-        spans += [(at + self._code_at, self._code_size) for at in habits.codes]
+        spans += [(at + self._code_at, self._code_size) for at in habits.asked]
         return spans
 
     def _first(self, copied: Copied, gather: Gather) -> int:
@@ -165,7 +171,7 @@ class Copier:
     def _follow(self, copied: Copied, frame: int, loose: dict[int, memoryview], gather: Gather | None) -> None:
         """The chain from a frame on, into copied.frames. gather None: in what is copied."""
         previous, code, size = self._frames.previous, self._frames.code, self._frame_size
-        mask = self._layout.frame.code_mask
+        mask, settled = self._layout.frame.code_mask, self._settled
         frames, codes = copied.frames, copied.codes
         most = self._in_stop if gather else self._most_frames
         base_frame = self._layout.thread.base_frame
@@ -192,7 +198,7 @@ class Copier:
                 high = low + 8 * len(words)
             frames.append((words, at, frame))
             executable = words[at + code] & mask
-            if executable not in codes and gather is not None:
+            if executable not in settled and executable not in codes and gather is not None:
                 codes[executable] = words[:0]
                 new.append(executable)
             frame = words[at + previous]
@@ -217,8 +223,8 @@ class Copier:
         copied.waiting = found.markers
         copied.objects = found.objects
         code, mask = self._frames.code, self._layout.frame.code_mask
-        new = {words[at + code] & mask for words, at, _ in found.frames}.difference(copied.codes)
-        self._heads(copied, list(new), gather)
+        used = {words[at + code] & mask for words, at, _ in found.frames}
+        self._heads(copied, [at for at in used if at not in copied.codes and at not in self._settled], gather)
 
     def _links(self, copied: Copied) -> bool:
         """Does the innermost activation's run end where the next CFrame's begins?"""
@@ -240,11 +246,13 @@ class Copier:
         code, mask = self._frames.code, self._layout.frame.code_mask
         used = dict.fromkeys([words[at + code] & mask for words, at, _ in copied.frames])
         used.pop(0, None)
+        copied.used = tuple(used)
         if copied.rest:  # what its outer frames run is what it was
             used.update(dict.fromkeys(habits.codes))
         # what could not be read comes last: it hides what is behind it, and may only have come too late
-        codes = copied.codes
-        habits.codes = sorted(used, key=lambda at: not len(codes.get(at, NOTHING)))[:MOST_GUESSES]
+        codes, settled = copied.codes, self._settled
+        habits.codes = sorted(used, key=lambda at: at not in settled and not len(codes.get(at, NOTHING)))[:MOST_GUESSES]
+        habits.asked = [at for at in habits.codes if at not in settled]
         habits.spans = self._spans(habits)
 
     def finish(self, copied: Copied) -> None:

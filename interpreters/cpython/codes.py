@@ -55,14 +55,16 @@ class _Entry:
 
 
 class CodeReader:
-    """Code objects of one process. head_at, head_size: what a sample copies of each code object."""
+    """Code objects of one process. head_at, head_size: what a sample copies of each code object. identity: the part of
+    it that says which one it is.
+    """
 
     def __init__(self, memory: Memory, layout: Layout, book: CodeBook, code_type: int = 0) -> None:
         """code_type: avma of the type of them all, 0 if it is not known."""
         code = layout.code
         self.head_at = layout.object.type
         self.head_size = code.linetable + 8 - self.head_at
-        self._identity = slice((code.firstlineno & ~7) - self.head_at, self.head_size)
+        self.identity = slice((code.firstlineno & ~7) - self.head_at, self.head_size)
         self._first = slice(code.firstlineno - self.head_at, code.firstlineno + 4 - self.head_at)
         self._memory = memory
         self._layout = layout
@@ -91,12 +93,17 @@ class CodeReader:
             instruction = -1
         return FunctionPlace(entry.index, instruction)
 
+    def knows(self, address: int, head: bytes) -> bool:
+        """Has it read the name of the code at an address, and is it the one with this head?"""
+        entry = self._entries.get(address)
+        return entry is not None and entry.identity == head[self.identity]
+
     def head(self, address: int) -> bytes:
         """What a sample copies of the code at an address, as it is now. Raises Unreadable."""
         return bytes(self._memory.bytes(address + self.head_at, self.head_size))
 
     def _entry(self, address: int, head: bytes) -> _Entry | None:
-        identity = head[self._identity]
+        identity = head[self.identity]
         entry = self._entries.get(address)
         if entry is not None and entry.identity == identity and self._book.has(entry.index):
             return entry
@@ -105,7 +112,7 @@ class CodeReader:
             now = self._memory.bytes(address, self.head_at + self.head_size)
         except Unreadable:
             return None
-        if now[self.head_at :][self._identity] != identity or not self._objects.lives(now[: self.head_at]):
+        if now[self.head_at :][self.identity] != identity or not self._objects.lives(now[: self.head_at]):
             return None
         if len(self._entries) >= _MOST_ENTRIES:
             self._entries.clear()

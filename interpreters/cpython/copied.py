@@ -22,6 +22,7 @@ NOTHING = memoryview(b"").cast("Q")
 @dataclass(slots=True)
 class Habits:
     """What a thread's last sample needed. chunks: of the data stack, newest first, (avma, bytes used, bytes there).
+    codes: of code objects; asked: those of them whose heads are read in a stop.
     spans: all that, made when the thread runs again; empty if they are to be made anew.
     slots: see greenlets.Slots.
     """
@@ -29,6 +30,7 @@ class Habits:
     chunks: list[tuple[int, int, int]] = field(default_factory=list)
     frames: list[int] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
+    asked: list[int] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     slots: Slots = field(default_factory=dict)
 
@@ -41,8 +43,9 @@ class Copied:
     of each run, the avma of its outermost frame. habits: to learn what was needed, None once that is done.
     unread: the chain goes on outside of what is copied, after so many frames as are copied at most.
     beyond: the first chunk of the data stack that is not copied, 0 if all are; cut: the chain ends there.
-    objects: other places that the next sample needs. waiting: markers of activations that are not in the thread's
-    chain. marks: see model.interpreter.Chain.
+    objects: other places that the next sample needs. used: the code objects that its frames run, known once habits are
+    learned. gather: reads more, also when the thread runs again. waiting: markers of activations that are not in the
+    thread's chain. marks: see model.interpreter.Chain.
 
     It has more fields than other classes: they are what one stop has copied, read once, far from it.
     """
@@ -50,11 +53,12 @@ class Copied:
     thread: PyThread
     head: memoryview
     frames: list[tuple[memoryview, int, int]]
-    codes: dict[int, memoryview]
+    codes: dict[int, memoryview | bytes]
     stands: list[tuple[int, int]]
     lock: memoryview
     collecting: memoryview
     regions: list[tuple[int, int, memoryview]]
+    gather: Gather
     rest: int = 0
     rest_stand: int = 0
     problem: str = ""
@@ -63,6 +67,7 @@ class Copied:
     unread: bool = False
     stale: bool = False
     objects: list[int] = field(default_factory=list)
+    used: tuple[int, ...] = ()
     outermost: list[int] = field(default_factory=list)
     habits: Habits | None = None
     waiting: set[int] = field(default_factory=set)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pyprof.interpreters.base import InterpreterContext
+from pyprof.interpreters.code_book import UNKNOWN, number_of_chain
 from pyprof.interpreters.cpython.capture import Copier
 from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.copied import Copied, Habits
@@ -12,6 +13,7 @@ from pyprof.interpreters.cpython.local_values import LocalReader
 from pyprof.interpreters.cpython.memory import Memory, gather_now
 from pyprof.interpreters.cpython.runs import RunReader
 from pyprof.interpreters.cpython.runtime import PyThread, Runtime
+from pyprof.interpreters.cpython.settled_codes import SettledCodes
 from pyprof.interpreters.cpython.tasks import Awaiters
 from pyprof.interpreters.cpython.threads import KnownThread
 from pyprof.model.interpreter import Chain, FunctionPlace, Gather, Run, SampleState
@@ -24,6 +26,9 @@ deep stack's frames at once.
 """
 _PART = 2
 """Of --stack-size one part in so many is for a thread's data stack: its frames are followed one by one."""
+_MOST_CHAINS = 4096
+ChainKey = tuple[SampleState, bool, tuple[int, ...], tuple[tuple[int, int], ...]]
+"""The thread's state; may greenlets wait; RunReader.key(); marks on the C stack."""
 NO_STACK = memoryview(b"").cast("Q")
 
 
@@ -39,7 +44,11 @@ class FrameReader:
         self._memory = memory
         self._diagnostics = recording.diagnostics
         most_stack = recording.stack_size // _PART
-        self._copier = Copier(runtime.layout, self.codes.head_at, self.codes.head_size, most_stack)
+        self._settled = SettledCodes(self.codes.head_at, self.codes.head_size, self.codes.identity)
+        self._copier = Copier(runtime.layout, self.codes.head_at, self.codes.head_size, most_stack, self._settled)
+        self._book = recording.book
+        self._chains: dict[ChainKey, tuple[Chain, frozenset[int]]] = {}
+        self._of_version = 0
         self._beyond = ChunkSizes(memory)
         self._runs = RunReader(runtime.layout, self.codes)
         self._copied: list[Copied] = []
@@ -75,19 +84,62 @@ class FrameReader:
         """Of the thread that was copied last."""
         if not self._copied:
             return None
-        layout = self._runtime.layout
-        runs: list[Run] = []
-        state, problem = SampleState.INTERPRETED, ""
-        lost, lacking, enough, scattered = self.codes.lost, 0, 0, False
+        settled, state = True, SampleState.INTERPRETED
         for copied in self._copied:
             self._copier.finish(copied)
             self._copier.learn(copied)
+            settled &= self._confirm(copied)
+            state |= self._lock_state(copied)
+        key = self._key(state, greenlets) if settled else None
+        if key is None:
+            return self._decoded(state, greenlets)
+        if self._of_version != self._settled.version or len(self._chains) >= _MOST_CHAINS:
+            self._chains.clear()
+            self._of_version = self._settled.version
+        known = self._chains.get(key)
+        if known is not None and self._book.has_all(known[1]):
+            return known[0]
+        return self._remembered(key, self._decoded(state, greenlets))
+
+    def _confirm(self, copied: Copied) -> bool:
+        """Fill in the heads of settled code objects; are there only such, and are they what they were?"""
+        settled = self._settled
+        late = tuple([at for at in copied.used if at not in copied.codes and at in settled.heads])
+        sure = settled.confirmed(late, copied.gather) if late else ()
+        copied.codes.update((address, settled.heads[address]) for address in sure)
+        return len(sure) == len(copied.used)
+
+    def _key(self, state: SampleState, greenlets: bool) -> ChainKey | None:
+        """What the chain that was copied last follows from, given the heads of its code objects; None if it is not
+        only that.
+        """
+        copied = self._copied[0]
+        found_more = copied.problem or copied.cut or copied.unread or copied.waiting or self.awaiters is not None
+        if len(self._copied) > 1 or found_more:
+            return None
+        return state, greenlets, self._runs.key(copied), tuple(copied.stands)
+
+    def _remembered(self, key: ChainKey, chain: Chain) -> Chain:
+        """The same chain, with a number, if it is whole."""
+        functions = frozenset(place.function for run in chain.runs for place in run.frames)
+        if chain.problem or UNKNOWN in functions:
+            return chain
+        chain = replace(chain, number=number_of_chain())
+        self._chains[key] = chain, functions
+        return chain
+
+    def _decoded(self, state: SampleState, greenlets: bool) -> Chain:
+        layout = self._runtime.layout
+        runs: list[Run] = []
+        problem = ""
+        lost, lacking, enough, scattered = self.codes.lost, 0, 0, False
+        for copied in self._copied:
             scattered = scattered or copied.unread
             part_lacks, part_enough = self._lacking(copied)
             lacking, enough = lacking + part_lacks, max(enough, part_enough)
             runs += self._with_awaiters(copied, self._runs.runs(copied))
             problem = problem or copied.problem
-            state |= self._lock_state(copied)
+            self._settle(copied)
         if self.codes.lost > lost:
             self._diagnostics.count(LOST, self.codes.lost - lost)
         marked = layout.chain not in (ChainKind.OBJECTS,)
@@ -96,6 +148,14 @@ class FrameReader:
         marks = self._copied[0].marks if len(self._copied) == 1 else ()
         evaluators = self._runtime.located.evaluators
         return Chain(tuple(runs), state, problem, evaluators, marked, marks, greenlets, lacking, enough, scattered)
+
+    def _settle(self, copied: Copied) -> None:
+        """The names of these code objects have been read."""
+        known, heads = self._settled.heads, {}
+        for address, words in copied.codes.items():
+            if address not in known and self.codes.knows(address, head := bytes(words)):
+                heads[address] = head
+        self._settled.add(heads)
 
     def _lacking(self, copied: Copied) -> tuple[int, int]:
         """About how many frames lie beyond what was copied, and the --stack-size that would copy all; 0, 0 if none.
@@ -117,6 +177,8 @@ class FrameReader:
         reader = LocalReader(self._memory, layout, redact)
         found = []
         for copied in self._copied:
+            self._copier.learn(copied)
+            self._confirm(copied)
             for words, at, avma in copied.frames:
                 place = None if self._runs.is_shim(words, at) else self._runs.frame(copied, words, at)
                 if place is not None:

@@ -7,14 +7,13 @@ remembered.
 
 from __future__ import annotations
 
-import itertools
 import struct
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.interpreters.code_book import UNREAD, CodeBook
+from pyprof.interpreters.code_book import UNREAD, CodeBook, number_of_chain
 from pyprof.interpreters.cpython.capture import ENTRY_OWNER
 from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
@@ -24,7 +23,6 @@ from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, FunctionPla
 
 _MOST_KNOWN = 1 << 16
 _MOST_CHAINS = 4096
-_NUMBERS = itertools.count(1)
 _FRAME_BYTES = 112
 _MOST_HEAD = 16
 _MIX = 0x9E3779B97F4A7C15
@@ -194,7 +192,7 @@ class FrameRowReader:
                 marked=self._kind is not ChainKind.OBJECTS,
                 lacking=lacking,
                 scattered=self._kind < ChainKind.ENTRIES,
-                number=0 if UNREAD in own else next(_NUMBERS),
+                number=0 if UNREAD in own else number_of_chain(),
             )
             found.append(chain)
         return found

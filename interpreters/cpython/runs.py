@@ -34,6 +34,24 @@ class RunReader:
         self._flag, self._flag_shift = flag >> 3, 8 * (flag & 7)
         self._tlbc, self._tlbc_shift = frame.tlbc_index >> 3, 8 * (frame.tlbc_index & 7)
 
+    def key(self, copied: Copied) -> tuple[int, ...]:
+        """What runs() goes by of the frames, but for the heads of their code objects."""
+        code, instr, flag, shift = self._code, self._instr, self._flag, self._flag_shift
+        tlbc = self._tlbc if self._tlbc >= 0 else code
+        return tuple(
+            [
+                part
+                for words, at, avma in copied.frames
+                for part in (
+                    avma,
+                    words[at + code],
+                    words[at + instr],
+                    words[at + flag] >> shift & 0xFF,
+                    words[at + tlbc],
+                )
+            ]
+        )
+
     def runs(self, copied: Copied) -> list[Run]:
         """Innermost first; copied.problem says more when they cannot be distinguished."""
         if self._chain is ChainKind.SHIMS:

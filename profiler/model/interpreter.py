@@ -72,7 +72,7 @@ class Chain:
     first, where it is not known which of them belongs to which run. others: the C stack may hold activations that are
     not in the chain, outside it (those of other greenlets). lacking: about so many of the outermost frames are missing,
     because more is copied of no chain; enough: bytes of --stack-size that would copy all of it, 0 if none
-    would; scattered: nothing would, each frame is a read of its own. number: no other one of the recording has it, 0:
+    would; scattered: nothing would, each frame is a read of its own. number: no other one of this process has it, 0:
     it has none. One with a number may come again and again, and is sent between processes once.
     """
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import pickle
 import socket
 import struct
+import subprocess
+import sys
 import weakref
 from pathlib import Path
 from typing import cast
@@ -17,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyprof.collectors.linux.memory_file import memory_file
 from pyprof.model.profile import FrameKind
 from pyprof.model.sample import OuterStack
 from pyprof.model.summary import Summary
@@ -28,6 +32,7 @@ from pyprof.session.worker.messages import Reply
 from pyprof.session.worker.wire import Asking, Packer, Unpacker
 from tests.exporters.profiles import golden
 from tests.session.support import stacks
+from tests.support import missing, need
 
 
 def test_message_of_any_size_arrives_with_its_descriptors(tmp_path: Path) -> None:
@@ -189,3 +194,41 @@ def test_outer_part_of_a_stack_does_not_keep_its_message() -> None:
     del received
     assert [each() for each in alive] == [None] * len(alive)
     assert len(alive) >= 2
+
+
+_STRICT = """
+echo 2 > /proc/sys/vm/memfd_noexec || echo "this kernel refuses nothing"
+exec "$0" -c 'if 1:
+    import sys
+    from pyprof.collectors.linux.memory_file import memory_file
+    from pyprof.session.worker.channel import Channel
+    ours, theirs = Channel.pair()
+    ours.send([bytes(1 << 20)])
+    print(len(theirs.receive(5).parts[0]), memory_file("plain") > 2)'
+"""
+
+
+def test_host_that_allows_no_memory_to_become_a_program_is_obeyed() -> None:
+    """vm.memfd_noexec belongs to a pid namespace."""
+    shell = [need("unshare"), "--pid", "--fork", "--mount-proc", "sh", "-c", _STRICT, sys.executable]
+    done = subprocess.run(shell, capture_output=True, text=True, timeout=60, check=False)
+    if "Operation not permitted" in done.stderr:
+        missing("needs root: unshare --pid")
+    assert done.stdout.splitlines()[-1:] == ["1048576 True"], done.stderr
+
+
+def test_kernels_before_6_3_have_memory_files_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    create = os.memfd_create
+    flags: list[int] = []
+
+    def refusing(name: str, asked: int) -> int:
+        flags.append(asked)
+        if asked & 8:
+            raise OSError(errno.EINVAL, "MFD_NOEXEC_SEAL")
+        return create(name, asked)
+
+    monkeypatch.setattr(os, "memfd_create", refusing)
+    fd = memory_file("old", sealing=True)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+    os.close(fd)
+    assert flags == [os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | 8, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING]

@@ -1,0 +1,86 @@
+"""Code objects that need no look while a thread stands still.
+
+A part of the head of a code object, its identity, says which one lies at its address (codes.py). Read with each stop,
+the heads are most of the spans that are read in it. But an identity that was read before a stop, and is read again
+after it and is the same, was the same in between: code objects whose names are known are *settled*, and their
+identities are read when the thread runs again. An address at which another code object was found once is never settled
+again: its head is read in the stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyprof.interpreters.cpython.copied import each_of
+from pyprof.model.interpreter import Gather, Span
+
+_MOST = 1 << 16
+_MOST_TOGETHER = 1024
+
+
+class SettledCodes:
+    """Of one process. heads: by address, each as a stop has read it. version: another one where an identity has changed
+    that was settled, or all were forgotten.
+    """
+
+    def __init__(self, head_at: int, head_size: int, identity: slice) -> None:
+        """head_at, head_size: the head of a code object, in bytes from its address. identity: the part of it."""
+        self.heads: dict[int, bytes] = {}
+        self.version = 0
+        self._head_size = head_size
+        self._identity = identity
+        self._identity_at = head_at + identity.start
+        self._identity_size = identity.stop - identity.start
+        self._unsteady: set[int] = set()
+        self._together: dict[tuple[int, ...], tuple[list[Span], bytes]] = {}
+
+    def add(self, heads: Mapping[int, bytes]) -> None:
+        """Their names are known. heads: as they were read in a stop."""
+        for address, head in heads.items():
+            if len(head) != self._head_size or address in self._unsteady:
+                continue
+            if len(self.heads) >= _MOST:
+                self._forget()
+            self.heads[address] = head
+
+    def confirmed(self, addresses: tuple[int, ...], gather: Gather) -> Sequence[int]:
+        """Which of these, that were settled when a thread stood still, were then what `heads` has, now that it runs
+        again. Of a process that has ended since, all that are known.
+        """
+        known = self._together.get(addresses)
+        if known is None:
+            known = self._of(addresses)
+        spans, identities = known
+        data = gather(spans)
+        if data == identities:
+            return addresses
+        parts = list(each_of(spans, gather))
+        if not any(map(len, parts)):
+            return [address for address in addresses if address in self.heads]
+        found = []
+        for address, part in zip(addresses, parts, strict=True):
+            head = self.heads.get(address)
+            if head is not None and head[self._identity] == part.tobytes():
+                found.append(address)
+            elif head is not None:
+                del self.heads[address]
+                self._unsteady.add(address)
+                self._changed()
+        return found
+
+    def _of(self, addresses: tuple[int, ...]) -> tuple[list[Span], bytes]:
+        if len(self._together) >= _MOST_TOGETHER:
+            self._together.clear()
+        spans = [(address + self._identity_at, self._identity_size) for address in addresses]
+        identities = b"".join(self.heads.get(address, b"")[self._identity] for address in addresses)
+        found = self._together[addresses] = spans, identities
+        return found
+
+    def _forget(self) -> None:
+        self.heads.clear()
+        self._unsteady.clear()
+        self._changed()
+
+    def _changed(self) -> None:
+        self._together.clear()
+        self.version += 1

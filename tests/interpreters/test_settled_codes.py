@@ -1,0 +1,137 @@
+"""Heads of code objects that are read after the stop: nothing that changed meanwhile keeps its name."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from pyprof.interpreters.cpython import settled_codes
+from pyprof.interpreters.cpython.settled_codes import SettledCodes
+from pyprof.model.interpreter import Span
+
+AT, SIZE, IDENTITY = 8, 24, slice(8, 24)
+ADDRESSES = (0x1000, 0x2000, 0x3000)
+
+
+class Process:
+    """Code objects by address, each with a number; the first word of a head counts calls. gone: it has ended."""
+
+    def __init__(self) -> None:
+        self.heads = dict.fromkeys(ADDRESSES, 1)
+        self.gone = False
+        self.reads = self.calls = 0
+
+    def head(self, address: int) -> bytes:
+        self.calls += 1
+        return struct.pack("<QQQ", self.calls, address, self.heads[address])
+
+    def gather(self, spans: Sequence[Span]) -> memoryview:
+        self.reads += 1
+        data = b""
+        for at, size in spans:
+            address = at - AT - IDENTITY.start
+            if self.gone or address not in self.heads:
+                break
+            assert size == IDENTITY.stop - IDENTITY.start
+            data += self.head(address)[IDENTITY]
+        return memoryview(data)
+
+
+def settled(process: Process) -> SettledCodes:
+    codes = SettledCodes(AT, SIZE, IDENTITY)
+    codes.add({address: process.head(address) for address in ADDRESSES})
+    return codes
+
+
+def test_all_that_are_what_they_were_are_confirmed_by_one_read() -> None:
+    process = Process()
+    codes = settled(process)
+    assert tuple(codes.confirmed(ADDRESSES, process.gather)) == ADDRESSES
+    assert process.reads == 1
+    assert codes.version == 0
+
+
+def test_one_that_has_changed_is_not_confirmed_and_is_never_settled_again() -> None:
+    process = Process()
+    codes = settled(process)
+    assert tuple(codes.confirmed(ADDRESSES, process.gather)) == ADDRESSES
+    process.heads[0x2000] = 2
+    assert tuple(codes.confirmed(ADDRESSES, process.gather)) == (0x1000, 0x3000)
+    assert codes.version == 1
+    codes.add({0x2000: process.head(0x2000)})
+    assert 0x2000 not in codes.heads
+    assert tuple(codes.confirmed(ADDRESSES, process.gather)) == (0x1000, 0x3000)
+
+
+def test_one_that_cannot_be_read_any_more_does_not_hide_the_others() -> None:
+    process = Process()
+    codes = settled(process)
+    del process.heads[0x2000]
+    assert tuple(codes.confirmed(ADDRESSES, process.gather)) == (0x1000, 0x3000)
+
+
+def test_names_of_a_process_that_has_ended_since_are_those_that_were_known() -> None:
+    process = Process()
+    codes = settled(process)
+    process.gone = True
+    assert tuple(codes.confirmed((*ADDRESSES, 0x4000), process.gather)) == ADDRESSES
+    assert codes.version == 0
+
+
+def test_head_that_was_not_read_whole_settles_nothing() -> None:
+    codes = SettledCodes(AT, SIZE, IDENTITY)
+    codes.add({0x1000: b"", 0x2000: bytes(SIZE - 8)})
+    assert not codes.heads
+
+
+class Changes(RuleBasedStateMachine):
+    """Whatever comes and goes: what is confirmed was so at the stop."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.process = Process()
+        self.codes = SettledCodes(AT, SIZE, IDENTITY)
+        self.fresh = 3
+
+    @rule(address=st.sampled_from(ADDRESSES))
+    def seen_in_a_stop(self, address: int) -> None:
+        self.codes.add({address: self.process.head(address)})
+
+    @rule(address=st.sampled_from(ADDRESSES), head=st.integers(1, 3))
+    def replaced(self, address: int, head: int) -> None:
+        self.process.heads[address] = head
+
+    @rule(changes=st.lists(st.sampled_from(ADDRESSES), max_size=2))
+    def sampled(self, changes: list[int]) -> None:
+        """changes: while the thread runs again, before the heads are read; the new ones were never there before."""
+        used = tuple(address for address in ADDRESSES if address in self.codes.heads)
+        at_stop = {address: self.process.head(address) for address in used}
+        for address in changes:
+            self.fresh += 1
+            self.process.heads[address] = self.fresh
+        for address in self.codes.confirmed(used, self.process.gather) if used else ():
+            assert self.codes.heads[address][IDENTITY] == at_stop[address][IDENTITY]
+
+    @invariant()
+    def bounded(self) -> None:
+        assert len(self.codes.heads) <= len(ADDRESSES)
+
+
+Changes.TestCase.settings = settings(max_examples=60, deadline=None)
+TestChanges = Changes.TestCase
+
+
+def test_no_more_are_kept_than_are_allowed() -> None:
+    process = Process()
+    before, settled_codes._MOST = settled_codes._MOST, 2
+    try:
+        codes = settled(process)
+        assert len(codes.heads) == 1
+        assert codes.version == 1
+        assert tuple(codes.confirmed(tuple(codes.heads), process.gather)) == tuple(codes.heads)
+    finally:
+        settled_codes._MOST = before
