@@ -229,8 +229,9 @@ class Copier:
     def _links(self, copied: Copied) -> bool:
         """Does the innermost activation's run end where the next CFrame's begins?"""
         expected = copied.stands[1][1] if len(copied.stands) > 1 else 0
+        flag, shift, entry = self._frames.flag, self._frames.flag_shift, self._entry
         for words, at, _ in copied.frames:
-            if self._frames.flags(words, at) >= self._entry:
+            if words[at + flag] >> shift & 0xFF >= entry:
                 return words[at + self._frames.previous] == expected
         return bool(copied.rest)
 

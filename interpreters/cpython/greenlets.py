@@ -95,14 +95,14 @@ class FrameWords:
         self.size = waiting_size(layout)
         self.previous, self.code, self.instr = frame.previous >> 3, frame.code >> 3, frame.instr >> 3
         flag = frame.is_entry if frame.is_entry != NONE else frame.owner
-        self.flag, self._shift = flag >> 3, 8 * (flag & 7)
+        self.flag, self.flag_shift = flag >> 3, 8 * (flag & 7)
         self.object, self.object_frame = frame.object >> 3, frame.object_frame >> 3
         self.object_link = frame.object_link >> 3 if frame.object_link != NONE else 0
         self.has_height = layout.minor < 14
 
     def flags(self, words: memoryview, at: int) -> int:
         """Who owns a frame (3.12 and later), or is it the outermost of its activation (3.11)?"""
-        return int(words[at + self.flag] >> self._shift & 0xFF)
+        return int(words[at + self.flag] >> self.flag_shift & 0xFF)
 
 
 class Search:
