@@ -24,6 +24,7 @@ programs          Does CPython run in a process? A quick look, without its threa
 rows              Rows of frames that a program in the kernel has copied, decoded in passes
 runs              From a copied chain of frames to runs
 runtime           A CPython in a process, believed only after a look at the live process: layout, interpreters, threads
+settled_codes     Code objects that need no look while a thread stands still
 tables            Layouts of CPython 3.8 to 3.12, x86-64, GIL builds; and of the objects of all versions
 tasks             asyncio
 threads           The thread states of one CPython by the kernel's tids, and the names that Python gave them
