@@ -208,6 +208,7 @@ exec "$0" -c 'if 1:
 """
 
 
+@pytest.mark.system
 def test_host_that_allows_no_memory_to_become_a_program_is_obeyed() -> None:
     """vm.memfd_noexec belongs to a pid namespace."""
     shell = [need("unshare"), "--pid", "--fork", "--mount-proc", "sh", "-c", _STRICT, sys.executable]
