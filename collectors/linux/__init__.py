@@ -7,7 +7,6 @@ libc           System calls that Python lacks, by ctypes
 link_map       The dynamic loader's list of loaded objects (struct r_debug, struct link_map in <link.h>)
 map_query      Checks single mappings of a process with PROCMAP_QUERY
 mapped_memory  Reads the memory of a process as it was mapped earlier
-memory_file    Files that have no name and stand in memory
 perf_arch      The architecture whose registers perf_events sample here, and that of its 32-bit code
 procfs         What /proc says about a process
 regset         The kernel's register set of a stopped task (NT_PRSTATUS), read as that of one architecture

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.collectors.linux.memory_file import memory_file
+from pyprof.collectors.linux.rights import memory_file
 from pyprof.model.profile import FrameKind
 from pyprof.model.sample import OuterStack
 from pyprof.model.summary import Summary
@@ -200,7 +200,7 @@ _STRICT = """
 echo 2 > /proc/sys/vm/memfd_noexec || echo "this kernel refuses nothing"
 exec "$0" -c 'if 1:
     import sys
-    from pyprof.collectors.linux.memory_file import memory_file
+    from pyprof.collectors.linux.rights import memory_file
     from pyprof.session.worker.channel import Channel
     ours, theirs = Channel.pair()
     ours.send([bytes(1 << 20)])

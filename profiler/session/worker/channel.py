@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Self
 
-from pyprof.collectors.linux.memory_file import memory_file
+from pyprof.collectors.linux.rights import memory_file
 from pyprof.records import dataclass
 
 Part = bytes | bytearray | memoryview
