@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 
 import numpy as np
 import numpy.typing as npt
@@ -124,22 +124,26 @@ class Unwinder:
                     space.outer.renew(version)
                     space.deep.renew(version)
                     lanes = walk.beyond(lanes, space.walker, space.deep)
-                    walk.group(walk.deep(lanes, space.walker, space.outer), space.index, space.single)
+                    settled = not self._runtime.changes(space.index.space)
+                    walk.group(walk.deep(lanes, space.walker, space.outer), space.index, space.single, settled)
                     last[space_id] = lanes, space
                 else:
                     walk.scalar(lanes, space.walker)
-            self._name_dear_rules(space.index.space)
+            self._name_dear_rules([space.index.space])
+        walk.together()
+        self._name_dear_rules(space.index.space for _, space in last.values())
         found = walk.finish()
         for lanes, space in last.values():
             walk.learn(found, lanes, space.walker, space.outer)
         return found
 
-    def _name_dear_rules(self, space: AddressSpace) -> None:
+    def _name_dear_rules(self, spaces: Iterable[AddressSpace]) -> None:
+        """spaces: what was walked is in one of them."""
         budget = self._budget
         if budget.refused:
             self._diagnostics.count("unwind rules that compute too much", budget.refused)
-            module = space.module_at(budget.at)
-            if module:
+            module = next(filter(None, (space.module_at(budget.at) for space in spaces)), None)
+            if module is not None:
                 self._diagnostics.problem(module.path, problem("rules_compute_too_much"))
             budget.refused = budget.at = 0
 

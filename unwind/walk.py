@@ -1,8 +1,8 @@
 """The walk of a batch: steps for all lanes together, single lanes where that is not enough, one Walk at the end.
 
-Lanes of one address space go together. A lane that meets a SLOW rule or an unknown register is redone by scalar.py
-from its first frame, as is one with more memory than its stack copy; the last few lanes of a deep batch go on there,
-for a step costs the same for one lane as for a hundred.
+Lanes of one address space go together, and address spaces with a few lanes each. A lane that meets a SLOW rule or an
+unknown register is redone by scalar.py from its first frame, as is one with more memory than its stack copy; the last
+few lanes of a deep batch go on there, for a step costs the same for one lane as for a hundred.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pyprof.unwind.heuristics.deep_stacks import DeepStacks
 from pyprof.unwind.heuristics.frame_records import follow_records
 from pyprof.unwind.heuristics.stack_cache import LEAST_FRAMES, StackCache
 from pyprof.unwind.index import SpaceIndex
+from pyprof.unwind.lane_spaces import LaneSpaces, ManySpaces, OneSpace
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, NoCaller, Registers, ScalarWalker
 from pyprof.unwind.single_lane import PlainWalker
@@ -28,6 +29,8 @@ from pyprof.unwind.table import RuleTable
 
 FEW_LANES = 16
 """With so few lanes or less, one by one is faster than a step of arrays (measured)."""
+_SOME_LANES = 64
+"""Address spaces with so many lanes or less are walked together."""
 
 LONG = 2 << 20
 """Bytes of a copy from which on its plain rules are tried first, one lane at a time."""
@@ -69,7 +72,9 @@ class _Found:
 
 
 class BatchWalk:
-    """The walk of one batch. Use: group() for each address space (or scalar() for single lanes), then finish()."""
+    """The walk of one batch. Use: group() for each address space (or scalar() for single lanes), together(), then
+    finish().
+    """
 
     def __init__(self, batch: SampleBatch, rules: RuleTable, max_depth: int) -> None:
         self._batch = batch
@@ -86,6 +91,7 @@ class BatchWalk:
         self._singles: dict[int, LaneWalk] = {}
         self._replaced = np.zeros(n, np.bool_)
         self._joined: set[int] = set()
+        self._later: list[tuple[I64, SpaceIndex, PlainWalker]] = []
 
     def scalar(self, lanes: I64, walker: ScalarWalker) -> None:
         """Walk lanes one by one, from their first frame."""
@@ -137,25 +143,46 @@ class BatchWalk:
             if batch.kind[lane] == SampleKind.STOPPED and lane not in batch.stack.pieces:
                 outer.learn(batch, lane, first_registers(batch, lane), walker)
 
-    def group(self, lane: I64, index: SpaceIndex, single: PlainWalker) -> None:
-        """Walk the lanes of one address space."""
-        walker = single.walker
+    def group(self, lane: I64, index: SpaceIndex, single: PlainWalker, settled: bool = False) -> None:
+        """Walk the lanes of one address space. settled: its rules stay what they are, so that a few lanes may wait for
+        together().
+        """
         alone = self._words.whole[lane]
         if self._batch.stack.pieces:
             alone &= ~among(lane, self._batch.stack.pieces)
         if not alone.all():
-            self.scalar(lane[~alone], walker)
+            self.scalar(lane[~alone], single.walker)
             lane = lane[alone]
+        if settled and 0 < len(lane) <= _SOME_LANES:
+            self._later.append((lane, index, single))
+        else:
+            self._group(lane, index, single)
+
+    def together(self) -> None:
+        """Walk the lanes that wait."""
+        later, self._later = self._later, []
+        if len(later) < 2 or sum(len(lane) for lane, _, _ in later) <= FEW_LANES:
+            for lane, index, single in later:
+                self._group(lane, index, single)
+        else:
+            lanes = np.concatenate([lane for lane, _, _ in later])
+            self._steps(lanes, ManySpaces(len(self._batch), later))
+
+    def _group(self, lane: I64, index: SpaceIndex, single: PlainWalker) -> None:
         if len(lane) <= FEW_LANES:
             self._few(lane, single)
-            return
+        else:
+            self._steps(lane, OneSpace(index, single))
+
+    def _steps(self, lane: I64, spaces: LaneSpaces) -> None:
         lanes = Lanes.start(self._batch, self._words, lane)
         self._frames.add(0, lanes, np.full(len(lanes), Trust.CONTEXT, np.uint8))
         depth = 1
         while len(lanes) > FEW_LANES:
-            lanes = self._step(lanes, depth, index, walker)
+            lanes = self._step(lanes, depth, spaces)
             depth += 1
-        self._go_on(lanes, depth, single)
+        for which, _, single in spaces.parts(lanes.lane):
+            self._go_on(lanes.take(which), depth, single)
 
     def _few(self, lane: I64, single: PlainWalker) -> None:
         """Walk lanes one by one, from their first frame."""
@@ -168,20 +195,18 @@ class BatchWalk:
             self._settle(one, single.walk(first_registers(self._batch, one), memory, memory.native_words()))
             self._replaced[one] = True
 
-    def _step(self, lanes: Lanes, depth: int, index: SpaceIndex, walker: ScalarWalker) -> Lanes:
+    def _step(self, lanes: Lanes, depth: int, spaces: LaneSpaces) -> Lanes:
         """One step of all lanes; those that go on."""
-        pcs = lookup_pcs(lanes.pc, lanes.exact)
-        if lanes.exact.any() and not lanes.exact.all():
-            ids = np.zeros(len(lanes), np.int64)
-            ids[lanes.exact] = index.rule_ids(pcs[lanes.exact], True)
-            ids[~lanes.exact] = index.rule_ids(pcs[~lanes.exact], False)
-        else:
-            ids = index.rule_ids(pcs, bool(lanes.exact[0]))
+        ids = spaces.rule_ids(lanes.lane, lookup_pcs(lanes.pc, lanes.exact), lanes.exact)
         done = step(lanes, ids, self._rules, self._words, self._batch.arch)
         if done.uncovered.any():
-            self._fall_back(lanes, done, index, walker)
+            rest = np.flatnonzero(done.uncovered)
+            for which, index, single in spaces.parts(lanes.lane[rest]):
+                self._fall_back(lanes, rest[which], done, index, single.walker)
         if done.slow.any():
-            self.scalar(lanes.lane[done.slow], walker)
+            slow = lanes.lane[done.slow]
+            for which, _, single in spaces.parts(slow):
+                self.scalar(slow[which], single.walker)
         if depth >= self._max_depth:
             done.end[(done.end == StackEnd.RUNNING) & ~done.slow] = StackEnd.DEPTH
         over = (done.end != StackEnd.RUNNING) & ~done.slow
@@ -197,9 +222,10 @@ class BatchWalk:
         self._frames.add(depth, lanes, trust)
         return lanes
 
-    def _fall_back(self, lanes: Lanes, done: Stepped, index: SpaceIndex, walker: ScalarWalker) -> None:
-        """The step of the lanes that no table covers: the plain ones together, the others one by one."""
-        rest = np.flatnonzero(done.uncovered)
+    def _fall_back(self, lanes: Lanes, rest: I64, done: Stepped, index: SpaceIndex, walker: ScalarWalker) -> None:
+        """The step of lanes of one address space that no table covers: the plain ones together, the others one by one.
+        rest: indexes into lanes.
+        """
         if walker.fallback.enabled:
             plain = follow_records(lanes, rest, self._words, self._batch.arch, index.code)
             done.trust[plain] = Trust.FP

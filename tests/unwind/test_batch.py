@@ -82,15 +82,17 @@ def damage(lane: MadeLane, rng: np.random.Generator, arch: Arch) -> None:
     max_depth=st.sampled_from([1, 2, 5, 1 << 17]),
     fallback=st.booleans(),
     many=st.sampled_from([FEW, MANY]),
+    spaces=st.sampled_from([1, 5]),
 )
-@example(seed=45575, max_depth=5, fallback=False, many=FEW)  # ARM: the root's CFA is below the last frame's
+@example(seed=45575, max_depth=5, fallback=False, many=FEW, spaces=1)  # ARM: the root's CFA is below the last frame's
 def test_damaged_stacks_end_alike_in_both_walkers(
-    arch: Arch, seed: int, max_depth: int, fallback: bool, many: int
+    arch: Arch, seed: int, max_depth: int, fallback: bool, many: int, spaces: int
 ) -> None:
     program = Program(arch, seed)
     rng = np.random.default_rng(seed)
     lanes = [make_lane(program, 1 + n % 9, n % 4 == 3) for n in range(many)]
-    for lane in lanes:
+    for number, lane in enumerate(lanes):
+        lane.space = 1 + number % spaces
         for _ in range(int(rng.integers(0, 3))):
             damage(lane, rng, arch)
     batch = batch_of(arch, lanes)

@@ -1,13 +1,22 @@
-"""Lanes of several address spaces in one batch, each space with enough of them to be walked by steps."""
+"""Lanes of several address spaces in one batch: with enough in each to be walked by steps, or all together."""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
 
+import numpy as np
+import pytest
+
+from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
+from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, lookup_pc, lookup_pcs
+from pyprof.objfile.images import Image
+from pyprof.options import UnwindOptions
 from pyprof.unwind.table import RowCache
-from tests.unwind.made_stacks import Program, batch_of, make_lane, unwinder_of
+from pyprof.unwind.unwinder import Unwinder
+from pyprof.unwind.walk import BatchWalk
+from tests.unwind.made_stacks import BASE, HandImages, Program, batch_of, make_lane, unwinder_of
 from tests.unwind.test_batch import MANY, assert_same, frames_of
 
 
@@ -22,6 +31,41 @@ def test_every_space_of_a_batch_is_walked_by_steps_from_depth_zero() -> None:
     assert_same(walk, unwinder.walk_scalar(batch))
     assert [frames_of(walk, n) for n in range(len(lanes))] == [lane.frames for lane in lanes]
     assert (walk.end == StackEnd.ROOT).all()
+
+
+class _Images(HandImages):
+    """Another program in each address space."""
+
+    def __init__(self, programs: Sequence[Program]) -> None:
+        super().__init__(programs[0].elf)
+        self._programs = programs
+
+    def image(self, space: AddressSpace, avma: int) -> Image | None:
+        module = space.module_at(avma)
+        if module is None or not module.has_file:
+            return None
+        return self._made_images.setdefault(space.id, Image(module, self._programs[space.id - 1].elf, BASE, ""))
+
+
+@pytest.mark.parametrize("sources", [UnwindOptions().sources, ("eh_frame",)], ids=["fallback", "tables"])
+def test_spaces_with_a_few_lanes_each_go_together_by_the_rules_of_each(
+    sources: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = [Program(X86_64, seed) for seed in range(20, 28)]
+    lanes = [make_lane(programs[n % 8], 1 + n % 13, signals=n % 5 == 0 and n % 13 > 2) for n in range(8 * 6)]
+    for n, lane in enumerate(lanes):
+        lane.space = 1 + n % 8
+    batch = batch_of(X86_64, lanes)
+    tables = {id(program.elf): program.source for program in programs}
+    readers = {"eh_frame": lambda elf, arch, diagnostics: tables[id(elf)]}
+    unwinder = Unwinder(_Images(programs), UnwindOptions(sources=sources), Diagnostics(), readers)
+    alone: list[int] = []
+    monkeypatch.setattr(BatchWalk, "_few", lambda self, lane, single: alone.extend(lane.tolist()))
+    walk = unwinder.walk(batch)
+    assert not alone
+    assert_same(walk, unwinder.walk_scalar(batch))
+    if len(sources) > 1:
+        assert [frames_of(walk, n) for n in range(len(lanes))] == [lane.frames for lane in lanes]
 
 
 def test_return_address_zero_is_looked_up_alike_one_by_one_and_in_columns() -> None:
