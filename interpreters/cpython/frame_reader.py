@@ -44,7 +44,7 @@ class FrameReader:
         self._memory = memory
         self._diagnostics = recording.diagnostics
         most_stack = recording.stack_size // _PART
-        self._settled = SettledCodes(self.codes.head_at, self.codes.head_size, self.codes.identity)
+        self._settled = SettledCodes(self.codes.head_at, self.codes.head_size, self.codes.identity, memory)
         self._copier = Copier(runtime.layout, self.codes.head_at, self.codes.head_size, most_stack, self._settled)
         self._book = recording.book
         self._chains: dict[ChainKey, tuple[Chain, frozenset[int]]] = {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pyprof.interpreters.cpython.copied import each_of
+from pyprof.interpreters.cpython.memory import Memory
 from pyprof.model.interpreter import Gather, Span
 
 _MOST = 1 << 16
@@ -23,10 +23,13 @@ class SettledCodes:
     that was settled, or all were forgotten.
     """
 
-    def __init__(self, head_at: int, head_size: int, identity: slice) -> None:
-        """head_at, head_size: the head of a code object, in bytes from its address. identity: the part of it."""
+    def __init__(self, head_at: int, head_size: int, identity: slice, memory: Memory) -> None:
+        """head_at, head_size: the head of a code object, in bytes from its address. identity: the part of it. memory:
+        of the process, as it is now.
+        """
         self.heads: dict[int, bytes] = {}
         self.version = 0
+        self._memory = memory
         self._head_size = head_size
         self._identity = identity
         self._identity_at = head_at + identity.start
@@ -38,6 +41,10 @@ class SettledCodes:
         """Their names are known. heads: as they were read in a stop."""
         for address, head in heads.items():
             if len(head) != self._head_size or address in self._unsteady:
+                continue
+            if address in self.heads:
+                if self.heads[address][self._identity] != head[self._identity]:
+                    self._unsettle(address)
                 continue
             if len(self.heads) >= _MOST:
                 self._forget()
@@ -54,18 +61,17 @@ class SettledCodes:
         data = gather(spans)
         if data == identities:
             return addresses
-        parts = list(each_of(spans, gather))
-        if not any(map(len, parts)):
+        # one was replaced or is gone; or there was no time or no room left for all of them
+        parts = [self._memory.some(*span) for span in spans]
+        if not any(parts):
             return [address for address in addresses if address in self.heads]
         found = []
         for address, part in zip(addresses, parts, strict=True):
             head = self.heads.get(address)
-            if head is not None and head[self._identity] == part.tobytes():
+            if head is not None and head[self._identity] == part:
                 found.append(address)
             elif head is not None:
-                del self.heads[address]
-                self._unsteady.add(address)
-                self._changed()
+                self._unsettle(address)
         return found
 
     def _of(self, addresses: tuple[int, ...]) -> tuple[list[Span], bytes]:
@@ -75,6 +81,11 @@ class SettledCodes:
         identities = b"".join(self.heads.get(address, b"")[self._identity] for address in addresses)
         found = self._together[addresses] = spans, identities
         return found
+
+    def _unsettle(self, address: int) -> None:
+        del self.heads[address]
+        self._unsteady.add(address)
+        self._changed()
 
     def _forget(self) -> None:
         self.heads.clear()

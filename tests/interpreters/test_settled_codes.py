@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pyprof.interpreters.cpython import settled_codes
+from pyprof.interpreters.cpython.memory import Memory
 from pyprof.interpreters.cpython.settled_codes import SettledCodes
 from pyprof.model.interpreter import Span
 
@@ -18,31 +19,36 @@ ADDRESSES = (0x1000, 0x2000, 0x3000)
 
 
 class Process:
-    """Code objects by address, each with a number; the first word of a head counts calls. gone: it has ended."""
+    """Code objects by address, each with a number; the first word of a head counts calls. gone: it has ended. late:
+    nothing more is read of it at once.
+    """
 
     def __init__(self) -> None:
         self.heads = dict.fromkeys(ADDRESSES, 1)
-        self.gone = False
+        self.gone = self.late = False
         self.reads = self.calls = 0
 
     def head(self, address: int) -> bytes:
         self.calls += 1
         return struct.pack("<QQQ", self.calls, address, self.heads[address])
 
+    def some(self, avma: int, size: int) -> bytes:
+        address = avma - AT - IDENTITY.start
+        assert size == IDENTITY.stop - IDENTITY.start
+        return b"" if self.gone or address not in self.heads else self.head(address)[IDENTITY]
+
     def gather(self, spans: Sequence[Span]) -> memoryview:
         self.reads += 1
         data = b""
         for at, size in spans:
-            address = at - AT - IDENTITY.start
-            if self.gone or address not in self.heads:
+            if self.late or not (part := self.some(at, size)):
                 break
-            assert size == IDENTITY.stop - IDENTITY.start
-            data += self.head(address)[IDENTITY]
+            data += part
         return memoryview(data)
 
 
 def settled(process: Process) -> SettledCodes:
-    codes = SettledCodes(AT, SIZE, IDENTITY)
+    codes = SettledCodes(AT, SIZE, IDENTITY, Memory(process.some))
     codes.add({address: process.head(address) for address in ADDRESSES})
     return codes
 
@@ -74,6 +80,14 @@ def test_one_that_cannot_be_read_any_more_does_not_hide_the_others() -> None:
     assert tuple(codes.confirmed(ADDRESSES, process.gather)) == (0x1000, 0x3000)
 
 
+def test_one_that_has_changed_is_not_confirmed_where_no_more_is_read_at_once() -> None:
+    process = Process()
+    codes = settled(process)
+    process.late = True
+    process.heads[0x3000] = 2
+    assert tuple(codes.confirmed(ADDRESSES, process.gather)) == (0x1000, 0x2000)
+
+
 def test_names_of_a_process_that_has_ended_since_are_those_that_were_known() -> None:
     process = Process()
     codes = settled(process)
@@ -83,7 +97,7 @@ def test_names_of_a_process_that_has_ended_since_are_those_that_were_known() -> 
 
 
 def test_head_that_was_not_read_whole_settles_nothing() -> None:
-    codes = SettledCodes(AT, SIZE, IDENTITY)
+    codes = SettledCodes(AT, SIZE, IDENTITY, Memory(Process().some))
     codes.add({0x1000: b"", 0x2000: bytes(SIZE - 8)})
     assert not codes.heads
 
@@ -94,7 +108,7 @@ class Changes(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.process = Process()
-        self.codes = SettledCodes(AT, SIZE, IDENTITY)
+        self.codes = SettledCodes(AT, SIZE, IDENTITY, Memory(self.process.some))
         self.fresh = 3
 
     @rule(address=st.sampled_from(ADDRESSES))
@@ -121,7 +135,7 @@ class Changes(RuleBasedStateMachine):
         assert len(self.codes.heads) <= len(ADDRESSES)
 
 
-Changes.TestCase.settings = settings(max_examples=60, deadline=None)
+Changes.TestCase.settings = settings(max_examples=200, deadline=None)
 TestChanges = Changes.TestCase
 
 
