@@ -34,25 +34,6 @@ class LaneSpaces(Protocol):
         ...
 
 
-class OneSpace:
-    """LaneSpaces of lanes in one."""
-
-    def __init__(self, index: SpaceIndex, single: PlainWalker) -> None:
-        self._index, self._single = index, single
-
-    def rule_ids(self, lane: I64, pcs: U64, exact: Mask) -> I64:
-        index = self._index
-        if exact.any() and not exact.all():
-            ids = np.zeros(len(pcs), np.int64)
-            ids[exact] = index.rule_ids(pcs[exact], True)
-            ids[~exact] = index.rule_ids(pcs[~exact], False)
-            return ids
-        return index.rule_ids(pcs, bool(exact[0]))
-
-    def parts(self, lane: I64) -> Iterator[tuple[I64, SpaceIndex, PlainWalker]]:
-        yield np.arange(len(lane)), self._index, self._single
-
-
 class ManySpaces:
     """LaneSpaces of lanes in several, a few in each. Their rules do not change meanwhile."""
 
