@@ -10,7 +10,6 @@ exception_return  What a Cortex-M's hardware pushed when it interrupted code (AR
 expr              DWARF expressions as CFI uses them: a stack machine over the registers and memory of one frame
 function_starts   Starts of functions, from tables that have an entry for each function
 index             Lookup of pc to rule: module, source, row
-lane_spaces       Address spaces of lanes that are walked together
 memory            The memory of one sample: its stack copy and its further pieces, and nothing else
 rules             The one vocabulary in which every unwind format ends
 runtime           What the walk asks about code that no file describes: the rules that its process has registered

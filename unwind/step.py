@@ -2,14 +2,22 @@
 
 In: Lanes (registers of each lane's current frame), rule ids, the stack copies as words. Out: Stepped. Only sp, fp and
 pc are followed; a lane that needs more is SLOW. Formulas as in scalar.apply_rule, which is the specification.
+
+Lanes of one address space share its rules. But an agent's batch has a few lanes of each of many processes, and a step
+costs the same for a few lanes as for a hundred. What it does to a lane is the same in all of them: only which rule
+covers a pc is another question in each (LaneSpaces).
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.arch import Arch
+from pyprof.model.columns import distinct
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import StackEnd
 from pyprof.records import dataclass
@@ -26,6 +34,11 @@ from pyprof.unwind.table import (
     RuleTable,
 )
 
+if TYPE_CHECKING:
+    from pyprof.unwind.index import SpaceIndex
+    from pyprof.unwind.single_lane import PlainWalker
+
+I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
 
@@ -125,6 +138,65 @@ class Lanes:
 
     def __len__(self) -> int:
         return len(self.lane)
+
+
+class LaneSpaces(Protocol):
+    """lane, in all methods: indexes into the batch."""
+
+    def rule_ids(self, lane: I64, pcs: U64, exact: Mask) -> I64:
+        """Of lookup pcs. All shapes: (n,)."""
+        ...
+
+    def parts(self, lane: I64) -> Iterator[tuple[I64, SpaceIndex, PlainWalker]]:
+        """For each address space: which of these lanes are in it."""
+        ...
+
+
+class OneSpace:
+    """LaneSpaces of lanes in one."""
+
+    def __init__(self, index: SpaceIndex, single: PlainWalker) -> None:
+        self._index, self._single = index, single
+
+    def rule_ids(self, lane: I64, pcs: U64, exact: Mask) -> I64:
+        index = self._index
+        if exact.any() and not exact.all():
+            ids = np.zeros(len(pcs), np.int64)
+            ids[exact] = index.rule_ids(pcs[exact], True)
+            ids[~exact] = index.rule_ids(pcs[~exact], False)
+            return ids
+        return index.rule_ids(pcs, bool(exact[0]))
+
+    def parts(self, lane: I64) -> Iterator[tuple[I64, SpaceIndex, PlainWalker]]:
+        yield np.arange(len(lane)), self._index, self._single
+
+
+class ManySpaces:
+    """LaneSpaces of lanes in several, a few in each. Their rules do not change meanwhile."""
+
+    def __init__(self, lanes: int, members: Sequence[tuple[I64, SpaceIndex, PlainWalker]]) -> None:
+        """lanes: of the whole batch. members: lanes of each space."""
+        self._members = members
+        self._number = np.zeros(lanes, np.int64)
+        for number, (lane, _, _) in enumerate(members):
+            self._number[lane] = number
+        self._known: dict[tuple[int, int, bool], int] = {}
+
+    def rule_ids(self, lane: I64, pcs: U64, exact: Mask) -> I64:
+        known, found = self._known, []
+        for key in zip(self._number[lane].tolist(), pcs.tolist(), exact.tolist(), strict=True):
+            rule = known.get(key)
+            if rule is None:
+                number, pc, is_exact = key
+                rule = known[key] = self._members[number][1].rule_id(pc, is_exact)
+            found.append(rule)
+        return np.array(found, np.int64)
+
+    def parts(self, lane: I64) -> Iterator[tuple[I64, SpaceIndex, PlainWalker]]:
+        of = self._number[lane]
+        for number in distinct(of).tolist():
+            _, index, single = self._members[number]
+            yield np.flatnonzero(of == number), index, single
 
 
 @dataclass(slots=True)

@@ -8,8 +8,6 @@ few lanes of a deep batch go on there, for a step costs the same for one lane as
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -25,11 +23,8 @@ from pyprof.unwind.index import SpaceIndex
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, NoCaller, Registers, ScalarWalker
 from pyprof.unwind.single_lane import PlainWalker
-from pyprof.unwind.step import Lanes, Stepped, Words, step
+from pyprof.unwind.step import Lanes, LaneSpaces, ManySpaces, OneSpace, Stepped, Words, step
 from pyprof.unwind.table import RuleTable
-
-if TYPE_CHECKING:
-    from pyprof.unwind.lane_spaces import LaneSpaces
 
 FEW_LANES = 16
 """With so few lanes or less, one by one is faster than a step of arrays (measured)."""
@@ -40,8 +35,6 @@ LONG = 2 << 20
 """Bytes of a copy from which on its plain rules are tried first, one lane at a time."""
 
 I64 = npt.NDArray[np.int64]
-U64 = npt.NDArray[np.uint64]
-Mask = npt.NDArray[np.bool_]
 
 
 def first_registers(batch: SampleBatch, lane: int) -> Registers:
@@ -55,25 +48,6 @@ def first_registers(batch: SampleBatch, lane: int) -> Registers:
     known = {arch.sp, arch.pc}
     withheld = frozenset(range(len(values))) - known
     return Registers([v if c in known else None for c, v in enumerate(values)], True, withheld)
-
-
-class OneSpace:
-    """lane_spaces.LaneSpaces of lanes in one."""
-
-    def __init__(self, index: SpaceIndex, single: PlainWalker) -> None:
-        self._index, self._single = index, single
-
-    def rule_ids(self, lane: I64, pcs: U64, exact: Mask) -> I64:
-        index = self._index
-        if exact.any() and not exact.all():
-            ids = np.zeros(len(pcs), np.int64)
-            ids[exact] = index.rule_ids(pcs[exact], True)
-            ids[~exact] = index.rule_ids(pcs[~exact], False)
-            return ids
-        return index.rule_ids(pcs, bool(exact[0]))
-
-    def parts(self, lane: I64) -> Iterator[tuple[I64, SpaceIndex, PlainWalker]]:
-        yield np.arange(len(lane)), self._index, self._single
 
 
 @dataclass(slots=True)
@@ -190,8 +164,6 @@ class BatchWalk:
             for lane, index, single in later:
                 self._group(lane, index, single)
         else:
-            from pyprof.unwind.lane_spaces import ManySpaces  # most recordings are of one process
-
             lanes = np.concatenate([lane for lane, _, _ in later])
             self._steps(lanes, ManySpaces(len(self._batch), later))
 
