@@ -17,15 +17,11 @@ UNREAD = FunctionPlace(UNKNOWN)
 """A frame of it."""
 
 _GONE = "[function freed before its name was read]"
-
-
 _CHAINS = itertools.count(1)
 
 
 def number_of_chain() -> int:
-    """For a chain of frames that may come again: see model.interpreter.Chain. Recordings of one process may share the
-    one that unwinds, which knows chains by their numbers.
-    """
+    """For a chain of frames that may come again: see model.interpreter.Chain."""
     return next(_CHAINS)
 
 
