@@ -22,7 +22,7 @@ from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.targets.spaces import SpaceTracker
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.base import InterpreterContext
-from pyprof.interpreters.code_book import UNKNOWN, CodeBook
+from pyprof.interpreters.code_book import CodeBook
 from pyprof.interpreters.cpython.memory import Memory, gather_now
 from pyprof.interpreters.cpython.names import PythonThreadNames
 from pyprof.interpreters.cpython.process import PythonProcess
@@ -30,7 +30,7 @@ from pyprof.interpreters.cpython.programs import Programs
 from pyprof.interpreters.cpython.rows import FrameRowReader, fold, head_of
 from pyprof.interpreters.cpython.runtime import Runtime, UnreadRuntime, open_runtime
 from pyprof.interpreters.symbols import FoundSymbols, KnownSymbols, Wanted, read_symbols
-from pyprof.model.interpreter import FrameRows, FunctionPlace, Span
+from pyprof.model.interpreter import FrameRows, FunctionPlace
 from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory
 from pyprof.objfile.images import ImageStore
 from tests.interpreters.pythons import HERE, Python, pythons
@@ -273,76 +273,6 @@ def test_function_that_runs_again_after_its_name_was_dropped_is_read_again() -> 
             assert reader.book.line(decoded(rows, frames)).function == "f"
             reader.book.keep(set())
             reader.book.keep(set())
-
-
-NESTED = """
-import sys
-def inner():
-    print("ready", flush=True)
-    sys.stdin.readline()
-def middle():
-    inner()
-def outer():
-    middle()
-outer()
-"""
-
-
-@contextmanager
-def asleep_in_python() -> Iterator[Reader]:
-    with started(sys.executable, "-c", NESTED) as process:
-        assert said(process) == "ready\n"
-        reader = Reader(process.pid)
-        assert [name for name in reader.names() if name != "<shim>"][:4] == ["inner", "middle", "outer", "<module>"]
-        yield reader
-
-
-def test_equal_chains_are_one_and_known_code_is_not_read_while_the_thread_stands_still() -> None:
-    with asleep_in_python() as reader:
-        gather = gather_now(Memory(memory_reader(reader.pid, lambda: True)))
-        asked: list[int] = []
-
-        def counting(spans: Sequence[Span]) -> memoryview:
-            asked[-1] += len(spans)
-            return gather(spans)
-
-        chains = []
-        for _ in range(4):
-            asked.append(0)
-            reader.process.copy(reader.pid, EMPTY, 0, counting)
-            asked.append(0)  # from here on the thread runs again
-            chains.append(reader.process.take())
-        in_stop, after = asked[::2], asked[1::2]
-        first, *_, last = chains
-        assert first is not None
-        assert last is not None
-        functions = {place.function for run in last.runs for place in run.frames}
-        assert len(functions) > 1
-        assert in_stop[0] - in_stop[-1] >= len(functions)
-        assert after[-1] >= len(functions)
-        assert last.number
-        assert last is chains[-2]
-        assert (first.runs, first.state) == (last.runs, last.state)
-
-
-def test_code_that_is_replaced_between_the_stop_and_a_look_at_it_has_no_name_then() -> None:
-    with asleep_in_python() as reader:
-        names = reader.sample()
-        assert reader.sample() == names
-        frames, runtime = reader.process.frames, reader.process.runtime
-        assert frames is not None
-        assert runtime is not None
-        heads = frames._settled.heads
-        address = next(iter(heads))
-        reader.process.copy(reader.pid, EMPTY, 0, gather_now(Memory(memory_reader(reader.pid, lambda: True))))
-        with open(f"/proc/{reader.pid}/mem", "r+b", buffering=0) as memory:  # another function's first line
-            memory.seek(address + runtime.layout.code.firstlineno)
-            memory.write(struct.pack("<i", 77))
-        found = reader.taken()
-        gone = reader.book.code(UNKNOWN).line(0).function
-        assert [name for name, before in zip(found, names, strict=True) if name != before] == [gone]
-        assert reader.sample() == names
-        assert address not in heads
 
 
 def test_program_without_python_is_searched_once_however_its_code_grows() -> None:
