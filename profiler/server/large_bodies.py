@@ -2,7 +2,8 @@
 
 The server's threads share one interpreter: whoever reads 100 MiB in one of them takes half of it from all others. What
 is read comes back as rows with a book of their own, which the database takes as others. The process begins with the
-first large body, and ends when its input does.
+first large body, and ends when its input does. It rests between two bodies, for it takes room in the processors' caches,
+and its memory's bandwidth, however nice it is.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -27,6 +30,8 @@ _READER = (
 )
 _AFTER_OTHERS = 19
 """More nice than the server: it has what others leave."""
+_REST = 3
+"""Times as long as a body took: before the next is read."""
 _MOST_READ = 32
 """Bodies, until another process takes its place: it keeps the memory that the largest one needed."""
 _Found = TypeVar("_Found")
@@ -43,20 +48,34 @@ def pushed(tenant: str, push: ForeignPush, now_ns: int, most: int) -> list[tuple
 
 
 class LargeBodies:
-    """For one thread, close() apart."""
+    """For one thread, close() apart. clock: seconds. closed: is waited for while it rests."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, closed: threading.Event | None = None) -> None:
         self._reader: subprocess.Popen[bytes] | None = None
         self._read = 0
+        self._clock, self._rested_at = clock, 0.0
+        self._closed = closed or threading.Event()
 
     def call(self, function: Callable[..., _Found], *arguments: object) -> _Found:
-        """In the other process. Raises PyprofError: that of the function, or FormatError where the process ends."""
+        """In the other process, after its rest. Raises PyprofError: that of the function, or FormatError where the
+        process ends.
+        """
+        if self._closed.wait(max(self._rested_at - self._clock(), 0)):
+            raise FormatError("body", 0, "nobody reads it any more")
+        began = self._clock()
+        try:
+            return self._answered(function, *arguments)
+        finally:
+            ended = self._clock()
+            self._rested_at = ended + _REST * (ended - began)
+
+    def _answered(self, function: Callable[..., _Found], *arguments: object) -> _Found:
         if self._read >= _MOST_READ or (self._reader is not None and self._reader.poll() is not None):
-            self.close()
+            self._end()
         try:
             answer = self._asked(pickle.dumps((function, arguments), pickle.HIGHEST_PROTOCOL))
         except (OSError, EOFError, pickle.UnpicklingError):
-            self.close()
+            self._end()
             raise FormatError("body", 0, "who read it has ended: it may need too much memory") from None
         if isinstance(answer, PyprofError):
             raise answer
@@ -78,6 +97,10 @@ class LargeBodies:
 
     def close(self) -> None:
         """From any thread."""
+        self._closed.set()
+        self._end()
+
+    def _end(self) -> None:
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.kill()

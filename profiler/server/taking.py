@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 from urllib.parse import unquote
 
 from pyprof.agent.segments import SegmentName, day_of, folder_of
@@ -37,7 +38,12 @@ _TOGETHER = 8
 """Segments that are read and written at once: while one waits for the disk others are read."""
 _LARGE = 1 << 23
 """Bytes of a body as it is inflated: of such ones one is read at a time."""
+_MOST_LARGE = 4
+"""Of a tenant, that wait to be read."""
+_LARGE_RETRY_S = 30
 _HERE = ("localhost", "127.0.0.1", "[::1]")
+_Arguments = TypeVarTuple("_Arguments")
+_Found = TypeVar("_Found")
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -57,9 +63,26 @@ class TakingThreads:
     def __init__(self) -> None:
         self._usual = ThreadPoolExecutor(_TOGETHER, "pyprof take")
         self._large = ThreadPoolExecutor(1, "pyprof take large")
+        self._waiting: Counter[str] = Counter()
+        self._bytes = 0
 
-    def of(self, body: bytes) -> ThreadPoolExecutor:
-        return self._large if _is_large(body) else self._usual
+    async def run(
+        self, tenant: str, body: bytes, function: Callable[[*_Arguments], _Found], *arguments: *_Arguments
+    ) -> _Found:
+        """function: it reads the body. Raises what it raises; Refused where too many large ones wait."""
+        loop = asyncio.get_running_loop()
+        if not _is_large(body):
+            return await loop.run_in_executor(self._usual, function, *arguments)
+        if self._waiting[tenant] >= _MOST_LARGE or self._bytes + len(body) > _MOST_HELD:
+            text = f"{self._waiting[tenant]} large bodies of the tenant wait, {_MOST_LARGE} at most, or too many of others"
+            raise Refused("too_many_requests", text, _LARGE_RETRY_S)
+        self._waiting[tenant] += 1
+        self._bytes += len(body)
+        try:
+            return await loop.run_in_executor(self._large, function, *arguments)
+        finally:
+            self._waiting[tenant] -= 1
+            self._bytes -= len(body)
 
     def close(self) -> None:
         """What has not begun is not done: nobody waits for its answer. Does not wait."""
@@ -92,7 +115,7 @@ class Taking:
                 raise Refused("no_such_page")
             name = self._named(scope["raw_path"])
             data = await self.body(headers.get(b"content-length", b"").decode("latin-1"), receive)
-            await asyncio.get_running_loop().run_in_executor(self._threads.of(data), self._keep, tenant, name, data)
+            await self._threads.run(tenant, data, self._keep, tenant, name, data)
         except ClientGone:
             return
         except Refused as refused:
@@ -150,8 +173,7 @@ class Taking:
 
     async def take_push(self, tenant: str, push: ForeignPush) -> None:
         """All of it durable, or nothing of it kept. Raises Refused."""
-        threads = self._threads.of(push.body)
-        count = await asyncio.get_running_loop().run_in_executor(threads, self._keep_all, tenant, push)
+        count = await self._threads.run(tenant, push.body, self._keep_all, tenant, push)
         self._numbers.count("segments", number=count)
         self._numbers.count("segment_bytes", number=len(push.body))
 

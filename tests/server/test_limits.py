@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import http.client
 import os
@@ -143,36 +144,58 @@ def test_ten_clients_at_once_have_the_answers_that_one_has(server: Served) -> No
     assert all(answer.body == alone[at % 4] for at, answer in enumerate(found))
 
 
-def test_large_bodies_hold_up_no_small_one() -> None:
-    threads, gate, small = TakingThreads(), threading.Event(), gzip.compress(b"x")
-    inflating = small[:-4] + (64 << 20).to_bytes(4, "little")
-    waiting = [threads.of(body).submit(gate.wait) for body in (inflating, bytes(9 << 20)) * 10]
-    try:
-        assert threads.of(small).submit(gate.is_set).result(PATIENCE_S) is False
-        assert sum(each.running() for each in waiting) <= 1
-    finally:
-        gate.set()
+LARGE = bytes(9 << 20)
+INFLATING = gzip.compress(b"x")[:-4] + (64 << 20).to_bytes(4, "little")
+
+
+def test_large_bodies_hold_up_no_small_one_and_a_tenant_has_few_that_wait() -> None:
+    async def several() -> None:
+        threads, begun, gate = TakingThreads(), threading.Event(), threading.Event()
+
+        def waits() -> bool:
+            begun.set()
+            return gate.wait()
+
+        one = [asyncio.create_task(threads.run("one", body, waits)) for body in (LARGE, INFLATING, LARGE, INFLATING)]
+        try:
+            assert await threads.run("one", gzip.compress(b"x"), begun.wait, PATIENCE_S) is True
+            with pytest.raises(Refused, match="4 large bodies of the tenant wait, 4 at most") as refused:
+                await threads.run("one", INFLATING, gate.is_set)
+            assert (refused.value.reason, refused.value.retry_s) == ("too_many_requests", 30)
+            other = asyncio.create_task(threads.run("other", LARGE, gate.is_set))
+            await asyncio.sleep(0)
+            assert not any(each.done() for each in (*one, other))
+        finally:
+            gate.set()
+        assert await asyncio.wait_for(asyncio.gather(*one, other), PATIENCE_S) == [True] * 5
+        assert await threads.run("one", LARGE, gate.is_set) is True, "none waits any more"
+
+    asyncio.run(several())
 
 
 def test_large_bodies_that_have_not_begun_when_the_server_ends_are_not_read() -> None:
-    threads, begun, gate = TakingThreads(), threading.Event(), threading.Event()
-    large = threads.of(bytes(9 << 20))
+    async def ends() -> None:
+        threads, begun, gate, read = TakingThreads(), threading.Event(), threading.Event(), list[int]()
 
-    def begins() -> None:
-        begun.set()
-        gate.wait()
+        def waits() -> bool:
+            begun.set()
+            return gate.wait()
 
-    first = large.submit(begins)
-    second = large.submit(gate.is_set)
-    try:
-        assert begun.wait(PATIENCE_S)
-        threads.close()
-        assert second.cancelled()
-    finally:
-        gate.set()
-    first.result(PATIENCE_S)
-    with pytest.raises(RuntimeError):
-        large.submit(gate.is_set)
+        first = asyncio.create_task(threads.run("one", LARGE, waits))
+        second = asyncio.create_task(threads.run("one", LARGE, read.append, 2))
+        try:
+            assert await threads.run("one", b"", begun.wait, PATIENCE_S) is True
+            threads.close()
+            with pytest.raises(asyncio.CancelledError):
+                await second
+        finally:
+            gate.set()
+        assert await asyncio.wait_for(first, PATIENCE_S) is True
+        with pytest.raises(RuntimeError):
+            await threads.run("one", LARGE, read.append, 3)
+        assert not read
+
+    asyncio.run(ends())
 
 
 def large(service: str, count: int = 90_000) -> SpoolSegment:
@@ -217,6 +240,33 @@ def test_large_bodies_are_read_by_another_process_that_comes_after_others(bodies
     with pytest.raises(FormatError, match="gzip"):
         bodies.call(pprof.inflated, b"\x1f\x8bxyz")
     assert bodies.call(os.getpid) == reader
+
+
+class Ending(threading.Event):
+    """It never comes, and says how long it was waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        return self.is_set()
+
+
+def test_reader_of_large_bodies_rests_three_times_as_long_as_it_worked() -> None:
+    ending, moments = Ending(), iter((100, 100, 102, 103, 108, 109, 500, 500, 500))
+    bodies = LargeBodies(lambda: next(moments), ending)
+    try:
+        for _ in range(3):
+            bodies.call(os.getpid)
+        assert ending.waits == [0, 5, 0]
+        bodies.close()
+        moments = iter((500,))
+        with pytest.raises(FormatError, match="any more"):
+            bodies.call(os.getpid)
+    finally:
+        bodies.close()
 
 
 def test_reader_of_large_bodies_that_ends_costs_one_body(bodies: LargeBodies) -> None:
