@@ -140,7 +140,8 @@ def main() -> None:
 def _words(both: bool, took: list[float]) -> str:
     ordered = sorted(took)
     middle, late = statistics.median(ordered), ordered[int(0.95 * len(ordered))]
-    return f"{'with large bodies' if both else 'alone'} {statistics.fmean(ordered):.2f} ms, p50 {middle:.2f}, p95 {late:.2f}"
+    which = "with large bodies" if both else "alone"
+    return f"{which} {statistics.fmean(ordered):.2f} ms, p50 {middle:.2f}, p95 {late:.2f}"
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 The server's threads share one interpreter: whoever reads 100 MiB in one of them takes half of it from all others. What
 is read comes back as rows with a book of their own, which the database takes as others. The process begins with the
-first large body, and ends when its input does. It rests between two bodies, for it takes room in the processors' caches,
-and its memory's bandwidth, however nice it is.
+first large body, and ends when its input does. It rests between two bodies, for it takes room in the caches, and the
+memory's bandwidth, however nice it is.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class TakingThreads:
         if not _is_large(body):
             return await loop.run_in_executor(self._usual, function, *arguments)
         if self._waiting[tenant] >= _MOST_LARGE or self._bytes + len(body) > _MOST_HELD:
-            text = f"{self._waiting[tenant]} large bodies of the tenant wait, {_MOST_LARGE} at most, or too many of others"
+            text = f"{self._waiting[tenant]} large bodies of the tenant wait, {_MOST_LARGE} at most, or others' do"
             raise Refused("too_many_requests", text, _LARGE_RETRY_S)
         self._waiting[tenant] += 1
         self._bytes += len(body)
