@@ -17,8 +17,8 @@ PAGE = 4096
 MOST_STACK = 256 << 10
 STACK_SLACK = 256
 
-LAYOUT = struct.Struct("=20IQ6I")
-PROCESS = struct.Struct("=QIIQQ")
+LAYOUT = struct.Struct("=20IQ12I")
+PROCESS = struct.Struct("=QIIQQ32x")
 THREAD = struct.Struct("=QQQQ")
 WAIT = struct.Struct("=8QIIIiIIQIIiI16s")
 LIMITS = struct.Struct("=QQQ")

@@ -94,6 +94,26 @@ struct walk {
 	u64 from;
 	u64 deadline;
 	u64 holes;
+	/* what waits on the stack */
+	u64 mark;  /* of entry frames: their instruction and code */
+	u64 code;
+	u64 stack; /* bounds of what is searched */
+	u64 stack_end;
+	u64 heap;  /* frames are near it */
+	u64 inner; /* the entry frame inside the one that is looked at */
+	u64 entry;
+	u64 part; /* of the stack, in the window */
+	u64 link;  /* the next frame of a run */
+	u64 best;  /* the innermost frame of the longest run */
+	u64 slot;  /* the word that named it, or what led to it */
+	u64 calls; /* of this one it was looked for the frame that it calls */
+	u32 longest;
+	u32 length;
+	u32 leads; /* the run did, to its entry frame */
+	u32 searched; /* the whole stack was for such words */
+	u32 entries;
+	u32 naming;
+	u32 tried; /* so many of those */
 	u64 low; /* bounds of the stack that was interrupted, and the lowest word that refers to it */
 	u64 high;
 	u64 lowest;
@@ -112,6 +132,7 @@ const volatile u32 kernel_stacks = 0; /* the kernel's frames are copied, too */
 const volatile u32 locks = 0;        /* only waits for futexes are looked at */
 const volatile u32 wakers = 0;       /* who wakes threads is recorded, with its stack */
 const volatile u32 fill = 0xFFFFFFFF; /* bytes in the ring from which on its reader is woken */
+const volatile u32 seeks_waiting = 0; /* activations that wait on stacks are looked for: not where waits are recorded */
 const volatile u32 runnable = 0;     /* threads that only wait for a processor are looked at, too */
 
 struct namespaced {
@@ -186,6 +207,8 @@ struct scratch_space {
 	struct frame frames[MOST_FRAMES];
 	struct anchor anchors[MOST_ANCHORS];
 	struct text texts[MOST_TEXTS];
+	u64 entries[MOST_ENTRIES];
+	u64 naming[MOST_NAMING];
 	u64 kernel[MOST_KERNEL + 1];
 	u64 words[32];
 	u64 window[2 * WINDOW / 8]; /* twice: what the verifier knows of a size are powers of two */
@@ -547,6 +570,288 @@ static __attribute__((noinline)) void take_frames(struct scratch_space *space, s
 	}
 }
 
+/* ---- what waits on the stack: other greenlets (CPython 3.12 and later) ---- */
+
+/*
+ * As interpreters/cpython/greenlet_entries.py has it. All entry frames name one instruction, and stand on the stack. The
+ * innermost frame of the activation that one ends is named by some word of the stack between it and the one inside it:
+ * of those whose frames lead to that very entry frame the one with most of them.
+ */
+#define AT_ONCE 2       /* words of a stack that are looked at in one turn */
+#define CALLED 1024     /* bytes behind the beginning of a frame among which the one that it calls begins */
+#define NEAR_ENTRY 1024 /* bytes outside of an entry frame in which its evaluator may name the frame */
+
+inline_ u32 on_stack(struct walk *walk, u64 address)
+{
+	return address >= walk->stack && address < walk->stack_end;
+}
+
+/* Where a frame's object says that it leads; 0: it has none, or that is another one's. */
+inline_ u64 link_of(struct scratch_space *space, u64 object, u64 frame)
+{
+	struct layout *layout = &space->layout;
+	if (!object || word(object + layout->object_frame) != frame)
+		return 0;
+	return word(object + layout->object_link);
+}
+
+/* The frame at walk->link, into space->words: the next one outside of it. 0: there is none, or that is on the stack. */
+inline_ u64 next_outside(struct scratch_space *space, u64 *flags)
+{
+	struct walk *walk = &space->walk;
+	struct layout *layout = &space->layout;
+	u64 *words = space->words;
+	u64 at = walk->link;
+	if (at & 7 || probe_read_user(words, layout->frame_bytes & 127, (void *)at))
+		return 0;
+	*flags = words[layout->frame_flag >> 3 & 15] >> (8 * (layout->frame_flag & 7)) & 0xFF;
+	if (*flags >= layout->run_ends)
+		return 0;
+	u64 outer = words[layout->frame_previous >> 3 & 15];
+	if (outer != walk->entry) {
+		u64 link = link_of(space, words[layout->frame_object >> 3 & 15], at);
+		if (on_stack(walk, link))
+			outer = link;
+	}
+	walk->length += 1;
+	walk->leads = outer == walk->entry;
+	return on_stack(walk, outer) && !walk->leads ? 0 : outer;
+}
+
+static long next_link(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	u64 flags = 0;
+	space->walk.link = next_outside(space, &flags);
+	return !space->walk.link || space->walk.leads;
+}
+
+/* The same, and a row of it. */
+static long next_waiting(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	struct walk *walk = &space->walk;
+	struct layout *layout = &space->layout;
+	u64 *words = space->words;
+	u64 at = walk->link, flags = 0;
+	u64 outer = next_outside(space, &flags);
+	u32 n = walk->frames;
+	if (!outer || n >= MOST_FRAMES - 1) {
+		walk->leads = 0;
+		return 1;
+	}
+	struct frame *row = &space->frames[n & (MOST_FRAMES - 1)];
+	u64 code = words[layout->frame_code >> 3 & 15] & layout->code_mask;
+	if (layout->frame_tlbc != NONE)
+		flags |= words[layout->frame_tlbc >> 3 & 15] >> (8 * (layout->frame_tlbc & 7)) << 32;
+	row->address = at;
+	row->code = code;
+	row->instr = words[layout->frame_instr >> 3 & 15] >> (8 * (layout->frame_instr & 7));
+	row->flags = flags;
+	row->head = code ? head_of(space, code) : 0;
+	if (row->head)
+		send_code(space, code, row->head);
+	walk->frames = n + 1;
+	walk->link = outer;
+	return walk->leads != 0;
+}
+
+/* How many frames lead from one, which lives and calls something, to the entry frame; 0: they do not. */
+inline_ u32 run_length(struct scratch_space *space, u64 frame)
+{
+	struct walk *walk = &space->walk;
+	struct layout *layout = &space->layout;
+	u64 object = word(frame + layout->frame_object);
+	u32 height = 0;
+	if (!link_of(space, object, frame))
+		return 0;
+	if (layout->frame_height != NONE &&
+	    (probe_read_user(&height, 4, (void *)(frame + layout->frame_height)) || height != 0xFFFFFFFF))
+		return 0;
+	walk->link = frame;
+	walk->length = walk->leads = 0;
+	loop(MOST_RUN_FRAMES, next_link, &space, 0);
+	return walk->leads ? walk->length : 0;
+}
+
+/* A word of the stack that may name a frame: this is asked only where none of the known places does. */
+static long next_word(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	struct walk *walk = &space->walk;
+	u64 at = walk->entry + NEAR_ENTRY - 8 * index, value = word(at);
+	u32 count = walk->naming;
+	if (at <= walk->inner || count >= MOST_NAMING)
+		return 1;
+	/* one condition: the verifier follows each by itself */
+	if (!(value & 7) & ((value >> 32) - (walk->heap >> 32) + 1 <= 2) & (value - walk->stack >= walk->stack_end - walk->stack)) {
+		space->naming[count & (MOST_NAMING - 1)] = at;
+		walk->naming = count + 1;
+	}
+	return 0;
+}
+
+static long next_called(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	struct walk *walk = &space->walk;
+	if (space->window[index & (WINDOW / 8 - 1)] == walk->calls) {
+		space->naming[0] = (walk->calls + 8 + 8 * index - space->layout.frame_previous) | 1;
+		walk->naming = 1;
+	}
+	return 0;
+}
+
+/*
+ * The next word that may name the innermost frame. After them: the frame that the best one calls is the next one in
+ * memory, though no word of the stack may name it: a register does.
+ */
+static long next_naming(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	struct walk *walk = &space->walk;
+	if (walk->tried >= walk->naming) {
+		u64 frame = walk->best;
+		walk->naming = walk->tried = 0;
+		if (!frame && walk->searched++)
+			return 1; /* it may have been left, and nothing is written over it yet */
+		if (!frame) {
+			loop(MOST_STACK / 8, next_word, &space, 0);
+			return 0;
+		}
+		if (frame == walk->calls || probe_read_user(space->window, CALLED, (void *)(frame + 8)))
+			return 1;
+		walk->calls = frame;
+		loop(CALLED / 8, next_called, &space, 0);
+		return 0;
+	}
+	u64 place = space->naming[walk->tried & (MOST_NAMING - 1)];
+	u64 frame = place & 1 ? place & ~1ull : word(place);
+	u32 length = run_length(space, frame);
+	walk->tried += 1;
+	if (length > walk->longest) {
+		walk->longest = length;
+		walk->best = frame;
+		if (!(place & 1))
+			walk->slot = place;
+	}
+	return 0;
+}
+
+static long next_entry(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	struct walk *walk = &space->walk;
+	struct layout *layout = &space->layout;
+	if (index >= walk->entries || walk->broken)
+		return 1;
+	if (ktime_get_ns() > walk->deadline) {
+		walk->broken = OVER_BUDGET;
+		return 1;
+	}
+	u64 entry = space->entries[index & (MOST_ENTRIES - 1)];
+	u32 first = walk->frames;
+	if (probe_read_user(space->words, layout->frame_bytes & 127, (void *)entry))
+		return 0;
+	u64 flags = space->words[layout->frame_flag >> 3 & 15] >> (8 * (layout->frame_flag & 7)) & 0xFF;
+	if ((space->words[layout->frame_code >> 3 & 15] & layout->code_mask) != walk->code || flags < layout->run_ends || flags > 7)
+		return 0;
+	walk->entry = entry;
+	walk->tried = walk->longest = walk->searched = 0;
+	walk->best = walk->calls = walk->slot = 0;
+	u32 tgid = walk->tgid;
+	struct process *process = map_lookup(&processes, &tgid);
+	if (!process)
+		return 1;
+#pragma unroll
+	for (u32 n = 0; n < MOST_SLOTS; n++)
+		space->naming[n] = entry - process->slots[n];
+	walk->naming = MOST_SLOTS;
+	loop(MOST_SLOTS + MOST_NAMING + MOST_RUN_FRAMES, next_naming, &space, 0);
+	if (!walk->best)
+		return 0;
+	if (walk->searched && walk->slot)
+		process->slots[walk->looks++ & (MOST_SLOTS - 1)] = entry - walk->slot;
+	walk->link = walk->best;
+	walk->length = walk->leads = 0;
+	loop(MOST_RUN_FRAMES, next_waiting, &space, 0);
+	u32 n = walk->frames;
+	if (!walk->leads || n >= MOST_FRAMES) {
+		walk->frames = first;
+		walk->broken = FRAME_UNREADABLE;
+		return 1;
+	}
+	struct frame *row = &space->frames[n & (MOST_FRAMES - 1)];
+	row->address = entry;
+	row->code = walk->code;
+	row->instr = walk->mark;
+	row->flags = flags;
+	row->head = 0;
+	walk->frames = n + 1;
+	walk->inner = entry;
+	return 0;
+}
+
+static long next_mark(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	struct walk *walk = &space->walk;
+	u64 mark = walk->mark;
+#pragma unroll
+	for (u32 n = 0; n < AT_ONCE; n++) {
+		u32 at = index * AT_ONCE + n & (WINDOW / 8 - 1), count = walk->entries;
+		u64 entry = walk->part + 8 * at - space->layout.frame_instr;
+		if (space->window[at] == mark && entry > walk->inner && count < MOST_ENTRIES) {
+			asm volatile("" : "+r"(count)); /* as in next_words() */
+			space->entries[count & (MOST_ENTRIES - 1)] = entry;
+			walk->entries = count + 1;
+		}
+	}
+	return 0;
+}
+
+/* Entry frames of a part of the stack, innermost first. */
+static long next_marks(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	struct walk *walk = &space->walk;
+	u64 part = (walk->inner & ~(WINDOW - 1ull)) + index * WINDOW;
+	if (part >= walk->stack_end)
+		return 1;
+	if (probe_read_user(space->window, WINDOW, (void *)part))
+		return 0;
+	walk->part = part;
+	loop(WINDOW / 8 / AT_ONCE, next_mark, &space, 0);
+	return 0;
+}
+
+/* Behind the rows of the thread's own chain. */
+static __attribute__((noinline)) void take_waiting(struct scratch_space *space, u64 sp, u64 end)
+{
+	struct walk *walk = &space->walk;
+	struct record *record = &space->record;
+	u32 own = record->frames;
+	if (!own || own >= MOST_FRAMES || record->flags & FLAG_BROKEN)
+		return;
+	struct frame *last = &space->frames[own - 1 & (MOST_FRAMES - 1)];
+	walk->stack = sp;
+	walk->stack_end = end - sp > MOST_STACK ? sp + MOST_STACK : end;
+	if ((last->flags & 0xFF) < space->layout.run_ends || !on_stack(walk, last->address))
+		return;
+	walk->inner = last->address;
+	walk->mark = last->instr;
+	walk->code = last->code;
+	walk->heap = space->frames[own > 1 && on_stack(walk, space->frames[0].address)].address;
+	walk->entries = 0;
+	walk->frames = own;
+	loop(MOST_STACK / WINDOW + 1, next_marks, &space, 0);
+	loop(MOST_ENTRIES, next_entry, &space, 0);
+	record->frames = walk->frames;
+	record->waiting = walk->frames - own;
+	if (walk->broken)
+		count(walk->broken);
+}
+
 /* ---- the stack ---- */
 
 struct vm_area_struct { /* its first two words, in all kernels */
@@ -689,6 +994,7 @@ static __attribute__((noinline)) int take_record(struct scratch_space *space, st
 	record->frames = 0;
 	record->anchors = 0;
 	record->thread_state = 0;
+	record->waiting = 0;
 	space->walk.texts = 0;
 	space->walk.deadline = began + MOST_RUN_NS;
 	struct thread *thread = map_lookup(&threads, &tid);
@@ -739,6 +1045,8 @@ static __attribute__((noinline)) int take_record(struct scratch_space *space, st
 			remember_end(thread, tid, end);
 		}
 	}
+	if (seeks_waiting && process && record->flags & FLAG_CHAIN && space->layout.seeks && end > sp)
+		take_waiting(space, sp, end);
 	u64 size = end > sp ? end - sp : 0;
 	u32 zero = 0;
 	struct limits *limit = map_lookup(&limits, &zero);

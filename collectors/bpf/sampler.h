@@ -25,6 +25,10 @@ typedef long long s64;
 #define MOST_SENT (1 << 15)      /* code objects of which it is known that their texts were in a record */
 #define MOST_THREADS 256         /* thread states that are looked through for one */
 #define MOST_KERNEL 127          /* frames of the kernel in a record */
+#define MOST_ENTRIES 32          /* activations of an interpreter that wait on a thread's stack */
+#define MOST_NAMING 256          /* words of a stack that may name the innermost frame of one */
+#define MOST_SLOTS 4             /* places of such words that are known of a process */
+#define MOST_RUN_FRAMES 256      /* of one */
 /* In the order of DWARF, pc last. */
 #if defined(__TARGET_ARCH_arm64)
 #define REGISTERS 33 /* x0 to x30, sp */
@@ -70,7 +74,7 @@ struct record {
 	u32 state;      /* FLAG_WAITS: why it left, as the kernel's task states; 0: another thread took its processor */
 	s32 call;       /* the system call that it is in, -1: none */
 	u32 kernel;     /* addresses of the kernel's frames behind the texts, innermost first */
-	u32 unused;
+	u32 waiting;    /* the last so many rows of frames are of activations that wait on the stack */
 };
 
 /* Who woke a thread. */
@@ -154,6 +158,12 @@ struct layout {
 	u32 instr_bytes;
 	u32 frame_bytes; /* that are read of a frame: all of the above, 112 at most */
 	u32 run_ends;    /* a flag that is at least this ends a run */
+	u32 seeks;       /* activations wait on C stacks that no chain has: greenlets */
+	u32 frame_object; /* of the pointer to a frame's object */
+	u32 object_frame; /* in that, of the pointer back */
+	u32 object_link;  /* and of the frame that is outside of it */
+	u32 frame_height; /* a half word of ones where the frame calls a C function; NONE: nothing says so */
+	u32 unused;
 };
 
 /* By tgid. */
@@ -163,6 +173,7 @@ struct process {
 	u32 unused;
 	u64 namespace_dev; /* of its pid namespace, 0: ours */
 	u64 namespace_ino;
+	u64 slots[MOST_SLOTS]; /* so far below an entry frame a word of the stack named the innermost frame of its activation */
 };
 
 /* By task, of threads of the recording. */

@@ -107,12 +107,14 @@ class Waiting:
 
 
 class Sampler:
-    """ring: the records. Raises ProgramRefused where the kernel does not take the program or the events."""
+    """ring: the records. seeks: activations of interpreters are found that wait on stacks, in no chain (greenlets').
+    Raises ProgramRefused where the kernel does not take the program or the events."""
 
     def __init__(self, watched: KernelTargets, ring_size: int, cpus: list[int]) -> None:
         """ring_size: bytes, a power of two."""
         self._object = BpfObject(program(), "sampler.o")
         self.cpus = cpus
+        self.seeks = not watched.waits
         self._descriptors: list[int] = []
         self._layouts: dict[FrameOffsets, int] = {}
         self._processors = _possible_processors()
@@ -124,6 +126,7 @@ class Sampler:
             "kernel_stacks": watched.kernel,
             "wakers": watched.wakers,
             "locks": watched.locks,
+            "seeks_waiting": not watched.waits,
             "fill": ring_size // _FULL,
         }
         try:
@@ -269,8 +272,10 @@ def packed(offsets: FrameOffsets) -> bytes:
         o.frame_code, o.frame_previous, o.frame_instr, o.frame_flag, o.frame_tlbc, o.code_head, o.code_words,
         o.code_texts,
     )  # fmt: skip
-    rest = (o.gil_holder, o.gil_locked, o.tid_in_pthread, o.instr_bytes, o.frame_bytes, o.run_ends)
-    return abi.LAYOUT.pack(*(_NONE if field < 0 else field for field in fields), o.code_mask, *rest)
+    waiting = (o.frame_object, o.object_frame, o.object_link, o.frame_height)
+    rest = (o.gil_holder, o.gil_locked, o.tid_in_pthread, o.instr_bytes, o.frame_bytes, o.run_ends, o.seeks, *waiting)
+    first, last = ([_NONE if field < 0 else field for field in some] for some in (fields, rest))
+    return abi.LAYOUT.pack(*first, o.code_mask, *last, 0)
 
 
 def _namespace(pid: int) -> tuple[int, int]:

@@ -25,6 +25,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.interpreter import Chain, FrameRows, KernelReader
 from pyprof.model.modules import AddressSpace
+from pyprof.model.reasons import said
 from pyprof.model.sample import Piece, SampleBatch, StackSlab
 from pyprof.records import replace
 
@@ -114,6 +115,8 @@ class BpfSource:
         if found is not None:
             self._place(reader)
             self._sampler.add(pid, *found)
+            if needs == "" and found[1].seeks and not self._sampler.seeks:
+                return said("waits_of_greenlets")
         return needs
 
     def _reader(self, pid: int) -> KernelReader:
@@ -268,6 +271,7 @@ def _rows(records: Records, texts: U64) -> FrameRows:
     halves = np.ascontiguousarray(records.frames[:, 3]).view(np.uint32).reshape(-1, 2)
     return FrameRows(
         start=records.frame,
+        waiting=records.waiting,
         frames=np.ascontiguousarray(records.frames[:, [0, 1, 2, 4]]),
         flag=halves[:, 0].astype(np.uint8),
         tlbc=halves[:, 1],

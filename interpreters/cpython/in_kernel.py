@@ -56,7 +56,7 @@ class PythonInKernel:
     def offsets(self) -> tuple[int, FrameOffsets] | None:
         if self._runtime is None:
             return None
-        offsets = offsets_of(self._runtime.layout)
+        offsets = offsets_of(self._runtime.layout, self._process.greenlets)
         return None if offsets is None else (self._runtime.address, offsets)
 
     def places(self) -> list[ThreadPlace]:
@@ -67,7 +67,7 @@ class PythonInKernel:
         if self._rows is None:
             return [None] * (len(rows.start) - 1)
         lost = self._rows.lost
-        found = self._rows.chains(rows)
+        found = self._rows.chains(rows, self._process.greenlets)
         if self._rows.lost > lost:
             self._diagnostics.count(LOST, self._rows.lost - lost)
         return found

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.cpython.finder import RuntimeFinder
+from pyprof.interpreters.cpython.layout import ChainKind
 from pyprof.interpreters.cpython.memory import gather_now
 from pyprof.interpreters.cpython.names import PythonThreadNames
 from pyprof.interpreters.cpython.programs import Programs
@@ -26,7 +27,7 @@ if TYPE_CHECKING:  # what reads frames is loaded once there is a runtime
 class PythonProcess:
     """threads, frames: of the runtime that there is now.
 
-    It has 21 methods: those of a reader, and those of the parts of it that its own modules ask.
+    It has 22 methods: those of a reader, and those of the parts of it that its own modules ask.
     """
 
     def __init__(self, recording: InterpreterContext, programs: Programs, namespace_tid: Callable[[int], int]) -> None:
@@ -80,11 +81,16 @@ class PythonProcess:
         if self.runtime is None:
             return ""
         version = self.runtime.layout.version
-        if self._finder.greenlets:
+        if self.greenlets and self.runtime.layout.chain is not ChainKind.SHIMS:
             return f"CPython {version} runs greenlets, whose frames wait on C stacks."
         if self._recording.follow_tasks and self.runtime.layout.awaits is not None:
             return f"CPython {version} is asked which tasks await which."
         return ""
+
+    @property
+    def greenlets(self) -> bool:
+        """May the threads' C stacks hold frames of several of them?"""
+        return self._finder.greenlets
 
     def in_kernel(self) -> KernelReader:
         from pyprof.interpreters.cpython.in_kernel import PythonInKernel

@@ -20,6 +20,7 @@ from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.interpreters.cpython.memory import CopiedMemory, Memory, Text, Unreadable
 from pyprof.interpreters.cpython.runtime import PTHREAD_TID, Runtime
 from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, FunctionPlace, Run, SampleState
+from pyprof.records import replace
 
 _MOST_KNOWN = 1 << 16
 _MOST_CHAINS = 4096
@@ -33,8 +34,10 @@ MOST_ROWS = 1024
 """Frames of a thread that the program in the kernel copies: sampler.h has the same number."""
 
 
-def offsets_of(layout: Layout) -> FrameOffsets | None:
-    """None where the fields of a frame or of a code object lie too far apart."""
+def offsets_of(layout: Layout, greenlets: bool = False) -> FrameOffsets | None:
+    """None where the fields of a frame or of a code object lie too far apart. greenlets: some may wait on threads'
+    stacks.
+    """
     thread, frame, code = layout.thread, layout.frame, layout.code
     named = thread.cframe != NONE and thread.cframe_current != NONE
     if frame.size > _FRAME_BYTES or _head_words(layout) > _MOST_HEAD:
@@ -67,7 +70,17 @@ def offsets_of(layout: Layout) -> FrameOffsets | None:
         gil_holder=layout.gil_holder,
         gil_locked=layout.gil_locked,
         tid_in_pthread=PTHREAD_TID[0],
+        seeks=int(greenlets and finds_waiting(layout)),
+        frame_object=frame.object,
+        object_frame=frame.object_frame,
+        object_link=frame.object_link,
+        frame_height=frame.instr + 8 if layout.minor < 14 else NONE,
     )
+
+
+def finds_waiting(layout: Layout) -> bool:
+    """Does the program in the kernel find activations that wait on a stack, in no chain?"""
+    return layout.chain is ChainKind.SHIMS and layout.frame.object_link != NONE
 
 
 def fold(words: tuple[int, ...]) -> int:
@@ -93,19 +106,21 @@ def _head_texts(layout: Layout) -> int:
     return (layout.code.linetable + 8 - layout.code.filename) // 8
 
 
-_Key = tuple[bytes, bytes, bytes, bytes, int, bool]
-"""All that rows say of one thread: frames, flags, copies of instructions, marks, its state; and is it broken?"""
+_Key = tuple[bytes, bytes, bytes, bytes, int, bool, int, bool]
+"""All that rows say of one thread: frames, flags, copies of instructions, marks, its state; is it broken; how many of
+the frames wait, and may others do so?
+"""
 
 
-def _keys(rows: FrameRows) -> list[_Key]:
+def _keys(rows: FrameRows, others: bool) -> list[_Key]:
     frames, flag, stands = rows.frames.tobytes(), rows.flag.tobytes(), rows.stands.tobytes()
     tlbc = rows.tlbc.tobytes() if rows.tlbc.any() else b""
     start, stand_start = rows.start.tolist(), rows.stand_start.tolist()
-    states = zip(_states(rows).tolist(), rows.broken.astype(bool).tolist(), strict=True)
+    states = zip(_states(rows).tolist(), rows.broken.astype(bool).tolist(), rows.waiting.tolist(), strict=True)
     bounds = zip(start, start[1:], stand_start, stand_start[1:], states, strict=False)
     return [
-        (frames[32 * a : 32 * b], flag[a:b], tlbc[4 * a : 4 * b], stands[16 * c : 16 * d], state, broken)
-        for a, b, c, d, (state, broken) in bounds
+        (frames[32 * a : 32 * b], flag[a:b], tlbc[4 * a : 4 * b], stands[16 * c : 16 * d], *state, others)
+        for a, b, c, d, state in bounds
     ]
 
 
@@ -148,12 +163,12 @@ class FrameRowReader:
         """Frames whose code was gone before its name could be read."""
         return self._codes.lost
 
-    def chains(self, rows: FrameRows) -> list[Chain | None]:
-        """What each thread ran, in order. Equal rows are one chain, of whatever batch."""
+    def chains(self, rows: FrameRows, others: bool = False) -> list[Chain | None]:
+        """What each thread ran, in order. Equal rows are one chain, of whatever batch. others: as in a Chain."""
         self._texts = self._texts_of(rows.texts)
         if len(self._chains) > _MOST_CHAINS:
             self._chains.clear()
-        keys = _keys(rows)
+        keys = _keys(rows, others)
         found: list[Chain | None] = []
         fresh: dict[_Key, int] = {}
         for lane, key in enumerate(keys):
@@ -164,7 +179,8 @@ class FrameRowReader:
                 fresh.setdefault(key, lane)
                 found.append(None)
         if fresh:
-            made = dict(zip(fresh, self._decoded(rows.take(np.array([*fresh.values()], np.int64))), strict=True))
+            different = rows.take(np.array([*fresh.values()], np.int64))
+            made = dict(zip(fresh, self._decoded(different, others), strict=True))
             found = [made[key] if chain is None else chain for key, chain in zip(keys, found, strict=True)]
             for key, chain in made.items():
                 functions = frozenset(place.function for run in chain.runs for place in run.frames)
@@ -172,24 +188,29 @@ class FrameRowReader:
                     self._chains[key] = chain, functions
         return found
 
-    def _decoded(self, rows: FrameRows) -> list[Chain]:
+    def _decoded(self, rows: FrameRows, others: bool) -> list[Chain]:
         """The chains of rows, all of which are different."""
         places, which = self._places(rows)
         ends = rows.flag >= ENTRY_OWNER if self._kind is ChainKind.SHIMS else rows.flag != 0
         start, stand_start = rows.start.tolist(), rows.stand_start.tolist()
         broken, address = rows.broken.tolist(), rows.frames[:, 0]
         found = []
+        waiting = rows.waiting.tolist()
         for lane, state in enumerate(_states(rows).tolist()):
             a, b, c, d = start[lane], start[lane + 1], stand_start[lane], stand_start[lane + 1]
             own = [places[at] for at in which[a:b].tolist()]
             runs, problem = self._runs(own, address[a:b].tolist(), ends[a:b].tolist(), rows.stands[c:d].tolist())
             lacking = MOST_ROWS if broken[lane] and b - a == MOST_ROWS else 0
+            if waiting[lane]:
+                marks = set(address[b - waiting[lane] : b].tolist())
+                runs = [replace(run, waits=True) if run.marker in marks else run for run in runs]
             chain = Chain(
                 tuple(runs),
                 SampleState(state),
                 "" if lacking else _BROKEN if broken[lane] else problem,
                 self._evaluators,
                 marked=self._kind is not ChainKind.OBJECTS,
+                others=others,
                 lacking=lacking,
                 scattered=self._kind < ChainKind.ENTRIES,
                 number=0 if UNREAD in own else number_of_chain(),

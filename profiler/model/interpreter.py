@@ -132,9 +132,11 @@ class FrameOffsets:
 
     frame_flag: a byte that ends a run (is_entry, owner) where it is at least run_ends. code_head, code_words: words of
     a code object that identify it; the last code_texts of them point to what its names and lines are read from.
-    instr_bytes: 4 or 8. frame_bytes: that hold all of a frame's fields.
+    instr_bytes: 4 or 8. frame_bytes: that hold all of a frame's fields. seeks: 1 where activations may wait on a
+    thread's stack that are in no chain; what they are found by are the fields behind it. frame_height: of a half word
+    of ones in frames that call native code.
 
-    It has 27 fields, one for each thing that a program in the kernel has to find.
+    It has 32 fields, one for each thing that a program in the kernel has to find.
     """
 
     interpreters_head: int
@@ -164,6 +166,11 @@ class FrameOffsets:
     gil_holder: int
     gil_locked: int
     tid_in_pthread: int
+    seeks: int
+    frame_object: int
+    object_frame: int
+    object_link: int
+    frame_height: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +186,7 @@ class ThreadPlace:
 @dataclass(frozen=True, slots=True)
 class FrameRows:
     """What a program in the kernel has copied of n threads' frames. start (n + 1,): where the rows of each begin.
+    waiting (n,): the last so many of them are of activations that wait on the stack, in no chain.
 
     frames (m, 4) uint64: address, code, instruction, the code's head folded (fold()). flag (m,): what the frame says of
     itself, its owner or whether it is an entry. tlbc (m,): which copy of the instructions it runs (free-threaded
@@ -188,6 +196,7 @@ class FrameRows:
     """
 
     start: npt.NDArray[np.int64]
+    waiting: npt.NDArray[np.int64]
     frames: npt.NDArray[np.uint64]
     flag: npt.NDArray[np.uint8]
     tlbc: npt.NDArray[np.uint32]
@@ -204,6 +213,7 @@ class FrameRows:
         stand_start, stand_at = _part(self.stand_start, lanes)
         return FrameRows(
             start,
+            self.waiting[lanes],
             self.frames[at],
             self.flag[at],
             self.tlbc[at],

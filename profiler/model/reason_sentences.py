@@ -67,6 +67,8 @@ NOTES = (
     Reason("never_stopped", Stage.SAMPLING, ": the target was never stopped"),
     Reason("never_stopped_because", Stage.SAMPLING, " The target was never stopped."),
     Reason("without_trampoline", Stage.INTERPRETER, "CPython {version} runs in it without a perf trampoline."),
+    Reason("waits_of_greenlets", Stage.INTERPRETER,
+           "It runs greenlets, whose frames wait on C stacks: by waits that is read in stops."),
     Reason("until_interpreter", Stage.SAMPLING, "Until an interpreter was found, perf_events recorded: {seconds} s"),
     Reason("until_short_lives", Stage.SAMPLING,
            "Until short stops had missed too much, because processes or threads ended first: {seconds} s"),
