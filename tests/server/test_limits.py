@@ -167,8 +167,11 @@ def test_large_bodies_hold_up_no_small_one_and_a_tenant_has_few_that_wait() -> N
             assert not any(each.done() for each in (*one, other))
         finally:
             gate.set()
-        assert await asyncio.wait_for(asyncio.gather(*one, other), PATIENCE_S) == [True] * 5
-        assert await threads.run("one", LARGE, gate.is_set) is True, "none waits any more"
+        try:
+            assert await asyncio.wait_for(asyncio.gather(*one, other), PATIENCE_S) == [True] * 5
+            assert await threads.run("one", LARGE, gate.is_set) is True, "none waits any more"
+        finally:
+            threads.close()
 
     asyncio.run(several())
 
