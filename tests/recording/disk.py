@@ -12,7 +12,7 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from tests.support import need
 SECTOR = 512
 _CALLS = "openat,rename,renameat,renameat2,unlink,unlinkat,write,pwrite64,fsync,fdatasync,ftruncate,close"
 _LINE = re.compile(r"\d+ +(?P<call>\w+)\((?P<words>.*)\) += (?P<result>\d+)$")
+_BEGUN = " <unfinished ...>"
+_RESUMED = re.compile(r"(?P<thread>\d+) +<\.\.\. \w+ resumed>(?P<rest>.*)$")
 _WORD = re.compile(r'"(?P<text>(?:\\x[0-9a-f]{2})*)"|(?P<number>\d+)(?=, |$)')
 
 
@@ -139,11 +141,23 @@ def _changed(names: dict[bytes, _File], name: bytes, file: _File | None) -> None
         names[name] = file
 
 
+def whole(lines: Iterable[str]) -> Iterator[str]:
+    """A call during which another thread made one is two lines of strace's: one, where it ended."""
+    begun: dict[str, str] = {}
+    for line in lines:
+        if line.endswith(_BEGUN):
+            begun[line.partition(" ")[0]] = line.removesuffix(_BEGUN)
+        elif resumed := _RESUMED.match(line):
+            yield begun.pop(resumed["thread"], "") + resumed["rest"]
+        else:
+            yield line
+
+
 def calls(program: str, *words: str, log: Path) -> Iterator[Call]:
     """Those that succeeded, in their order, of a program in Python."""
     command = [need("strace"), "-f", "-xx", "-s", "10000000", "-e", f"trace={_CALLS}", "-o", str(log)]
     subprocess.run([*command, sys.executable, "-c", program, *words], check=True)
-    for line in log.read_text().splitlines():
+    for line in whole(log.read_text().splitlines()):
         if match := _LINE.match(line):
             found = [*_WORD.finditer(match["words"])]
             texts = [bytes.fromhex(word["text"].replace("\\x", "")) for word in found if word["text"] is not None]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyprof.recording.reader import INTERRUPTED, load
 from tests.exporters.profiles import golden
-from tests.recording.disk import Disk, calls
+from tests.recording.disk import Disk, calls, whole
 
 CUTS = 3
 """After each call."""
@@ -35,6 +35,16 @@ kept.close()
 output_file.replace(path, lambda out: writer.write(profile, out, ExportOptions()))
 os.write(1, b"written")
 """
+
+
+def test_call_during_which_another_thread_made_one_counts_where_it_ended() -> None:
+    lines = [
+        "7  fsync(3 <unfinished ...>",
+        '8  write(1, "\\x6b", 1) = 1',
+        "7  <... fsync resumed>)  = 0",
+        "8  close(4) = 0",
+    ]
+    assert [*whole(lines)] == [lines[1], "7  fsync(3)  = 0", lines[3]]
 
 
 def test_power_cut_at_any_moment_leaves_all_that_was_kept(tmp_path: Path) -> None:
