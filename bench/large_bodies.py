@@ -58,8 +58,12 @@ class Sender:
         """The status."""
         self._end_ns -= 1_000_000
         name = SegmentName.new(self._service, self._end_ns)
-        self._connection.request("POST", f"/api/v1/segments/{name.path}", body)
-        answer = self._connection.getresponse()
+        try:
+            self._connection.request("POST", f"/api/v1/segments/{name.path}", body)
+            answer = self._connection.getresponse()
+        except (http.client.HTTPException, OSError):  # the server hangs up on who says nothing for long
+            self._connection.close()
+            return self.push(body)
         answer.read()
         return answer.status
 
