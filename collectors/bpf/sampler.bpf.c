@@ -114,6 +114,7 @@ struct walk {
 	u32 entries;
 	u32 naming;
 	u32 tried; /* so many of those */
+	u32 kept;  /* slots that this processor has found */
 	u64 low; /* bounds of the stack that was interrupted, and the lowest word that refers to it */
 	u64 high;
 	u64 lowest;
@@ -577,9 +578,19 @@ static __attribute__((noinline)) void take_frames(struct scratch_space *space, s
  * innermost frame of the activation that one ends is named by some word of the stack between it and the one inside it:
  * of those whose frames lead to that very entry frame the one with most of them.
  */
+#define LAST_OWNER 7    /* of a frame: a greater one is no entry frame's */
 #define AT_ONCE 2       /* words of a stack that are looked at in one turn */
 #define CALLED 1024     /* bytes behind the beginning of a frame among which the one that it calls begins */
 #define NEAR_ENTRY 1024 /* bytes outside of an entry frame in which its evaluator may name the frame */
+
+/* Whatever the target's memory holds, the search ends in time. */
+inline_ u32 is_over_budget(struct walk *walk)
+{
+	if (ktime_get_ns() <= walk->deadline)
+		return 0;
+	walk->broken = OVER_BUDGET;
+	return 1;
+}
 
 inline_ u32 on_stack(struct walk *walk, u64 address)
 {
@@ -681,7 +692,7 @@ static long next_word(u32 index, void *context)
 	struct walk *walk = &space->walk;
 	u64 at = walk->entry + NEAR_ENTRY - 8 * index, value = word(at);
 	u32 count = walk->naming;
-	if (at <= walk->inner || count >= MOST_NAMING)
+	if (at <= walk->inner || count >= MOST_NAMING || ((index & 63) == 63 && is_over_budget(walk)))
 		return 1;
 	/* one condition: the verifier follows each by itself */
 	if (!(value & 7) & ((value >> 32) - (walk->heap >> 32) + 1 <= 2) & (value - walk->stack >= walk->stack_end - walk->stack)) {
@@ -710,6 +721,8 @@ static long next_naming(u32 index, void *context)
 {
 	struct scratch_space *space = *(struct scratch_space **)context;
 	struct walk *walk = &space->walk;
+	if (is_over_budget(walk))
+		return 1;
 	if (walk->tried >= walk->naming) {
 		u64 frame = walk->best;
 		walk->naming = walk->tried = 0;
@@ -745,16 +758,13 @@ static long next_entry(u32 index, void *context)
 	struct layout *layout = &space->layout;
 	if (index >= walk->entries || walk->broken)
 		return 1;
-	if (ktime_get_ns() > walk->deadline) {
-		walk->broken = OVER_BUDGET;
-		return 1;
-	}
 	u64 entry = space->entries[index & (MOST_ENTRIES - 1)];
 	u32 first = walk->frames;
 	if (probe_read_user(space->words, layout->frame_bytes & 127, (void *)entry))
 		return 0;
 	u64 flags = space->words[layout->frame_flag >> 3 & 15] >> (8 * (layout->frame_flag & 7)) & 0xFF;
-	if ((space->words[layout->frame_code >> 3 & 15] & layout->code_mask) != walk->code || flags < layout->run_ends || flags > 7)
+	if ((space->words[layout->frame_code >> 3 & 15] & layout->code_mask) != walk->code || flags < layout->run_ends ||
+	    flags > LAST_OWNER)
 		return 0;
 	walk->entry = entry;
 	walk->tried = walk->longest = walk->searched = 0;
@@ -768,10 +778,10 @@ static long next_entry(u32 index, void *context)
 		space->naming[n] = entry - process->slots[n];
 	walk->naming = MOST_SLOTS;
 	loop(MOST_SLOTS + MOST_NAMING + MOST_RUN_FRAMES, next_naming, &space, 0);
-	if (!walk->best)
+	if (!walk->best || walk->broken)
 		return 0;
 	if (walk->searched && walk->slot)
-		process->slots[walk->looks++ & (MOST_SLOTS - 1)] = entry - walk->slot;
+		process->slots[walk->kept++ & (MOST_SLOTS - 1)] = entry - walk->slot;
 	walk->link = walk->best;
 	walk->length = walk->leads = 0;
 	loop(MOST_RUN_FRAMES, next_waiting, &space, 0);
@@ -802,7 +812,7 @@ static long next_mark(u32 index, void *context)
 		u32 at = index * AT_ONCE + n & (WINDOW / 8 - 1), count = walk->entries;
 		u64 entry = walk->part + 8 * at - space->layout.frame_instr;
 		if (space->window[at] == mark && entry > walk->inner && count < MOST_ENTRIES) {
-			asm volatile("" : "+r"(count)); /* as in next_words() */
+			asm volatile("" : "+r"(count)); /* else the mask would be left out, and Linux does not see why */
 			space->entries[count & (MOST_ENTRIES - 1)] = entry;
 			walk->entries = count + 1;
 		}
@@ -816,7 +826,7 @@ static long next_marks(u32 index, void *context)
 	struct scratch_space *space = *(struct scratch_space **)context;
 	struct walk *walk = &space->walk;
 	u64 part = (walk->inner & ~(WINDOW - 1ull)) + index * WINDOW;
-	if (part >= walk->stack_end)
+	if (part >= walk->stack_end || is_over_budget(walk))
 		return 1;
 	if (probe_read_user(space->window, WINDOW, (void *)part))
 		return 0;
