@@ -47,7 +47,7 @@ def large(window: bytes) -> bytes:
 
 
 class Sender:
-    """services: one for each sender, so that no two segments have one name."""
+    """service: one for each sender, so that no two segments have one name."""
 
     def __init__(self, port: int, service: str) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
@@ -59,11 +59,14 @@ class Sender:
         self._end_ns -= 1_000_000
         name = SegmentName.new(self._service, self._end_ns)
         try:
-            self._connection.request("POST", f"/api/v1/segments/{name.path}", body)
-            answer = self._connection.getresponse()
-        except (http.client.HTTPException, OSError):  # the server hangs up on who says nothing for long
+            return self._posted(name, body)
+        except http.client.HTTPException:  # the server hangs up on who says nothing for long
             self._connection.close()
-            return self.push(body)
+            return self._posted(name, body)
+
+    def _posted(self, name: SegmentName, body: bytes) -> int:
+        self._connection.request("POST", f"/api/v1/segments/{name.path}", body)
+        answer = self._connection.getresponse()
         answer.read()
         return answer.status
 
