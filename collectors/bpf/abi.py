@@ -18,7 +18,7 @@ MOST_STACK = 256 << 10
 STACK_SLACK = 256
 
 LAYOUT = struct.Struct("=20IQ12I")
-PROCESS = struct.Struct("=QIIQQ32x")
+PROCESS = struct.Struct("=QIIQQ56x")
 THREAD = struct.Struct("=QQQQ")
 WAIT = struct.Struct("=8QIIIiIIQIIiI16s")
 LIMITS = struct.Struct("=QQQ")

@@ -835,23 +835,38 @@ static long next_marks(u32 index, void *context)
 	return 0;
 }
 
-/* Behind the rows of the thread's own chain. */
-static __attribute__((noinline)) void take_waiting(struct scratch_space *space, u64 sp, u64 end)
+/* How the process's entry frames look, by the outermost frame of a thread's own chain. 0: it is none. */
+inline_ u32 learn_mark(struct scratch_space *space, struct process *process, u32 own)
+{
+	struct walk *walk = &space->walk;
+	struct frame *last = &space->frames[own - 1 & (MOST_FRAMES - 1)];
+	if ((last->flags & 0xFF) < space->layout.run_ends || !on_stack(walk, last->address))
+		return 0;
+	walk->inner = last->address;
+	process->mark = last->instr;
+	process->code = last->code;
+	process->heap = space->frames[own > 1 && on_stack(walk, space->frames[0].address)].address;
+	return 1;
+}
+
+/* Behind the rows of the thread's own chain. That is empty where a greenlet begins or ends. */
+static __attribute__((noinline)) void take_waiting(struct scratch_space *space, struct process *process, u64 sp, u64 end)
 {
 	struct walk *walk = &space->walk;
 	struct record *record = &space->record;
 	u32 own = record->frames;
-	if (!own || own >= MOST_FRAMES || record->flags & FLAG_BROKEN)
+	if (own >= MOST_FRAMES || record->flags & FLAG_BROKEN)
 		return;
-	struct frame *last = &space->frames[own - 1 & (MOST_FRAMES - 1)];
 	walk->stack = sp;
 	walk->stack_end = end - sp > MOST_STACK ? sp + MOST_STACK : end;
-	if ((last->flags & 0xFF) < space->layout.run_ends || !on_stack(walk, last->address))
+	walk->inner = sp - 8;
+	if (own && !learn_mark(space, process, own))
 		return;
-	walk->inner = last->address;
-	walk->mark = last->instr;
-	walk->code = last->code;
-	walk->heap = space->frames[own > 1 && on_stack(walk, space->frames[0].address)].address;
+	walk->mark = process->mark;
+	walk->code = process->code;
+	walk->heap = process->heap;
+	if (!walk->mark)
+		return;
 	walk->entries = 0;
 	walk->frames = own;
 	loop(MOST_STACK / WINDOW + 1, next_marks, &space, 0);
@@ -1056,7 +1071,7 @@ static __attribute__((noinline)) int take_record(struct scratch_space *space, st
 		}
 	}
 	if (seeks_waiting && process && record->flags & FLAG_CHAIN && space->layout.seeks && end > sp)
-		take_waiting(space, sp, end);
+		take_waiting(space, process, sp, end);
 	u64 size = end > sp ? end - sp : 0;
 	u32 zero = 0;
 	struct limits *limit = map_lookup(&limits, &zero);

@@ -174,6 +174,9 @@ struct process {
 	u64 namespace_dev; /* of its pid namespace, 0: ours */
 	u64 namespace_ino;
 	u64 slots[MOST_SLOTS]; /* so far below an entry frame a word of the stack named the innermost frame of its activation */
+	u64 mark; /* of its entry frames, as the last chain with one had it: instruction and code; 0: none was met */
+	u64 code;
+	u64 heap; /* frames are near it */
 };
 
 /* By task, of threads of the recording. */
