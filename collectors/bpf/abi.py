@@ -96,3 +96,4 @@ class Flag(IntFlag):
     ENDED = 256
     GONE = 512
     WAKER = 1024
+    SEVERAL = 2048

@@ -75,13 +75,15 @@ struct walk {
 	u64 root;
 	u64 interpreter; /* the next one */
 	u64 state;       /* the next thread state */
+	u64 states[MOST_STATES]; /* of the thread: in each interpreter that it runs one */
+	u32 known;               /* so many of those */
+	u32 several;             /* the process has several interpreters */
 	u32 frames;
 	u32 anchors;
 	u32 texts;
 	u32 tgid;
 	u32 broken;
 	u32 tid;
-	u32 found;
 	u32 looks;        /* samples of this processor */
 	u32 window_bytes; /* of the interpreter's memory that is read, from window on */
 	u64 window;
@@ -469,66 +471,64 @@ static long next_state(u32 index, void *context)
 		return 0;
 	}
 	if (tid_of(layout, state) == walk->tid) {
-		walk->found = 1;
-		return 1;
+		u32 n = walk->known;
+		walk->states[n & (MOST_STATES - 1)] = state;
+		walk->known = n + 1;
+		if (!walk->several || n + 1 >= MOST_STATES)
+			return 1;
 	}
 	walk->state = word(state + layout->thread_next);
 	return 0;
 }
 
-static __attribute__((noinline)) u64 state_of(struct scratch_space *space, u64 runtime, struct thread *thread, u32 tid)
+/* Into walk->states: those of a thread. */
+static __attribute__((noinline)) void find_states(struct scratch_space *space, u64 runtime, struct thread *thread, u32 tid)
 {
 	struct layout *layout = &space->layout;
 	struct walk *walk = &space->walk;
-	u64 state = thread ? thread->state : 0;
-	if (state && tid_of(layout, state) == walk->tid)
-		return state;
-	walk->found = 0;
+	u64 state = thread ? thread->state : 0, newest = word(runtime + layout->interpreters_head);
+	/* up to 3.10 it could not be told which of their frames are inside the others' */
+	walk->several = layout->native_id != NONE && newest && word(newest + layout->interpreter_next);
+	walk->known = 0;
+	if (!walk->several && state && tid_of(layout, state) == walk->tid) {
+		walk->states[0] = state;
+		walk->known = 1;
+		return;
+	}
 	walk->state = 0;
-	walk->interpreter = word(runtime + layout->interpreters_head);
+	walk->interpreter = newest;
 	loop(MOST_THREADS, next_state, &space, 0);
-	if (!walk->found)
-		return 0;
-	state = walk->state;
+	if (!walk->known || walk->several)
+		return;
 	if (thread)
-		thread->state = state;
+		thread->state = walk->states[0];
 	else {
-		struct thread fresh = {.state = state};
+		struct thread fresh = {.state = walk->states[0]};
 		map_update(&threads, &tid, &fresh, 0);
 	}
-	return state;
 }
 
-static __attribute__((noinline)) void take_frames(struct scratch_space *space, struct process *process, struct thread *thread, u32 tid)
+/* The chain of a thread's next state, behind those before it. */
+static long next_chain(u32 index, void *context)
 {
-	struct record *record = &space->record;
+	struct scratch_space *space = *(struct scratch_space **)context;
 	struct layout *layout = &space->layout;
-	u32 place = process->layout;
-	struct layout *known = map_lookup(&layouts, &place);
-	if (!known)
-		return;
-	*layout = *known;
-	u64 state = state_of(space, process->runtime, thread, tid);
-	if (!state) {
-		count(NO_THREAD_STATE);
-		return;
-	}
-	record->thread_state = state;
-	record->flags |= FLAG_CHAIN;
 	struct walk *walk = &space->walk;
+	if (index >= walk->known || walk->broken)
+		return 1;
+	u64 state = walk->states[index & (MOST_STATES - 1)];
+	u32 frames = walk->frames, anchors = walk->anchors;
 	walk->frame = walk->stop = walk->cframe = walk->root = walk->last = 0;
 	walk->window_bytes = 0;
-	walk->frames = walk->anchors = walk->broken = walk->ended = 0;
+	walk->ended = 0;
 	if (layout->base_frame != NONE)
 		walk->stop = word(state + layout->base_frame);
 	if (layout->thread_cframe != NONE) {
 		walk->root = state + layout->root_cframe;
 		walk->cframe = word(state + layout->thread_cframe);
 		loop(MOST_ANCHORS, next_anchor, &space, 0);
-		if (layout->cframe_current != NONE)
-			walk->frame = space->anchors[0].frame;
-		if (layout->cframe_current != NONE && !walk->anchors)
-			walk->frame = 0;
+		if (layout->cframe_current != NONE && walk->anchors > anchors)
+			walk->frame = space->anchors[anchors & (MOST_ANCHORS - 1)].frame;
 	}
 	if (layout->thread_frame != NONE)
 		walk->frame = word(state + layout->thread_frame);
@@ -538,17 +538,42 @@ static __attribute__((noinline)) void take_frames(struct scratch_space *space, s
 	 * does not end where the next CFrame's begins, and that one is the first. A run that is longer than what is
 	 * followed is none of those.
 	 */
-	if (layout->cframe_current != NONE && walk->anchors) {
-		u64 next = walk->anchors > 1 ? space->anchors[1].frame : 0;
+	if (layout->cframe_current != NONE && walk->anchors > anchors) {
+		u64 next = walk->anchors > anchors + 1 ? space->anchors[anchors + 1 & (MOST_ANCHORS - 1)].frame : 0;
 		if (walk->ended ? walk->outer != next : walk->frames < MOST_FRAMES) {
-			space->anchors[0].frame = 0;
+			space->anchors[anchors & (MOST_ANCHORS - 1)].frame = 0;
 			walk->frame = next;
-			walk->frames = walk->broken = 0;
+			walk->frames = frames;
+			walk->broken = 0;
 			loop(MOST_FRAMES, next_frame, &space, 0);
 		}
 	}
 	if (walk->frame && walk->frame != walk->stop && !walk->broken)
 		walk->broken = TOO_MANY_FRAMES;
+	return 0;
+}
+
+static __attribute__((noinline)) void take_frames(struct scratch_space *space, struct process *process, struct thread *thread, u32 tid)
+{
+	struct record *record = &space->record;
+	struct layout *layout = &space->layout;
+	struct walk *walk = &space->walk;
+	u32 place = process->layout;
+	struct layout *known = map_lookup(&layouts, &place);
+	if (!known)
+		return;
+	*layout = *known;
+	find_states(space, process->runtime, thread, tid);
+	if (!walk->known) {
+		count(NO_THREAD_STATE);
+		return;
+	}
+	record->thread_state = walk->states[0];
+	record->flags |= FLAG_CHAIN;
+	if (walk->known > 1)
+		record->flags |= FLAG_SEVERAL;
+	walk->frames = walk->anchors = walk->broken = 0;
+	loop(MOST_STATES, next_chain, &space, 0);
 	if (walk->broken) {
 		record->flags |= FLAG_BROKEN;
 		count(walk->broken);
@@ -559,7 +584,7 @@ static __attribute__((noinline)) void take_frames(struct scratch_space *space, s
 	if (gil) {
 		u32 locked = 0;
 		probe_read_user(&locked, 4, (void *)(gil + layout->gil_locked));
-		if (locked == 1 && word(gil + layout->gil_holder) == state)
+		if (locked == 1 && word(gil + layout->gil_holder) == record->thread_state)
 			record->flags |= FLAG_HOLDS_LOCK;
 	}
 	u64 collecting = thread ? thread->collecting : 0;

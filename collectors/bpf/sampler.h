@@ -24,6 +24,7 @@ typedef long long s64;
 #define TEXT_BYTES 240           /* of each */
 #define MOST_SENT (1 << 15)      /* code objects of which it is known that their texts were in a record */
 #define MOST_THREADS 256         /* thread states that are looked through for one */
+#define MOST_STATES 4            /* of a thread: each in an interpreter of its own */
 #define MOST_KERNEL 127          /* frames of the kernel in a record */
 #define MOST_ENTRIES 32          /* activations of an interpreter that wait on a thread's stack */
 #define MOST_NAMING 256          /* words of a stack that may name the innermost frame of one */
@@ -52,6 +53,7 @@ typedef long long s64;
 #define FLAG_ENDED 256    /* struct ended: a wait is over */
 #define FLAG_GONE 512     /* struct ended: the thread is, these are its sums */
 #define FLAG_WAKER 1024   /* taken when the thread woke another one that has a record of its wait */
+#define FLAG_SEVERAL 2048 /* frames are those of several thread states, one after the other */
 
 struct record {
 	u64 time_ns; /* CLOCK_MONOTONIC */

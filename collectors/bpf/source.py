@@ -281,6 +281,7 @@ def _rows(records: Records, texts: U64) -> FrameRows:
         holds=(records.flags & Flag.HOLDS_LOCK) != 0,
         collecting=(records.flags & Flag.COLLECTING) != 0,
         broken=(records.flags & Flag.BROKEN) != 0,
+        several=(records.flags & Flag.SEVERAL) != 0,
     )
 
 

@@ -106,9 +106,9 @@ def _head_texts(layout: Layout) -> int:
     return (layout.code.linetable + 8 - layout.code.filename) // 8
 
 
-_Key = tuple[bytes, bytes, bytes, bytes, int, bool, int, bool]
-"""All that rows say of one thread: frames, flags, copies of instructions, marks, its state; is it broken; how many of
-the frames wait, and may others do so?
+_Key = tuple[bytes, bytes, bytes, bytes, int, bool, bool, int, bool]
+"""All that rows say of one thread: frames, flags, copies of instructions, marks, its state; is it broken, are they of
+several interpreters; how many of the frames wait, and may others do so?
 """
 
 
@@ -116,7 +116,8 @@ def _keys(rows: FrameRows, others: bool) -> list[_Key]:
     frames, flag, stands = rows.frames.tobytes(), rows.flag.tobytes(), rows.stands.tobytes()
     tlbc = rows.tlbc.tobytes() if rows.tlbc.any() else b""
     start, stand_start = rows.start.tolist(), rows.stand_start.tolist()
-    states = zip(_states(rows).tolist(), rows.broken.astype(bool).tolist(), rows.waiting.tolist(), strict=True)
+    odd = rows.broken.astype(bool).tolist(), rows.several.tolist()
+    states = zip(_states(rows).tolist(), *odd, rows.waiting.tolist(), strict=True)
     bounds = zip(start, start[1:], stand_start, stand_start[1:], states, strict=False)
     return [
         (frames[32 * a : 32 * b], flag[a:b], tlbc[4 * a : 4 * b], stands[16 * c : 16 * d], *state, others)
@@ -193,7 +194,7 @@ class FrameRowReader:
         places, which = self._places(rows)
         ends = rows.flag >= ENTRY_OWNER if self._kind is ChainKind.SHIMS else rows.flag != 0
         start, stand_start = rows.start.tolist(), rows.stand_start.tolist()
-        broken, address = rows.broken.tolist(), rows.frames[:, 0]
+        broken, several, address = rows.broken.tolist(), rows.several.tolist(), rows.frames[:, 0]
         found = []
         waiting = rows.waiting.tolist()
         for lane, state in enumerate(_states(rows).tolist()):
@@ -204,6 +205,8 @@ class FrameRowReader:
             if waiting[lane]:
                 marks = set(address[b - waiting[lane] : b].tolist())
                 runs = [replace(run, waits=True) if run.marker in marks else run for run in runs]
+            if several[lane]:
+                runs.sort(key=lambda run: run.marker)
             chain = Chain(
                 tuple(runs),
                 SampleState(state),

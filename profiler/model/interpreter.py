@@ -192,7 +192,7 @@ class FrameRows:
     itself, its owner or whether it is an entry. tlbc (m,): which copy of the instructions it runs (free-threaded
     builds). stands (k, 2): marks on the C stack, with the frames that they name; stand_start (n + 1,). texts (j, 32):
     code objects and what these refer to, as they were when they were met first: avma, how many bytes, and these. holds,
-    collecting, broken: (n,) bool.
+    collecting, broken: (n,) bool; several: rows of several interpreters, one behind the other.
     """
 
     start: npt.NDArray[np.int64]
@@ -206,6 +206,7 @@ class FrameRows:
     holds: npt.NDArray[np.bool_]
     collecting: npt.NDArray[np.bool_]
     broken: npt.NDArray[np.bool_]
+    several: npt.NDArray[np.bool_]
 
     def take(self, lanes: npt.NDArray[np.int64]) -> FrameRows:
         """Those of these indices, with all texts."""
@@ -223,6 +224,7 @@ class FrameRows:
             self.holds[lanes],
             self.collecting[lanes],
             self.broken[lanes],
+            self.several[lanes],
         )
 
 

@@ -221,7 +221,7 @@ def decoded(rows: FrameRowReader, frames: npt.NDArray[np.uint64], copied_words: 
     copied = np.frombuffer(copied_words, np.uint64).reshape(-1, 32)
     flag, tlbc = np.zeros(1, np.uint8), np.zeros(1, np.uint32)
     (chain,) = rows.chains(
-        FrameRows(one, none.astype(np.int64), frames, flag, tlbc, 0 * one, frames[:0, :2], copied, none, none, none)
+        FrameRows(one, none.astype(np.int64), frames, flag, tlbc, 0 * one, frames[:0, :2], copied, *4 * [none])
     )
     assert chain is not None
     return chain.runs[0].frames[0]

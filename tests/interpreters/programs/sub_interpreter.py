@@ -1,6 +1,16 @@
-"""Runs code in a sub-interpreter, which sleeps there. The module's name and its functions changed over the versions."""
+"""Runs code in a sub-interpreter, which sleeps there; with the argument "works": it works there, in two threads, a few
+milliseconds each time. The module's name and its functions changed over the versions.
+"""
 
-CODE = """
+import sys
+import threading
+
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+
+SLEEPS = """
 import time
 
 def inside():
@@ -9,22 +19,36 @@ def inside():
 
 inside()
 """
+WORKS = """
+def spin():
+    return sum(range(50_000))
+
+def inside():
+    for _ in range(20):
+        spin()
+
+inside()
+"""
 
 
-def run():
-    try:
-        import _interpreters as interpreters
-    except ImportError:
-        import _xxsubinterpreters as interpreters
+def run(number, code):
+    execute = interpreters.exec if hasattr(interpreters, "exec") else interpreters.run_string
+    execute(number, code)
+
+
+def outside(code):
+    run(interpreters.create(), code)
+
+
+def works():
     number = interpreters.create()
-    if hasattr(interpreters, "exec"):
-        interpreters.exec(number, CODE)
-    else:
-        interpreters.run_string(number, CODE)
+    while True:
+        run(number, WORKS)
 
 
-def outside():
-    run()
-
-
-outside()
+if sys.argv[1:] == ["works"]:
+    thread = threading.Thread(target=works, daemon=True)
+    thread.start()
+    print("ready", flush=True)
+    works()
+outside(SLEEPS)

@@ -1,0 +1,57 @@
+"""Threads that run one interpreter inside another: the frames of both in one stack, without and with stops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.collapsed import Stacks
+from tests.interpreters.pythons import Python, pythons, running
+from tests.interpreters.runs import count, functions, record, stacks
+
+INNER = ["<module>", "inside", "spin"]
+FREED = "[function freed before its name was read]"
+"""The code is compiled anew each time."""
+LEAST = {"bpf": 0.8, "ptrace": 0.5}
+"""Share of stacks with the inner one's frames. Who stops threads lists their states now and then; these live for 0.1 s."""
+KNOWN = [python for python in pythons() if python.minor >= 11]
+"""Up to 3.10 a program in the kernel reads the outer one's frames only."""
+
+
+def inner(frames: list[str]) -> list[str]:
+    """The functions that ran in the sub-interpreter, whose code has no file."""
+    names = [frame.partition(" (")[0] for frame in frames[frames.index("run (sub_interpreter.py)") + 1 :]]
+    return [name for name in names if name in (*INNER, FREED)]
+
+
+@pytest.mark.parametrize("python", {python.minor: python for python in KNOWN}.values(), ids=lambda p: p.name)
+@pytest.mark.parametrize("collector", ["bpf", "ptrace"])
+def test_frames_of_both_interpreters_are_in_one_stack(python: Python, collector: str, tmp_path: Path) -> None:
+    output = tmp_path / "out.collapsed"
+    wanted = (
+        1 if python.minor == 11 else 2
+    )  # threads that run in turn: in 3.11 they have one lock, and hardly let it go
+
+    def working(found: Stacks) -> Stacks:
+        return [(frames, n) for frames, n in found if "run (sub_interpreter.py)" in frames]
+
+    def enough(found: Stacks) -> bool:
+        named = [(frames, n) for frames, n in working(found) if inner(frames) == INNER]
+        return count(named) > 200 and len({frames[0] for frames, _ in named}) >= wanted
+
+    with running(python, "sub_interpreter.py", "works") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        options = "--threads", "--native", "all", "--collector", collector
+        summary = record(process.pid, output, *options, until=enough)
+    found = stacks(output)
+    assert enough(found)
+    for frames, _ in working(found):
+        for got, function in zip(inner(frames), INNER, strict=False):
+            assert got in (FREED, function), frames
+        assert functions(frames, "sub_interpreter.py")[-2:] == ["works", "run"], frames
+    whole = [(frames, n) for frames, n in working(found) if len(inner(frames)) == len(INNER)]
+    assert count(whole) > LEAST[collector] * count(working(found)), summary["errors"]
+    marked = sum(n for frames, n in whole if any(frame.startswith("[merge") for frame in frames))
+    assert marked <= count(whole) // 50, summary["errors"]
