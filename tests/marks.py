@@ -31,6 +31,7 @@ TABLE = {
     "api/*": "live system",
     "bpf/test_samples.py": "live matrix system",
     "bpf/test_locks.py": "live matrix system",
+    "bpf/test_rights.py": "live system",
     "bpf/test_wait_sums.py": "unit",
     "bpf/test_waits.py": "live matrix system",
     "bpf/*": "system",

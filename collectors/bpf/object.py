@@ -255,7 +255,8 @@ def _taken(fd: int, what: str, log: str = "") -> int:
     if fd >= 0:
         return fd
     if -fd in (errno.EPERM, errno.EACCES) and not log:
-        raise ProgramRefused(f"The kernel refuses {what}: BPF needs root, or CAP_BPF and CAP_PERFMON.", "sudo pyprof …")
+        needs = "BPF needs root, or CAP_BPF and CAP_PERFMON, and nothing that forbids it (seccomp, lockdown)"
+        raise ProgramRefused(f"The kernel refuses {what}: {needs}.", "sudo pyprof …")
     if -fd == errno.ENOSYS:
         raise ProgramRefused("This kernel has no BPF.", "--collector perf, or: --collector ptrace")
     tail = "\n".join(log.splitlines()[-12:])

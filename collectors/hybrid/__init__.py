@@ -11,4 +11,5 @@ succession         One collector, and at some moment of the recording another on
 until_interpreter  One collector until a process runs an interpreter, another one from then on
 until_short_lives  Stops until they miss much because threads or processes end too soon
 whole_process      All processes without stops, or all of them by stops
+without_program    A collector in the place of the program in the kernel (BPF), where that could not be had
 """

@@ -22,34 +22,64 @@ from pyprof.records import replace
 if TYPE_CHECKING:
     from pyprof.collectors.bpf.source import BpfSource
 
-_CAP_SYS_ADMIN, _CAP_PERFMON, _CAP_BPF = 21, 38, 39
+_CAP_SYS_ADMIN = 21
+_NEEDED = {"CAP_BPF": 39, "CAP_PERFMON": 38}
 _LEAST_KERNEL = (5, 19)
+_FIRST_USER_NAMESPACE, _FIRST_PID_NAMESPACE = 0xEFFFFFFD, 0xEFFFFFFC
+"""Inodes of the namespaces that the kernel began with (include/linux/proc_ns.h)."""
 
 
 def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
-    """None, or why not: architecture, kernel, or rights."""
-    if MACHINE not in PERF_ARCHES:
-        return UnsupportedArchitecture(f"the program in the kernel is made for {KNOWN_MACHINES}")
-    release = tuple(int(part) for part in os.uname().release.split(".")[:2] if part.isdigit())
-    if release < _LEAST_KERNEL:
-        return CollectorRefused("programs in the kernel need Linux 5.19 or later", "")
+    """None, or why not: architecture, kernel, namespaces, or rights."""
+    refusal = _refusal()
+    if refusal is not None:
+        return refusal
     try:
         if target.pid and procfs.arch(target.pid) not in (WIDE, NARROW):
             return UnsupportedArchitecture(f"it runs {procfs.arch(target.pid).name} code")
     except ProcessLookupError:
         return NoSuchProcess(f"there is no process {target.pid}", "list processes with: ps -e")
-    if not _allowed():
-        return CollectorRefused("programs in the kernel (BPF) need root, or CAP_BPF and CAP_PERFMON", "sudo pyprof …")
     return None
 
 
-def _allowed() -> bool:
+def _refusal() -> PyprofError | None:
+    """Why no process can be sampled."""
+    if MACHINE not in PERF_ARCHES:
+        return UnsupportedArchitecture(f"the program in the kernel is made for {KNOWN_MACHINES}")
+    release = tuple(int(part) for part in os.uname().release.split(".")[:2] if part.isdigit())
+    if release < _LEAST_KERNEL:
+        return CollectorRefused("programs in the kernel need Linux 5.19 or later", "")
+    if not _is_in("user", _FIRST_USER_NAMESPACE):
+        text = "programs in the kernel (BPF) need rights outside of this user namespace"
+        return CollectorRefused(text, "run pyprof outside of it, or in a container without one")
+    if not _is_in("pid", _FIRST_PID_NAMESPACE):
+        text = "programs in the kernel (BPF) do not know the process ids of this pid namespace"
+        return CollectorRefused(text, "run pyprof outside of it, or: docker run --pid=host …")
+    lacks = _lacks()
+    if lacks:
+        text = f"programs in the kernel (BPF) need root, or CAP_BPF and CAP_PERFMON: we lack {' and '.join(lacks)}"
+        return CollectorRefused(text, "sudo pyprof …")
+    return None
+
+
+def _is_in(kind: str, inode: int) -> bool:
+    try:
+        return os.stat(f"/proc/self/ns/{kind}").st_ino == inode
+    except OSError:  # a kernel without such namespaces
+        return True
+
+
+def _lacks() -> list[str]:
+    """Capabilities that we have not."""
     caps = int(procfs.thread_status(os.getpid())["CapEff"], 16)
-    return bool(caps >> _CAP_SYS_ADMIN & 1) or caps >> _CAP_BPF & caps >> _CAP_PERFMON & 1 == 1
+    return [name for name, bit in _NEEDED.items() if not (caps >> bit | caps >> _CAP_SYS_ADMIN) & 1]
 
 
 def open(request: Request) -> Collector:
     """Raises what PerfCollector raises; CollectorRefused where the kernel does not take the program."""
+    refusal = _refusal()
+    if refusal is not None:
+        raise refusal
     return opened(request, request.selection.pids, request.launched, "")
 
 

@@ -7,7 +7,7 @@ soon as an interpreter runs, if it can be had.
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.collector import HybridCollector
 from pyprof.collectors.hybrid.stops import NO_STOPS, stops_of
 from pyprof.collectors.hybrid.until_interpreter import UntilInterpreter
+from pyprof.collectors.hybrid.without_program import WithoutProgram, in_its_place
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.children import descendants
 from pyprof.collectors.linux.perf_arch import KNOWN_MACHINES, MACHINE, NARROW, PERF_ARCHES, WIDE
@@ -58,7 +59,7 @@ def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
 
 def open(request: Request) -> Collector:
     """Raises what the collectors raise; CollectorRefused where perf_events are not allowed."""
-    return _Openings(request).collector()
+    return in_its_place(request, _Openings(request).collector())
 
 
 class _Openings:
@@ -84,13 +85,20 @@ class _Openings:
         if self._options.wakers:
             return bpf_opening.open(self._request)
         if not self._options.idle:
-            if self._by_bpf:
-                with contextlib.suppress(CollectorRefused):
-                    return self._with_bpf()
-            return self._running(self._by_image)
-        if self._by_bpf:
-            with contextlib.suppress(CollectorRefused):
-                return bpf_opening.open(self._request)
+            return self._tried(self._with_bpf, lambda: self._running(self._by_image))
+        return self._tried(lambda: bpf_opening.open(self._request), lambda: self._all_time(pids, launched))
+
+    def _tried(self, by_bpf: Callable[[], Collector], without: Callable[[], Collector]) -> Collector:
+        """By the program in the kernel, if it can be had."""
+        if not self._by_bpf:
+            return without()
+        try:
+            return by_bpf()
+        except CollectorRefused as why:
+            return WithoutProgram(without(), why, certain=True)
+
+    def _all_time(self, pids: tuple[int, ...], launched: bool) -> Collector:
+        """Of threads, also while they wait."""
         if self._by_image is None:
             return self._wall_clock(pids, launched)
         from pyprof.collectors.hybrid.whole_process import WholeProcessCollector

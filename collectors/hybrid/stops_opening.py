@@ -5,6 +5,7 @@ be used but hide the time in the kernel, and stops turn out to miss much.
 from __future__ import annotations
 
 from pyprof.collectors.base import Collector, SeesPart
+from pyprof.collectors.hybrid.without_program import in_its_place
 from pyprof.collectors.ptrace import opening as ptrace
 from pyprof.collectors.targets.request import CollectorTarget, Request
 from pyprof.errors import PyprofError
@@ -19,6 +20,10 @@ def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
 
 def open(request: Request) -> Collector:
     """Raises what PtraceCollector raises."""
+    return in_its_place(request, _opened(request))
+
+
+def _opened(request: Request) -> Collector:
     stops = ptrace.open(request)
     hides = any(isinstance(refusal, SeesPart) for refusal in request.refusals)
     if not hides or request.options.idle or request.interpreters is None:

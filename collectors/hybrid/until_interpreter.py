@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyprof.collectors.base import Collector
+from pyprof.collectors.base import Collector, CollectorStats
 from pyprof.collectors.hybrid.by_image import ByImage, NeedsStops
 from pyprof.collectors.hybrid.collector import HybridCollector
 from pyprof.collectors.hybrid.succession import Succession
+from pyprof.collectors.hybrid.without_program import note
 from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.model.reasons import said
+from pyprof.records import replace
 
 Successor = Callable[[list[int], str], Collector]
 """(pids, why) -> the collector of these processes. Raises what collectors raise."""
@@ -23,7 +25,7 @@ class UntilInterpreter(Succession):
     def __init__(self, needs: NeedsStops, first: Callable[[ByImage], HybridCollector], then: Successor) -> None:
         self._needs = needs
         self._open = then
-        self._refused = False
+        self._refused: PyprofError | None = None
         self._hybrid = first(ByImage(self._asked))
         super().__init__(self._hybrid)
 
@@ -39,11 +41,15 @@ class UntilInterpreter(Succession):
             self.follow(self._open(alive, reason or ""))
         except NoSuchProcess:
             return reason
-        except PyprofError:
-            self._refused = True
+        except PyprofError as error:
+            self._refused = error
             return reason
         self._hybrid.end_now()
         return ""
+
+    def stats(self) -> CollectorStats:
+        found = super().stats()
+        return replace(found, notes=(*found.notes, note(self._refused))) if self._refused is not None else found
 
     def said(self, notes: tuple[str, ...], for_s: float) -> tuple[str, ...]:
         return (*notes, said("until_interpreter", seconds=f"{for_s:.1f}"))

@@ -22,6 +22,8 @@ from pyprof.errors import (
 from pyprof.model.arch import ARCHES, find_arch, native_arches
 from pyprof.records import dataclass
 
+CAP_DAC_OVERRIDE = 1
+CAP_DAC_READ_SEARCH = 2
 CAP_SYS_PTRACE = 19
 CAP_NET_ADMIN = 12
 CAP_PERFMON = 38
@@ -61,6 +63,10 @@ def has_capability(bit: int) -> bool:
     return bool(int(procfs.thread_status(os.getpid()).get("CapEff", "0"), 16) >> bit & 1)
 
 
+def _reads_all_files() -> bool:
+    return has_capability(CAP_DAC_READ_SEARCH) or has_capability(CAP_DAC_OVERRIDE)
+
+
 def _sysctl(name: str) -> int | None:
     try:
         with open(f"/proc/sys/{name}", encoding="ascii") as file:
@@ -79,8 +85,7 @@ def _machine_findings() -> Iterator[Finding]:
     yield Finding(True, f"Linux {system.release} on {system.machine}")
     status = procfs.thread_status(os.getpid())
     capable = has_capability(CAP_SYS_PTRACE)
-    yield Finding(capable, "CAP_SYS_PTRACE: " + ("yes" if capable else "no, only our own processes can be sampled"),
-                  "" if capable else "sudo pyprof …, or: sudo setcap cap_sys_ptrace+ep PYTHON")  # fmt: skip
+    yield _foreign(capable)
     yield _yama(capable)
     if status.get("Seccomp", "0") != "0":
         yield Finding(False, "seccomp filters our system calls: ptrace and process_vm_readv may be refused",
@@ -90,6 +95,15 @@ def _machine_findings() -> Iterator[Finding]:
     yield _namespaces()
     yield _perf()
     yield _connector()
+
+
+def _foreign(capable: bool) -> Finding:
+    """May we look at processes of other users?"""
+    if capable and _reads_all_files():
+        return Finding(True, "CAP_SYS_PTRACE: yes")
+    text = "yes, but without CAP_DAC_READ_SEARCH" if capable else "no,"
+    remedy = "sudo pyprof …, or: sudo setcap cap_sys_ptrace,cap_dac_read_search+ep PYTHON"
+    return Finding(False, f"CAP_SYS_PTRACE: {text} only our own processes can be sampled", remedy)
 
 
 def _yama(capable: bool) -> Finding:
@@ -235,16 +249,20 @@ def _denied(pid: int, status: dict[str, str]) -> Finding:
     ours = str(os.geteuid())
     scope = _sysctl("kernel/yama/ptrace_scope")
     root = os.geteuid() == 0
-    setcap = f"sudo setcap cap_sys_ptrace+ep {os.path.realpath(sys.executable)}"
+    python = os.path.realpath(sys.executable)
     if root and not has_capability(CAP_SYS_PTRACE):
         text = f"process {pid} may not be traced: we are root without CAP_SYS_PTRACE, as in a container"
         return _fatal(AccessDenied, text, "docker run --cap-add=SYS_PTRACE … (podman: the same)")
     others = [uid for uid in uids if uid != ours]
     if others and not root:
         text = f"process {pid} belongs to user {others[0]}, we are user {ours}"
-        return _fatal(AccessDenied, text, f"sudo pyprof …, or once: {setcap}")
+        if has_capability(CAP_SYS_PTRACE) and not _reads_all_files():
+            text += " with CAP_SYS_PTRACE and without CAP_DAC_READ_SEARCH: its files in /proc are its user's alone"
+        both = f"sudo setcap cap_sys_ptrace,cap_dac_read_search+ep {python}"
+        return _fatal(AccessDenied, text, f"sudo pyprof …, or once: {both}")
     if scope and not root:
         text = f"process {pid} may not be traced: kernel.yama.ptrace_scope is {scope}"
+        setcap = f"sudo setcap cap_sys_ptrace+ep {python}"
         return _fatal(AccessDenied, text, f"sudo sysctl kernel.yama.ptrace_scope=0, or: {setcap}")
     if status.get("Seccomp", "0") != "0" or procfs.thread_status(os.getpid()).get("Seccomp", "0") != "0":
         text = f"process {pid} may not be traced: a seccomp filter or a container's rules refuse it"

@@ -136,7 +136,7 @@ def test_a_process_of_another_user_says_how_to_get_the_right(child: Child) -> No
     assert done.startswith("AccessDenied|process ")
     assert "belongs to user 0" in done
     assert "sudo pyprof" in done
-    assert "setcap cap_sys_ptrace+ep" in done
+    assert "setcap cap_sys_ptrace,cap_dac_read_search+ep" in done
 
 
 def test_a_process_that_forbids_it_is_refused(child: Child) -> None:

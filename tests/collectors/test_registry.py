@@ -12,6 +12,7 @@ import pytest
 from pyprof.cli.main import build_parser
 from pyprof.collectors import registry
 from pyprof.collectors.base import Collector, CollectorRefused, SeesPart
+from pyprof.collectors.hybrid import bpf_opening
 from pyprof.collectors.hybrid import opening as by_perf
 from pyprof.collectors.hybrid.until_short_lives import UntilShortLives
 from pyprof.collectors.linux import procfs
@@ -112,6 +113,7 @@ def test_one_that_sees_a_part_is_opened_where_no_other_can(monkeypatch: pytest.M
 
 def test_events_may_follow_stops_that_were_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(by_perf, "can", lambda *_: SeesPart("hidden"))
+    monkeypatch.setattr(bpf_opening, "can", lambda *_: None)
     selection, interpreters = (
         select(TargetOptions(pids=(os.getppid(),))),
         cast("InterpreterReaders", SimpleNamespace(reader=None, needs_stops=None)),

@@ -1,0 +1,69 @@
+"""A collector in the place of the program in the kernel (BPF), where that could not be had: it says so, and why.
+
+Only where the program would have been taken: of processes that run an interpreter, or of the whole machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyprof.collectors.base import Collector, CollectorStats, Feedback
+from pyprof.collectors.hybrid import bpf_opening
+from pyprof.collectors.targets.request import Request
+from pyprof.errors import PyprofError
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.reasons import said
+from pyprof.model.sample import SampleBatch
+from pyprof.records import replace
+
+
+class WithoutProgram:
+    """collector: takes the samples."""
+
+    def __init__(self, collector: Collector, why: PyprofError, certain: bool) -> None:
+        """certain: the program would have been taken; else that is known when functions of an interpreter are seen."""
+        self._collector = collector
+        self._note = note(why)
+        self._missed = certain
+
+    def batches(self) -> Iterator[SampleBatch]:
+        for batch in self._collector.batches():
+            self._missed = self._missed or bool(batch.chains)
+            yield batch
+
+    def stats(self) -> CollectorStats:
+        found = self._collector.stats()
+        return replace(found, notes=(*found.notes, self._note)) if self._missed else found
+
+    def learn(self, feedback: Feedback) -> None:
+        self._collector.learn(feedback)
+
+    def threads(self) -> list[ThreadInfo]:
+        return self._collector.threads()
+
+    def retire(self) -> None:
+        self._collector.retire()
+
+    def stop(self) -> None:
+        self._collector.stop()
+
+    def close(self) -> None:
+        self._collector.close()
+
+
+def note(why: PyprofError) -> str:
+    """What the reader is told."""
+    return said("without_program", why=f"{why.message.rstrip('.')}{f' ({why.hint})' if why.hint else ''}")
+
+
+def in_its_place(request: Request, collector: Collector) -> Collector:
+    """The collector, which says why it is not the program, unless that was not wanted."""
+    interpreters = request.interpreters
+    if request.by_name or interpreters is None:
+        return collector
+    why = bpf_opening.can(request.target, request.options)
+    if why is None:
+        return collector
+    pids = request.selection.pids if request.options.kernel else ()  # no chain is read then
+    certain = request.selection.everything or any(interpreters.needs_stops(pid) != "" for pid in pids)
+    return WithoutProgram(collector, why, certain)
