@@ -71,8 +71,8 @@ def program(machine: str = MACHINE) -> bytes:
 class KernelTargets:
     """What the program looks at. rate_hz: samples a second of each processor, 0 for none. everything: all processes.
     follow: children, too. waits: threads that leave their processors; runnable: also those that lose it to another one.
-    kernel: the kernel's frames, too. wakers: who wakes them, with stacks. locks: only
-    waits for futexes.
+    kernel: the kernel's frames, too. wakers: who wakes them, with stacks. locks: only waits for futexes. seeks:
+    activations of interpreters are found that wait on stacks, in no chain (greenlets').
     """
 
     rate_hz: float
@@ -83,6 +83,7 @@ class KernelTargets:
     kernel: bool = False
     wakers: bool = False
     locks: bool = False
+    seeks: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +108,15 @@ class Waiting:
 
 
 class Sampler:
-    """ring: the records. seeks: activations of interpreters are found that wait on stacks, in no chain (greenlets').
-    Raises ProgramRefused where the kernel does not take the program or the events."""
+    """ring: the records. seeks: as in KernelTargets. Raises ProgramRefused where the kernel does not take the program
+    or the events.
+    """
 
     def __init__(self, watched: KernelTargets, ring_size: int, cpus: list[int]) -> None:
         """ring_size: bytes, a power of two."""
         self._object = BpfObject(program(), "sampler.o")
         self.cpus = cpus
-        self.seeks = not watched.waits
+        self.seeks = watched.seeks
         self._descriptors: list[int] = []
         self._layouts: dict[FrameOffsets, int] = {}
         self._processors = _possible_processors()
@@ -126,7 +128,7 @@ class Sampler:
             "kernel_stacks": watched.kernel,
             "wakers": watched.wakers,
             "locks": watched.locks,
-            "seeks_waiting": not watched.waits,
+            "seeks_waiting": watched.seeks,
             "fill": ring_size // _FULL,
         }
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.perf_arch import KNOWN_MACHINES, MACHINE, NARROW, PERF_ARCHES, WIDE
 from pyprof.collectors.perf.ring import online_cpus
 from pyprof.collectors.targets.request import CollectorTarget, Request
-from pyprof.errors import NoSuchProcess, PyprofError, UnsupportedArchitecture
+from pyprof.errors import FormatError, NoSuchProcess, PyprofError, UnsupportedArchitecture
 from pyprof.handover import Handover
 from pyprof.options import CollectOptions
 from pyprof.records import replace
@@ -99,6 +100,7 @@ def opened(request: Request, pids: tuple[int, ...], launched: bool, why: str) ->
         kernel=options.kernel,
         wakers=options.wakers,
         locks=options.locks,
+        seeks=not options.idle or _seeks(request, pids),
     )
     processors = online_cpus()
     sampler = Sampler(watched, ring_size(watched, len(processors)), processors)
@@ -120,6 +122,22 @@ def opened(request: Request, pids: tuple[int, ...], launched: bool, why: str) ->
     by_depth = not options.idle and not options.kernel and options.stack_size > NO_STOPS
     look = partial(_without_stops, source) if options.kernel else source.look
     return HybridCollector(bpf, partial(stops_of, request), ByImage(look), by_depth, launched)
+
+
+def _seeks(request: Request, pids: tuple[int, ...]) -> bool:
+    """Do activations of interpreters wait on stacks of one of these already? Where waits are recorded, to look for them
+    makes the program in the kernel so long that it is not done without need: to load it takes 0.2 s more.
+    """
+    if request.interpreters is None:
+        return False
+    for pid in pids:
+        with contextlib.suppress(OSError, FormatError):
+            reader = request.interpreters.kernel_reader(pid)
+            reader.look(procfs.address_space(pid, request.ids.next_id(), generation=0), procfs.tasks(pid))
+            found = reader.offsets()
+            if found is not None and found[1].seeks:
+                return True
+    return False
 
 
 def _without_stops(source: BpfSource, pid: int) -> str | None:

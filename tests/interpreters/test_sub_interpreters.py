@@ -14,7 +14,7 @@ INNER = ["<module>", "inside", "spin"]
 FREED = "[function freed before its name was read]"
 """The code is compiled anew each time."""
 LEAST = {"bpf": 0.8, "ptrace": 0.5}
-"""Share of stacks with the inner one's frames. Who stops threads lists their states now and then; these live for 0.1 s."""
+"""Share of stacks with the inner ones. Who stops threads lists their states now and then, and they live for 0.1 s."""
 KNOWN = [python for python in pythons() if python.minor >= 11]
 """Up to 3.10 a program in the kernel reads the outer one's frames only."""
 
