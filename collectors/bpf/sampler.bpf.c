@@ -429,6 +429,10 @@ static long next_anchor(u32 index, void *context)
 	u32 n = walk->anchors;
 	if (!at || at == walk->root || n >= MOST_ANCHORS)
 		return 1;
+	if ((n & 31) == 31 && ktime_get_ns() > walk->deadline) {
+		walk->broken = OVER_BUDGET;
+		return 1;
+	}
 	/* a CFrame ends with its link */
 	if (probe_read_user(space->words, 24, (void *)at)) {
 		walk->broken = FRAME_UNREADABLE;

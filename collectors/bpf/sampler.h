@@ -18,7 +18,7 @@ typedef long long s64;
 #define SIGNAL_STACK (16 << 10)   /* bytes of a second stack that are searched for the one below it */
 #define STACK_REACH (16ull << 20) /* sp is so near to the end of its own stack */
 #define STACK_SLACK 256           /* bytes that are copied beyond the place at which a program's first stack begins */
-#define MOST_ANCHORS 128         /* CFrames of CPython 3.10 to 3.12 */
+#define MOST_ANCHORS 1024        /* CFrames of CPython 3.10 to 3.12: each frame of 3.10 has one */
 #define MOST_HEAD 16             /* words of a code object that are copied */
 #define MOST_TEXTS 256           /* in a record */
 #define TEXT_BYTES 240           /* of each */
