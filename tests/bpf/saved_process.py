@@ -1,0 +1,141 @@
+"""A core of a process that runs CPython: what the program of the kernel is given, what the reader of stops finds."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import subprocess
+from functools import cached_property
+from pathlib import Path
+
+from pyprof.collectors.bpf import abi
+from pyprof.collectors.bpf.records import Records
+from pyprof.collectors.bpf.sampler import packed
+from pyprof.collectors.bpf.source import _rows
+from pyprof.collectors.postmortem.core_collector import CoreFileCollector
+from pyprof.diagnostics import Diagnostics
+from pyprof.interpreters.base import InterpreterContext
+from pyprof.interpreters.code_book import CodeBook
+from pyprof.interpreters.cpython.in_kernel import PythonInKernel
+from pyprof.interpreters.cpython.memory import Memory, gather_now
+from pyprof.interpreters.cpython.process import PythonProcess
+from pyprof.interpreters.cpython.programs import Programs
+from pyprof.interpreters.symbols import KnownSymbols, read_symbols
+from pyprof.model.interpreter import Chain, FrameOffsets
+from pyprof.objfile.core.memory import CoreMemory, SavedRange
+from pyprof.objfile.core.notes import AT_EXECFN, read_notes
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf.headers import PF_X
+from pyprof.objfile.images import ImageStore
+from tests.bpf.user_space import UserSpace
+from tests.core.making import kernel_writes_here
+from tests.support import missing, need
+
+SP = 7
+
+
+def core_of(process: subprocess.Popen[str], folder: Path) -> Path:
+    """Of a process, which ends. The kernel writes it into folder, where that works; gdb, if the kernel must not."""
+    if not kernel_writes_here():
+        return _core_by_gdb(process.pid, folder / "core")
+    resource.prlimit(process.pid, resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    process.send_signal(signal.SIGABRT)
+    process.wait(60)
+    (core,) = folder.glob("core*")
+    return core
+
+
+def _core_by_gdb(pid: int, path: Path) -> Path:
+    command = [need("gdb"), "-nx", "-batch", "-p", str(pid), "-ex", f"generate-core-file {path}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert path.exists(), done.stdout + done.stderr
+    if "Memory read failed" in done.stderr:
+        missing(
+            "needs a kernel that writes cores (sysctl kernel.core_pattern=core): gdb reads no stack with a guard page"
+        )
+    return path
+
+
+class SavedProcess:
+    """tids: of its threads. process: the reader of stops. kernel: the reader of rows. Both have the same code book, so
+    equal functions have equal numbers.
+    """
+
+    def __init__(self, core: Path, sysroot: str = "") -> None:
+        self.book = CodeBook()
+        diagnostics = Diagnostics()
+        collector = CoreFileCollector(str(core), "", sysroot, 1 << 14, diagnostics)
+        self.pid, self.space = collector.pid, collector.space
+        file = ElfFile.open(str(core))
+        self.memory, self.auxv = CoreMemory(file), read_notes(file).auxv
+        self.rows = {thread.tid: thread.row for thread in collector.saved.threads}
+        symbols = KnownSymbols(lambda *asked: read_symbols(ImageStore(diagnostics), *asked))
+        context = InterpreterContext(symbols, diagnostics, self.book)
+        self.process = PythonProcess(context, Programs(symbols), int)
+        self.kernel = PythonInKernel(self.process, diagnostics)
+        self.needs = self.kernel.look(self.space, self.tids)
+
+    @property
+    def tids(self) -> list[int]:
+        return list(self.rows)
+
+    @cached_property
+    def offsets(self) -> tuple[int, FrameOffsets]:
+        found = self.kernel.offsets()
+        assert found is not None, self.process.refusal
+        return found
+
+    @property
+    def first_stack(self) -> SavedRange:
+        """The mapping of the first thread's."""
+        found = self.memory.region_at(self.auxv[AT_EXECFN])
+        assert found is not None
+        return found
+
+    def registers(self, tid: int) -> list[int]:
+        return [int(word) for word in self.rows[tid]]
+
+    def stack(self, tid: int) -> tuple[int, bytes]:
+        """(sp, all from there to the end of its mapping)."""
+        sp = self.registers(tid)[SP] & ~7
+        region = self.memory.region_at(sp)
+        return sp, self.memory.read(sp, region.end - sp) if region else b""
+
+    def stop(self, tid: int) -> Chain | None:
+        """What a stop of the thread finds: the second one, which knows what it will need."""
+        sp, data = self.stack(tid)
+        words = memoryview(data[: len(data) & ~7]).cast("Q")
+        gather = gather_now(Memory(self.space.read))
+        for _ in range(2):
+            self.process.copy(tid, words, sp, gather)
+            self.process.learn()
+        return self.process.take()
+
+    def in_user_space(self, placed: bool) -> UserSpace:
+        """The program with all that it needs to sample this process. placed: it is told where the threads' states and
+        the first stack's end are, as of threads that are there before it.
+        """
+        said = UserSpace()
+        for region in self.memory.regions:
+            data = self.memory.read(region.start, region.stored_end - region.start)
+            if not data and not region.flags & PF_X:
+                data = self.space.read(region.start, region.end - region.start)
+            said.memory(region.start, region.end, data)
+        runtime, offsets = self.offsets
+        said.entry("layouts", 0, packed(offsets))
+        said.entry("processes", self.pid, abi.PROCESS.pack(runtime, 0, 0, 0, 0))
+        said.constant("seeks_waiting", 1)
+        for place in self.kernel.places() if placed else ():
+            end = self.first_stack.end if place.tid == self.pid else 0
+            said.entry("threads", place.tid, abi.THREAD.pack(end, place.address, place.gil, place.collecting))
+        return said
+
+    def chain(self, record: Records) -> Chain | None:
+        """What the rows of one record say."""
+        (found,) = self.kernel.chains(_rows(record, record.texts))
+        return found
+
+    def names(self, chain: Chain) -> list[list[object]]:
+        """[function, line] of each frame, innermost first."""
+        lines = [self.book.line(place) for run in chain.runs for place in run.frames]
+        return [[line.function, line.line] for line in lines]

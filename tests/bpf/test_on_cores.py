@@ -1,0 +1,234 @@
+"""The program of the kernel on cores of CPython: its frames are those that the target wrote down and a stop finds."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+
+from pyprof.collectors.bpf.abi import MOST_STACK, Flag, LossReason
+from pyprof.interpreters.cpython.rows import MOST_ROWS
+from pyprof.model.interpreter import Chain, FunctionPlace, SampleState
+from tests.bpf.saved_process import SavedProcess, core_of
+from tests.bpf.user_space import MOST_RUN_NS, Ran, counted
+from tests.interpreters.packages import from_pypi
+from tests.interpreters.pythons import EACH, Python, pythons, running
+from tests.roots import root
+
+ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
+"""glibc reserves 64 MB for each further one."""
+MOST_LATE = 1000
+"""Calls of helpers after the time of a run is over, of honest memory."""
+
+
+NAPS = (23, 35, 230, 270)
+"""select, nanosleep, clock_nanosleep and pselect6, of x86-64."""
+BUSY_NS = 30_000_000
+MOST_CORES = 8
+"""Of a program whose greenlets wait at most moments."""
+
+
+def of_threads(pid: int, file: str) -> list[str]:
+    """The first word of a file of each thread."""
+    return [(task / file).read_text().split()[0] for task in Path(f"/proc/{pid}/task").iterdir()]
+
+
+def naps(pid: int) -> bool:
+    """Does a thread sleep in time.sleep()?"""
+    return any(call.isdecimal() and int(call) in NAPS for call in of_threads(pid, "syscall"))
+
+
+def four_are_busy(pid: int) -> bool:
+    run_ns = of_threads(pid, "schedstat")
+    return len(run_ns) == 4 and min(map(int, run_ns)) > BUSY_NS
+
+
+def is_busy(pid: int) -> bool:
+    return min(map(int, of_threads(pid, "schedstat"))) > 3 * BUSY_NS
+
+
+@contextmanager
+def saved(
+    python: Python, folder: Path, until: Callable[[int], bool], program: str, *arguments: str
+) -> Iterator[tuple[SavedProcess, str]]:
+    """A core of a program that is so far, and the line that it said first. Packages are in the folder."""
+    with running(python, program, *arguments, env={**ONE_ARENA, "PYTHONPATH": str(folder)}, cwd=folder) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        end = time.monotonic() + 60
+        while not until(process.pid):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        core = core_of(process, folder)
+    yield SavedProcess(core, str(root(python.suite)) if python.suite else ""), said
+    core.unlink()
+
+
+def frames_of(chain: Chain) -> list[FunctionPlace]:
+    return [place for run in chain.runs for place in run.frames]
+
+
+def functions(process: SavedProcess, chain: Chain) -> list[str]:
+    """Plain names, outermost first."""
+    return [str(name).rpartition(".")[2] for name, _ in process.names(chain)][::-1]
+
+
+def check_copy(process: SavedProcess, tid: int, ran: Ran) -> None:
+    """Registers, thread and stack are those of the core."""
+    record = ran.record
+    sp, stack = process.stack(tid)
+    assert (record.pid[0], record.tid[0]) == (process.pid, tid)
+    assert record.regs[0].tolist() == process.registers(tid)
+    assert int(record.base[0]) == sp
+    assert ran.copies == (stack[:MOST_STACK], b"")
+    assert bool(record.flags[0] & Flag.CUT) == (len(stack) > MOST_STACK)
+    assert not record.holes[0]
+
+
+def sampled(process: SavedProcess, placed: bool) -> dict[int, tuple[Ran, Chain]]:
+    """Each thread, twice: the second sample knows what the first one has found, and says the same."""
+    said = process.in_user_space(placed)
+    for tid in process.tids * 2:
+        said.sample(process.pid, tid, process.registers(tid))
+    samples, _ = said.run()
+    found = {}
+    for tid, first, again in zip(process.tids, samples, samples[len(process.tids) :], strict=False):
+        one, other = (process.chain(each.record) for each in (first, again))
+        assert one is not None
+        assert other is not None
+        assert (one.runs, one.state, one.problem) == (other.runs, other.state, other.problem)
+        found[tid] = first, one
+    return found
+
+
+def agree(process: SavedProcess) -> dict[int, Chain]:
+    """What a stop finds of each thread, which is what the program does, told where threads' states are or not."""
+    stops: dict[int, Chain] = {}
+    states = {place.tid: place.address for place in process.kernel.places()}
+    for placed in (False, True):
+        for tid, (ran, chain) in sampled(process, placed).items():
+            stop = process.stop(tid)
+            assert stop is not None
+            assert ran.record.flags[0] & Flag.CHAIN
+            assert int(ran.record.state[0]) == states[tid]
+            assert chain.runs == stop.runs
+            assert chain.state == (stop.state if placed else SampleState.INTERPRETED)
+            assert (chain.problem, chain.marked, chain.others) == (stop.problem, stop.marked, stop.others)
+            check_copy(process, tid, ran)
+            stops[tid] = stop
+    assert stops
+    return stops
+
+
+@EACH
+@pytest.mark.parametrize("where", ["main", "thread"])
+def test_frames_are_those_that_the_program_wrote_down_and_those_of_a_stop(
+    python: Python, where: str, tmp_path: Path
+) -> None:
+    with saved(python, tmp_path, naps, "ladder.py", where) as (process, said):
+        stack = json.loads(said)
+        chains = agree(process)
+    assert len(chains) == (1 if where == "main" else 2)
+    assert stack in [process.names(chain) for chain in chains.values()]
+    assert len(stack) > 500
+
+
+@EACH
+def test_frames_of_busy_threads_are_those_of_a_stop(python: Python, tmp_path: Path) -> None:
+    with saved(python, tmp_path, four_are_busy, "calls.py", "3") as (process, said):
+        callers = json.loads(said)
+        chains = agree(process)
+    assert len(chains) == 4
+    for chain in chains.values():
+        names = functions(process, chain)
+        assert "main" in names
+        for caller, callee in pairwise(names[names.index("main") :]):
+            assert caller in callers.get(callee, [caller]), names
+
+
+@EACH
+def test_of_a_deep_recursion_the_innermost_frames_are_read_and_the_rest_is_marked(
+    python: Python, tmp_path: Path
+) -> None:
+    with saved(python, tmp_path, is_busy, "deep.py", "3000") as (process, _):
+        (tid,) = process.tids
+        stop = process.stop(tid)
+        ran, chain = sampled(process, True)[tid]
+        assert stop is not None
+        frames = frames_of(chain)
+        assert ran.record.flags[0] & Flag.BROKEN
+        assert len(ran.record.frames) == chain.lacking == MOST_ROWS
+        assert MOST_ROWS - 1 <= len(frames) <= MOST_ROWS
+        assert frames == frames_of(stop)[: len(frames)]
+        assert chain.runs[:-1] == stop.runs[: len(chain.runs) - 1]
+        check_copy(process, tid, ran)
+
+
+@EACH
+def test_stack_that_a_handler_on_its_own_one_has_interrupted_is_copied_from_its_frames_on(
+    python: Python, tmp_path: Path
+) -> None:
+    with saved(python, tmp_path, naps, "altstack.py") as (process, said):
+        (tid,) = process.tids
+        ran, chain = sampled(process, True)[tid]
+        stop, record = process.stop(tid), ran.record
+        assert stop is not None
+        assert frames_of(chain) == frames_of(stop)
+        assert [name for name, _ in process.names(chain)] == json.loads(said)
+        own, below = ran.copies
+        base, at = int(record.base[0]), int(record.below_base[0])
+        end = process.first_stack.end
+        assert process.memory.read(base, len(own)) == own
+        assert process.memory.read(at, end - at) == below
+        assert not process.first_stack.start <= base < end
+        marks = [run.marker for run in chain.runs if run.marker]
+        assert sum(at <= mark < end for mark in marks) == sum(mark >= at for mark in marks)
+        if python.minor >= 10:
+            assert base <= marks[0] < base + len(own)
+            assert at <= marks[-1] < end
+
+
+@pytest.mark.parametrize("python", [p for p in pythons() if p.minor >= 12], ids=lambda python: python.name)
+def test_greenlets_that_wait_on_a_stack_are_those_that_a_stop_finds(python: Python, tmp_path: Path) -> None:
+    packages = from_pypi(python.minor, "greenlet", "gevent")
+    copytree(packages / "greenlet", tmp_path / "greenlet")
+    waiting = 0
+    for _ in range(MOST_CORES):
+        with saved(python, tmp_path, is_busy, "greenlets.py") as (process, said):
+            callers = json.loads(said)
+            (chain,) = agree(process).values()
+            waiting += sum(run.waits for run in chain.runs)
+            for caller, callee in pairwise(functions(process, chain)):
+                assert caller in callers[callee], functions(process, chain)
+        if waiting > 2:
+            break
+    assert waiting
+
+
+@EACH
+def test_sample_that_takes_too_long_has_its_innermost_frames(python: Python, tmp_path: Path) -> None:
+    with saved(python, tmp_path, naps, "ladder.py") as (process, _):
+        (tid,) = process.tids
+        ((_, whole),) = sampled(process, True).values()
+        for step in (1_000, 10_000, 100_000):
+            said = process.in_user_space(True)
+            said.setting("step", step)
+            said.sample(process.pid, tid, process.registers(tid))
+            said.dump("counters")
+            (ran,), (counters,) = said.run()
+            assert counted(counters)[LossReason.OVER_BUDGET] > 0
+            assert ran.late <= MOST_LATE
+            assert ran.calls <= MOST_RUN_NS // step + MOST_LATE
+            chain = process.chain(ran.record)
+            assert chain is not None
+            assert ran.record.flags[0] & Flag.BROKEN
+            frames = frames_of(chain)
+            assert 0 < len(frames) < len(frames_of(whole))
+            assert frames == frames_of(whole)[: len(frames)]
+            assert process.stack(tid)[1].startswith(ran.copies[0])

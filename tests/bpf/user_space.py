@@ -1,0 +1,152 @@
+"""The program of the kernel, compiled for user space and run on memory that the caller has (native/in_user_space.c).
+
+In: what the kernel would know, then samples. Out: what each sample cost, and its records. Built with the sanitizers
+for addresses and undefined behaviour: what they see is a failure.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from pyprof.collectors.bpf.abi import LossReason
+from pyprof.collectors.bpf.records import Records, read_records
+from tests.support import build
+
+MOST_RUN_NS = 1_000_000
+_MEMORY, _CONSTANT, _ENTRY, _SETTING, _DUMP, _SAMPLE = range(1, 7)
+_COMMAND = struct.Struct("<Q16sQQQ")
+_SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+_FLAGS = (
+    "-O1",
+    "-g",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wno-unknown-pragmas",
+    "-Wno-unused-parameter",
+    "-Wno-parentheses",
+)
+
+
+@cache
+def _program() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="pyprof-in-user-space-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    source = Path(__file__).parent / "native" / "in_user_space.c"
+    return build(source, folder / "in_user_space", *_FLAGS, *_SANITIZED)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One sample. calls: of helpers. turns: of loops. late: calls after the time of a run was over. records: (flags
+    with which each was submitted, its bytes).
+    """
+
+    calls: int
+    turns: int
+    late: int
+    records: list[tuple[int, bytes]]
+
+    @property
+    def record(self) -> Records:
+        """The only one, as the reader of the ring has it."""
+        ((_, data),) = self.records
+        return read_records(np.frombuffer(data + bytes(-len(data) % 8), np.uint64), [0])
+
+    @property
+    def copies(self) -> tuple[bytes, bytes]:
+        """Of the stack, and of the one that it interrupted. Both are inside the record."""
+        ((_, data),), record = self.records, self.record
+        at, size, below = (int(column[0]) for column in (record.offset, record.size, record.below_size))
+        assert at + size + below <= len(data)
+        return data[at : at + size], data[at + size : at + size + below]
+
+
+def counted(counters: Mapping[int, bytes]) -> dict[LossReason, int]:
+    """Of a dump of that map, what is not 0."""
+    words = struct.unpack_from(f"<{len(LossReason)}Q", counters[0])
+    return {reason: words[reason] for reason in LossReason if words[reason]}
+
+
+@dataclass
+class UserSpace:
+    """What the program is told, in order."""
+
+    _said: list[bytes] = field(default_factory=list)
+    _asked: list[int] = field(default_factory=list)
+
+    def _say(self, what: int, name: str = "", a: int = 0, b: int = 0, data: bytes = b"") -> None:
+        self._said += [_COMMAND.pack(what, name.encode(), a, b, len(data)), data, bytes(-len(data) % 8)]
+
+    def memory(self, start: int, end: int, data: bytes) -> None:
+        """A mapping; beyond the data it cannot be read. In ascending order."""
+        self._say(_MEMORY, "", start, end, data)
+
+    def constant(self, name: str, value: int) -> None:
+        """Of the program."""
+        self._say(_CONSTANT, name, value)
+
+    def entry(self, table: str, key: int, value: bytes) -> None:
+        """An entry of a map."""
+        self._say(_ENTRY, table, key, 0, value)
+
+    def setting(self, name: str, value: int) -> None:
+        """Of the kernel: step (nanoseconds of each call), ring_bytes, is_locked (mappings change), kernel_frames,
+        namespace_pid, start_stack, code.
+        """
+        self._say(_SETTING, name, value)
+
+    def sample(self, pid: int, tid: int, registers: Sequence[int], in_kernel: bool = False) -> None:
+        """registers: in user mode, in DWARF's order."""
+        self._say(_SAMPLE, "", pid << 32 | tid, in_kernel, struct.pack(f"<{len(registers)}Q", *registers))
+        self._asked.append(_SAMPLE)
+
+    def dump(self, table: str) -> None:
+        """Ask for all entries of a map."""
+        self._say(_DUMP, table)
+        self._asked.append(_DUMP)
+
+    def run(self, seconds: float = 60) -> tuple[list[Ran], list[dict[int, bytes]]]:
+        """All samples, all dumps."""
+        done = subprocess.run(
+            [_program()], input=b"".join(self._said), capture_output=True, timeout=seconds, check=False
+        )
+        assert done.returncode == 0, done.stderr.decode()[-4000:]
+        out = _Output(done.stdout)
+        samples: list[Ran] = []
+        dumps: list[dict[int, bytes]] = []
+        for what in self._asked:
+            if what == _SAMPLE:
+                calls, turns, late, count = out.words(4)
+                samples.append(Ran(calls, turns, late, [out.sized() for _ in range(count)]))
+            else:
+                dumps.append(dict(out.sized() for _ in range(out.words(1)[0])))
+        assert out.at == len(done.stdout)
+        return samples, dumps
+
+
+@dataclass
+class _Output:
+    data: bytes
+    at: int = 0
+
+    def words(self, count: int) -> tuple[int, ...]:
+        self.at += 8 * count
+        return struct.unpack_from(f"<{count}Q", self.data, self.at - 8 * count)
+
+    def sized(self) -> tuple[int, bytes]:
+        """A word, and bytes behind their number."""
+        word, size = self.words(2)
+        data = self.data[self.at : self.at + size]
+        self.at += size + -size % 8
+        return word, data
