@@ -131,6 +131,7 @@ const volatile u32 pid_of_task = 0;  /* as tgid_of_task */
 const volatile u32 memory_of_task = 0; /* the same */
 const volatile u32 code_of_memory = 0; /* where struct mm_struct counts pages of code */
 const volatile u32 stack_of_memory = 0; /* where it has the place at which the first thread's stack begins */
+const volatile u32 pointer_of_task = 0; /* as tgid_of_task: the thread pointer */
 const volatile u32 kernel_stacks = 0; /* the kernel's frames are copied, too */
 const volatile u32 locks = 0;        /* only waits for futexes are looked at */
 const volatile u32 wakers = 0;       /* who wakes threads is recorded, with its stack */
@@ -1006,12 +1007,15 @@ static __attribute__((noinline)) u64 interrupted(struct scratch_space *space, u6
 }
 
 /*
- * Where the first thread's stack begins, and a little more, if that is between these: what lies above, up to the end of the
- * mapping, are the program's arguments and its environment.
+ * Where a thread's stack begins, if that is between these. The first one's, and a little more: what lies above, up to the
+ * end of the mapping, are the program's arguments and its environment. Others' where the thread pointer is: C libraries
+ * have a thread's own data at the top of its stack, and stacks may have one mapping (glibc 2.42: no mapping guards them).
  */
 static __attribute__((noinline)) u64 beginning(void *task, u64 sp, u64 end)
 {
-	u64 memory = 0, first = 0;
+	u64 memory = 0, first = 0, pointer = 0;
+	if (task && !probe_read_kernel(&pointer, 8, task + pointer_of_task) && pointer > sp && pointer < end)
+		return pointer & ~7ull;
 	if (!task || probe_read_kernel(&memory, 8, task + memory_of_task) || !memory ||
 	    probe_read_kernel(&first, 8, (void *)(memory + stack_of_memory)))
 		return end;

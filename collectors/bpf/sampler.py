@@ -18,7 +18,7 @@ from pyprof.collectors.bpf.kernel_types import kernel_types, member_offset
 from pyprof.collectors.bpf.object import BpfObject, ProgramRefused
 from pyprof.collectors.bpf.ring import RecordRing
 from pyprof.collectors.linux import bpf, libc
-from pyprof.collectors.linux.perf_arch import MACHINE
+from pyprof.collectors.linux.perf_arch import HERE, MACHINE
 from pyprof.errors import FormatError
 from pyprof.model.interpreter import FrameOffsets, ThreadPlace
 from pyprof.records import dataclass
@@ -132,9 +132,7 @@ class Sampler:
             "fill": ring_size // _FULL,
         }
         try:
-            types = kernel_types()
-            for name, (structure, member) in _OFFSETS.items():
-                constants[name] = member_offset(types, structure, member)
+            constants |= _places(kernel_types())
         except (OSError, FormatError) as error:
             raise ProgramRefused(
                 f"This kernel has no type information: {error}.", "--collector perf needs none."
@@ -263,6 +261,13 @@ class Sampler:
     def close(self) -> None:
         self.silence()
         self._object.close()
+
+
+def _places(types: bytes) -> dict[str, int]:
+    """_OFFSETS, and that of the thread pointer."""
+    found = {name: member_offset(types, structure, member) for name, (structure, member) in _OFFSETS.items()}
+    inside = member_offset(types, "thread_struct", HERE.thread_pointer)
+    return found | {"pointer_of_task": member_offset(types, "task_struct", "thread") + inside}
 
 
 def packed(offsets: FrameOffsets) -> bytes:

@@ -23,7 +23,8 @@ class PerfArch:
     result: in a system call the first is equal to pc and the second is -ENOSYS; -1 where no register says so.
     coded_call: (the 8 bytes of code in front of the address to which a system call returns) -> its number, IN_REGISTER,
     -1 where it is not known or they do not end with such a call. call_column: see IN_REGISTER. ordered: do reads of a
-    processor see what another one wrote in the order in which it was written?
+    processor see what another one wrote in the order in which it was written? thread_pointer: the member of
+    the kernel's struct thread_struct that begins with it.
     """
 
     wide: Arch
@@ -33,6 +34,7 @@ class PerfArch:
     words: tuple[int, ...]
     first_argument: int
     coded_call: Callable[[bytes], int]
+    thread_pointer: str
     call_pc: int = -1
     result: int = -1
     call_column: int = -1
@@ -64,6 +66,7 @@ PERF_ARCHES = {
         words=(0, 3, 2, 1, 4, 5, 6, 7, *range(9, 17), 8),  # they are ax bx cx dx si di bp sp ip r8..r15
         first_argument=X86_64.registers.index("rdi"),
         coded_call=_call_of_x86_64,
+        thread_pointer="fsbase",
         call_pc=X86_64.registers.index("rcx"),
         result=X86_64.registers.index("rax"),
         ordered=True,
@@ -76,6 +79,7 @@ PERF_ARCHES = {
         words=tuple(range(33)),
         first_argument=0,
         coded_call=_call_of_aarch64,
+        thread_pointer="uw",
         call_column=8,
     ),
 }

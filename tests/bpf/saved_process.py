@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import signal
+import struct
 import subprocess
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +33,8 @@ from tests.core.making import kernel_writes_here
 from tests.support import missing, need
 
 SP = 7
+_FS_BASE = 8 * 21
+"""In user_regs_struct."""
 
 
 def core_of(process: subprocess.Popen[str], folder: Path) -> Path:
@@ -57,8 +60,8 @@ def _core_by_gdb(pid: int, path: Path) -> Path:
 
 
 class SavedProcess:
-    """tids: of its threads. process: the reader of stops. kernel: the reader of rows. Both have the same code book, so
-    equal functions have equal numbers.
+    """tids: of its threads. pointers: their thread pointers. process: the reader of stops. kernel: the reader of rows.
+    Both have the same code book, so equal functions have equal numbers.
     """
 
     def __init__(self, core: Path, sysroot: str = "") -> None:
@@ -67,7 +70,11 @@ class SavedProcess:
         collector = CoreFileCollector(str(core), "", sysroot, 1 << 14, diagnostics)
         self.pid, self.space = collector.pid, collector.space
         file = ElfFile.open(str(core))
-        self.memory, self.auxv = CoreMemory(file), read_notes(file).auxv
+        notes = read_notes(file)
+        self.memory, self.auxv = CoreMemory(file), notes.auxv
+        self.pointers = {
+            thread.tid: struct.unpack_from("<Q", thread.registers, _FS_BASE)[0] for thread in notes.threads
+        }
         self.rows = {thread.tid: thread.row for thread in collector.saved.threads}
         symbols = KnownSymbols(lambda *asked: read_symbols(ImageStore(diagnostics), *asked))
         context = InterpreterContext(symbols, diagnostics, self.book)
@@ -96,10 +103,11 @@ class SavedProcess:
         return [int(word) for word in self.rows[tid]]
 
     def stack(self, tid: int) -> tuple[int, bytes]:
-        """(sp, all from there to the end of its mapping)."""
-        sp = self.registers(tid)[SP] & ~7
+        """(sp, all from there to the thread's own data at the top, or to the end of the mapping)."""
+        sp, top = self.registers(tid)[SP] & ~7, self.pointers[tid]
         region = self.memory.region_at(sp)
-        return sp, self.memory.read(sp, region.end - sp) if region else b""
+        assert region is not None
+        return sp, self.memory.read(sp, (top if sp < top < region.end else region.end) - sp)
 
     def stop(self, tid: int) -> Chain | None:
         """What a stop of the thread finds: the second one, which knows what it will need."""
@@ -129,6 +137,11 @@ class SavedProcess:
             end = self.first_stack.end if place.tid == self.pid else 0
             said.entry("threads", place.tid, abi.THREAD.pack(end, place.address, place.gil, place.collecting))
         return said
+
+    def sample(self, said: UserSpace, tid: int) -> None:
+        """Let the program sample a thread."""
+        said.setting("pointer", self.pointers[tid])
+        said.sample(self.pid, tid, self.registers(tid))
 
     def chain(self, record: Records) -> Chain | None:
         """What the rows of one record say."""

@@ -29,6 +29,8 @@ MOST_LATE = 1000
 
 NAPS = (23, 35, 230, 270)
 """select, nanosleep, clock_nanosleep and pselect6, of x86-64."""
+MOST_OF_SHALLOW = 64 << 10
+"""Bytes of the stack of a thread whose calls are not deep: without those of its neighbours."""
 BUSY_NS = 30_000_000
 MOST_CORES = 8
 """Of a program whose greenlets wait at most moments."""
@@ -95,7 +97,7 @@ def sampled(process: SavedProcess, placed: bool) -> dict[int, tuple[Ran, Chain]]
     """Each thread, twice: the second sample knows what the first one has found, and says the same."""
     said = process.in_user_space(placed)
     for tid in process.tids * 2:
-        said.sample(process.pid, tid, process.registers(tid))
+        process.sample(said, tid)
     samples, _ = said.run()
     found = {}
     for tid, first, again in zip(process.tids, samples, samples[len(process.tids) :], strict=False):
@@ -145,7 +147,8 @@ def test_frames_of_busy_threads_are_those_of_a_stop(python: Python, tmp_path: Pa
         callers = json.loads(said)
         chains = agree(process)
     assert len(chains) == 4
-    for chain in chains.values():
+    for tid, chain in chains.items():
+        assert len(process.stack(tid)[1]) < MOST_OF_SHALLOW
         names = functions(process, chain)
         assert "main" in names
         for caller, callee in pairwise(names[names.index("main") :]):
@@ -219,7 +222,7 @@ def test_sample_that_takes_too_long_has_its_innermost_frames(python: Python, tmp
         for step in (1_000, 10_000, 100_000):
             said = process.in_user_space(True)
             said.setting("step", step)
-            said.sample(process.pid, tid, process.registers(tid))
+            process.sample(said, tid)
             said.dump("counters")
             (ran,), (counters,) = said.run()
             assert counted(counters)[LossReason.OVER_BUDGET] > 0

@@ -102,7 +102,7 @@ class UserSpace:
 
     def setting(self, name: str, value: int) -> None:
         """Of the kernel: step (nanoseconds of each call), ring_bytes, is_locked (mappings change), kernel_frames,
-        namespace_pid, start_stack, code.
+        namespace_pid, start_stack, code; pointer: of the thread.
         """
         self._say(_SETTING, name, value)
 

@@ -48,7 +48,7 @@ static const struct {
 	u64 *value;
 } settings[] = {
 	NAMED(step), NAMED(ring_bytes), NAMED(is_locked), NAMED(kernel_frames), NAMED(namespace_pid),
-	{"start_stack", &current_memory.stack}, {"code", &current_memory.code},
+	{"start_stack", &current_memory.stack}, {"code", &current_memory.code}, {"pointer", &current_task.pointer},
 };
 
 #define FIND(table, wanted)                                                                                            \
@@ -182,6 +182,7 @@ int main(void)
 	set_constant(&memory_of_task, offsetof(struct task, memory));
 	set_constant(&tgid_of_task, offsetof(struct task, tgid));
 	set_constant(&pid_of_task, offsetof(struct task, pid));
+	set_constant(&pointer_of_task, offsetof(struct task, pointer));
 	set_constant(&code_of_memory, offsetof(struct memory, code));
 	set_constant(&stack_of_memory, offsetof(struct memory, stack));
 	for (u64 at = 0; at < size;) {

@@ -30,7 +30,7 @@ static struct memory {
 	u64 code, stack;
 } current_memory;
 static struct task {
-	u64 pid, tgid;
+	u64 pid, tgid, pointer;
 	struct memory *memory;
 } current_task = {.memory = &current_memory};
 static struct pt_regs entered;
