@@ -68,8 +68,12 @@ def stacks(path: Path) -> Stacks:
 
 def functions(frames: list[str], file: str) -> list[str]:
     """The functions of one Python file, by their plain names."""
-    ours = [frame.partition(" (")[0] for frame in frames if frame.endswith(f"({file})")]
-    return [name.rpartition(".")[2] for name in ours]
+    return [plain_name(frame) for frame in frames if frame.endswith(f"({file})")]
+
+
+def plain_name(frame: str) -> str:
+    """Of a Python function, without its file and what it is defined in."""
+    return frame.partition(" (")[0].rpartition(".")[2]
 
 
 def dump(pid: int, *options: str) -> dict[str, Any]:
