@@ -1,6 +1,6 @@
 """`python -m tests.interpreters.many_samples`: a hundred thousand samples of each CPython by the program in the kernel,
-each stack judged by what the program says of its calls; then some of threads that live for a millisecond. It takes one to
-three minutes for each interpreter. Exit status 1: a stack is impossible, or too many lack functions.
+each stack judged by what the program says of its calls; then some of threads that live for a millisecond. It takes one
+to three minutes for each interpreter. Exit status 1: a stack is impossible, or too many lack functions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from tests.interpreters.runs import stacks
 
 LEAST_MERGED, LEAST_OF_BRIEF = 0.999, 0.99
 LATE = "[truncated: no time left to unwind]"
-PIECE_S, MOST_PIECES = 8, 100
+PIECE_S, MOST_PIECES = 4, 200
+OVERDUE = "what came after its last batch is lost"
 COLUMNS = "{:18}{:>9} {:>10} {:>8} {:>7} {:>5} {:>6} {:>6}  {:>7} {:>10} {:>8} {:>7} {:>6}  {:>4}"
 HEADINGS = (
     "interpreter", "samples", "impossible", "merged", "partial", "bare", "lost", "late",
@@ -78,7 +79,10 @@ def record_into(judge: Judge, pid: int, samples: int, folder: Path, *options: st
     command = ("-q", "-d", str(PIECE_S), "-o", str(output), "--summary", str(summary), "--native", "all", *options)
     for _ in range(MOST_PIECES):
         done = warm.run("record", "-p", str(pid), *command, timeout=300)
-        assert done.returncode == 0, (done.returncode, done.stdout[-300:], done.stderr)
+        if OVERDUE in done.stderr:  # a busy machine: what was seen until then counts
+            assert output.exists(), done.stderr
+        else:
+            assert done.returncode == 0, (done.returncode, done.stdout[-300:], done.stderr)
         judge.look(stacks(output))
         judge.lost_s += json.loads(summary.read_text())["processor"]["lost_s"]
         if judge.samples >= samples:
@@ -108,13 +112,13 @@ def main() -> int:
     parser.add_argument("--brief", type=int, default=5000, help="of threads of a millisecond (%(default)s)")
     parser.add_argument("--rate", type=int, default=4000, help="samples a second (%(default)s)")
     parser.add_argument("--collector", default="bpf", choices=["bpf", "ptrace"])
-    parser.add_argument("--only", default="", help="interpreters with this in their name")
+    parser.add_argument("only", nargs="*", default=[""], help="interpreters with one of these in their name (all)")
     arguments = parser.parse_args()
     options = ("-r", str(arguments.rate), "--collector", arguments.collector)
     failed = False
     print(COLUMNS.format(*HEADINGS), flush=True)
     for python in pythons():
-        if arguments.only not in python.name:
+        if not any(part in python.name for part in arguments.only):
             continue
         with TemporaryDirectory() as folder:
             found = many(python, arguments.samples, Path(folder), *options)
