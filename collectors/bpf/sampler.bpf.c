@@ -513,6 +513,102 @@ static __attribute__((noinline)) void find_states(struct scratch_space *space, u
 	}
 }
 
+/*
+ * Rows of a chain from the innermost run of its nth CFrame on, in place of those behind `rows`. Does that run end where the
+ * next CFrame's begins? One that is longer than what is followed is not asked.
+ */
+static __attribute__((noinline)) u32 follow_from(struct scratch_space *space, u32 n, u32 rows)
+{
+	struct walk *walk = &space->walk;
+	u32 count = walk->anchors;
+	walk->frame = n < count ? space->anchors[n & (MOST_ANCHORS - 1)].frame : 0;
+	walk->frames = rows;
+	walk->broken = walk->ended = 0;
+	walk->last = walk->window_bytes = 0;
+	loop(MOST_FRAMES, next_frame, &space, 0);
+	u64 next = n + 1 < count ? space->anchors[n + 1 & (MOST_ANCHORS - 1)].frame : 0;
+	return walk->ended ? walk->outer == next : walk->frames >= MOST_FRAMES;
+}
+
+/* Two words of the stack, in space->signal, that look like a CFrame. */
+static long next_pair(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	struct walk *walk = &space->walk;
+	u64 at = walk->low + 8 * index;
+	u64 current = space->signal[index + (space->layout.cframe_current >> 3 & 3) & (SIGNAL_STACK / 8 - 1)];
+	u64 previous = space->signal[index + (space->layout.cframe_previous >> 3 & 3) & (SIGNAL_STACK / 8 - 1)];
+	u32 count = walk->entries;
+	if (count >= MOST_ENTRIES)
+		return 1;
+	/* one condition: see next_word() */
+	if (!((current | previous) & 7) & !!current & ((previous == walk->root) | ((previous > at) & (previous < walk->high)))) {
+		asm volatile("" : "+r"(count)); /* see next_mark() */
+		space->entries[count & (MOST_ENTRIES - 1)] = at;
+		walk->entries = count + 1;
+	}
+	return 0;
+}
+
+/* A frame of a run that is to lead to walk->outer. */
+static long next_leading(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	struct walk *walk = &space->walk;
+	struct layout *layout = &space->layout;
+	if (probe_read_user(space->words, layout->frame_bytes & 127, (void *)walk->link))
+		return 1;
+	u64 flags = space->words[layout->frame_flag >> 3 & 15] >> (8 * (layout->frame_flag & 7)) & 0xFF;
+	walk->link = space->words[layout->frame_previous >> 3 & 15];
+	walk->leads = flags >= layout->run_ends && walk->link == walk->outer;
+	return flags >= layout->run_ends || !walk->link;
+}
+
+static long next_linked(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	struct walk *walk = &space->walk;
+	struct layout *layout = &space->layout;
+	u64 at = space->entries[index & (MOST_ENTRIES - 1)];
+	if (index >= walk->entries || ktime_get_ns() > walk->deadline)
+		return 1;
+	walk->link = word(at + layout->cframe_current);
+	walk->outer = word(word(at + layout->cframe_previous) + layout->cframe_current);
+	walk->leads = 0;
+	loop(MOST_RUN_FRAMES, next_leading, &space, 0);
+	if (walk->leads)
+		walk->cframe = at;
+	return walk->leads != 0;
+}
+
+/*
+ * An evaluator enters its CFrame into the chain before it links it to the next one. That is the next one on the stack whose
+ * run ends where the one outside of it begins. The chain's CFrames from the nth on; 0: it is not near.
+ */
+static __attribute__((noinline)) u32 link_again(struct scratch_space *space, u32 n)
+{
+	struct walk *walk = &space->walk;
+	u32 words = 0;
+	walk->low = space->anchors[n & (MOST_ANCHORS - 1)].address + 8;
+	walk->high = walk->low + STACK_REACH;
+#pragma unroll
+	for (u32 page = 0; page < SIGNAL_STACK / PAGE; page++)
+		if (words == page * (PAGE / 8) &&
+		    !probe_read_user(space->signal + page * (PAGE / 8), PAGE, (void *)(walk->low + page * PAGE)))
+			words += PAGE / 8;
+	walk->entries = 0;
+	walk->cframe = 0;
+	if (words > 3)
+		loop(words - 3 & (2 * SIGNAL_STACK / 8 - 1), next_pair, &space, 0);
+	loop(MOST_ENTRIES, next_linked, &space, 0);
+	if (!walk->cframe)
+		return 0;
+	walk->anchors = n + 1;
+	walk->broken = 0;
+	loop(MOST_ANCHORS, next_anchor, &space, 0);
+	return 1;
+}
+
 /* The chain of a thread's next state, behind those before it. */
 static long next_chain(u32 index, void *context)
 {
@@ -532,27 +628,21 @@ static long next_chain(u32 index, void *context)
 		walk->root = state + layout->root_cframe;
 		walk->cframe = word(state + layout->thread_cframe);
 		loop(MOST_ANCHORS, next_anchor, &space, 0);
-		if (layout->cframe_current != NONE && walk->anchors > anchors)
-			walk->frame = space->anchors[anchors & (MOST_ANCHORS - 1)].frame;
 	}
-	if (layout->thread_frame != NONE)
+	u32 broken = walk->broken;
+	if (layout->cframe_current == NONE) {
 		walk->frame = word(state + layout->thread_frame);
-	loop(MOST_FRAMES, next_frame, &space, 0);
-	/*
-	 * An evaluator enters its CFrame into the chain before it says which frame that runs: then the innermost run
-	 * does not end where the next CFrame's begins, and that one is the first. A run that is longer than what is
-	 * followed is none of those.
-	 */
-	if (layout->cframe_current != NONE && walk->anchors > anchors) {
-		u64 next = walk->anchors > anchors + 1 ? space->anchors[anchors + 1 & (MOST_ANCHORS - 1)].frame : 0;
-		if (walk->ended ? walk->outer != next : walk->frames < MOST_FRAMES) {
-			space->anchors[anchors & (MOST_ANCHORS - 1)].frame = 0;
-			walk->frame = next;
-			walk->frames = frames;
-			walk->broken = 0;
-			loop(MOST_FRAMES, next_frame, &space, 0);
+		loop(MOST_FRAMES, next_frame, &space, 0);
+	} else if (walk->anchors > anchors && !follow_from(space, anchors, frames)) {
+		/* it has not been said yet which frame runs: the chain begins with the next CFrame's */
+		space->anchors[anchors & (MOST_ANCHORS - 1)].frame = 0;
+		if (!follow_from(space, anchors + 1, frames) && link_again(space, anchors)) {
+			broken = walk->broken;
+			follow_from(space, anchors + 1, frames);
 		}
 	}
+	if (!walk->broken)
+		walk->broken = broken;
 	if (walk->frame && walk->frame != walk->stop && !walk->broken)
 		walk->broken = TOO_MANY_FRAMES;
 	return 0;
