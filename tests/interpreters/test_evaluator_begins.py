@@ -1,0 +1,99 @@
+"""CPython 3.11 and 3.12: an evaluator that begins says of itself in several steps what it is. A thread that is sampled
+between two of them has the functions outside it all the same.
+
+The target is held at each of the evaluator's first instructions: a jump to itself stands in its place for a while.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+
+from pyprof.model.x86_length import LONGEST, instruction_length
+from tests.collapsed import Stacks
+from tests.interpreters.known_calls import impossible, read_callers
+from tests.interpreters.pythons import Python, pythons, running
+from tests.interpreters.runs import count, record, stacks
+from tests.support import need
+
+JUMP_TO_ITSELF = b"\xeb\xfe"
+BEGINNING = 0xB0
+"""Bytes of the evaluator in which it enters itself into the chain."""
+EVALUATOR = "_PyEval_EvalFrameDefault"
+LEAST = 1000
+CHAINED = pytest.mark.parametrize("python", [p for p in pythons() if p.minor in (11, 12)], ids=lambda p: p.name)
+
+
+def evaluator_of(pid: int) -> int:
+    """Where its code begins in a process."""
+    lines = [line.split() for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+    first = {line[5]: int(line[0].split("-")[0], 16) for line in lines[::-1] if len(line) == 6 and "python" in line[5]}
+    for path, start in first.items():
+        named = subprocess.run([need("nm"), "-D", path], capture_output=True, text=True, timeout=60, check=False).stdout
+        for line in named.splitlines():
+            if line.partition("@")[0].endswith(f" T {EVALUATOR}"):
+                moves = Path(path).read_bytes()[16] == 3  # ET_DYN: not linked to one address
+                return int(line.split()[0], 16) + moves * start
+    raise AssertionError(f"no {EVALUATOR}")
+
+
+@contextmanager
+def held_at_each(pid: int) -> Iterator[set[int]]:
+    """A process that stands, for 50 ms at a time, at one of its evaluator's first instructions; which ones."""
+    memory = os.open(f"/proc/{pid}/mem", os.O_RDWR)
+    start = evaluator_of(pid)
+    code = os.pread(memory, BEGINNING + LONGEST, start)
+    places, at = [], 0
+    while at < BEGINNING:
+        places.append(start + at)
+        at += instruction_length(code, at, True)
+    over, held = threading.Event(), set[int]()
+
+    def hold() -> None:
+        for place in cycle(places):
+            if over.is_set():
+                return
+            before = os.pread(memory, len(JUMP_TO_ITSELF), place)
+            os.pwrite(memory, JUMP_TO_ITSELF, place)
+            held.add(place - start)
+            over.wait(0.05)
+            os.pwrite(memory, before, place)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    try:
+        yield held
+    finally:
+        over.set()
+        holder.join()
+        os.close(memory)
+
+
+@CHAINED
+def test_evaluator_that_begins_leaves_the_functions_outside_it_in_their_places(python: Python, tmp_path: Path) -> None:
+    output = tmp_path / "out.collapsed"
+
+    def enough(found: Stacks) -> bool:
+        return count(found) > LEAST
+
+    with running(python, "calls.py") as process:
+        callers = read_callers(process.stdout)
+        with held_at_each(process.pid) as held:
+            summary = record(process.pid, output, "--native", "all", "--collector", "bpf", until=enough)
+        assert process.poll() is None
+    found = stacks(output)
+    assert enough(found)
+    assert len(held) > 20
+    outside = [frames for frames, _ in found if frames[-1] == EVALUATOR]
+    assert outside
+    for frames, _ in found:
+        assert not impossible(frames, "calls.py", callers), frames
+    partial = sum(n for frames, n in found if frames[0].startswith("[merge"))
+    assert partial == 0, summary["errors"]
