@@ -52,8 +52,10 @@ def held_at_each(pid: int) -> Iterator[set[int]]:
     code = os.pread(memory, BEGINNING + LONGEST, start)
     places, at = [], 0
     while at < BEGINNING:
-        places.append(start + at)
-        at += instruction_length(code, at, True)
+        length = instruction_length(code, at, True)
+        if length >= len(JUMP_TO_ITSELF):  # else another one would be written over, at which the thread may be
+            places.append(start + at)
+        at += length
     over, held = threading.Event(), set[int]()
 
     def hold() -> None:
