@@ -7,8 +7,10 @@ The target is held at each of the evaluator's first instructions: a jump to itse
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import cycle
@@ -44,6 +46,19 @@ def evaluator_of(pid: int) -> int:
     raise AssertionError(f"no {EVALUATOR}")
 
 
+def write_while_stopped(pid: int, memory: int, place: int, code: bytes) -> None:
+    """A processor that runs code while it is written may see a part of it."""
+    os.kill(pid, signal.SIGSTOP)
+    while state_of(pid) not in "TXZ":
+        time.sleep(0.001)
+    os.pwrite(memory, code, place)
+    os.kill(pid, signal.SIGCONT)
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 @contextmanager
 def held_at_each(pid: int) -> Iterator[set[int]]:
     """A process that stands, for 50 ms at a time, at one of its evaluator's first instructions; which ones."""
@@ -63,10 +78,10 @@ def held_at_each(pid: int) -> Iterator[set[int]]:
             if over.is_set():
                 return
             before = os.pread(memory, len(JUMP_TO_ITSELF), place)
-            os.pwrite(memory, JUMP_TO_ITSELF, place)
+            write_while_stopped(pid, memory, place, JUMP_TO_ITSELF)
             held.add(place - start)
             over.wait(0.05)
-            os.pwrite(memory, before, place)
+            write_while_stopped(pid, memory, place, before)
 
     holder = threading.Thread(target=hold)
     holder.start()
