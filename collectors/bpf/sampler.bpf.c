@@ -88,6 +88,10 @@ struct walk {
 	u32 window_bytes; /* of the interpreter's memory that is read, from window on */
 	u64 window;
 	u64 last; /* the frame before */
+	u32 own_frames;  /* those of the states before */
+	u32 own_anchors;
+	u32 lacks; /* why CFrames are not all there */
+	u32 nth; /* CFrame whose run is the innermost one */
 	u32 ended;  /* the innermost run did, at a frame whose link is outer */
 	u64 outer;
 	u32 at; /* in the record */
@@ -514,19 +518,19 @@ static __attribute__((noinline)) void find_states(struct scratch_space *space, u
 }
 
 /*
- * Rows of a chain from the innermost run of its nth CFrame on, in place of those behind `rows`. Does that run end where the
- * next CFrame's begins? One that is longer than what is followed is not asked.
+ * Rows of a chain from the run of its nth CFrame on, behind those of the states before. Does that run end where the next
+ * CFrame's begins? One that is longer than what is followed is not asked.
  */
-static __attribute__((noinline)) u32 follow_from(struct scratch_space *space, u32 n, u32 rows)
+inline_ u32 follow_run(struct scratch_space *space)
 {
 	struct walk *walk = &space->walk;
-	u32 count = walk->anchors;
-	walk->frame = n < count ? space->anchors[n & (MOST_ANCHORS - 1)].frame : 0;
-	walk->frames = rows;
+	walk->frame = walk->nth < walk->anchors ? space->anchors[walk->nth & (MOST_ANCHORS - 1)].frame : 0;
+	walk->frames = walk->own_frames;
 	walk->broken = walk->ended = 0;
 	walk->last = walk->window_bytes = 0;
 	loop(MOST_FRAMES, next_frame, &space, 0);
-	u64 next = n + 1 < count ? space->anchors[n + 1 & (MOST_ANCHORS - 1)].frame : 0;
+	u32 n = walk->nth + 1;
+	u64 next = n < walk->anchors ? space->anchors[n & (MOST_ANCHORS - 1)].frame : 0;
 	return walk->ended ? walk->outer == next : walk->frames >= MOST_FRAMES;
 }
 
@@ -583,12 +587,12 @@ static long next_linked(u32 index, void *context)
 
 /*
  * An evaluator enters its CFrame into the chain before it links it to the next one. That is the next one on the stack whose
- * run ends where the one outside of it begins. The chain's CFrames from the nth on; 0: it is not near.
+ * run ends where the one outside of it begins. The chain's CFrames outside of the innermost one; 0: it is not near.
  */
-static __attribute__((noinline)) u32 link_again(struct scratch_space *space, u32 n)
+static __attribute__((noinline)) u32 link_again(struct scratch_space *space)
 {
 	struct walk *walk = &space->walk;
-	u32 words = 0;
+	u32 words = 0, n = walk->own_anchors;
 	walk->low = space->anchors[n & (MOST_ANCHORS - 1)].address + 8;
 	walk->high = walk->low + STACK_REACH;
 #pragma unroll
@@ -609,6 +613,29 @@ static __attribute__((noinline)) u32 link_again(struct scratch_space *space, u32
 	return 1;
 }
 
+/* The rows of a chain whose CFrames name its frames. */
+inline_ void take_linked(struct scratch_space *space)
+{
+	struct walk *walk = &space->walk;
+	/* follow_run() stands once in a loop: what it is inlined into has no room on the stack for more */
+	for (u32 tried = 0; tried < 3; tried++) {
+		asm volatile("" : "+r"(tried));
+		if (follow_run(space))
+			break;
+		if (tried == 0) {
+			/* it has not been said yet which frame runs: the chain begins with the next CFrame's */
+			space->anchors[walk->nth & (MOST_ANCHORS - 1)].frame = 0;
+			walk->nth += 1;
+		} else if (tried == 1) {
+			if (!link_again(space))
+				break;
+			walk->lacks = walk->broken;
+		}
+	}
+	if (!walk->broken)
+		walk->broken = walk->lacks;
+}
+
 /* The chain of a thread's next state, behind those before it. */
 static long next_chain(u32 index, void *context)
 {
@@ -618,7 +645,8 @@ static long next_chain(u32 index, void *context)
 	if (index >= walk->known || walk->broken)
 		return 1;
 	u64 state = walk->states[index & (MOST_STATES - 1)];
-	u32 frames = walk->frames, anchors = walk->anchors;
+	walk->own_frames = walk->frames;
+	walk->nth = walk->own_anchors = walk->anchors;
 	walk->frame = walk->stop = walk->cframe = walk->root = walk->last = 0;
 	walk->window_bytes = 0;
 	walk->ended = 0;
@@ -629,20 +657,13 @@ static long next_chain(u32 index, void *context)
 		walk->cframe = word(state + layout->thread_cframe);
 		loop(MOST_ANCHORS, next_anchor, &space, 0);
 	}
-	u32 broken = walk->broken;
+	walk->lacks = walk->broken;
 	if (layout->cframe_current == NONE) {
 		walk->frame = word(state + layout->thread_frame);
 		loop(MOST_FRAMES, next_frame, &space, 0);
-	} else if (walk->anchors > anchors && !follow_from(space, anchors, frames)) {
-		/* it has not been said yet which frame runs: the chain begins with the next CFrame's */
-		space->anchors[anchors & (MOST_ANCHORS - 1)].frame = 0;
-		if (!follow_from(space, anchors + 1, frames) && link_again(space, anchors)) {
-			broken = walk->broken;
-			follow_from(space, anchors + 1, frames);
-		}
+	} else if (walk->anchors > walk->nth) {
+		take_linked(space);
 	}
-	if (!walk->broken)
-		walk->broken = broken;
 	if (walk->frame && walk->frame != walk->stop && !walk->broken)
 		walk->broken = TOO_MANY_FRAMES;
 	return 0;
