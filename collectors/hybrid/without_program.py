@@ -52,8 +52,9 @@ class WithoutProgram:
 
 
 def note(why: PyprofError) -> str:
-    """What the reader is told."""
-    return said("without_program", why=f"{why.message.rstrip('.')}{f' ({why.hint})' if why.hint else ''}")
+    """What the reader is told. A hint that names another collector has been followed."""
+    hint = f" ({why.hint})" if why.hint and not why.hint.startswith("--collector") else ""
+    return said("without_program", why=f"{why.message.rstrip('.')}{hint}")
 
 
 def in_its_place(request: Request, collector: Collector) -> Collector:

@@ -1,0 +1,97 @@
+"""A kernel that does not take the program: one sentence with the line that it is about, and another collector."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+import time
+
+import pytest
+
+import pyprof
+from pyprof.collectors.bpf import sampler
+from pyprof.collectors.bpf.object import ProgramRefused
+from pyprof.collectors.bpf.sampler import KernelTargets, Sampler, program
+from pyprof.collectors.perf.ring import online_cpus
+from pyprof.model.profile import Profile
+from tests.interpreters.pythons import HERE, running
+from tests.live.support.recording import names, watched
+
+_CALL = 0x85
+_KTIME, _NO_HELPER = 5, 9999
+REASON = "invalid func unknown#9999 (at: u64 began = ktime_get_ns(); @ sampler.bpf.c:"
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its programs call a function that no kernel has, in the place of the clock."""
+    known, unknown = (struct.pack("<BBhi", _CALL, 0, 0, number) for number in (_KTIME, _NO_HELPER))
+    broken = program().replace(known, unknown)
+    assert broken != program()
+    monkeypatch.setattr(sampler, "program", lambda: broken)
+
+
+@pytest.mark.usefixtures("refused")
+def test_refusal_is_one_sentence_with_the_line_of_the_source() -> None:
+    with pytest.raises(ProgramRefused) as error:
+        Sampler(KernelTargets(99), 1 << 20, online_cpus())
+    said = error.value
+    assert said.message.startswith("The kernel refuses the program sample: Invalid argument; its verifier says: ")
+    assert REASON in said.message
+    assert said.message.count("\n") == 0
+    assert "processed 2 insns" in said.log
+    assert said.hint
+
+
+@pytest.mark.usefixtures("refused")
+def test_whoever_asks_for_it_hears_that_sentence() -> None:
+    with running(HERE, "calls.py") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with pytest.raises(ProgramRefused, match="its verifier says"):
+            pyprof.attach(process.pid, collector="bpf")
+
+
+def has_python(profile: Profile) -> bool:
+    return any("<module>" in frame for path in names(profile) for frame in path)
+
+
+@pytest.mark.usefixtures("refused")
+@pytest.mark.parametrize("mode", ["cpu", "offcpu", "wall"])
+def test_auto_records_by_other_means_and_says_why(mode: str) -> None:
+    with running(HERE, "calls.py", "1") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        # stacks of waits by perf_events have native functions only
+        enough = has_python if mode != "offcpu" else lambda profile: bool(names(profile))
+        profile = watched(process.pid, enough, mode=mode)
+    how, *notes = profile.summary.notes
+    assert how.startswith("Sampled by ")
+    assert "(BPF)" not in how
+    assert sum(REASON in note for note in notes) == 1, notes
+    assert not any("--collector" in note for note in notes)
+    assert has_python(profile) == (mode != "offcpu")
+
+
+@pytest.mark.usefixtures("refused")
+def test_refusal_in_the_middle_of_a_recording_is_said_as_well() -> None:
+    """The program that runs becomes Python, and BPF is asked for then."""
+    code = "print('ready', flush=True)\nwhile True: sum(range(1000))"
+    shell = f'read go; exec {sys.executable} -c "$0"'
+    with subprocess.Popen(["sh", "-c", shell, code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+        try:
+            with pyprof.attach(process.pid) as recording:
+                process.stdin.write(b"go\n")
+                process.stdin.flush()
+                process.stdout.readline()
+                end = time.monotonic() + 30
+                while time.monotonic() < end and not has_python(recording.peek()):
+                    time.sleep(0.1)
+                profile = recording.stop()
+        finally:
+            process.kill()
+    assert has_python(profile)
+    assert sum(REASON in note for note in profile.summary.notes) == 1, profile.summary.notes
