@@ -11,12 +11,12 @@ from pyprof.model.profile import Line
 from pyprof.records import dataclass, field
 
 UNKNOWN = 0
-"""Number of the function that was gone before its name could be read."""
+"""Number of the function that was gone, or not in memory, before its name could be read."""
 
 UNREAD = FunctionPlace(UNKNOWN)
 """A frame of it."""
 
-_GONE = "[function freed before its name was read]"
+_GONE = "[function freed or swapped out before its name was read]"
 _CHAINS = itertools.count(1)
 
 

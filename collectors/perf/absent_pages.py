@@ -2,12 +2,14 @@
 
 The kernel copies in an interrupt, where it cannot wait for a page to be made. A frame with a large buffer that is
 hardly used has such pages (16 KB in memcached). A read from outside has the kernel map its page of zeroes there, which
-costs the target no memory. Later copies are whole.
+costs the target no memory. Later copies are whole. A page that was swapped out comes back, too, and may leave again.
 """
 
 from __future__ import annotations
 
 import mmap
+import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -16,18 +18,21 @@ from pyprof.collectors.linux import procfs
 
 _PAGE = mmap.PAGESIZE
 _MOST_KNOWN = 1 << 14
+_AGAIN_NS = 10_000_000_000
+"""Who is short of memory gets no page back more often than that for our sake."""
 
 
 class AbsentPages:
     """most: bytes of a stack that the kernel copies."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._most = np.uint64(most)
-        self._read: set[tuple[int, int]] = set()
+        self._clock = clock
+        self._read: dict[tuple[int, int], int] = {}
 
     def learn(self, feedback: Feedback) -> None:
         """Read the pages between the end of each copy and the word that its walk needed, where the copy ended too
-        early: at the start of a page. Each page once.
+        early: at the start of a page.
         """
         batch, missing = feedback.batch, feedback.missing
         base = batch.stack.base
@@ -37,13 +42,13 @@ class AbsentPages:
             self.bring(pid, first, last)
 
     def bring(self, pid: int, first: int, last: int) -> None:
-        """Read the pages of these addresses and those between them, each page once."""
+        """Read the pages of these addresses and those between them, but for those that were read a moment ago."""
         if len(self._read) > _MOST_KNOWN:
             self._read.clear()
-        read = procfs.read_memory(pid)
+        read, now = procfs.read_memory(pid), self._clock()
         for page in range(first, last + 1, _PAGE):
-            if (pid, page) not in self._read:
-                self._read.add((pid, page))
+            if self._read.get((pid, page), -_AGAIN_NS) + _AGAIN_NS <= now:
+                self._read[pid, page] = now
                 read(page, 1)
 
 

@@ -12,6 +12,7 @@ greenlet_entries  Activations that wait on a C stack, CPython 3.12 and later
 greenlets         Activations of the evaluator that wait on a thread's C stack and are not in its chain
 in_kernel         One process's CPython, whose frames a program in the kernel copies
 interpreter       CPython as an interpreters.base.Interpreter
+known_heads       Which code stood at an address
 layout            Where CPython keeps what a profiler reads: one value a version and build
 lines             Which line an instruction belongs to: the three formats of a code object's table of lines
 local_values      Local variables of a frame as text: read only, bounded, never by running code of the target

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from pyprof.interpreters.code_book import UNREAD, CodeBook, number_of_chain
 from pyprof.interpreters.cpython.capture import ENTRY_OWNER
 from pyprof.interpreters.cpython.codes import CodeReader
+from pyprof.interpreters.cpython.known_heads import KnownHeads
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.interpreters.cpython.memory import CopiedMemory, Memory, Text, Unreadable
 from pyprof.interpreters.cpython.runtime import PTHREAD_TID, Runtime
@@ -156,6 +157,7 @@ class FrameRowReader:
         self._folded: dict[tuple[int, int], bytes] = {}
         self._texts: dict[tuple[int, int], list[Text]] = {}
         self._chains: dict[_Key, tuple[Chain, frozenset[int]]] = {}
+        self._heads = KnownHeads()
         self._kind = layout.chain
         self._layout = layout
 
@@ -187,6 +189,7 @@ class FrameRowReader:
                 functions = frozenset(place.function for run in chain.runs for place in run.frames)
                 if chain.number:
                     self._chains[key] = chain, functions
+        self._heads.next_batch()
         return found
 
     def _decoded(self, rows: FrameRows, others: bool) -> list[Chain]:
@@ -197,6 +200,7 @@ class FrameRowReader:
         broken, several, address = rows.broken.tolist(), rows.several.tolist(), rows.frames[:, 0]
         found = []
         waiting = rows.waiting.tolist()
+        unsure = {*(np.searchsorted(rows.start, np.flatnonzero(rows.frames[:, 3] == 0), side="right") - 1).tolist()}
         for lane, state in enumerate(_states(rows).tolist()):
             a, b, c, d = start[lane], start[lane + 1], stand_start[lane], stand_start[lane + 1]
             own = [places[at] for at in which[a:b].tolist()]
@@ -216,7 +220,7 @@ class FrameRowReader:
                 others=others,
                 lacking=lacking,
                 scattered=self._kind < ChainKind.ENTRIES,
-                number=0 if UNREAD in own else number_of_chain(),
+                number=0 if UNREAD in own or lane in unsure else number_of_chain(),
             )
             found.append(chain)
         return found
@@ -247,9 +251,12 @@ class FrameRowReader:
         return found, place.ravel()
 
     def _place(self, code: int, instr: int, tlbc: int, head: int) -> FunctionPlace | None:
+        if not head:
+            return self._place_of_absent(code, instr, tlbc)
         key = _RowKey(code, instr, tlbc, head)
         reader = self._knows(key)
         if reader is not None:
+            self._heads.met(code, head)
             return reader._known[key]
         data = self._head_of(code, head)
         if not data and self._parent is not None:
@@ -259,7 +266,19 @@ class FrameRowReader:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
             self._known[key] = place
+            self._heads.met(code, head)
         return place
+
+    def _place_of_absent(self, code: int, instr: int, tlbc: int) -> FunctionPlace | None:
+        """Of a frame whose code was not in memory when it was sampled. That it is read brings it back for others."""
+        self._memory.prefer(())
+        try:
+            data = self._codes.head(code)
+        except Unreadable:
+            data = b""
+        if data and not self._heads.is_same(code, fold(head_of(self._layout, data))):
+            data = b""
+        return self._codes.frame(code, data, instr, tlbc)
 
     def _knows(self, key: _RowKey) -> FrameRowReader | None:
         """Who has read it: this one, or that of a process before it. The same head at the same place is the same code.

@@ -82,7 +82,8 @@ SAMPLING = (
            "The kernel did not report a switch: such a wait ends with its wake-up, its time for a processor is "
            "missing."),
     Reason("thread of an interpreter's process without a state in it", Stage.INTERPRETER,
-           "The interpreter did not know the thread when it was sampled: it runs native code only, or has just begun."),
+           "The interpreter did not know the thread when it was sampled: it runs native code only, has just begun, or "
+           "its state was swapped out."),
     Reason("the process that parses is not confined", Stage.OPTIONS,
            "The kernel refused a filter of system calls (seccomp), or there is none for this machine: a hole in a "
            "parser would be one with the rights that are left."),
@@ -324,7 +325,8 @@ INTERPRETER = (
     Reason("stack goes on at the evaluator's mark, native frames before it may be missing", Stage.INTERPRETER,
            "No table led out of a native frame; the stack goes on where the interpreter says that it stood."),
     Reason("python function freed before its name was read", Stage.INTERPRETER,
-           "The function's code was gone when its name was looked up: it is shown as unknown."),
+           "The function's code was gone when its name was looked up, or was swapped out when it was sampled: it is "
+           "shown as unknown."),
     Reason("reader of an interpreter's frames failed, its frames are left out", Stage.INTERPRETER,
            "An error of pyprof's own: please report it.",
            lacks="sample{s} without Python functions"),

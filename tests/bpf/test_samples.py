@@ -141,7 +141,7 @@ def test_functions_of_children_that_are_gone_when_names_are_read_have_theirs(tmp
     found = stacks(output)
     working = sum(n for frames, n in found if "work (<string>)" in frames)
     below = sum(n for frames, n in found if "work (<string>)" in frames and "fresh (<string>)" in frames)
-    unnamed = sum(n for frames, n in found if any("freed before" in frame for frame in frames))
+    unnamed = sum(n for frames, n in found if any("before its name was read" in frame for frame in frames))
     assert below == working > 200
     assert unnamed <= most(0.005, count(found)), json.loads(summary.read_text())["errors"]
 

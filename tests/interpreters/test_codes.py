@@ -18,7 +18,7 @@ from pyprof.interpreters.cpython.objects import Objects
 from pyprof.interpreters.cpython.tables import LAYOUTS
 from pyprof.model.interpreter import FunctionPlace
 
-FREED = "[function freed before its name was read]"
+FREED = "[function freed or swapped out before its name was read]"
 
 
 class CodeObject:

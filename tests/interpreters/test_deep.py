@@ -19,7 +19,7 @@ from tests.interpreters.runs import functions, record, stacks
 WITH_DATA_STACK = pytest.mark.parametrize(
     "python", [python for python in pythons() if python.minor >= 11], ids=lambda python: python.name
 )
-UNNAMED = "[function freed before its name was read]"
+UNNAMED = "[function freed or swapped out before its name was read]"
 MARKER = r"\[truncated: about ([\d,]+) functions, --stack-size (\d+M) copies them\]"
 
 

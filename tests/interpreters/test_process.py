@@ -205,6 +205,7 @@ def test_list_that_changes_while_it_is_read_is_read_again(torn: int) -> None:
                 open_runtime(runtime.located, Memory(tearing), {process.pid}.__contains__)
 
 
+UNNAMED = "[function freed or swapped out before its name was read]"
 FUNCTION_THAT_WAITS = "def f():\n    print(id(f.__code__), flush=True)\n    sys.stdin.read()\nimport sys\nf()\n"
 
 
@@ -275,6 +276,33 @@ def test_function_that_runs_again_after_its_name_was_dropped_is_read_again() -> 
             assert reader.book.line(decoded(rows, frames)).function == "f"
             reader.book.keep(set())
             reader.book.keep(set())
+
+
+def test_code_that_was_not_in_memory_has_its_name_if_it_is_the_same_before_and_now() -> None:
+    """A sample of a frame whose code was swapped out has no words of it."""
+    with started(sys.executable, "-c", FUNCTION_THAT_WAITS) as process:
+        code = int(said(process))
+        reader = Reader(process.pid)
+        reader.names()
+        runtime = reader.process.runtime
+        assert runtime is not None
+        read = memory_reader(process.pid, lambda: True)
+        frames, _ = row_of(runtime, read, code)
+        absent = frames * np.array([1, 1, 1, 0], np.uint64)
+        other = [False]
+        memory = Memory(lambda avma, size: bytes(size) if other[0] else read(avma, size))
+
+        def names(*batches: npt.NDArray[np.uint64]) -> list[str]:
+            rows = FrameRowReader(runtime, memory, reader.book, None)
+            found = [reader.book.line(decoded(rows, row)).function for row in batches]
+            other[0] = True  # from now on something else is there
+            found.append(reader.book.line(decoded(rows, absent)).function)
+            other[0] = False
+            assert rows.lost == found.count(UNNAMED)
+            return found
+
+        assert names(frames, absent) == ["f", "f", UNNAMED]
+        assert names(absent, absent, absent) == [UNNAMED, UNNAMED, "f", UNNAMED]
 
 
 def test_program_without_python_is_searched_once_however_its_code_grows() -> None:

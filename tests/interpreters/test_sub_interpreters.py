@@ -11,7 +11,7 @@ from tests.interpreters.pythons import Python, pythons, running
 from tests.interpreters.runs import count, functions, record, stacks
 
 INNER = ["<module>", "inside", "spin"]
-FREED = "[function freed before its name was read]"
+FREED = "[function freed or swapped out before its name was read]"
 """The code is compiled anew each time."""
 LEAST = {"bpf": 0.8, "ptrace": 0.5}
 """Share of stacks with the inner ones. Who stops threads lists their states now and then, and they live for 0.1 s."""

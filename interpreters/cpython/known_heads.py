@@ -1,0 +1,35 @@
+"""Which code stood at an address: for samples of frames whose code was not in memory.
+
+It is known where the same code was there before the sample and is there now. Heads are folded, see rows.fold(). What a
+sample had counts for all batches after its own. What was read while a batch was decoded does for those after the next
+one, whose samples may be older.
+"""
+
+from __future__ import annotations
+
+_MOST = 1 << 14
+
+
+class KnownHeads:
+    """By address, of one process."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, int] = {}
+        self._met: dict[int, int] = {}
+        self._read: dict[int, int] = {}
+        self._read_late: dict[int, int] = {}
+
+    def met(self, code: int, head: int) -> None:
+        """A sample of this batch had it."""
+        self._met[code] = head
+
+    def is_same(self, code: int, head: int) -> bool:
+        """head: as it is now. Was it so before this batch's samples?"""
+        self._read[code] = head
+        return self._before.get(code) == head
+
+    def next_batch(self) -> None:
+        if len(self._before) > _MOST:
+            self._before.clear()
+        self._before |= self._read_late | self._met
+        self._read_late, self._read, self._met = self._read, {}, {}
