@@ -34,6 +34,7 @@ TABLE = {
     "bpf/test_locks.py": "live matrix system",
     "bpf/test_refused.py": "live system",
     "bpf/test_rights.py": "live system",
+    "bpf/test_swapped.py": "live matrix system",
     "bpf/test_wait_sums.py": "unit",
     "bpf/test_waits.py": "live matrix system",
     "bpf/*": "system",

@@ -48,6 +48,8 @@ PACKAGES = {
     "unshare": "util-linux",
     "nsenter": "util-linux",
     "setpriv": "util-linux",
+    "mkswap": "util-linux",
+    "swapon": "mount",
     "bash": "bash",
     "strace": "strace",
     "llvm-dwarfdump": "llvm",

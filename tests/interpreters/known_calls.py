@@ -45,6 +45,14 @@ def impossible(frames: list[str], file: str, callers: Mapping[str, Set[str]]) ->
     return f"it begins with {', '.join(outermost[:4])}"
 
 
+def judge_parts(frames: list[str], file: str, callers: Mapping[str, Set[str]]) -> None:
+    """The same of a stack that may lack functions: of those that stand side by side each calls the next one."""
+    for outer, inner in pairwise(frames):
+        if outer.endswith(f"({file})") and inner.endswith(f"({file})"):
+            caller, callee = functions([outer, inner], file)
+            assert caller in callers[callee], frames
+
+
 def record_calls(python: Python, folder: Path, *options: str) -> tuple[dict[str, Any], int, int]:
     """(summary, samples, those of them that were merged in part); every stack is judged."""
     output = folder / "out.collapsed"
