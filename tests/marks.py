@@ -32,6 +32,7 @@ TABLE = {
     "bpf/test_on_cores.py": "matrix system",
     "bpf/test_samples.py": "live matrix system",
     "bpf/test_locks.py": "live matrix system",
+    "bpf/test_debuggers.py": "live system",
     "bpf/test_pressure.py": "live system",
     "bpf/test_refused.py": "live system",
     "bpf/test_rights.py": "live system",

@@ -34,10 +34,24 @@ def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
 
 
 def open(request: Request) -> PtraceCollector:
-    """Raises what PtraceCollector raises."""
+    """Raises what PtraceCollector raises; NotTraceable where somebody else traces all of the processes."""
+    if not request.launched:
+        _check(request.selection.pids)
     reasons = " ".join(f"{error.message.rstrip('.')}. {error.hint}".strip() for error in request.refusals)
     note = said("by_stops", why=reasons) if reasons else ""
     return by_stops(request, request.selection.pids, note)
+
+
+def _check(pids: tuple[int, ...]) -> None:
+    """Can one of them be stopped?"""
+    errors: list[PyprofError] = []
+    for pid in pids:
+        try:
+            attach.check_target(pid)
+            return
+        except PyprofError as error:
+            errors.append(error)
+    raise errors[0]
 
 
 def by_stops(request: Request, pids: tuple[int, ...], note: str = "") -> PtraceCollector:

@@ -37,14 +37,27 @@ class _Refusal(Finding):
     error: type[PyprofError] = PyprofError
 
 
+class _Traced(_Refusal):
+    """Of stops only: somebody else traces it."""
+
+
 def _fatal(error: type[PyprofError], text: str, remedy: str = "") -> Finding:
     return _Refusal(False, text, remedy, True, error)
 
 
 def check_target(pid: int) -> None:
-    """Raises NoSuchProcess, NotTraceable, UnsupportedArchitecture, AccessDenied; the hint says what mends it."""
+    """May it be stopped for samples? Raises NoSuchProcess, NotTraceable, UnsupportedArchitecture, AccessDenied.
+    The hint says what mends it.
+    """
     for finding in _target_findings(pid):
         if isinstance(finding, _Refusal):
+            raise finding.error(finding.text, finding.remedy)
+
+
+def check_readable(pid: int) -> None:
+    """May it be looked at, in whatever way? The same but for whoever else traces it."""
+    for finding in _target_findings(pid):
+        if isinstance(finding, _Refusal) and not isinstance(finding, _Traced):
             raise finding.error(finding.text, finding.remedy)
 
 
@@ -191,8 +204,8 @@ def _look(pid: int, directory: procfs.ProcDir) -> Iterator[Finding]:
     tracers = _tracers(pid, directory)
     for tracer in tracers[:1]:
         name = procfs.name(tracer)
-        yield _fatal(NotTraceable, f"process {pid} is traced already, by process {tracer} ({name})",
-                     f"end {name} first: kill {tracer}")  # fmt: skip
+        text = f"process {pid} is traced already, by process {tracer} ({name}): it cannot be stopped for samples"
+        yield _Traced(False, text, f"end {name} first: kill {tracer}", True, NotTraceable)
     yield from _rights(pid, directory, status)
 
 

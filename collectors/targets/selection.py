@@ -84,7 +84,7 @@ def select(options: TargetOptions) -> Selection:
     errors: list[PyprofError] = []
     for pid in pids:
         try:
-            attach.check_target(pid)
+            attach.check_readable(pid)
             possible.append(pid)
         except PyprofError as error:
             errors.append(error)

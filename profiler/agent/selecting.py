@@ -27,7 +27,7 @@ def selected(chosen: Callable[[], Collection[int]]) -> RuleSelection | None:
     possible, refused = [], 0
     for pid in chosen():
         try:
-            attach.check_target(pid)
+            attach.check_readable(pid)
             possible.append(pid)
         except PyprofError:
             refused += 1
