@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 
 import pytest
 
 import pyprof
 from tests.cli.support import one_sentence
-from tests.interpreters.known_calls import judge_parts
+from tests.interpreters.known_calls import judge_parts, read_callers
 from tests.interpreters.pythons import HERE, running
 from tests.interpreters.runs import functions
 from tests.live.support import recording as native
@@ -42,15 +41,14 @@ def until_traced(pid: int, tracer: subprocess.Popen[str]) -> None:
 
 
 @contextlib.contextmanager
-def target() -> Iterator[tuple[subprocess.Popen[str], dict[str, set[str]]]]:
+def target() -> Iterator[tuple[subprocess.Popen[str], Mapping[str, Set[str]]]]:
     """calls.py with two threads, and who calls whom in it."""
     with running(HERE, "calls.py", "1") as process:
-        assert process.stdout is not None
-        callers = {name: set(calling) for name, calling in json.loads(process.stdout.readline()).items()}
+        callers = read_callers(process.stdout)
         yield process, callers
 
 
-def judged(found: native.Recording, callers: dict[str, set[str]]) -> None:
+def judged(found: native.Recording, callers: Mapping[str, Set[str]]) -> None:
     """Of a recording without stops."""
     assert found.samples > 20
     assert found.summary["stops"]["count"] == 0

@@ -18,7 +18,7 @@ import pytest
 import pyprof
 from pyprof.model.profile import Frame
 from tests.bpf.test_program import held
-from tests.interpreters.known_calls import judge_parts, record_calls
+from tests.interpreters.known_calls import judge_parts, read_callers, record_calls
 from tests.interpreters.pythons import HERE, running
 from tests.interpreters.runs import functions
 from tests.live.support import recording as native
@@ -73,8 +73,7 @@ def named(frame: Frame) -> str:
 def test_sampler_that_stands_still_loses_samples_that_are_counted_and_all_others_are_right(tmp_path: Path) -> None:
     output, summary = tmp_path / "out.pyprof", tmp_path / "summary.json"
     with running(HERE, "calls.py", "1") as process:
-        assert process.stdout is not None
-        callers = {name: set(calling) for name, calling in json.loads(process.stdout.readline()).items()}
+        callers = read_callers(process.stdout)
         with recorded(process.pid, output, "-r", "999", "--summary", str(summary)) as recording:
             until_ran(process.pid, 0.5)
             recording.send_signal(signal.SIGSTOP)

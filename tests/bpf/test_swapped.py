@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from pyprof.collectors.perf import absent_pages
 from pyprof.collectors.perf.absent_pages import AbsentPages
 from tests.bpf.swapping import Pages, swap_file
 from tests.collapsed import Stacks
-from tests.interpreters.known_calls import judge_parts
+from tests.interpreters.known_calls import judge_parts, read_callers
 from tests.interpreters.pythons import KINDS, Python, running
 from tests.interpreters.runs import functions, record, stacks
 from tests.live.support import recording as native
@@ -59,8 +58,7 @@ def test_python_whose_memory_leaves_all_the_time_has_right_functions_or_a_mark(p
         return len([frames for frames, _ in found if is_marked(frames)]) > 5 and whole(found) > 20
 
     with running(python, "calls.py", "1") as process:
-        assert process.stdout is not None
-        callers = {name: set(calling) for name, calling in json.loads(process.stdout.readline()).items()}
+        callers = read_callers(process.stdout)
         with leaving(process.pid) as rounds:
             summary = record(process.pid, output, "--collector", "bpf", "-r", "999", until=enough)
     found = stacks(output)
