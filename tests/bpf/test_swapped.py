@@ -120,7 +120,12 @@ def test_stack_that_was_swapped_out_is_cut_and_whole_again_each_time(monkeypatch
 def test_pages_come_back_now_and_then_not_at_each_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     now = [0]
-    monkeypatch.setattr(procfs, "read_memory", lambda pid: lambda at, size: read.append(at) or b"")
+
+    def take(at: int, size: int) -> bytes:
+        read.append(at)
+        return bytes(size)
+
+    monkeypatch.setattr(procfs, "read_memory", lambda pid: take)
     pages = AbsentPages(1 << 16, lambda: now[0])
     for now[0] in range(0, 21_000_000_000, 1_000_000_000):
         pages.bring(1, 4096, 8192)
