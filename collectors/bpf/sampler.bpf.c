@@ -92,6 +92,8 @@ struct walk {
 	u32 own_anchors;
 	u32 lacks; /* why CFrames are not all there */
 	u32 nth; /* CFrame whose run is the innermost one */
+	u32 unread; /* why the run of the innermost one is not read to its end */
+	u64 first;  /* frame of that one */
 	u32 ended;  /* the innermost run did, at a frame whose link is outer */
 	u64 outer;
 	u32 at; /* in the record */
@@ -519,7 +521,7 @@ static __attribute__((noinline)) void find_states(struct scratch_space *space, u
 
 /*
  * Rows of a chain from the run of its nth CFrame on, behind those of the states before. Does that run end where the next
- * CFrame's begins? One that is longer than what is followed is not asked.
+ * CFrame's begins? One that is longer than what is followed, or than there is time for, is not asked.
  */
 inline_ u32 follow_run(struct scratch_space *space)
 {
@@ -531,7 +533,7 @@ inline_ u32 follow_run(struct scratch_space *space)
 	loop(MOST_FRAMES, next_frame, &space, 0);
 	u32 n = walk->nth + 1;
 	u64 next = n < walk->anchors ? space->anchors[n & (MOST_ANCHORS - 1)].frame : 0;
-	return walk->ended ? walk->outer == next : walk->frames >= MOST_FRAMES;
+	return walk->ended ? walk->outer == next : walk->frames >= MOST_FRAMES || walk->broken == OVER_BUDGET;
 }
 
 /* Two words of the stack, in space->signal, that look like a CFrame. */
@@ -543,7 +545,7 @@ static long next_pair(u32 index, void *context)
 	u64 current = space->signal[index + (space->layout.cframe_current >> 3 & 3) & (SIGNAL_STACK / 8 - 1)];
 	u64 previous = space->signal[index + (space->layout.cframe_previous >> 3 & 3) & (SIGNAL_STACK / 8 - 1)];
 	u32 count = walk->entries;
-	if (count >= MOST_ENTRIES)
+	if (count >= MOST_ENTRIES || ((index & 255) == 255 && ktime_get_ns() > walk->deadline))
 		return 1;
 	/* one condition: see next_word() */
 	if (!((current | previous) & 7) & !!current & ((previous == walk->root) | ((previous > at) & (previous < walk->high)))) {
@@ -618,18 +620,25 @@ inline_ void take_linked(struct scratch_space *space)
 {
 	struct walk *walk = &space->walk;
 	/* follow_run() stands once in a loop: what it is inlined into has no room on the stack for more */
-	for (u32 tried = 0; tried < 3; tried++) {
+	for (u32 tried = 0; tried < 4; tried++) {
 		asm volatile("" : "+r"(tried));
-		if (follow_run(space))
+		if (follow_run(space) || tried == 3)
 			break;
 		if (tried == 0) {
 			/* it has not been said yet which frame runs: the chain begins with the next CFrame's */
+			walk->unread = walk->broken;
+			walk->first = space->anchors[walk->nth & (MOST_ANCHORS - 1)].frame;
 			space->anchors[walk->nth & (MOST_ANCHORS - 1)].frame = 0;
 			walk->nth += 1;
-		} else if (tried == 1) {
-			if (!link_again(space))
-				break;
+		} else if (tried == 1 && link_again(space)) {
 			walk->lacks = walk->broken;
+		} else if (walk->unread && walk->frames == walk->own_frames) {
+			/* no other one is there: what can be read of that one stays */
+			walk->nth = walk->own_anchors;
+			space->anchors[walk->nth & (MOST_ANCHORS - 1)].frame = walk->first;
+			tried = 2;
+		} else {
+			break;
 		}
 	}
 	if (!walk->broken)
@@ -1093,7 +1102,7 @@ static long next_reference(u32 index, void *context)
 	u64 value = space->signal[index & (SIGNAL_STACK / 8 - 1)];
 	if (value >= walk->low && value < walk->high && value < walk->lowest)
 		walk->lowest = value;
-	return 0;
+	return (index & 255) == 255 && ktime_get_ns() > walk->deadline;
 }
 
 /*
