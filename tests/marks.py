@@ -29,6 +29,8 @@ TABLE = {
     "server/test_rows.py": "unit",
     "server/*": "system",
     "api/*": "live system",
+    "bpf/test_hostile_memory.py": "fuzz system",
+    "bpf/test_mutated_cores.py": "fuzz matrix system",
     "bpf/test_on_cores.py": "matrix system",
     "bpf/test_samples.py": "live matrix system",
     "bpf/test_locks.py": "live matrix system",

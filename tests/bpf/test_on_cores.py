@@ -24,7 +24,7 @@ from tests.roots import root
 ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
 """glibc reserves 64 MB for each further one."""
 MOST_LATE = 1000
-"""Calls of helpers after the time of a run is over, of honest memory."""
+"""Calls of helpers and turns of loops after the time of a run is over, of honest memory."""
 
 
 NAPS = (23, 35, 230, 270)
@@ -188,10 +188,10 @@ def test_stack_that_a_handler_on_its_own_one_has_interrupted_is_copied_from_its_
         base, at = int(record.base[0]), int(record.below_base[0])
         end = process.first_stack.end
         assert process.memory.read(base, len(own)) == own
+        assert process.first_stack.start <= at < end
         assert process.memory.read(at, end - at) == below
         assert not process.first_stack.start <= base < end
-        marks = [run.marker for run in chain.runs if run.marker]
-        assert sum(at <= mark < end for mark in marks) == sum(mark >= at for mark in marks)
+        marks = [run.marker for run in chain.runs]
         if python.minor >= 10:
             assert base <= marks[0] < base + len(own)
             assert at <= marks[-1] < end

@@ -23,7 +23,7 @@ from pyprof.collectors.bpf.records import Records, read_records
 from tests.support import build
 
 MOST_RUN_NS = 1_000_000
-_MEMORY, _CONSTANT, _ENTRY, _SETTING, _DUMP, _SAMPLE = range(1, 7)
+_MEMORY, _CONSTANT, _ENTRY, _SETTING, _DUMP, _SAMPLE, _POKE = range(1, 8)
 _COMMAND = struct.Struct("<Q16sQQQ")
 _SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 _FLAGS = (
@@ -48,7 +48,7 @@ def _program() -> Path:
 
 @dataclass(frozen=True)
 class Ran:
-    """One sample. calls: of helpers. turns: of loops. late: calls after the time of a run was over. records: (flags
+    """One sample. calls: of helpers. turns: of loops. late: both, after the time of a run was over. records: (flags
     with which each was submitted, its bytes).
     """
 
@@ -92,12 +92,16 @@ class UserSpace:
         """A mapping; beyond the data it cannot be read. In ascending order."""
         self._say(_MEMORY, "", start, end, data)
 
+    def poke(self, address: int, value: int) -> None:
+        """A word of memory is this one from now on."""
+        self._say(_POKE, "", address, value & (1 << 64) - 1)
+
     def constant(self, name: str, value: int) -> None:
         """Of the program."""
         self._say(_CONSTANT, name, value)
 
     def entry(self, table: str, key: int, value: bytes) -> None:
-        """An entry of a map."""
+        """An entry of a map; what the value lacks is 0."""
         self._say(_ENTRY, table, key, 0, value)
 
     def setting(self, name: str, value: int) -> None:

@@ -223,6 +223,7 @@ static long turns(u32 times, void *callback, void *context, u64 flags)
 	called();
 	for (u32 n = 0; n < times; n++) {
 		ran.turns += 1;
+		ran.late += now > deadline;
 		if (((long (*)(u32, void *))callback)(n, context))
 			return n + 1;
 	}

@@ -19,7 +19,7 @@ const char *__asan_default_options(void)
 	return "detect_leaks=0";
 }
 
-enum { MEMORY = 1, CONSTANT, ENTRY, SETTING, DUMP, SAMPLE };
+enum { MEMORY = 1, CONSTANT, ENTRY, SETTING, DUMP, SAMPLE, POKE };
 
 struct command {
 	u64 what;
@@ -70,7 +70,7 @@ static void set_constant(const volatile u32 *constant, u32 value)
 	*(volatile u32 *)(uintptr_t)constant = value;
 }
 
-static void add_segment(const struct command *command, const u8 *data)
+static void add_segment(const struct command *command, u8 *data)
 {
 	static u64 room;
 	if (segment_count == room) {
@@ -80,6 +80,15 @@ static void add_segment(const struct command *command, const u8 *data)
 	if (segment_count && segments[segment_count - 1].end > command->a)
 		fail("memory is not in order");
 	segments[segment_count++] = (struct segment){command->a, command->b, command->size, data};
+}
+
+/* A word of memory is another one from now on. */
+static void poke(u64 address, u64 value)
+{
+	const struct segment *segment = segment_at(address);
+	if (!segment || !inside((void *)address, 8, (void *)segment->start, segment->size))
+		fail("no such memory");
+	memcpy(segment->data + (address - segment->start), &value, 8);
 }
 
 static void put_out(const void *data, u64 size)
@@ -133,7 +142,7 @@ static void run_sample(const struct command *command, const u8 *data)
 		put_out(records, records_size);
 }
 
-static void run(const struct command *command, const u8 *data)
+static void run(const struct command *command, u8 *data)
 {
 	const char *name = command->name;
 	switch (command->what) {
@@ -145,6 +154,7 @@ static void run(const struct command *command, const u8 *data)
 		struct map *map = tables[FIND(tables, name)].map;
 		if (command->size > map->value_size)
 			fail("value");
+		memset(make(map, command->a)->value, 0, map->value_size);
 		memcpy(make(map, command->a)->value, data, command->size);
 		return;
 	}
@@ -155,6 +165,8 @@ static void run(const struct command *command, const u8 *data)
 		return dump(tables[FIND(tables, name)].map);
 	case SAMPLE:
 		return run_sample(command, data);
+	case POKE:
+		return poke(command->a, command->b);
 	default:
 		fail("command");
 	}

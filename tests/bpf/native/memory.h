@@ -10,14 +10,14 @@
 struct ran {
 	u64 calls;   /* of helpers */
 	u64 turns;   /* of loops */
-	u64 late;    /* calls after its time was over */
+	u64 late;    /* both, after its time was over */
 	u64 records; /* that it left in the ring */
 };
 
 /* A mapping: what of it can be read is the first size bytes. */
 struct segment {
 	u64 start, end, size;
-	const u8 *data;
+	u8 *data;
 };
 
 static struct ran ran;

@@ -1,0 +1,119 @@
+"""A CPython process made by hand, as far as the program of the kernel looks: a heap, a stack, one thread."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from pyprof.collectors.bpf import abi
+from pyprof.collectors.bpf.sampler import packed
+from pyprof.interpreters.cpython.layout import NONE, Layout
+from pyprof.interpreters.cpython.rows import offsets_of
+from pyprof.interpreters.cpython.tables import LAYOUTS
+from pyprof.model.interpreter import FrameOffsets
+from tests.bpf.user_space import UserSpace
+
+PID = 4711
+HEAP, HEAP_BYTES = 0x5555_0000_0000, 1 << 20
+STACK, STACK_BYTES = 0x7FFF_F000_0000, 1 << 18
+FREE = HEAP + 0x20000
+"""Of the heap, what lies before has the runtime, the interpreter and the thread."""
+ENTRY, MARK = 3, 0x1234_5678
+"""The owner of entry frames, and their instruction."""
+MINORS = (8, 9, 10, 11, 12, 13)
+WITHOUT_CFRAMES = {"cframe": NONE, "cframe_current": NONE, "cframe_previous": NONE, "root_cframe": NONE}
+
+
+class MadeProcess:
+    """minor: of a version of CPython. 3.13 is 3.12 without CFrames. sp: of the thread. stack_end: of its own stack, as
+    it was seen before; 0: it was not.
+    """
+
+    runtime, interpreter, thread, pthread = HEAP, HEAP + 0x8000, HEAP + 0x10000, HEAP + 0x14000
+    mark_code = HEAP + 0x18000
+
+    def __init__(self, minor: int) -> None:
+        layout = LAYOUTS[min(minor, 12)]
+        if minor == 13:
+            layout = replace(layout, thread=replace(layout.thread, **WITHOUT_CFRAMES))
+        self.layout: Layout = layout
+        self.heap, self.stack = bytearray(HEAP_BYTES), bytearray(STACK_BYTES)
+        self.sp, self.stack_end = STACK, 0
+        offsets = self.offsets
+        self.put(self.runtime + offsets.interpreters_head, self.interpreter)
+        self.put(self.interpreter + offsets.threads_head, self.thread)
+        self.put(self.thread + offsets.thread_id, self.pthread)
+        self.put(self.pthread + offsets.tid_in_pthread, PID)
+        if offsets.native_id != NONE:
+            self.put(self.thread + offsets.native_id, PID)
+
+    @cached_property
+    def offsets(self) -> FrameOffsets:
+        found = offsets_of(self.layout, greenlets=True)
+        assert found is not None
+        return found
+
+    def put(self, address: int, value: int) -> None:
+        memory, at = (self.stack, address - STACK) if address >= STACK else (self.heap, address - HEAP)
+        struct.pack_into("<Q", memory, at, value & (1 << 64) - 1)
+
+    def at(self, address: int) -> bytes:
+        """All memory from there on."""
+        return bytes(self.stack[address - STACK :] if address >= STACK else self.heap[address - HEAP :])
+
+    def frame(self, at: int, previous: int, code: int = 0, flag: int = 0, instr: int = 0) -> None:
+        """An interpreter's frame. flag: its owner, or whether it is an entry."""
+        offsets = self.offsets
+        self.put(at + offsets.frame_previous, previous)
+        self.put(at + offsets.frame_code, code)
+        self.put(at + (offsets.frame_instr & ~7), instr)
+        if offsets.frame_flag != NONE:
+            place = at + (offsets.frame_flag & ~7)
+            self.put(place, flag << 8 * (offsets.frame_flag & 7))
+
+    def innermost(self, frame: int, cframe: int = 0) -> None:
+        """What the thread names. cframe: of versions that have them."""
+        offsets = self.offsets
+        if offsets.thread_cframe != NONE:
+            self.put(self.thread + offsets.thread_cframe, cframe or STACK + 0x100)
+            if not cframe:
+                self.cframe(STACK + 0x100, frame, 0)
+        if offsets.thread_frame != NONE:
+            self.put(self.thread + offsets.thread_frame, frame)
+
+    def cframe(self, at: int, frame: int, previous: int) -> None:
+        offsets = self.offsets
+        if offsets.cframe_current != NONE:
+            self.put(at + offsets.cframe_current, frame)
+        self.put(at + offsets.cframe_previous, previous)
+
+    def scatter(self, seed: int, density: float) -> None:
+        """Everything but what leads to the thread is nonsense. density: the share of words that point into it."""
+        chance = np.random.default_rng(seed)
+        near = np.array([FREE, FREE, STACK, STACK + 0x8000, self.thread], np.uint64)
+        odd = np.array([0, 1, (1 << 64) - 1, ENTRY << 48, MARK, HEAP + 4, 0xFFFF_FFFF], np.uint64)
+        for memory, first in ((self.heap, FREE - HEAP), (self.stack, 0)):
+            count = (len(memory) - first) // 8
+            words = chance.choice(near, count) + chance.integers(0, 1 << 13, count, np.uint64) * np.uint64(8)
+            nonsense = chance.random(count) >= density
+            words[nonsense] = chance.choice(odd, count)[nonsense]
+            memory[first:] = words.tobytes()
+
+    def in_user_space(self) -> UserSpace:
+        """The program with what it needs to sample this process."""
+        said = UserSpace()
+        said.memory(HEAP, HEAP + HEAP_BYTES, bytes(self.heap))
+        said.memory(STACK, STACK + STACK_BYTES, bytes(self.stack))
+        said.entry("layouts", 0, packed(self.offsets))
+        said.entry("processes", PID, abi.PROCESS.pack(self.runtime, 0, 0, 0, 0))
+        said.constant("seeks_waiting", 1)
+        if self.stack_end:
+            said.entry("threads", PID, abi.THREAD.pack(self.stack_end, 0, 0, 0))
+        return said
+
+    def sample(self, said: UserSpace, in_kernel: bool = False) -> None:
+        """Each register has its own number, but sp."""
+        said.sample(PID, PID, [*range(7), self.sp, *range(8, 17)], in_kernel)

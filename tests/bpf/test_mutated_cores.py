@@ -1,0 +1,115 @@
+"""The program of the kernel on cores whose words of frames, threads and stacks are changed, some at a time."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+
+from pyprof.collectors.bpf.abi import LossReason
+from pyprof.interpreters.cpython.layout import NONE
+from pyprof.interpreters.cpython.rows import MOST_ROWS
+from tests.bpf.saved_process import SavedProcess
+from tests.bpf.test_on_cores import is_busy, naps, sampled, saved
+from tests.bpf.user_space import MOST_RUN_NS, Ran, counted
+from tests.interpreters.packages import from_pypi
+from tests.interpreters.pythons import KINDS, Python, pythons
+
+MUTATIONS = 400
+MOST_AT_ONCE = 4
+MOST_LATE = 2_500
+"""As of hostile memory."""
+STEPS = (1, 30, 1_000, 10_000)
+ODD = (0, 1, 4, 0xFFFF_FFFF, (1 << 64) - 1, (1 << 63) + 8)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """process: with one thread, of which whole is an honest sample."""
+
+    process: SavedProcess
+    whole: Ran
+
+    @cached_property
+    def places(self) -> list[list[int]]:
+        """Addresses of words, by kind: of frames, of CFrames, of what leads to them, of the stack."""
+        runtime, offsets = self.process.offsets
+        record = self.whole.record
+        frames = [at + word for at in record.frames[:, 0].tolist() for word in range(0, offsets.frame_bytes, 8)]
+        cframes = [at + word for at in record.anchors[:, 0].tolist() for word in range(0, 24, 8)]
+        (interpreter,) = self.read(runtime + offsets.interpreters_head)
+        state = int(record.state[0])
+        of_state = (offsets.thread_next, offsets.thread_id, offsets.native_id, offsets.thread_frame, offsets.base_frame)
+        leads = [state + (at & ~7) for at in (*of_state, offsets.thread_cframe) if at != NONE]
+        leads += [interpreter + offsets.threads_head, interpreter + offsets.interpreter_next]
+        sp, stack = self.process.stack(int(record.tid[0]))
+        kinds = [frames, cframes, leads, list(range(sp, sp + len(stack) - 7, 8))]
+        return [[at for at in kind if self.read(at)] for kind in kinds if kind]
+
+    def read(self, at: int) -> list[int]:
+        """The word there, or nothing."""
+        data = self.process.memory.read(at, 8)
+        return [int.from_bytes(data, "little")] if len(data) == 8 else []
+
+    def value(self, chance: random.Random) -> int:
+        """What a word becomes: nonsense, another word, or an address near some place."""
+        place = chance.choice(chance.choice(self.places))
+        (word,) = self.read(place)
+        odd = chance.choice(ODD)
+        return chance.choice((odd, word, place, place, place + chance.randrange(-64, 64), chance.getrandbits(64)))
+
+    def run(self, seed: int) -> tuple[list[Ran], dict[LossReason, int]]:
+        """An honest sample behind the others."""
+        chance = random.Random(seed)
+        said = self.process.in_user_space(True)
+        tid = int(self.whole.record.tid[0])
+        for _ in range(MUTATIONS):
+            said.setting("step", chance.choice(STEPS))
+            places = {chance.choice(chance.choice(self.places)) & ~7 for _ in range(chance.randint(1, MOST_AT_ONCE))}
+            for at in places:
+                said.poke(at, self.value(chance))
+            self.process.sample(said, tid)
+            for at in places:
+                said.poke(at, *self.read(at))
+        said.setting("step", 1)
+        self.process.sample(said, tid)
+        said.dump("counters")
+        samples, (counters,) = said.run(120)
+        return samples, counted(counters)
+
+
+def check(process: SavedProcess, seed: int) -> None:
+    (tid,) = process.tids
+    mutant = Mutant(process, sampled(process, True)[tid][0])
+    samples, counts = mutant.run(seed)
+    *mutated, last = samples
+    assert len(mutated) == MUTATIONS == counts[LossReason.SAMPLED] - 1
+    for ran in mutated:
+        assert ran.late <= MOST_LATE
+        assert ran.calls <= MOST_RUN_NS + MOST_LATE
+        assert len(ran.record.frames) <= MOST_ROWS
+        assert len(ran.copies[0]) == int(ran.record.size[0])
+        process.chain(ran.record)
+    whole = mutant.whole.record
+    different = sum(ran.record.frames.tolist() != whole.frames.tolist() for ran in mutated)
+    assert different > MUTATIONS // 10
+    own = len(whole.frames) - int(whole.waiting[0])
+    assert last.record.frames[:own].tolist() == whole.frames[:own].tolist()
+
+
+@KINDS
+def test_words_that_lie_cost_frames_and_no_time(python: Python, tmp_path: Path) -> None:
+    with saved(python, tmp_path, naps, "ladder.py") as (process, _):
+        check(process, python.minor)
+
+
+@pytest.mark.parametrize("python", [p for p in pythons() if p.minor in (12, 13)], ids=lambda python: python.name)
+def test_words_that_lie_on_a_stack_where_greenlets_wait_cost_frames_and_no_time(python: Python, tmp_path: Path) -> None:
+    packages = from_pypi(python.minor, "greenlet", "gevent")
+    copytree(packages / "greenlet", tmp_path / "greenlet")
+    with saved(python, tmp_path, is_busy, "greenlets.py") as (process, _):
+        check(process, python.minor)
