@@ -11,7 +11,7 @@ from pyprof.interpreters.cpython.data_stack import ChunkSizes
 from pyprof.interpreters.cpython.layout import NONE, ChainKind
 from pyprof.interpreters.cpython.local_values import LocalReader
 from pyprof.interpreters.cpython.memory import Memory, gather_now
-from pyprof.interpreters.cpython.runs import RunReader
+from pyprof.interpreters.cpython.runs import RunReader, in_stack_order
 from pyprof.interpreters.cpython.runtime import PyThread, Runtime
 from pyprof.interpreters.cpython.settled_codes import SettledCodes
 from pyprof.interpreters.cpython.tasks import Awaiters
@@ -144,7 +144,7 @@ class FrameReader:
             self._diagnostics.count(LOST, self.codes.lost - lost)
         marked = layout.chain not in (ChainKind.OBJECTS,)
         if marked and len(self._copied) > 1:
-            runs.sort(key=lambda run: run.marker)
+            runs = in_stack_order(runs)
         marks = self._copied[0].marks if len(self._copied) == 1 else ()
         evaluators = self._runtime.located.evaluators
         return Chain(tuple(runs), state, problem, evaluators, marked, marks, greenlets, lacking, enough, scattered)

@@ -19,6 +19,7 @@ from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.known_heads import KnownHeads
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.interpreters.cpython.memory import CopiedMemory, Memory, Text, Unreadable
+from pyprof.interpreters.cpython.runs import in_stack_order
 from pyprof.interpreters.cpython.runtime import PTHREAD_TID, Runtime
 from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, FunctionPlace, Run, SampleState
 from pyprof.records import replace
@@ -210,7 +211,7 @@ class FrameRowReader:
                 marks = set(address[b - waiting[lane] : b].tolist())
                 runs = [replace(run, waits=True) if run.marker in marks else run for run in runs]
             if several[lane]:
-                runs.sort(key=lambda run: run.marker)
+                runs = in_stack_order(runs)
             chain = Chain(
                 tuple(runs),
                 SampleState(state),

@@ -145,3 +145,13 @@ class RunReader:
         instr = words[at + self._instr] >> self._instr_shift & self._instr_mask
         tlbc = words[at + self._tlbc] >> self._tlbc_shift & 0xFFFFFFFF if self._tlbc >= 0 else 0
         return self._codes.frame(code, bytes(copied.codes.get(code, b"")), instr, tlbc)
+
+
+def in_stack_order(runs: list[Run]) -> list[Run]:
+    """Those of several interpreters, which a thread runs one inside another, innermost first. One without a marker, of
+    a chain that was not read to its end, stays behind the one before it.
+    """
+    marks: list[int] = []
+    for run in runs:
+        marks.append(run.marker or (marks[-1] if marks else 0))
+    return [run for _, run in sorted(zip(marks, runs, strict=True), key=lambda pair: pair[0])]

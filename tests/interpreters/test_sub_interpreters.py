@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pyprof.interpreters.cpython.runs import in_stack_order
+from pyprof.model.interpreter import FunctionPlace, Run
 from tests.collapsed import Stacks
 from tests.interpreters.pythons import Python, pythons, running
 from tests.interpreters.runs import count, functions, record, stacks
@@ -19,19 +21,21 @@ KNOWN = [python for python in pythons() if python.minor >= 11]
 """Up to 3.10 a program in the kernel reads the outer one's frames only."""
 
 
+def names(frames: list[str]) -> list[str]:
+    return [frame.partition(" (")[0] for frame in frames]
+
+
 def inner(frames: list[str]) -> list[str]:
     """The functions that ran in the sub-interpreter, whose code has no file."""
-    names = [frame.partition(" (")[0] for frame in frames[frames.index("run (sub_interpreter.py)") + 1 :]]
-    return [name for name in names if name in (*INNER, FREED)]
+    behind = names(frames[frames.index("run (sub_interpreter.py)") + 1 :])
+    return [name for name in behind if name in (*INNER, FREED)]
 
 
 @pytest.mark.parametrize("python", {python.minor: python for python in KNOWN}.values(), ids=lambda p: p.name)
 @pytest.mark.parametrize("collector", ["bpf", "ptrace"])
 def test_frames_of_both_interpreters_are_in_one_stack(python: Python, collector: str, tmp_path: Path) -> None:
     output = tmp_path / "out.collapsed"
-    wanted = (
-        1 if python.minor == 11 else 2
-    )  # threads that run in turn: in 3.11 they have one lock, and hardly let it go
+    wanted = 1 if python.minor == 11 else 2  # threads: in 3.11 they have one lock, and hardly let it go
 
     def working(found: Stacks) -> Stacks:
         return [(frames, n) for frames, n in found if "run (sub_interpreter.py)" in frames]
@@ -55,3 +59,34 @@ def test_frames_of_both_interpreters_are_in_one_stack(python: Python, collector:
     assert count(whole) > LEAST[collector] * count(working(found)), summary["errors"]
     marked = sum(n for frames, n in whole if any(frame.startswith("[merge") for frame in frames))
     assert marked <= count(whole) // 50, summary["errors"]
+
+
+def test_functions_below_a_recursion_that_is_cut_stand_inside_it(tmp_path: Path) -> None:
+    python = next(python for python in KNOWN if python.minor >= 12)
+    output = tmp_path / "out.collapsed"
+
+    def cut(found: Stacks) -> Stacks:
+        return [
+            (frames, n) for frames, n in found if "more than 1,024 functions" in frames[0] and INNER[1] in names(frames)
+        ]
+
+    def enough(found: Stacks) -> bool:
+        return count(cut(found)) > 20
+
+    with running(python, "sub_interpreter.py", "deep") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        record(process.pid, output, "--collector", "bpf", until=enough)
+    found = cut(stacks(output))
+    assert count(found) > 20
+    for frames, _ in found:
+        assert functions(frames, "sub_interpreter.py")[:1] == ["deep"], frames[:8]
+        assert names(frames).index(INNER[1]) > names(frames).index("run"), frames[-8:]
+
+
+@pytest.mark.unit
+def test_run_without_a_mark_stays_outside_of_the_one_before_it() -> None:
+    inner = [Run(mark, (FunctionPlace(mark),)) for mark in (0x100, 0x200)]
+    outer = [Run(mark, (FunctionPlace(mark + 1),)) for mark in (0x300, 0)]
+    assert in_stack_order(inner + outer) == in_stack_order(outer + inner) == inner + outer
+    assert in_stack_order(inner + outer[1:]) == inner + outer[1:]

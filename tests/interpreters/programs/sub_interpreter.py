@@ -1,5 +1,5 @@
 """Runs code in a sub-interpreter, which sleeps there; with the argument "works": it works there, in two threads, a few
-milliseconds each time. The module's name and its functions changed over the versions.
+milliseconds each time; "deep": below a deep recursion. The module's name and its functions changed over the versions.
 """
 
 import sys
@@ -46,6 +46,17 @@ def works():
         run(number, WORKS)
 
 
+def deep(n):
+    if n:
+        deep(n - 1)
+    else:
+        works()
+
+
+if sys.argv[1:] == ["deep"]:
+    sys.setrecursionlimit(2000)
+    print("ready", flush=True)
+    deep(1200)
 if sys.argv[1:] == ["works"]:
     thread = threading.Thread(target=works, daemon=True)
     thread.start()
