@@ -195,13 +195,16 @@ class FrameRowReader:
 
     def _decoded(self, rows: FrameRows, others: bool) -> list[Chain]:
         """The chains of rows, all of which are different."""
-        places, which = self._places(rows)
-        ends = rows.flag >= ENTRY_OWNER if self._kind is ChainKind.SHIMS else rows.flag != 0
+        shims = self._kind is ChainKind.SHIMS
+        ends = rows.flag >= ENTRY_OWNER if shims else rows.flag != 0
+        entry = ends & shims
+        places, which = self._places(rows, entry)
         start, stand_start = rows.start.tolist(), rows.stand_start.tolist()
         broken, several, address = rows.broken.tolist(), rows.several.tolist(), rows.frames[:, 0]
         found = []
         waiting = rows.waiting.tolist()
-        unsure = {*(np.searchsorted(rows.start, np.flatnonzero(rows.frames[:, 3] == 0), side="right") - 1).tolist()}
+        absent = np.flatnonzero((rows.frames[:, 3] == 0) & ~entry)
+        unsure = {*(np.searchsorted(rows.start, absent, side="right") - 1).tolist()}
         for lane, state in enumerate(_states(rows).tolist()):
             a, b, c, d = start[lane], start[lane + 1], stand_start[lane], stand_start[lane + 1]
             own = [places[at] for at in which[a:b].tolist()]
@@ -239,16 +242,20 @@ class FrameRowReader:
                 copied.setdefault((code, fold(words)), texts[n : n + 1 + _head_texts(self._layout)])
         return copied
 
-    def _places(self, rows: FrameRows) -> tuple[list[FunctionPlace | None], npt.NDArray[np.int64]]:
-        """(different frames, which of them each row is); None of the interpreter's own frames."""
+    def _places(
+        self, rows: FrameRows, entry: npt.NDArray[np.bool_]
+    ) -> tuple[list[FunctionPlace | None], npt.NDArray[np.int64]]:
+        """(different frames, which of them each row is); None of the interpreter's own frames. entry: (m,), which ones
+        are entry frames. Of those that wait no head was copied.
+        """
         frames = rows.frames
         if not len(frames):
             return [], np.zeros(0, np.int64)
         mixed = frames[:, 1] * np.uint64(0x9E3779B97F4A7C15) ^ frames[:, 2] * np.uint64(0xC2B2AE3D27D4EB4F)
         mixed ^= frames[:, 3] * np.uint64(0x165667B19E3779F9) + rows.tlbc
         _, first, place = np.unique(mixed, return_index=True, return_inverse=True)
-        some = zip(frames[first].tolist(), rows.tlbc[first].tolist(), strict=True)
-        found = [self._place(code, instr, tlbc, head) for (_, code, instr, head), tlbc in some]
+        some = zip(frames[first].tolist(), rows.tlbc[first].tolist(), entry[first].tolist(), strict=True)
+        found = [None if own else self._place(code, instr, tlbc, head) for (_, code, instr, head), tlbc, own in some]
         return found, place.ravel()
 
     def _place(self, code: int, instr: int, tlbc: int, head: int) -> FunctionPlace | None:

@@ -105,6 +105,7 @@ def sampled(process: SavedProcess, placed: bool) -> dict[int, tuple[Ran, Chain]]
         assert one is not None
         assert other is not None
         assert (one.runs, one.state, one.problem) == (other.runs, other.state, other.problem)
+        assert one.number == other.number > 0, "all of its code objects were read"
         found[tid] = first, one
     return found
 
