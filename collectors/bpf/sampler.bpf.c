@@ -142,7 +142,7 @@ const volatile u32 kernel_stacks = 0; /* the kernel's frames are copied, too */
 const volatile u32 locks = 0;        /* only waits for futexes are looked at */
 const volatile u32 wakers = 0;       /* who wakes threads is recorded, with its stack */
 const volatile u32 fill = 0xFFFFFFFF; /* bytes in the ring from which on its reader is woken */
-const volatile u32 seeks_waiting = 0; /* activations that wait on stacks are looked for: not where waits are recorded */
+const volatile u32 seeks_waiting = 0; /* activations that wait on stacks are looked for */
 const volatile u32 runnable = 0;     /* threads that only wait for a processor are looked at, too */
 
 struct namespaced {
@@ -157,6 +157,7 @@ struct pt_regs {
 	u64 syscallno; /* in its low half */
 };
 #define FROM_USER(regs) (((regs)->pstate & 0xf) == 0)
+#define OF_C_LIBRARY(pointer) 1
 #define SP 31
 /* The system call that it is in, -1: it came in another way. */
 #define CALL(regs) ((s32)(regs)->CALL_FIELD)
@@ -180,6 +181,8 @@ struct pt_regs {
 	u64 r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi, orig_rax, rip, cs, eflags, rsp, ss;
 };
 #define FROM_USER(regs) (((regs)->cs & 3) == 3)
+/* A thread pointer: the word there is its own address (ELF Handling For Thread-Local Storage, variant II). */
+#define OF_C_LIBRARY(pointer) (word(pointer) == (pointer))
 #define SP 7
 /* The system call that it is in, -1: it came in another way. */
 #define CALL(regs) ((s32)(regs)->CALL_FIELD)
@@ -1130,11 +1133,13 @@ static __attribute__((noinline)) u64 interrupted(struct scratch_space *space, u6
  * Where a thread's stack begins, if that is between these. The first one's, and a little more: what lies above, up to the
  * end of the mapping, are the program's arguments and its environment. Others' where the thread pointer is: C libraries
  * have a thread's own data at the top of its stack, and stacks may have one mapping (glibc 2.42: no mapping guards them).
+ * A Go program without one has it in its heap, as it has its stacks.
  */
 static __attribute__((noinline)) u64 beginning(void *task, u64 sp, u64 end)
 {
 	u64 memory = 0, first = 0, pointer = 0;
-	if (task && !probe_read_kernel(&pointer, 8, task + pointer_of_task) && pointer > sp && pointer < end)
+	if (task && !probe_read_kernel(&pointer, 8, task + pointer_of_task) && pointer > sp && pointer < end &&
+	    OF_C_LIBRARY(pointer))
 		return pointer & ~7ull;
 	if (!task || probe_read_kernel(&memory, 8, task + memory_of_task) || !memory ||
 	    probe_read_kernel(&first, 8, (void *)(memory + stack_of_memory)))

@@ -59,8 +59,16 @@ def test_arguments_and_environment_are_not_copied(first: int, size: int) -> None
 @pytest.mark.parametrize(("pointer", "size"), [(STACK + 0x2100, 0x2100), (STACK, STACK_BYTES), (HEAP, STACK_BYTES)])
 def test_what_is_above_a_thread_pointer_is_not_copied(pointer: int, size: int) -> None:
     process = MadeProcess(12)
+    process.put(pointer, pointer)
     ran, _ = sample(said(process, pointer=pointer), process)
     assert len(ran.copies[0]) == size
+
+
+def test_thread_pointer_that_is_no_c_library_s_says_nothing_of_a_stack() -> None:
+    """Of a Go program: it is somewhere in its heap, as its stacks are."""
+    process = MadeProcess(12)
+    ran, _ = sample(said(process, pointer=STACK + 0x2100), process)
+    assert len(ran.copies[0]) == STACK_BYTES
 
 
 def test_end_of_a_stack_whose_mapping_was_parted_is_looked_for_again() -> None:
