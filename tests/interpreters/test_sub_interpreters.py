@@ -18,7 +18,7 @@ FREED = "[function freed or swapped out before its name was read]"
 LEAST = {"bpf": 0.8, "ptrace": 0.5}
 """Share of stacks with the inner ones. Who stops threads lists their states now and then, and they live for 0.1 s."""
 KNOWN = [python for python in pythons() if python.minor >= 11]
-"""Up to 3.10 a program in the kernel reads the outer one's frames only."""
+"""Up to 3.10 a program in the kernel reads the frames of one of them only."""
 
 
 def names(frames: list[str]) -> list[str]:
