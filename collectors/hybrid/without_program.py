@@ -33,7 +33,9 @@ class WithoutProgram:
 
     def stats(self) -> CollectorStats:
         found = self._collector.stats()
-        return replace(found, notes=(*found.notes, self._note)) if self._missed else found
+        if not self._missed or self._note in found.notes:  # a collector of its own may have said it
+            return found
+        return replace(found, notes=(*found.notes, self._note))
 
     def learn(self, feedback: Feedback) -> None:
         self._collector.learn(feedback)
