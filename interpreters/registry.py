@@ -78,6 +78,10 @@ class KernelReaders:
     def chains(self, rows: FrameRows) -> list[Chain | None]:
         return self._current.chains(rows) if self._current is not None else [None] * (len(rows.start) - 1)
 
+    def done(self) -> None:
+        if self._current is not None:
+            self._current.done()
+
 
 class Interpreters:
     """All kinds, in one recording."""

@@ -208,6 +208,8 @@ class BpfSource:
     def done(self) -> None:
         """Everything that was taken has been unwound."""
         self._sampler.ring.give_back(self._until)
+        for reader in self._readers.values():
+            reader.done()
         copies = int(np.count_nonzero(self.records.flags & Flag.WAITS))
         if self.rates.changed(copies, len(self.ended), self._used):
             self._limit()

@@ -71,3 +71,7 @@ class PythonInKernel:
         if self._rows.lost > lost:
             self._diagnostics.count(LOST, self._rows.lost - lost)
         return found
+
+    def done(self) -> None:
+        if self._rows is not None:
+            self._rows.done()

@@ -1,8 +1,8 @@
 """Which code stood at an address: for samples of frames whose code was not in memory.
 
-It is known where the same code was there before the sample and is there now. Heads are folded, see rows.fold(). What a
-sample had counts for all batches after its own. What was read while a batch was decoded does for those after the next
-one, whose samples may be older.
+It is known where the same code was there before the sample and is there now. Heads are folded, see rows.fold(). Samples
+come in rounds: all of one are later than those of the rounds before. What a sample had counts for the rounds after its
+own. What was read while a round was decoded does for those after the next one, whose samples may be older.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ class KnownHeads:
         self._read_late: dict[int, int] = {}
 
     def met(self, code: int, head: int) -> None:
-        """A sample of this batch had it."""
+        """A sample of this round had it."""
         self._met[code] = head
 
     def is_same(self, code: int, head: int) -> bool:
-        """head: as it is now. Was it so before this batch's samples?"""
+        """head: as it is now. Was it so before this round's samples?"""
         self._read[code] = head
         return self._before.get(code) == head
 
-    def next_batch(self) -> None:
+    def done(self) -> None:
+        """Another round begins."""
         if len(self._before) > _MOST:
             self._before.clear()
         self._before |= self._read_late | self._met

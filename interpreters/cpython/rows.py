@@ -190,8 +190,11 @@ class FrameRowReader:
                 functions = frozenset(place.function for run in chain.runs for place in run.frames)
                 if chain.number:
                     self._chains[key] = chain, functions
-        self._heads.next_batch()
         return found
+
+    def done(self) -> None:
+        """As KernelReader has it."""
+        self._heads.done()
 
     def _decoded(self, rows: FrameRows, others: bool) -> list[Chain]:
         """The chains of rows, all of which are different."""

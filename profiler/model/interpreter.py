@@ -259,3 +259,7 @@ class KernelReader(Protocol):
     def chains(self, rows: FrameRows) -> list[Chain | None]:
         """What n threads ran; None of one without frames."""
         ...
+
+    def done(self) -> None:
+        """Rows to come are of later samples than all those until now."""
+        ...
