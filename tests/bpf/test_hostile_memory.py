@@ -212,7 +212,7 @@ def waiting(process: MadeProcess, apart: int, name: Callable[[int], int]) -> Non
     first = STACK + 0x400
     process.innermost(FREE)
     process.frame(FREE, first, code(process, 0))
-    for n in range(STACK + 0x300 - STACK >> 3, STACK_BYTES >> 3):
+    for n in range(0x300 >> 3, STACK_BYTES >> 3):
         process.put(STACK + 8 * n, name(n))
     for at in range(first, STACK + STACK_BYTES - 0x100, apart):
         process.frame(at, name(at >> 3) if at > first else 0, process.mark_code, ENTRY, MARK)
