@@ -18,7 +18,7 @@ from pyprof.model.interpreter import Chain, FunctionPlace, SampleState
 from tests.bpf.saved_process import SavedProcess, core_of
 from tests.bpf.user_space import MOST_RUN_NS, Ran, counted
 from tests.interpreters.packages import from_pypi
-from tests.interpreters.pythons import EACH, Python, pythons, running
+from tests.interpreters.pythons import EACH, KINDS, Python, pythons, running
 from tests.roots import root
 
 ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
@@ -31,6 +31,8 @@ NAPS = (23, 35, 230, 270)
 """select, nanosleep, clock_nanosleep and pselect6, of x86-64."""
 MOST_OF_SHALLOW = 64 << 10
 """Bytes of the stack of a thread whose calls are not deep: without those of its neighbours."""
+SLEEPS = 1
+"""The kernel's task state of one that a signal wakes."""
 BUSY_NS = 30_000_000
 MOST_CORES = 8
 """Of a program whose greenlets wait at most moments."""
@@ -198,6 +200,17 @@ def test_stack_that_a_handler_on_its_own_one_has_interrupted_is_copied_from_its_
             assert at <= marks[-1] < end
 
 
+@pytest.mark.parametrize("python", [p for p in pythons() if p.minor >= 11], ids=lambda python: python.name)
+def test_frames_of_two_interpreters_of_one_thread_are_those_of_a_stop(python: Python, tmp_path: Path) -> None:
+    with saved(python, tmp_path, naps, "sub_interpreter.py") as (process, _):
+        ((tid, chain),) = agree(process).items()
+        assert len(process.process.thread_states(tid)) == 2
+        names = functions(process, chain)
+    assert names[-1] == "inside"
+    assert names.count("<module>") == 2
+    assert names.index("outside") < names.index("inside")
+
+
 @pytest.mark.parametrize("python", [p for p in pythons() if p.minor >= 12], ids=lambda python: python.name)
 def test_greenlets_that_wait_on_a_stack_are_those_that_a_stop_finds(python: Python, tmp_path: Path) -> None:
     packages = from_pypi(python.minor, "greenlet", "gevent")
@@ -213,6 +226,23 @@ def test_greenlets_that_wait_on_a_stack_are_those_that_a_stop_finds(python: Pyth
         if waiting > 2:
             break
     assert waiting
+
+
+@KINDS
+def test_stack_with_which_a_wait_begins_is_that_of_a_stop(python: Python, tmp_path: Path) -> None:
+    with saved(python, tmp_path, naps, "ladder.py") as (process, _):
+        (tid,) = process.tids
+        said = process.in_user_space(True)
+        said.setting("pointer", process.pointers[tid])
+        said.leave(process.pid, tid, process.registers(tid), SLEEPS)
+        (ran,), _ = said.run()
+        chain, stop = process.chain(ran.record), process.stop(tid)
+        assert chain is not None
+        assert stop is not None
+        assert chain.runs == stop.runs
+        assert ran.record.flags[0] & (Flag.WAITS | Flag.KERNEL) == Flag.WAITS | Flag.KERNEL
+        assert int(ran.record.why[0]) == SLEEPS
+        check_copy(process, tid, ran)
 
 
 @EACH

@@ -7,6 +7,7 @@ for addresses and undefined behaviour: what they see is a failure.
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 import struct
 import subprocess
@@ -20,10 +21,10 @@ import numpy as np
 
 from pyprof.collectors.bpf.abi import LossReason
 from pyprof.collectors.bpf.records import Records, read_records
-from tests.support import build
+from tests.support import build, missing
 
 MOST_RUN_NS = 1_000_000
-_MEMORY, _CONSTANT, _ENTRY, _SETTING, _DUMP, _SAMPLE, _POKE = range(1, 8)
+_MEMORY, _CONSTANT, _ENTRY, _SETTING, _DUMP, _SAMPLE, _POKE, _LEAVE = range(1, 9)
 _COMMAND = struct.Struct("<Q16sQQQ")
 _SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 _FLAGS = (
@@ -40,6 +41,8 @@ _FLAGS = (
 
 @cache
 def _program() -> Path:
+    if os.uname().machine != "x86_64":
+        missing("needs x86-64, whose registers it is given")
     folder = Path(tempfile.mkdtemp(prefix="pyprof-in-user-space-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     source = Path(__file__).parent / "native" / "in_user_space.c"
@@ -113,6 +116,11 @@ class UserSpace:
     def sample(self, pid: int, tid: int, registers: Sequence[int], in_kernel: bool = False) -> None:
         """registers: in user mode, in DWARF's order."""
         self._say(_SAMPLE, "", pid << 32 | tid, in_kernel, struct.pack(f"<{len(registers)}Q", *registers))
+        self._asked.append(_SAMPLE)
+
+    def leave(self, pid: int, tid: int, registers: Sequence[int], state: int) -> None:
+        """A thread leaves its processor. state: as the kernel's task states. registers: as of a sample."""
+        self._say(_LEAVE, "", pid << 32 | tid, state, struct.pack(f"<{len(registers)}Q", *registers))
         self._asked.append(_SAMPLE)
 
     def dump(self, table: str) -> None:

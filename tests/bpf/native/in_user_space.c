@@ -2,7 +2,7 @@
 /*
  * The program of the kernel as one of user space: the same source, with helpers that know what standard input says.
  *
- * In: commands, each a struct command and its data, padded to words. Out, for each SAMPLE: a struct ran, and each record:
+ * In: commands, each a struct command and its data, padded to words. Out, for each SAMPLE and each LEAVE: a struct ran, and each record:
  * its flags, its size, its bytes. For each DUMP: the number of entries, and of each its key, its size, its value.
  * tests/bpf/user_space.py is the other side.
  */
@@ -19,7 +19,7 @@ const char *__asan_default_options(void)
 	return "detect_leaks=0";
 }
 
-enum { MEMORY = 1, CONSTANT, ENTRY, SETTING, DUMP, SAMPLE, POKE };
+enum { MEMORY = 1, CONSTANT, ENTRY, SETTING, DUMP, SAMPLE, POKE, LEAVE };
 
 struct command {
 	u64 what;
@@ -123,10 +123,14 @@ static struct pt_regs registers(const u64 *word)
 	};
 }
 
-/* command->a: the thread's ids; b: is it in the kernel? data: its registers in user mode, in the order of DWARF. */
-static void run_sample(const struct command *command, const u8 *data)
+/*
+ * command->a: the thread's ids. Of a SAMPLE b: is it in the kernel? Of a LEAVE: its state when it leaves its processor. data:
+ * its registers in user mode, in the order of DWARF.
+ */
+static void run_program(const struct command *command, const u8 *data)
 {
 	struct bpf_perf_event_data event = {};
+	struct switch_tracepoint leaving = {.before = command->a, .state = command->b};
 	u64 words[REGISTERS];
 	if (command->size != sizeof(words))
 		fail("registers");
@@ -136,7 +140,10 @@ static void run_sample(const struct command *command, const u8 *data)
 		event.regs = entered;
 	ids = command->a;
 	begin();
-	sample(&event);
+	if (command->what == SAMPLE)
+		sample(&event);
+	else
+		switched(&leaving);
 	put_out(&ran, sizeof(ran));
 	if (records_size)
 		put_out(records, records_size);
@@ -164,7 +171,8 @@ static void run(const struct command *command, u8 *data)
 	case DUMP:
 		return dump(tables[FIND(tables, name)].map);
 	case SAMPLE:
-		return run_sample(command, data);
+	case LEAVE:
+		return run_program(command, data);
 	case POKE:
 		return poke(command->a, command->b);
 	default:
