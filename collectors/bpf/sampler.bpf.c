@@ -93,7 +93,8 @@ struct walk {
 	u32 lacks; /* why CFrames are not all there */
 	u32 nth; /* CFrame whose run is the innermost one */
 	u32 unread; /* why the run of the innermost one is not read to its end */
-	u64 first;  /* frame of that one */
+	u32 rows;  /* so many there are with it */
+	u64 first;  /* its frame */
 	u32 ended;  /* the innermost run did, at a frame whose link is outer */
 	u64 outer;
 	u32 at; /* in the record */
@@ -623,26 +624,31 @@ inline_ void take_linked(struct scratch_space *space)
 {
 	struct walk *walk = &space->walk;
 	/* follow_run() stands once in a loop: what it is inlined into has no room on the stack for more */
-	for (u32 tried = 0; tried < 4; tried++) {
+	walk->unread = 0;
+	for (u32 tried = 0; tried < 3; tried++) {
 		asm volatile("" : "+r"(tried));
-		if (follow_run(space) || tried == 3)
+		if (follow_run(space))
 			break;
 		if (tried == 0) {
 			/* it has not been said yet which frame runs: the chain begins with the next CFrame's */
 			walk->unread = walk->broken;
+			walk->rows = walk->frames;
 			walk->first = space->anchors[walk->nth & (MOST_ANCHORS - 1)].frame;
 			space->anchors[walk->nth & (MOST_ANCHORS - 1)].frame = 0;
 			walk->nth += 1;
-		} else if (tried == 1 && link_again(space)) {
+		} else if (tried == 1) {
+			if (walk->frames != walk->own_frames)
+				walk->unread = 0;
+			if (!link_again(space))
+				break;
 			walk->lacks = walk->broken;
-		} else if (walk->unread && walk->frames == walk->own_frames) {
-			/* no other one is there: what can be read of that one stays */
-			walk->nth = walk->own_anchors;
-			space->anchors[walk->nth & (MOST_ANCHORS - 1)].frame = walk->first;
-			tried = 2;
-		} else {
-			break;
 		}
+	}
+	if (walk->unread && walk->frames == walk->own_frames) {
+		/* no other one is there: what could be read of that one, and was not written over, stays */
+		space->anchors[walk->own_anchors & (MOST_ANCHORS - 1)].frame = walk->first;
+		walk->frames = walk->rows;
+		walk->broken = walk->unread;
 	}
 	if (!walk->broken)
 		walk->broken = walk->lacks;
