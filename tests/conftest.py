@@ -44,6 +44,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if collection_path.is_relative_to(FOLDER) and "unit" not in marks.of(name) else None
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes are no names: what gzip packs has the second of that in it, and two processes would collect other tests."""
+    return argname if isinstance(val, bytes) else None
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays: the garbage collector need not look at it again, some hundred times."""
     gc.freeze()
