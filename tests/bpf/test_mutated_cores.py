@@ -14,7 +14,7 @@ from pyprof.collectors.bpf.abi import LossReason
 from pyprof.interpreters.cpython.layout import NONE
 from pyprof.interpreters.cpython.rows import MOST_ROWS
 from tests.bpf.saved_process import SavedProcess
-from tests.bpf.test_on_cores import is_busy, naps, sampled, saved
+from tests.bpf.test_on_cores import busy, naps, sampled, saved
 from tests.bpf.user_space import MOST_RUN_NS, Ran, counted
 from tests.interpreters.packages import from_pypi
 from tests.interpreters.pythons import KINDS, Python, pythons
@@ -111,5 +111,5 @@ def test_words_that_lie_cost_frames_and_no_time(python: Python, tmp_path: Path) 
 def test_words_that_lie_on_a_stack_where_greenlets_wait_cost_frames_and_no_time(python: Python, tmp_path: Path) -> None:
     packages = from_pypi(python.minor, "greenlet", "gevent")
     copytree(packages / "greenlet", tmp_path / "greenlet")
-    with saved(python, tmp_path, is_busy, "greenlets.py") as (process, _):
+    with saved(python, tmp_path, busy(1), "greenlets.py") as (process, _):
         check(process, python.minor)

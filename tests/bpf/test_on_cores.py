@@ -40,7 +40,7 @@ MOST_CORES = 8
 
 def of_threads(pid: int, file: str) -> list[str]:
     """The first word of a file of each thread."""
-    return [(task / file).read_text().split()[0] for task in Path(f"/proc/{pid}/task").iterdir()]
+    return [(task / file).read_text().split()[0] for task in sorted(Path(f"/proc/{pid}/task").iterdir())]
 
 
 def naps(pid: int) -> bool:
@@ -48,13 +48,18 @@ def naps(pid: int) -> bool:
     return any(call.isdecimal() and int(call) in NAPS for call in of_threads(pid, "syscall"))
 
 
-def four_are_busy(pid: int) -> bool:
-    run_ns = of_threads(pid, "schedstat")
-    return len(run_ns) == 4 and min(map(int, run_ns)) > BUSY_NS
+def busy(threads: int) -> Callable[[int], bool]:
+    """Has each of so many threads run for a while since they are all there?"""
+    before: list[int] = []
 
+    def are_busy(pid: int) -> bool:
+        run_ns = [int(word) for word in of_threads(pid, "schedstat")]
+        if len(run_ns) != threads:
+            return False
+        before[:] = before or run_ns
+        return min(now - then for now, then in zip(run_ns, before, strict=True)) > BUSY_NS
 
-def is_busy(pid: int) -> bool:
-    return min(map(int, of_threads(pid, "schedstat"))) > 3 * BUSY_NS
+    return are_busy
 
 
 @contextmanager
@@ -146,7 +151,7 @@ def test_frames_are_those_that_the_program_wrote_down_and_those_of_a_stop(
 
 @EACH
 def test_frames_of_busy_threads_are_those_of_a_stop(python: Python, tmp_path: Path) -> None:
-    with saved(python, tmp_path, four_are_busy, "calls.py", "3") as (process, said):
+    with saved(python, tmp_path, busy(4), "calls.py", "3") as (process, said):
         callers = json.loads(said)
         chains = agree(process)
     assert len(chains) == 4
@@ -162,7 +167,7 @@ def test_frames_of_busy_threads_are_those_of_a_stop(python: Python, tmp_path: Pa
 def test_of_a_deep_recursion_the_innermost_frames_are_read_and_the_rest_is_marked(
     python: Python, tmp_path: Path
 ) -> None:
-    with saved(python, tmp_path, is_busy, "deep.py", "3000") as (process, _):
+    with saved(python, tmp_path, busy(1), "deep.py", "3000") as (process, _):
         (tid,) = process.tids
         stop = process.stop(tid)
         ran, chain = sampled(process, True)[tid]
@@ -217,7 +222,7 @@ def test_greenlets_that_wait_on_a_stack_are_those_that_a_stop_finds(python: Pyth
     copytree(packages / "greenlet", tmp_path / "greenlet")
     waiting = 0
     for _ in range(MOST_CORES):
-        with saved(python, tmp_path, is_busy, "greenlets.py") as (process, said):
+        with saved(python, tmp_path, busy(1), "greenlets.py") as (process, said):
             callers = json.loads(said)
             (chain,) = agree(process).values()
             waiting += sum(run.waits for run in chain.runs)
