@@ -40,7 +40,7 @@ class BpfSource:
     one by one. next_id: gives ids of address spaces. reader: makes the reader of a process's interpreter, by pid; None
     where no interpreter is wanted.
 
-    It has 24 methods: the steps of a drain, what it hears of processes, and settings of the program.
+    It has 23 methods: the steps of a drain, what it hears of processes, and settings of the program.
     """
 
     most_copy = MOST_STACK

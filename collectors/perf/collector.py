@@ -50,7 +50,7 @@ class PerfCollector:
     of whoever else takes samples, those kept and those missed. most_copy: bytes of a stack that a sample can hold.
     wakes: the rings hold no samples, and whoever makes these wakes us where there is news. hold_s: see
     Cadence; young_wait_ns: so long samples wait for others where a process is young.
-    It has 30 methods: those of a collector; those that a composite (hybrid, offcpu) calls on the same rings; and steps
+    It has 29 methods: those of a collector; those that a composite (hybrid, offcpu) calls on the same rings; and steps
     that BpfCollector overrides, whose samples come from a program in the kernel.
     Raises PerfNotAllowed where the kernel refuses, NoSuchProcess, AccessDenied.
     """
@@ -173,13 +173,13 @@ class PerfCollector:
             if not last and now - begun_ns < hold_ns and now < handover.next_ns and not self._full():
                 yield self.maker.nothing
                 continue
-            trial, spent_ns = self._trial, time.thread_time_ns()
+            trial = self._trial
             yield from self._hand_out(FOREVER_NS if last else now)
             begun_ns = time.monotonic_ns() if trial and not self._trial else now
             if trial:
                 cadence.tried(again=self._trial)
             else:
-                cadence.flushed(time.thread_time_ns() - spent_ns)
+                cadence.flushed()
             if handover.gave(now):
                 yield self.maker.nothing
 

@@ -22,8 +22,6 @@ after the last look.
 """
 
 _TRIAL_NS, _LONG_TRIAL_NS = 1_000_000, 10_000_000
-_HAND_OUT_NS = 200_000_000
-"""Processor time that a batch may take, about: who ends a recording waits for the last one."""
 
 
 class Waiter:
@@ -134,7 +132,6 @@ class Cadence:
         """A trial is over. again: there was nothing in it."""
         self.wait_ns = min(2 * self.wait_ns, _LONG_TRIAL_NS) if again else FIRST_FLUSH_NS
 
-    def flushed(self, took_ns: int) -> None:
-        """All that there was has been yielded, in so much processor time: on a slow machine batches are shorter."""
-        most_ns = min(self._full_batch_ns, self.wait_ns * _HAND_OUT_NS // max(took_ns, 1))
-        self.wait_ns = max(min(2 * self.wait_ns, most_ns), min(self.flush_ns, 2 * self.wait_ns))
+    def flushed(self) -> None:
+        """All that there was has been yielded."""
+        self.wait_ns = max(min(2 * self.wait_ns, self._full_batch_ns), min(self.flush_ns, 2 * self.wait_ns))
