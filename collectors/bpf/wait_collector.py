@@ -116,7 +116,6 @@ class BpfWaitCollector(BpfCollector):
         source = self.source
         last = until_ns == FOREVER_NS
         asleep = self._asleep(last)
-        self._absences.add(self._revived())
         if last:
             source.silence()
         now_ns, waiting, least_ns = time.monotonic_ns(), source.waiting(), source.rates.least_ns

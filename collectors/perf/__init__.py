@@ -6,7 +6,6 @@ batches         Records that were read from the rings, as sample batches
 changes         What a process's history waits to take in: new mappings, execs, and maps as they were found
 collector       Samples from the kernel's perf_events: no thread is ever stopped
 copy_size       How much of each stack the kernel is asked to copy
-cpu_events      One event on each processor, and another one in its place where the processor was offline
 duty_cycle      Duty cycle of threads that switch too often: their events are on for a part of the time only
 event_manager   The events of a recording: what they stand on, how much they copy, how long they have counted
 event_set       Events on threads: one for each thread and processor, whose samples go to that processor's ring

@@ -18,7 +18,6 @@ from pyprof.collectors.perf.absent_pages import AbsentPages
 from pyprof.collectors.perf.attr import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf.batches import BatchMaker, Elsewhere, RingBatches
 from pyprof.collectors.perf.copy_size import ring_size
-from pyprof.collectors.perf.cpu_events import Absences, Silent
 from pyprof.collectors.perf.event_manager import EventManager
 from pyprof.collectors.perf.members import Members
 from pyprof.collectors.perf.processes import TrackedProcesses
@@ -86,7 +85,6 @@ class PerfCollector:
         self._stopping = self._leaving = False
         self._look: Callable[[], None] | None = None
         self._absent = AbsentPages(MOST_STACK)
-        self._absences = Absences(options.rate_hz)
         self._starvation: Starvation | None = None
         raise_file_limit(1 << 20)  # a descriptor for each thread and processor
         with contextlib.ExitStack() as undo:
@@ -129,7 +127,7 @@ class PerfCollector:
 
     def _lost(self) -> Lost:
         """Nothing else is missing where events stand on processors and nobody stops threads."""
-        return self._absences.lost(Lost(self._events.lost, self._events.scope.processors and self.slots() == (0, 0)))
+        return Lost(self._events.lost, self._events.scope.processors and self.slots() == (0, 0))
 
     def _endings(self) -> Endings | None:
         """Where no samples come from stops."""
@@ -265,7 +263,6 @@ class PerfCollector:
     def _hand_out(self, until_ns: int) -> Iterator[SampleBatch]:
         """What is in the rings, whose room is released when it has been unwound."""
         last = until_ns == FOREVER_NS
-        self._absences.add(self._revived())
         found = self._events.scan(until_ns)
         self._events.took(found, self.maker.lost)
         self._accounts.look(self.members.tracked.roots, self._trial or last, self.slots())
@@ -286,13 +283,6 @@ class PerfCollector:
             self.members.tracked.forget_ended()
         else:
             self.done_with(found)
-
-    def _revived(self) -> Silent:
-        """Processors that were offline, or came anew, have events again."""
-        found = self._events.revive()
-        if self.wakes:
-            self._waiter.also_of(self._reader.rings.owners.values())
-        return found
 
     def saw(self, batch: SampleBatch) -> None:
         """Samples of its processes, of all collectors."""
@@ -333,8 +323,7 @@ class PerfCollector:
         note = said("by_events", event=event.name)
         if self.maker.elsewhere is None:
             note += NEVER_STOPPED
-        user_only = (USER_ONLY,) if event.user_only else ()
-        return (note, *user_only, *self._absences.notes, *self.members.refused)
+        return (note, *((USER_ONLY,) if event.user_only else ()), *self.members.refused)
 
     def stop(self) -> None:
         self._stopping = True

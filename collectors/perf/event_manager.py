@@ -12,7 +12,6 @@ from pyprof.collectors.base import Feedback
 from pyprof.collectors.cpu_accounts import Endings
 from pyprof.collectors.perf.attr import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf.copy_size import SLACK_S, StackSize
-from pyprof.collectors.perf.cpu_events import Silent
 from pyprof.collectors.perf.event_set import EventSet
 from pyprof.collectors.perf.last_records import LastRecords
 from pyprof.collectors.perf.reader import RingReader
@@ -79,10 +78,6 @@ class EventManager:
     def counting(self) -> bool:
         """Are there events?"""
         return self._events is not None
-
-    def revive(self) -> Silent:
-        """Processors that were offline, or came anew, and have events again; of events on threads none."""
-        return self._events.revive() if self._events is not None else {}
 
     def pause(self) -> None:
         """No samples until begin()."""

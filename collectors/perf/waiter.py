@@ -36,7 +36,6 @@ class Waiter:
         self._poll.register(self._wake, select.EPOLLIN)
         self._watched: set[int] = set()
         self._ring = -1
-        self._rings: set[int] = set()
         self._closed = False
         self._lock = threading.RLock()  # a handler may come inside
 
@@ -45,14 +44,7 @@ class Waiter:
         are full.
         """
         self._ring = ring
-        self._rings = {ring}
-        self._poll.register(ring, select.EPOLLIN | select.EPOLLET)
-        self.also_of(others)
-
-    def also_of(self, others: Iterable[int]) -> None:
-        """Further rings; those that are known stay as they are."""
-        for fd in set(others) - self._rings:
-            self._rings.add(fd)
+        for fd in (ring, *others):
             self._poll.register(fd, select.EPOLLIN | select.EPOLLET)
 
     def wait(self, ns: float, pidfds: Iterable[int]) -> list[int]:

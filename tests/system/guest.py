@@ -167,38 +167,6 @@ def kernel_has_waits_by_bpf() -> None:
     assert summary["ends"]["root"] >= 0.98 * summary["samples"], summary["ends"]  # an emulated machine runs each late
 
 
-COUNT = """
-import sys, pyprof
-profile = pyprof.load(sys.argv[1])
-late = profile.time_ns > int(sys.argv[2])
-print(sum(profile.path(leaf)[-1].title.endswith("_top") for leaf in profile.stack[late].tolist()))
-"""
-
-
-@check()
-def kernel_samples_a_processor_that_was_offline() -> None:
-    online = Path("/sys/devices/system/cpu/cpu1/online")
-    for collector in ("bpf", "perf"):
-        with Running("ladder", "spin", "600") as program:
-            command = [*PYPROF, "record", "-p", str(program.pid), "-d", "60", "--collector", collector, "-q"]
-            to = ["-o", "/tmp/x.pyprof", "--summary", "/tmp/summary"]
-            with subprocess.Popen([*command, *to]) as recording:
-                time.sleep(15)
-                online.write_text("0")
-                time.sleep(3)
-                online.write_text("1")
-                back_ns = time.time_ns()
-                for tid in os.listdir(f"/proc/{program.pid}/task"):
-                    os.sched_setaffinity(int(tid), {1})
-                assert recording.wait(timeout=300) == 0
-        found = json.loads(Path("/tmp/summary").read_text())
-        print("   ", found["samples"], found["notes"])
-        assert any("processors that were offline" in note for note in found["notes"]), found["notes"]
-        late = call("python3", "-c", COUNT, "/tmp/x.pyprof", back_ns)
-        print("   ", late.strip(), "of them on the one that has come back")
-        assert int(late) > 20, late
-
-
 @check()
 def kernel_samples_by_perf_events() -> None:
     sampled_by_kernel("perf")
