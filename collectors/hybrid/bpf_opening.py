@@ -76,6 +76,21 @@ def _lacks() -> list[str]:
     return [name for name, bit in _NEEDED.items() if not (caps >> bit | caps >> _CAP_SYS_ADMIN) & 1]
 
 
+def in_its_place(request: Request, collector: Collector) -> Collector:
+    """The collector, which says why it is not the program, unless that was not wanted."""
+    interpreters = request.interpreters
+    if request.by_name or interpreters is None:
+        return collector
+    why = can(request.target, request.options)
+    if why is None:
+        return collector
+    from pyprof.collectors.hybrid.without_program import WithoutProgram
+
+    pids = request.selection.pids if request.options.kernel else ()  # no chain is read then
+    certain = request.selection.everything or any(interpreters.needs_stops(pid) != "" for pid in pids)
+    return WithoutProgram(collector, why, certain)
+
+
 def open(request: Request) -> Collector:
     """Raises what PerfCollector raises; CollectorRefused where the kernel does not take the program."""
     refusal = _refusal()

@@ -17,7 +17,6 @@ from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.collector import HybridCollector
 from pyprof.collectors.hybrid.stops import NO_STOPS, stops_of
 from pyprof.collectors.hybrid.until_interpreter import UntilInterpreter
-from pyprof.collectors.hybrid.without_program import WithoutProgram, in_its_place
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.children import descendants
 from pyprof.collectors.linux.perf_arch import KNOWN_MACHINES, MACHINE, NARROW, PERF_ARCHES, WIDE
@@ -59,7 +58,7 @@ def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
 
 def open(request: Request) -> Collector:
     """Raises what the collectors raise; CollectorRefused where perf_events are not allowed."""
-    return in_its_place(request, _Openings(request).collector())
+    return bpf_opening.in_its_place(request, _Openings(request).collector())
 
 
 class _Openings:
@@ -95,6 +94,8 @@ class _Openings:
         try:
             return by_bpf()
         except CollectorRefused as why:
+            from pyprof.collectors.hybrid.without_program import WithoutProgram
+
             return WithoutProgram(without(), why, certain=True)
 
     def _all_time(self, pids: tuple[int, ...], launched: bool) -> Collector:

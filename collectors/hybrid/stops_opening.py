@@ -5,7 +5,7 @@ be used but hide the time in the kernel, and stops turn out to miss much.
 from __future__ import annotations
 
 from pyprof.collectors.base import Collector, SeesPart
-from pyprof.collectors.hybrid.without_program import in_its_place
+from pyprof.collectors.hybrid.bpf_opening import in_its_place
 from pyprof.collectors.ptrace import opening as ptrace
 from pyprof.collectors.targets.request import CollectorTarget, Request
 from pyprof.errors import PyprofError

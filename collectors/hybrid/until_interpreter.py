@@ -8,7 +8,6 @@ from pyprof.collectors.base import Collector, CollectorStats
 from pyprof.collectors.hybrid.by_image import ByImage, NeedsStops
 from pyprof.collectors.hybrid.collector import HybridCollector
 from pyprof.collectors.hybrid.succession import Succession
-from pyprof.collectors.hybrid.without_program import note
 from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.model.reasons import said
 from pyprof.records import replace
@@ -49,7 +48,11 @@ class UntilInterpreter(Succession):
 
     def stats(self) -> CollectorStats:
         found = super().stats()
-        return replace(found, notes=(*found.notes, note(self._refused))) if self._refused is not None else found
+        if self._refused is None:
+            return found
+        from pyprof.collectors.hybrid.without_program import note
+
+        return replace(found, notes=(*found.notes, note(self._refused)))
 
     def said(self, notes: tuple[str, ...], for_s: float) -> tuple[str, ...]:
         return (*notes, said("until_interpreter", seconds=f"{for_s:.1f}"))

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
-from pyprof.collectors.hybrid import bpf_opening
-from pyprof.collectors.targets.request import Request
 from pyprof.errors import PyprofError
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reasons import said
@@ -57,16 +55,3 @@ def note(why: PyprofError) -> str:
     """What the reader is told. A hint that names another collector has been followed."""
     hint = f" ({why.hint})" if why.hint and not why.hint.startswith("--collector") else ""
     return said("without_program", why=f"{why.message.rstrip('.')}{hint}")
-
-
-def in_its_place(request: Request, collector: Collector) -> Collector:
-    """The collector, which says why it is not the program, unless that was not wanted."""
-    interpreters = request.interpreters
-    if request.by_name or interpreters is None:
-        return collector
-    why = bpf_opening.can(request.target, request.options)
-    if why is None:
-        return collector
-    pids = request.selection.pids if request.options.kernel else ()  # no chain is read then
-    certain = request.selection.everything or any(interpreters.needs_stops(pid) != "" for pid in pids)
-    return WithoutProgram(collector, why, certain)
