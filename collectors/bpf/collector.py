@@ -15,6 +15,7 @@ from pyprof.collectors.bpf.source import BpfSource
 from pyprof.collectors.cpu_accounts import Lost
 from pyprof.collectors.perf.batches import RingBatches, by_width
 from pyprof.collectors.perf.collector import NEVER_STOPPED, PerfCollector
+from pyprof.collectors.perf.cpu_events import Silent
 from pyprof.collectors.perf.reader import FOREVER_NS
 from pyprof.collectors.perf.scope import Scope, scope_of_records
 from pyprof.collectors.targets.selection import Selection
@@ -84,6 +85,7 @@ class BpfCollector(PerfCollector):
 
     def _hand_out(self, until_ns: int) -> Iterator[SampleBatch]:
         source = self.source
+        self._revive()
         if until_ns == FOREVER_NS:
             source.silence()
         samples = source.take()
@@ -97,6 +99,13 @@ class BpfCollector(PerfCollector):
             self.saw(part)
             yield part
         self._unwound(taken)
+
+    def _revived(self) -> Silent:
+        """Records of mappings stop where samples do."""
+        found = self.source.revive()
+        if found or not self._options.running:
+            found |= super()._revived()
+        return found
 
     def _unwound(self, taken: RingBatches) -> None:
         """All batches of it have been."""
@@ -123,7 +132,7 @@ class BpfCollector(PerfCollector):
         note = said("by_program_because", why=self._why) if self._why else NOTE
         if self.maker.elsewhere is None:
             note += said("never_stopped_because") if self._why else NEVER_STOPPED
-        return (note, *self.members.refused)
+        return (note, *self._silent_notes(), *self.members.refused)
 
     def close(self) -> None:
         try:

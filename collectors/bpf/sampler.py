@@ -19,6 +19,9 @@ from pyprof.collectors.bpf.object import BpfObject, ProgramRefused
 from pyprof.collectors.bpf.ring import RecordRing
 from pyprof.collectors.linux import bpf, libc
 from pyprof.collectors.linux.perf_arch import HERE, MACHINE
+from pyprof.collectors.perf.attr import TIME_RUNNING
+from pyprof.collectors.perf.cpu_events import ProcessorEvents, Silent
+from pyprof.collectors.perf.ring import online_cpus
 from pyprof.errors import FormatError
 from pyprof.model.interpreter import FrameOffsets, ThreadPlace
 from pyprof.records import dataclass
@@ -118,6 +121,7 @@ class Sampler:
         self.cpus = cpus
         self.seeks = watched.seeks
         self._descriptors: list[int] = []
+        self._events: ProcessorEvents | None = None
         self._layouts: dict[FrameOffsets, int] = {}
         self._processors = _possible_processors()
         constants = {
@@ -145,32 +149,34 @@ class Sampler:
             self._object.load(KINDS | OF_WAITS if watched.waits else KINDS)
             self.ring = RecordRing(self._object.maps["ring"], ring_size)
             for name, point in (_POINTS | _POINTS_OF_WAITS if watched.waits else _POINTS).items():
-                self._keep(bpf.open_raw_tracepoint(self._object.programs[name], point), f"the tracepoint {point}")
+                fd = bpf.open_raw_tracepoint(self._object.programs[name], point)
+                self._descriptors.append(_taken(fd, f"the tracepoint {point}"))
             if watched.rate_hz:
-                self._attach(watched.rate_hz, cpus)
+                self._events = ProcessorEvents(cpus, lambda cpu: self._attach(watched.rate_hz, cpu))
         except BaseException:
             self.close()
             raise
 
-    def _keep(self, fd: int, what: str) -> int:
-        if fd < 0:
-            raise ProgramRefused(f"The kernel refuses {what}: {os.strerror(-fd)}.", "--collector perf")
-        self._descriptors.append(fd)
+    def _attach(self, rate_hz: float, cpu: int) -> int:
+        """A descriptor; negative where the processor is offline."""
+        flags = _DISABLED | _EXCLUDE_HV | _EXCLUDE_IDLE
+        period = max(round(1e9 / rate_hz), 1)
+        attr = _ATTR.pack(_SOFTWARE, _ATTR.size, _CPU_CLOCK, period, 0, TIME_RUNNING, flags)
+        fd = libc.perf_event_open(attr, -1, cpu)
+        if -fd == errno.ENODEV:
+            return fd
+        _taken(fd, "events on processors")
+        try:
+            fcntl.ioctl(fd, _SET_BPF, self._object.programs["sample"])
+            fcntl.ioctl(fd, _ENABLE, 0)
+        except OSError as error:
+            os.close(fd)
+            raise ProgramRefused(f"The kernel refuses programs at events: {error.strerror}.", "") from None
         return fd
 
-    def _attach(self, rate_hz: float, cpus: list[int]) -> None:
-        flags = _DISABLED | _EXCLUDE_HV | _EXCLUDE_IDLE
-        attr = _ATTR.pack(_SOFTWARE, _ATTR.size, _CPU_CLOCK, max(round(1e9 / rate_hz), 1), 0, 0, flags)
-        for cpu in cpus:
-            fd = libc.perf_event_open(attr, -1, cpu)
-            if -fd == errno.ENODEV:  # the processor went offline
-                continue
-            self._keep(fd, "events on processors")
-            try:
-                fcntl.ioctl(fd, _SET_BPF, self._object.programs["sample"])
-                fcntl.ioctl(fd, _ENABLE, 0)
-            except OSError as error:
-                raise ProgramRefused(f"The kernel refuses programs at events: {error.strerror}.", "") from None
+    def revive(self) -> Silent:
+        """Processors that were offline, or came anew, and are sampled again."""
+        return self._events.revive(online_cpus) if self._events is not None else {}
 
     def add(self, pid: int, runtime: int = 0, offsets: FrameOffsets | None = None) -> None:
         """Record a process. runtime, offsets: of its interpreter, which may become known later."""
@@ -257,6 +263,9 @@ class Sampler:
         for fd in self._descriptors:
             os.close(fd)
         self._descriptors.clear()
+        if self._events is not None:
+            self._events.close()
+            self._events = None
 
     def close(self) -> None:
         self.silence()
@@ -268,6 +277,12 @@ def _places(types: bytes) -> dict[str, int]:
     found = {name: member_offset(types, structure, member) for name, (structure, member) in _OFFSETS.items()}
     inside = member_offset(types, "thread_struct", HERE.thread_pointer)
     return found | {"pointer_of_task": member_offset(types, "task_struct", "thread") + inside}
+
+
+def _taken(fd: int, what: str) -> int:
+    if fd < 0:
+        raise ProgramRefused(f"The kernel refuses {what}: {os.strerror(-fd)}.", "--collector perf")
+    return fd
 
 
 def packed(offsets: FrameOffsets) -> bytes:

@@ -20,6 +20,7 @@ from pyprof.collectors.bpf.sampler import Sampler, Waiting
 from pyprof.collectors.bpf.wait_rates import WaitRates
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.absent_pages import AbsentPages
+from pyprof.collectors.perf.cpu_events import Silent
 from pyprof.collectors.perf.records import SampleRecords
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
@@ -39,7 +40,7 @@ class BpfSource:
     one by one. next_id: gives ids of address spaces. reader: makes the reader of a process's interpreter, by pid; None
     where no interpreter is wanted.
 
-    It has 23 methods: the steps of a drain, what it hears of processes, and settings of the program.
+    It has 24 methods: the steps of a drain, what it hears of processes, and settings of the program.
     """
 
     most_copy = MOST_STACK
@@ -239,6 +240,10 @@ class BpfSource:
         if wanted > self._copy or self._copy == _FIRST_COPY:
             self._copy = wanted
             self._limit()
+
+    def revive(self) -> Silent:
+        """Processors that were offline, or came anew, and are sampled again."""
+        return self._sampler.revive()
 
     def silence(self) -> None:
         """No more samples; those in the ring can still be taken."""

@@ -116,6 +116,7 @@ class BpfWaitCollector(BpfCollector):
         source = self.source
         last = until_ns == FOREVER_NS
         asleep = self._asleep(last)
+        self._revive()
         if last:
             source.silence()
         now_ns, waiting, least_ns = time.monotonic_ns(), source.waiting(), source.rates.least_ns

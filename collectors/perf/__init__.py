@@ -6,6 +6,7 @@ batches         Records that were read from the rings, as sample batches
 changes         What a process's history waits to take in: new mappings, execs, and maps as they were found
 collector       Samples from the kernel's perf_events: no thread is ever stopped
 copy_size       How much of each stack the kernel is asked to copy
+cpu_events      One event on each processor, and another one in its place where the processor was offline
 duty_cycle      Duty cycle of threads that switch too often: their events are on for a part of the time only
 event_manager   The events of a recording: what they stand on, how much they copy, how long they have counted
 event_set       Events on threads: one for each thread and processor, whose samples go to that processor's ring
@@ -24,6 +25,5 @@ switch_records  Records of switches in the rings, in bulk: runs of them are colu
 switch_source   perf_events as a source of switches: samples of threads that run, and when each leaves its processor
 switches        Context switches of threads, and their stacks when they left their processor
 thread_names    Names of threads by the kernel's records, each as it was last
-ticks           Sampling rate that the kernel reached
 waiter          Waits for processes to end, or to be woken; and how long samples may wait in the rings
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import sys
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -39,7 +40,8 @@ _ATTR = struct.Struct("=IIQQQQQIIQQQQIiQIHH")
 _HARDWARE, _SOFTWARE = 0, 1
 _CYCLES, _CPU_CLOCK, _CONTEXT_SWITCHES = 0, 0, 3
 
-_TIME_RUNNING = 1 << 1
+TIME_RUNNING = 1 << 1
+"""What is read of an event: its count, and the time in which it counted."""
 """Format of what is read from an event: beside its count, how long it counted."""
 
 TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
@@ -97,7 +99,7 @@ class Event:
             flags, period = flags | _FREQ, max(round(rate_hz), 1)
         return _ATTR.pack(
             self.type, _ATTR.size, self.config, period,
-            SAMPLE_TYPE | (SAMPLE_CALLCHAIN if self.chains else 0), _TIME_RUNNING, flags, 0, 0, 0, 0, 0,
+            SAMPLE_TYPE | (SAMPLE_CALLCHAIN if self.chains else 0), TIME_RUNNING, flags, 0, 0, 0, 0, 0,
             HERE.sampled, stack_size, time.CLOCK_MONOTONIC, 0, 0, 0, 0,
         )  # fmt: skip
 
@@ -191,6 +193,15 @@ def refusal(
             "sudo pyprof …, in a container: docker run --cap-add=PERFMON …",
         )
     return PerfNotAllowed(f"perf_event_open failed: {os.strerror(error)}.", "--collector ptrace works without it.")
+
+
+def counted_ns(fd: int) -> int:
+    """read(2) of an event that was opened with TIME_RUNNING; 0 where it has ended."""
+    try:
+        found = os.read(fd, 16)
+    except OSError:
+        return 0
+    return int.from_bytes(found[8:16], sys.byteorder)
 
 
 def paranoid_level() -> int | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.cpu_accounts import Accounts, Endings, Lost
@@ -36,6 +37,9 @@ from pyprof.model.reasons import said
 from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
 
+if TYPE_CHECKING:
+    from pyprof.collectors.perf.cpu_events import Silent
+
 USER_ONLY = said("kernel_not_sampled")
 NEVER_STOPPED = said("never_stopped")
 
@@ -49,7 +53,7 @@ class PerfCollector:
     of whoever else takes samples, those kept and those missed. most_copy: bytes of a stack that a sample can hold.
     wakes: the rings hold no samples, and whoever makes these wakes us where there is news. hold_s: see
     Cadence; young_wait_ns: so long samples wait for others where a process is young.
-    It has 29 methods: those of a collector; those that a composite (hybrid, offcpu) calls on the same rings; and steps
+    It has 33 methods: those of a collector; those that a composite (hybrid, offcpu) calls on the same rings; and steps
     that BpfCollector overrides, whose samples come from a program in the kernel.
     Raises PerfNotAllowed where the kernel refuses, NoSuchProcess, AccessDenied.
     """
@@ -85,6 +89,7 @@ class PerfCollector:
         self._stopping = self._leaving = False
         self._look: Callable[[], None] | None = None
         self._absent = AbsentPages(MOST_STACK)
+        self._silent: Silent = {}
         self._starvation: Starvation | None = None
         raise_file_limit(1 << 20)  # a descriptor for each thread and processor
         with contextlib.ExitStack() as undo:
@@ -116,7 +121,7 @@ class PerfCollector:
         undo.callback(self._events.close)
         members.tracked.filters = scope.filtered
         self.maker = BatchMaker(rings, scope, members.tracked, options, diagnostics, self.source_id, members.ours)
-        self._accounts = Accounts(options, members.everything, scope.event.user_only, self._lost, self._endings)
+        self._accounts = Accounts(options, members.everything, scope.event.user_only, self._all_lost, self._endings)
         members.watch(rings)
         if self._accounts.on and not scope.processors:
             self._starvation = Starvation(options.rate_hz)
@@ -128,6 +133,14 @@ class PerfCollector:
     def _lost(self) -> Lost:
         """Nothing else is missing where events stand on processors and nobody stops threads."""
         return Lost(self._events.lost, self._events.scope.processors and self.slots() == (0, 0))
+
+    def _all_lost(self) -> Lost:
+        """Those of processors that were offline, too."""
+        if not self._silent:
+            return self._lost()
+        from pyprof.collectors.perf.cpu_events import missed
+
+        return missed(self._silent, self._options.rate_hz, self._lost())
 
     def _endings(self) -> Endings | None:
         """Where no samples come from stops."""
@@ -171,13 +184,13 @@ class PerfCollector:
             if not last and now - begun_ns < hold_ns and now < handover.next_ns and not self._full():
                 yield self.maker.nothing
                 continue
-            trial = self._trial
+            trial, spent_ns = self._trial, time.thread_time_ns()
             yield from self._hand_out(FOREVER_NS if last else now)
             begun_ns = time.monotonic_ns() if trial and not self._trial else now
             if trial:
                 cadence.tried(again=self._trial)
             else:
-                cadence.flushed()
+                cadence.flushed(time.thread_time_ns() - spent_ns)
             if handover.gave(now):
                 yield self.maker.nothing
 
@@ -263,6 +276,7 @@ class PerfCollector:
     def _hand_out(self, until_ns: int) -> Iterator[SampleBatch]:
         """What is in the rings, whose room is released when it has been unwound."""
         last = until_ns == FOREVER_NS
+        self._revive()
         found = self._events.scan(until_ns)
         self._events.took(found, self.maker.lost)
         self._accounts.look(self.members.tracked.roots, self._trial or last, self.slots())
@@ -283,6 +297,17 @@ class PerfCollector:
             self.members.tracked.forget_ended()
         else:
             self.done_with(found)
+
+    def _revive(self) -> None:
+        """Processors that were offline, or came anew, have events again."""
+        for cpu, ns in self._revived().items():
+            self._silent[cpu] = self._silent.get(cpu, 0) + ns
+
+    def _revived(self) -> Silent:
+        found = self._events.revive()
+        if self.wakes:
+            self._waiter.also_of(self._reader.rings.owners.values())
+        return found
 
     def saw(self, batch: SampleBatch) -> None:
         """Samples of its processes, of all collectors."""
@@ -323,7 +348,15 @@ class PerfCollector:
         note = said("by_events", event=event.name)
         if self.maker.elsewhere is None:
             note += NEVER_STOPPED
-        return (note, *((USER_ONLY,) if event.user_only else ()), *self.members.refused)
+        user_only = (USER_ONLY,) if event.user_only else ()
+        return (note, *user_only, *self._silent_notes(), *self.members.refused)
+
+    def _silent_notes(self) -> tuple[str, ...]:
+        if not self._silent:
+            return ()
+        from pyprof.collectors.perf.cpu_events import note
+
+        return (note(self._silent),)
 
     def stop(self) -> None:
         self._stopping = True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.cpu_accounts import Endings
@@ -18,8 +19,11 @@ from pyprof.collectors.perf.reader import RingReader
 from pyprof.collectors.perf.records import OVERHEAD, Scan
 from pyprof.collectors.perf.scope import Losses, Scope
 from pyprof.collectors.perf.short_lives import Thinning
-from pyprof.collectors.perf.ticks import Ticks
+from pyprof.handover import Stride
 from pyprof.options import CollectOptions
+
+if TYPE_CHECKING:
+    from pyprof.collectors.perf.cpu_events import Silent
 
 _FIRST_BATCHES_S = 0.6
 _LEAST_FIRST = 8192
@@ -28,9 +32,48 @@ _LEAST_WAIT_S = 0.006
 """More records are made only as far as a quarter of a ring holds those of such a time."""
 
 
+class Ticks:
+    """Sampling rate that the kernel reached: the time in which events counted, next to the number of records. An event
+    counts while its thread is on a processor, and makes a record each 1/rate seconds of that. Both are read at the same
+    moment.
+
+    used: records of samples that found room, as far as a stride lets them be used (of all processes, where events
+    stand on processors: it is the same part of each). ticking_ns: the time in which they were due.
+
+    by_records: no records are made of some of the time that events count (in the kernel, where that is left out; of
+    idle processors, where events stand on those, at least at first): only what was lost is known.
+    """
+
+    def __init__(self, rate_hz: float, by_records: bool, stride: Stride) -> None:
+        self.used, self.ticking_ns = 0.0, 0
+        self._stride = stride
+        self._by_records = by_records
+        self._period_ns = round(1e9 / rate_hz)
+        self._lost = self._closed_ns = 0
+
+    def took(self, found: Scan, lost: int, events: EventSet | None) -> None:
+        """Records have been read. lost: how many found no room, since the beginning."""
+        taken = sum(map(len, found.samples))
+        self.used += taken / self._stride.every
+        if self._by_records:
+            self._closed_ns += (taken + lost - self._lost) * self._period_ns
+            self.ticking_ns = self._closed_ns
+        else:
+            self.ticking_ns = self._closed_ns + (events.counted_ns() if events is not None else 0)
+        self._lost = lost
+
+    def close(self, events: EventSet) -> None:
+        """They count no more: others stand in their place."""
+        if not self._by_records:
+            self._closed_ns += events.counted_ns()
+        events.close()
+
+
 class EventManager:
     """scope: what the events stand on now. ticks: how often the kernel took samples. lost: sampling times whose records
     found no room.
+
+    It has 21 methods: what a recording asks of its events, whatever they stand on, and the steps between two kinds.
     """
 
     def __init__(self, scope: Scope, options: CollectOptions, reader: RingReader) -> None:
@@ -78,6 +121,10 @@ class EventManager:
     def counting(self) -> bool:
         """Are there events?"""
         return self._events is not None
+
+    def revive(self) -> Silent:
+        """Processors that were offline, or came anew, and have events again; of events on threads none."""
+        return self._events.revive() if self._events is not None else {}
 
     def pause(self) -> None:
         """No samples until begin()."""

@@ -10,16 +10,19 @@ import errno
 import fcntl
 import os
 import struct
-import sys
 import time
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from pyprof.collectors.linux import libc, procfs
-from pyprof.collectors.perf.attr import EventKind, SwitchEvent, refusal
+from pyprof.collectors.perf.attr import EventKind, SwitchEvent, counted_ns, refusal
 from pyprof.collectors.perf.records import EXIT, FORK, LOST, Other, parse_task
-from pyprof.collectors.perf.ring import Rings
+from pyprof.collectors.perf.ring import Rings, online_cpus
 from pyprof.collectors.perf.switch_periods import Periods
 from pyprof.records import dataclass, field, replace
+
+if TYPE_CHECKING:
+    from pyprof.collectors.perf.cpu_events import ProcessorEvents, Silent
 
 _ENABLE, _DISABLE, _SET_OUTPUT, _PERIOD = 0x2400, 0x2401, 0x2405, 0x4008_2404
 _ROUNDS = 20
@@ -58,6 +61,7 @@ class EventSet:
     _of: dict[int, _Events] = field(default_factory=dict)
     _every: set[_Events] = field(default_factory=set)
     _ended_ns: int = 0
+    _machine: ProcessorEvents | None = None
 
     def attach(self, pids: Iterable[int], forks: Callable[[], list[Fork]]) -> None:
         """Events on all threads of processes. A thread that is born meanwhile inherits its parent's events if these
@@ -81,17 +85,31 @@ class EventSet:
 
     def attach_machine(self) -> None:
         """Events on every thread of the machine, those to come included. Raises PerfNotAllowed."""
-        attr = self.event.attr(self.rate_hz, self.stack_size, EVERY_THREAD)
-        mine = self._own[EVERY_THREAD] = _Events([])
+        from pyprof.collectors.perf.cpu_events import ProcessorEvents
+
+        self._machine = ProcessorEvents([*self.rings.owners], self._open_on)
+        mine = self._own[EVERY_THREAD] = _Events([*self._machine.fds.values()])
         self._every.add(mine)
-        for cpu, owner in self.rings.owners.items():
-            fd = libc.perf_event_open(attr, EVERY_THREAD, cpu)
-            if -fd == errno.ENODEV:
-                continue
-            if fd < 0:
-                raise refusal(-fd, EVERY_THREAD)
-            mine.fds.append(fd)
+
+    def _open_on(self, cpu: int) -> int:
+        """An event on whatever runs on a processor; negative where that is offline."""
+        owner = self.rings.ring_on(cpu)
+        if owner < 0:
+            return owner
+        fd = libc.perf_event_open(self.event.attr(self.rate_hz, self.stack_size, EVERY_THREAD), EVERY_THREAD, cpu)
+        if fd >= 0:
             fcntl.ioctl(fd, _SET_OUTPUT, owner)
+        elif -fd != errno.ENODEV:
+            raise refusal(-fd, EVERY_THREAD)
+        return fd
+
+    def revive(self) -> Silent:
+        """Of a machine: processors that were offline, or came anew, and have events again."""
+        found = self._machine.revive(online_cpus) if self._machine is not None else {}
+        if found:
+            assert self._machine is not None
+            self._own[EVERY_THREAD].fds[:] = self._machine.fds.values()
+        return found
 
     def _inherit(self, forks: list[Fork]) -> None:
         for at, tid, parent in sorted(forks):
@@ -132,7 +150,7 @@ class EventSet:
             events.threads -= 1
             if not events.threads and events.certain:
                 self._every.discard(events)
-                self._ended_ns += sum(map(_counted_ns, events.fds))
+                self._ended_ns += sum(map(counted_ns, events.fds))
                 _close(events.fds)
 
     def _open(self, tid: int) -> None:
@@ -158,7 +176,7 @@ class EventSet:
         """How long these events have counted, all together: the kernel's own account, of heirs and those that ended,
         too.
         """
-        return self._ended_ns + sum(_counted_ns(fd) for events in self._every for fd in events.fds)
+        return self._ended_ns + sum(counted_ns(fd) for events in self._every for fd in events.fds)
 
     def owns(self, tid: int) -> bool:
         """Are there events on this very thread, not inherited ones?"""
@@ -194,6 +212,7 @@ class EventSet:
         self._every.clear()
         self._own.clear()
         self._of.clear()
+        self._machine = None
 
 
 def forks_of(others: Iterable[Other]) -> list[Fork]:
@@ -207,15 +226,6 @@ def _close(fds: list[int]) -> None:
         with contextlib.suppress(OSError):  # a forked writer of an earlier window may hold it open
             fcntl.ioctl(fd, _DISABLE, 0)
         os.close(fd)
-
-
-def _counted_ns(fd: int) -> int:
-    """read(2) of an event: its count, and the time in which it counted (PERF_FORMAT_TOTAL_TIME_RUNNING)."""
-    try:
-        found = os.read(fd, 16)
-    except OSError:
-        return 0
-    return int.from_bytes(found[8:16], sys.byteorder)
 
 
 def _tasks(pid: int) -> list[int]:

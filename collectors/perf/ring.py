@@ -65,18 +65,19 @@ class Ring:
 class Rings:
     """A ring on each of some processors. words: all of them, as words; see Ring.first. owners: processor -> fd."""
 
-    def __init__(self, cpus: Sequence[int], size: int, wakes: bool = False) -> None:
+    def __init__(self, cpus: Sequence[int], size: int, wakes: bool = False, more: Sequence[int] = ()) -> None:
         """size: bytes of each ring, a power of two. wakes: whoever polls the owners is woken when much of a ring is
-        used. Raises PerfNotAllowed, RingTooLarge.
+        used. more: processors that may come (ring_on). Raises PerfNotAllowed, RingTooLarge.
         """
         self.size = size
         self._owner = ring_owner(size // _MUCH if wakes else 0)
         self._stride = _PAGE + size + _SPILL
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | libc.MAP_NORESERVE
-        self._memory = mmap.mmap(-1, self._stride * len(cpus), flags=flags)
+        places = dict.fromkeys([*cpus, *more])
+        self._memory = mmap.mmap(-1, self._stride * len(places), flags=flags)
         self._address = libc.address_of(self._memory)
         self.words: npt.NDArray[np.uint64] = np.frombuffer(self._memory, np.uint64)
-        self._places = {cpu: place * self._stride for place, cpu in enumerate(cpus)}
+        self._places = {cpu: place * self._stride for place, cpu in enumerate(places)}
         self.rings: dict[int, Ring] = {}
         self.owners: dict[int, int] = {}
         try:
@@ -99,6 +100,18 @@ class Rings:
         if error:
             raise _refused(error, self.size)
         self.rings[cpu] = Ring(self.words, place // 8, self.size)
+
+    def ring_on(self, cpu: int) -> int:
+        """The owner of a processor's ring, which is made if there may be one; negative: there is none. Raises
+        PerfNotAllowed.
+        """
+        if cpu not in self.owners and cpu in self._places:
+            try:
+                self._map(cpu)
+            except PerfNotAllowed:
+                os.close(self.owners.pop(cpu, -1))
+                raise
+        return self.owners.get(cpu, -1)
 
     @property
     def much_used(self) -> bool:
@@ -131,9 +144,18 @@ def _refused(error: int, size: int) -> PerfNotAllowed:
 def online_cpus() -> list[int]:
     """Processors on which a thread may run. Raises OSError where the kernel does not say."""
     with open("/sys/devices/system/cpu/online", encoding="ascii") as file:
-        text = file.read().strip()
+        return _listed(file.read())
+
+
+def present_cpus() -> list[int]:
+    """Those that are there, offline ones included."""
+    with open("/sys/devices/system/cpu/present", encoding="ascii") as file:
+        return _listed(file.read())
+
+
+def _listed(text: str) -> list[int]:
     cpus: list[int] = []
-    for part in text.split(","):
+    for part in text.strip().split(","):
         low, _, high = part.partition("-")
         cpus += range(int(low), int(high or low) + 1)
     return cpus
@@ -143,7 +165,7 @@ def open_rings(cpus: list[int], size: int, exactly: bool, wakes: bool) -> Rings:
     """The largest rings up to size that the kernel gives. wakes: as of Rings."""
     while True:
         try:
-            return Rings(cpus, size, wakes)
+            return Rings(cpus, size, wakes, present_cpus())
         except RingTooLarge:
             if exactly or size <= LEAST_RING:
                 raise

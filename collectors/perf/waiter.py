@@ -22,6 +22,8 @@ after the last look.
 """
 
 _TRIAL_NS, _LONG_TRIAL_NS = 1_000_000, 10_000_000
+_HAND_OUT_NS = 200_000_000
+"""Processor time that a batch may take, about: who ends a recording waits for the last one."""
 
 
 class Waiter:
@@ -36,6 +38,7 @@ class Waiter:
         self._poll.register(self._wake, select.EPOLLIN)
         self._watched: set[int] = set()
         self._ring = -1
+        self._rings: set[int] = set()
         self._closed = False
         self._lock = threading.RLock()  # a handler may come inside
 
@@ -44,7 +47,14 @@ class Waiter:
         are full.
         """
         self._ring = ring
-        for fd in (ring, *others):
+        self._rings = {ring}
+        self._poll.register(ring, select.EPOLLIN | select.EPOLLET)
+        self.also_of(others)
+
+    def also_of(self, others: Iterable[int]) -> None:
+        """Further rings; those that are known stay as they are."""
+        for fd in set(others) - self._rings:
+            self._rings.add(fd)
             self._poll.register(fd, select.EPOLLIN | select.EPOLLET)
 
     def wait(self, ns: float, pidfds: Iterable[int]) -> list[int]:
@@ -124,6 +134,7 @@ class Cadence:
         """A trial is over. again: there was nothing in it."""
         self.wait_ns = min(2 * self.wait_ns, _LONG_TRIAL_NS) if again else FIRST_FLUSH_NS
 
-    def flushed(self) -> None:
-        """All that there was has been yielded."""
-        self.wait_ns = max(min(2 * self.wait_ns, self._full_batch_ns), min(self.flush_ns, 2 * self.wait_ns))
+    def flushed(self, took_ns: int) -> None:
+        """All that there was has been yielded, in so much processor time: on a slow machine batches are shorter."""
+        most_ns = min(self._full_batch_ns, self.wait_ns * _HAND_OUT_NS // max(took_ns, 1))
+        self.wait_ns = max(min(2 * self.wait_ns, most_ns), min(self.flush_ns, 2 * self.wait_ns))

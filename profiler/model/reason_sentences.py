@@ -66,6 +66,8 @@ NOTES = (
     Reason("by_program_because", Stage.SAMPLING, "Sampled by a program in the kernel (BPF): {why}"),
     Reason("without_program", Stage.SAMPLING,
            "BPF, which reads functions of interpreters without stops, cannot be had: {why}"),
+    Reason("processors_came_back", Stage.SAMPLING,
+           "No samples for {seconds} s at most, on processors that were offline for a part of it: {cpus}"),
     Reason("never_stopped", Stage.SAMPLING, ": the target was never stopped"),
     Reason("never_stopped_because", Stage.SAMPLING, " The target was never stopped."),
     Reason("without_trampoline", Stage.INTERPRETER, "CPython {version} runs in it without a perf trampoline."),

@@ -102,6 +102,15 @@ def test_samples_wait_for_others_longer_and_longer(
     waits = []
     for _ in range(20):
         waits.append(cadence.wait_ns)
-        cadence.flushed()
+        cadence.flushed(50_000_000)
     assert waits == sorted(waits) or not flush_s
     assert cadence.wait_ns == pytest.approx(most_s * 1e9, abs=1)
+
+
+@pytest.mark.parametrize(("share", "most_s"), [(0.001, 8.0), (0.05, 4.0), (0.5, 1.0), (2.0, 1.0)])
+def test_batches_are_no_longer_than_what_the_end_of_a_recording_may_take(share: float, most_s: float) -> None:
+    """share: of a processor. Where it keeps up at all, a batch of flush_s is not made shorter."""
+    cadence = Cadence(CollectOptions(rate_hz=99, flush_s=1.0), False, 8.0)
+    for _ in range(60):
+        cadence.flushed(round(share * cadence.wait_ns))
+    assert cadence.wait_ns == pytest.approx(most_s * 1e9, rel=0.01)

@@ -167,6 +167,45 @@ def kernel_has_waits_by_bpf() -> None:
     assert summary["ends"]["root"] >= 0.98 * summary["samples"], summary["ends"]  # an emulated machine runs each late
 
 
+OFFLINE = """
+import os, sys, time, pyprof
+pid, collector, online = int(sys.argv[1]), sys.argv[2], "/sys/devices/system/cpu/cpu1/online"
+
+def until(wanted):
+    end = time.monotonic() + 200
+    while not wanted(recording.peek()) and time.monotonic() < end:
+        time.sleep(0.5)
+
+def top(profile, since_ns=0):
+    late = profile.stack[profile.time_ns > since_ns].tolist()
+    return sum(profile.path(leaf)[-1].title.endswith("_top") for leaf in late)
+
+with pyprof.attach(pid, collector=collector, rate=50) as recording:
+    until(lambda profile: top(profile) > 20)
+    with open(online, "w") as file:
+        file.write("0")
+    time.sleep(3)
+    with open(online, "w") as file:
+        file.write("1")
+    back_ns = time.time_ns()
+    for tid in os.listdir(f"/proc/{pid}/task"):
+        os.sched_setaffinity(int(tid), {1})
+    until(lambda profile: top(profile, back_ns) > 20)
+    profile = recording.stop()
+print(top(profile), top(profile, back_ns), *profile.summary.notes, sep="\\n")
+"""
+
+
+@check()
+def kernel_samples_a_processor_that_was_offline() -> None:
+    for collector in ("bpf", "perf"):
+        with Running("ladder", "spin", "600") as program:
+            first, late, *notes = call(sys.executable, "-c", OFFLINE, program.pid, collector, seconds=600).splitlines()
+        print("   ", first, "samples,", late, "after", notes)
+        assert any("processors that were offline" in note for note in notes), notes
+        assert int(late) > 20, late
+
+
 @check()
 def kernel_samples_by_perf_events() -> None:
     sampled_by_kernel("perf")
