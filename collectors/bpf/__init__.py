@@ -1,6 +1,7 @@
 """Samples by a program in the kernel (BPF).
 
-sampler.bpf.c is the program, sampler.h what it shares with its reader, sampler.MACHINE.o what `build` makes of it.
+sampler.bpf.c is the program, awaiters.h a part of it, sampler.h what it shares with its reader, sampler.MACHINE.o what
+`build` makes of them.
 
 abi           What sampler.h states, as columns
 collector     Samples by a program in the kernel: registers, stack and the interpreter's frames of one instant

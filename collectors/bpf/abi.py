@@ -8,7 +8,7 @@ from enum import IntEnum, IntFlag
 from pyprof.collectors.linux.perf_arch import WIDE
 
 REGISTERS = len(WIDE.registers)
-HEAD_WORDS = 13 + REGISTERS
+HEAD_WORDS = 14 + REGISTERS
 ENDED_WORDS = 13
 FRAME_WORDS = 5
 ANCHOR_WORDS = 2
@@ -17,7 +17,7 @@ PAGE = 4096
 MOST_STACK = 256 << 10
 STACK_SLACK = 256
 
-LAYOUT = struct.Struct("=20IQ12I")
+LAYOUT = struct.Struct("=20IQ22I")
 PROCESS = struct.Struct("=QIIQQ56x")
 THREAD = struct.Struct("=QQQQ")
 WAIT = struct.Struct("=8QIIIiIIQIIiI16s")

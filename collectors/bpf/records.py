@@ -34,8 +34,9 @@ class Records:
     bytes. below: of the stack that a handler on its own one has interrupted, whose copy follows. holes: bits of pages
     not in memory. frame, anchor, text, inside: (n + 1,) where the rows of each begin in frames (m, 5), anchors (k, 2),
     texts (j, 32) and kernel (l, 1); see sampler.h. why, call: of threads that leave their processor: the state of the
-    task, and its system call. waiting: the last so many rows of frames are of activations that wait on the stack.
-    It has 26 columns: those of the record, and the rows that belong to it.
+    task, and its system call. waiting: the last so many rows of frames are of activations that wait on the stack;
+    awaiting: so many before them of tasks that await the running one.
+    It has 27 columns: those of the record, and the rows that belong to it.
     """
 
     time_ns: I64
@@ -56,6 +57,7 @@ class Records:
     why: U32
     call: npt.NDArray[np.int32]
     waiting: I64
+    awaiting: I64
     frame: I64
     frames: U64
     anchor: I64
@@ -128,6 +130,7 @@ def read_records(words: U64, places: Sequence[int]) -> Records:
         why=halves[:, 2 * _BASE + 16],
         call=halves[:, 2 * _BASE + 17].view(np.int32),
         waiting=halves[:, 2 * _BASE + 19].astype(np.int64),
+        awaiting=halves[:, 2 * _BASE + 20].astype(np.int64),
         frame=frame,
         frames=frame_rows,
         anchor=anchor,

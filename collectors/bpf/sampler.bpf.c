@@ -127,6 +127,16 @@ struct walk {
 	u64 low; /* bounds of the stack that was interrupted, and the lowest word that refers to it */
 	u64 high;
 	u64 lowest;
+	/* tasks that await the running one */
+	u64 running;   /* the frame of its outermost coroutine */
+	u64 task;      /* whose awaiter is the next one */
+	u64 coroutine; /* the next one */
+	u64 kind;      /* the type of coroutines */
+	u64 table;     /* of a set */
+	u64 member;    /* the last one that was met */
+	u32 slots;
+	u32 members; /* so many of those */
+	u32 unknown; /* something of a task cannot be read */
 };
 
 /* Set before load. */
@@ -144,6 +154,7 @@ const volatile u32 locks = 0;        /* only waits for futexes are looked at */
 const volatile u32 wakers = 0;       /* who wakes threads is recorded, with its stack */
 const volatile u32 fill = 0xFFFFFFFF; /* bytes in the ring from which on its reader is woken */
 const volatile u32 seeks_waiting = 0; /* activations that wait on stacks are looked for */
+const volatile u32 follows_tasks = 0; /* the coroutines of tasks that await the running one are taken */
 const volatile u32 runnable = 0;     /* threads that only wait for a processor are looked at, too */
 
 struct namespaced {
@@ -1008,13 +1019,13 @@ inline_ u32 learn_mark(struct scratch_space *space, struct process *process, u32
 	return 1;
 }
 
-/* Behind the rows of the thread's own chain. That is empty where a greenlet begins or ends. */
+/* Behind all other rows. The thread's own chain is empty where a greenlet begins or ends. */
 static __attribute__((noinline)) void take_waiting(struct scratch_space *space, struct process *process, u64 sp, u64 end)
 {
 	struct walk *walk = &space->walk;
 	struct record *record = &space->record;
-	u32 own = record->frames;
-	if (own >= MOST_FRAMES || record->flags & FLAG_BROKEN)
+	u32 own = record->frames - record->awaiting, first = record->frames;
+	if (first >= MOST_FRAMES || walk->broken)
 		return;
 	walk->stack = sp;
 	walk->stack_end = end - sp > MOST_STACK ? sp + MOST_STACK : end;
@@ -1027,14 +1038,18 @@ static __attribute__((noinline)) void take_waiting(struct scratch_space *space, 
 	if (!walk->mark)
 		return;
 	walk->entries = 0;
-	walk->frames = own;
+	walk->frames = first;
 	loop(MOST_STACK / WINDOW + 1, next_marks, &space, 0);
 	loop(MOST_ENTRIES, next_entry, &space, 0);
 	record->frames = walk->frames;
-	record->waiting = walk->frames - own;
+	record->waiting = walk->frames - first;
 	if (walk->broken)
 		count(walk->broken);
 }
+
+/* ---- tasks that await the running one ---- */
+
+#include "awaiters.h"
 
 /* ---- the stack ---- */
 
@@ -1184,6 +1199,7 @@ static __attribute__((noinline)) int take_record(struct scratch_space *space, st
 	record->anchors = 0;
 	record->thread_state = 0;
 	record->waiting = 0;
+	record->awaiting = 0;
 	space->walk.texts = 0;
 	space->walk.deadline = began + MOST_RUN_NS;
 	struct thread *thread = map_lookup(&threads, &tid);
@@ -1196,6 +1212,8 @@ static __attribute__((noinline)) int take_record(struct scratch_space *space, st
 				space->walk.tid = own.pid;
 		}
 		take_frames(space, process, thread, tid);
+		if (follows_tasks && record->flags & FLAG_CHAIN && space->layout.running_task != NONE)
+			take_awaiting(space);
 	}
 
 	u64 sp = record->regs[SP] & ~7ull;

@@ -77,6 +77,8 @@ struct record {
 	s32 call;       /* the system call that it is in, -1: none */
 	u32 kernel;     /* addresses of the kernel's frames behind the texts, innermost first */
 	u32 waiting;    /* the last so many rows of frames are of activations that wait on the stack */
+	u32 awaiting;   /* and so many before them of tasks that await the running one */
+	u32 unused;
 };
 
 /* Who woke a thread. */
@@ -165,6 +167,16 @@ struct layout {
 	u32 object_frame; /* in that, of the pointer back */
 	u32 object_link;  /* and of the frame that is outside of it */
 	u32 frame_height; /* a half word of ones where the frame calls a C function; NONE: nothing says so */
+	u32 running_task; /* of a thread state; NONE: it is not known which tasks await which */
+	u32 task_awaited_by; /* of a task: the pointer to the one that awaits it, or to a set of those */
+	u32 task_is_set; /* a byte: the set it is */
+	u32 task_coroutine;
+	u32 object_type; /* of an object */
+	u32 coroutine_frame;
+	u32 frame_top; /* of a suspended frame: the pointer to where its stack ends */
+	u32 set_used; /* how many members a set has */
+	u32 set_table;
+	u32 set_mask; /* it has so many slots, and one more */
 	u32 unused;
 };
 

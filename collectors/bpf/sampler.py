@@ -23,7 +23,7 @@ from pyprof.collectors.perf.attr import TIME_RUNNING
 from pyprof.collectors.perf.cpu_events import ProcessorEvents, Silent
 from pyprof.collectors.perf.ring import online_cpus
 from pyprof.errors import FormatError
-from pyprof.model.interpreter import FrameOffsets, ThreadPlace
+from pyprof.model.interpreter import AwaitOffsets, FrameOffsets, ThreadPlace
 from pyprof.records import dataclass
 
 _SET_BPF, _ENABLE = 0x40042408, 0x2400
@@ -75,7 +75,8 @@ class KernelTargets:
     """What the program looks at. rate_hz: samples a second of each processor, 0 for none. everything: all processes.
     follow: children, too. waits: threads that leave their processors; runnable: also those that lose it to another one.
     kernel: the kernel's frames, too. wakers: who wakes them, with stacks. locks: only waits for futexes. seeks:
-    activations of interpreters are found that wait on stacks, in no chain (greenlets').
+    activations of interpreters are found that wait on stacks, in no chain (greenlets'). tasks: of asyncio, those that
+    await the one that a thread runs.
     """
 
     rate_hz: float
@@ -87,6 +88,7 @@ class KernelTargets:
     wakers: bool = False
     locks: bool = False
     seeks: bool = True
+    tasks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,19 +126,8 @@ class Sampler:
         self._events: ProcessorEvents | None = None
         self._layouts: dict[FrameOffsets, int] = {}
         self._processors = _possible_processors()
-        constants = {
-            "everything": watched.everything,
-            "follow": watched.follow or watched.everything,
-            "own_tgid": os.getpid(),
-            "runnable": watched.runnable,
-            "kernel_stacks": watched.kernel,
-            "wakers": watched.wakers,
-            "locks": watched.locks,
-            "seeks_waiting": watched.seeks,
-            "fill": ring_size // _FULL,
-        }
         try:
-            constants |= _places(kernel_types())
+            constants = _wanted(watched) | _places(kernel_types()) | {"fill": ring_size // _FULL}
         except (OSError, FormatError) as error:
             raise ProgramRefused(
                 f"This kernel has no type information: {error}.", "--collector perf needs none."
@@ -272,6 +263,21 @@ class Sampler:
         self._object.close()
 
 
+def _wanted(watched: KernelTargets) -> dict[str, int]:
+    """Constants of the program: what it does."""
+    return {
+        "everything": watched.everything,
+        "follow": watched.follow or watched.everything,
+        "own_tgid": os.getpid(),
+        "runnable": watched.runnable,
+        "kernel_stacks": watched.kernel,
+        "wakers": watched.wakers,
+        "locks": watched.locks,
+        "seeks_waiting": watched.seeks,
+        "follows_tasks": watched.tasks,
+    }
+
+
 def _places(types: bytes) -> dict[str, int]:
     """_OFFSETS, and that of the thread pointer."""
     found = {name: member_offset(types, structure, member) for name, (structure, member) in _OFFSETS.items()}
@@ -297,7 +303,15 @@ def packed(offsets: FrameOffsets) -> bytes:
     waiting = (o.frame_object, o.object_frame, o.object_link, o.frame_height)
     rest = (o.gil_holder, o.gil_locked, o.tid_in_pthread, o.instr_bytes, o.frame_bytes, o.run_ends, o.seeks, *waiting)
     first, last = ([_NONE if field < 0 else field for field in some] for some in (fields, rest))
-    return abi.LAYOUT.pack(*first, o.code_mask, *last, 0)
+    return abi.LAYOUT.pack(*first, o.code_mask, *last, *_packed_awaits(o.awaits), 0)
+
+
+def _packed_awaits(awaits: AwaitOffsets | None) -> tuple[int, ...]:
+    if awaits is None:
+        return (_NONE,) * 10
+    a = awaits
+    task = (a.running_task, a.task_awaited_by, a.task_is_set, a.task_coroutine, a.object_type, a.coroutine_frame)
+    return (*task, a.frame_top, a.set_used, a.set_table, a.set_mask)
 
 
 def _namespace(pid: int) -> tuple[int, int]:

@@ -279,6 +279,7 @@ def _rows(records: Records, texts: U64) -> FrameRows:
     return FrameRows(
         start=records.frame,
         waiting=records.waiting,
+        awaiting=records.awaiting,
         frames=np.ascontiguousarray(records.frames[:, [0, 1, 2, 4]]),
         flag=halves[:, 0].astype(np.uint8),
         tlbc=halves[:, 1],

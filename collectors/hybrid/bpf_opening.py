@@ -116,6 +116,7 @@ def opened(request: Request, pids: tuple[int, ...], launched: bool, why: str) ->
         wakers=options.wakers,
         locks=options.locks,
         seeks=not options.idle or _seeks(request, pids),
+        tasks=request.interpreters is not None and request.interpreters.follow_tasks,
     )
     processors = online_cpus()
     sampler = Sampler(watched, ring_size(watched, len(processors)), processors)

@@ -25,7 +25,9 @@ class CollectorTarget:
 
 
 class InterpreterReaders(Protocol):
-    """What is known of the interpreters in processes."""
+    """What is known of the interpreters in processes. follow_tasks: see interpreters.base.InterpreterContext."""
+
+    follow_tasks: bool
 
     def reader(self, pid: int) -> StackReader:
         """Copies their frames in stops."""

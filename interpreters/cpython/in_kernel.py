@@ -56,7 +56,7 @@ class PythonInKernel:
     def offsets(self) -> tuple[int, FrameOffsets] | None:
         if self._runtime is None:
             return None
-        offsets = offsets_of(self._runtime.layout, self._process.greenlets)
+        offsets = offsets_of(self._runtime.layout, self._process.greenlets, self._process.tasks)
         return None if offsets is None else (self._runtime.address, offsets)
 
     def places(self) -> list[ThreadPlace]:

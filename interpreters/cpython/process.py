@@ -22,10 +22,11 @@ from pyprof.model.modules import AddressSpace
 if TYPE_CHECKING:  # what reads frames is loaded once there is a runtime
     from pyprof.interpreters.cpython.frame_reader import FrameReader
     from pyprof.interpreters.cpython.rows import FrameRowReader
+    from pyprof.interpreters.cpython.tasks import TaskLayout
 
 
 class PythonProcess:
-    """threads, frames: of the runtime that there is now.
+    """threads, frames: of the runtime that there is now. tasks: of asyncio, once it is known which tasks await which.
 
     It has 22 methods: those of a reader, and those of the parts of it that its own modules ask.
     """
@@ -43,6 +44,7 @@ class PythonProcess:
         self._without_tasks_counted = False
         self.threads: ThreadList | None = None
         self.frames: FrameReader | None = None
+        self.tasks: TaskLayout | None = None
 
     @property
     def runtime(self) -> Runtime | None:
@@ -80,11 +82,8 @@ class PythonProcess:
         """What is not in the threads' own chains and is found while they stand still only, "" if there is nothing."""
         if self.runtime is None:
             return ""
-        version = self.runtime.layout.version
         if self.greenlets and self.runtime.layout.chain is not ChainKind.SHIMS:
-            return f"CPython {version} runs greenlets, whose frames wait on C stacks."
-        if self._recording.follow_tasks and self.runtime.layout.awaits is not None:
-            return f"CPython {version} is asked which tasks await which."
+            return f"CPython {self.runtime.layout.version} runs greenlets, whose frames wait on C stacks."
         return ""
 
     @property
@@ -108,7 +107,7 @@ class PythonProcess:
         changed = finder.look(space, lambda: set(map(self._namespace_tid, tids)))
         runtime = finder.runtime
         if runtime is None:
-            self._opened = self.threads = self.frames = None
+            self._opened = self.threads = self.frames = self.tasks = None
             return
         if runtime is not self._opened:
             self._open(runtime)
@@ -127,7 +126,7 @@ class PythonProcess:
         from pyprof.interpreters.cpython.frame_reader import FrameReader
 
         recording, memory = self._recording, self._finder.memory
-        self.frames = FrameReader(runtime, memory, recording)
+        self.frames, self.tasks = FrameReader(runtime, memory, recording), None
         self.threads = ThreadList(runtime, memory, self._namespace_tid, self.frames.prepare)
 
     def _find_tasks(self, runtime: Runtime, space: AddressSpace) -> None:
@@ -140,6 +139,7 @@ class PythonProcess:
         memory = self._finder.memory
         tasks = find_tasks(space, recording.symbols, memory) if layout.awaits else None
         if layout.awaits is not None and tasks is not None:
+            self.tasks = tasks
             frames.awaiters = Awaiters(memory, layout, layout.awaits, tasks, frames.codes)
         elif layout.awaits is None and not self._without_tasks_counted:
             self._without_tasks_counted = True

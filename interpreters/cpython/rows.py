@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.interpreters.code_book import UNREAD, CodeBook, number_of_chain
+from pyprof.interpreters.cpython.awaiting_rows import ThreadRows, await_offsets, with_coroutines
 from pyprof.interpreters.cpython.capture import ENTRY_OWNER
 from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.known_heads import KnownHeads
@@ -21,6 +22,7 @@ from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.interpreters.cpython.memory import CopiedMemory, Memory, Text, Unreadable
 from pyprof.interpreters.cpython.runs import in_stack_order
 from pyprof.interpreters.cpython.runtime import PTHREAD_TID, Runtime
+from pyprof.interpreters.cpython.tasks import TaskLayout
 from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, FunctionPlace, Run, SampleState
 from pyprof.records import replace
 
@@ -36,9 +38,9 @@ MOST_ROWS = 1024
 """Frames of a thread that the program in the kernel copies: sampler.h has the same number."""
 
 
-def offsets_of(layout: Layout, greenlets: bool = False) -> FrameOffsets | None:
+def offsets_of(layout: Layout, greenlets: bool = False, tasks: TaskLayout | None = None) -> FrameOffsets | None:
     """None where the fields of a frame or of a code object lie too far apart. greenlets: some may wait on threads'
-    stacks.
+    stacks. tasks: of asyncio, where those are wanted that await the running ones.
     """
     thread, frame, code = layout.thread, layout.frame, layout.code
     named = thread.cframe != NONE and thread.cframe_current != NONE
@@ -77,6 +79,7 @@ def offsets_of(layout: Layout, greenlets: bool = False) -> FrameOffsets | None:
         object_frame=frame.object_frame,
         object_link=frame.object_link,
         frame_height=frame.instr + 8 if layout.minor < 14 else NONE,
+        awaits=await_offsets(layout, tasks) if tasks is not None else None,
     )
 
 
@@ -108,9 +111,9 @@ def _head_texts(layout: Layout) -> int:
     return (layout.code.linetable + 8 - layout.code.filename) // 8
 
 
-_Key = tuple[bytes, bytes, bytes, bytes, int, bool, bool, int, bool]
+_Key = tuple[bytes, bytes, bytes, bytes, int, bool, bool, int, int, bool]
 """All that rows say of one thread: frames, flags, copies of instructions, marks, its state; is it broken, are they of
-several interpreters; how many of the frames wait, and may others do so?
+several interpreters; how many of the frames wait, how many are of tasks that await; may others wait?
 """
 
 
@@ -119,7 +122,7 @@ def _keys(rows: FrameRows, others: bool) -> list[_Key]:
     tlbc = rows.tlbc.tobytes() if rows.tlbc.any() else b""
     start, stand_start = rows.start.tolist(), rows.stand_start.tolist()
     odd = rows.broken.astype(bool).tolist(), rows.several.tolist()
-    states = zip(_states(rows).tolist(), *odd, rows.waiting.tolist(), strict=True)
+    states = zip(_states(rows).tolist(), *odd, rows.waiting.tolist(), rows.awaiting.tolist(), strict=True)
     bounds = zip(start, start[1:], stand_start, stand_start[1:], states, strict=False)
     return [
         (frames[32 * a : 32 * b], flag[a:b], tlbc[4 * a : 4 * b], stands[16 * c : 16 * d], *state, others)
@@ -205,13 +208,16 @@ class FrameRowReader:
         start, stand_start = rows.start.tolist(), rows.stand_start.tolist()
         broken, several, address = rows.broken.tolist(), rows.several.tolist(), rows.frames[:, 0]
         found = []
-        waiting = rows.waiting.tolist()
+        waiting, awaiting = rows.waiting.tolist(), rows.awaiting.tolist()
         absent = np.flatnonzero((rows.frames[:, 3] == 0) & ~entry)
         unsure = {*(np.searchsorted(rows.start, absent, side="right") - 1).tolist()}
         for lane, state in enumerate(_states(rows).tolist()):
             a, b, c, d = start[lane], start[lane + 1], stand_start[lane], stand_start[lane + 1]
             own = [places[at] for at in which[a:b].tolist()]
-            runs, problem = self._runs(own, address[a:b].tolist(), ends[a:b].tolist(), rows.stands[c:d].tolist())
+            there = ThreadRows(own, address[a:b].tolist(), rows.flag[a:b].tolist(), ends[a:b].tolist())
+            there, coroutines = there.apart(awaiting[lane], waiting[lane])
+            runs, problem = self._runs(there.places, there.address, there.ends, rows.stands[c:d].tolist())
+            runs = with_coroutines(runs, there, coroutines) if awaiting[lane] else runs
             lacking = MOST_ROWS if broken[lane] and b - a == MOST_ROWS else 0
             if waiting[lane]:
                 marks = set(address[b - waiting[lane] : b].tolist())

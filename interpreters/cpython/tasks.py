@@ -2,7 +2,8 @@
 
 The running coroutine and those that it awaits are frames of the thread's own chain already. Above them stand, with
 `--async`, the coroutines of the task that awaits this one, and so on: read after the stop, while those tasks wait. What
-cannot be read, or is awaited by several tasks, ends the chain there.
+cannot be read, or is awaited by several tasks, ends the chain there. A program in the kernel reads the same at its
+sample (collectors/bpf/awaiters.h).
 
 Source: struct _Py_AsyncioModuleDebugOffsets, section .AsyncioDebug of _asyncio (Modules/_asynciomodule.c).
 """

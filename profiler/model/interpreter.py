@@ -126,6 +126,27 @@ class StackReader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitOffsets:
+    """What leads from a thread's state to the task that it runs (asyncio), from a task to those that await it and to
+    its coroutine, and from a coroutine to the one that it awaits. Byte offsets; frame_top: of the pointer to the end of
+    a suspended frame's stack.
+
+    It has ten fields, as FrameOffsets has many.
+    """
+
+    running_task: int
+    task_awaited_by: int
+    task_is_set: int
+    task_coroutine: int
+    object_type: int
+    coroutine_frame: int
+    frame_top: int
+    set_used: int
+    set_table: int
+    set_mask: int
+
+
+@dataclass(frozen=True, slots=True)
 class FrameOffsets:
     """Where an interpreter keeps its threads and frames, for a reader that does not know the interpreter: a
     program in the kernel. Byte offsets, -1 where a version has no such field; the names are those of CPython.
@@ -134,9 +155,9 @@ class FrameOffsets:
     a code object that identify it; the last code_texts of them point to what its names and lines are read from.
     instr_bytes: 4 or 8. frame_bytes: that hold all of a frame's fields. seeks: 1 where activations may wait on a
     thread's stack that are in no chain; what they are found by are the fields behind it. frame_height: of a half word
-    of ones in frames that call native code.
+    of ones in frames that call native code. awaits: None where it is not asked, or not known, which tasks await which.
 
-    It has 32 fields, one for each thing that a program in the kernel has to find.
+    It has 33 fields, one for each thing that a program in the kernel has to find.
     """
 
     interpreters_head: int
@@ -171,6 +192,7 @@ class FrameOffsets:
     object_frame: int
     object_link: int
     frame_height: int
+    awaits: AwaitOffsets | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +208,9 @@ class ThreadPlace:
 @dataclass(frozen=True, slots=True)
 class FrameRows:
     """What a program in the kernel has copied of n threads' frames. start (n + 1,): where the rows of each begin.
-    waiting (n,): the last so many of them are of activations that wait on the stack, in no chain.
+    waiting (n,): the last so many of them are of activations that wait on the stack, in no chain. awaiting (n,): so
+    many before those are of tasks that await the running one. Their address is that of the frame of its outermost
+    coroutine, their flag 1 where a task begins: tasks stand in order outwards, the coroutines of each inwards.
 
     frames (m, 4) uint64: address, code, instruction, the code's head folded (fold()). flag (m,): what the frame says of
     itself, its owner or whether it is an entry. tlbc (m,): which copy of the instructions it runs (free-threaded
@@ -197,6 +221,7 @@ class FrameRows:
 
     start: npt.NDArray[np.int64]
     waiting: npt.NDArray[np.int64]
+    awaiting: npt.NDArray[np.int64]
     frames: npt.NDArray[np.uint64]
     flag: npt.NDArray[np.uint8]
     tlbc: npt.NDArray[np.uint32]
@@ -215,6 +240,7 @@ class FrameRows:
         return FrameRows(
             start,
             self.waiting[lanes],
+            self.awaiting[lanes],
             self.frames[at],
             self.flag[at],
             self.tlbc[at],

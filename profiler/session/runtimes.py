@@ -58,7 +58,7 @@ class InterpreterNews:
 
 class Runtimes:
     """One recording's. processes: by pid. book: what the functions of all of them are called; sent: those that another
-    process has sent, see update().
+    process has sent, see update(). follow_tasks: see interpreters.base.InterpreterContext.
 
     It has 21 methods: what the collector, the recorder, the symbolizer and `doctor` each ask of interpreters.
     """
@@ -73,6 +73,7 @@ class Runtimes:
         """symbols: reads those of files. follow_tasks, stack_size: see interpreters.base.InterpreterContext."""
         self.processes: dict[int, ProcessReaders] = {}
         self.book = CodeBook()
+        self.follow_tasks = follow_tasks
         recording = InterpreterContext(KnownSymbols(symbols), diagnostics, self.book, follow_tasks, stack_size)
         self._interpreters = Interpreters(recording)
         self._ids = itertools.count(_NEVER_SAMPLED, -1)

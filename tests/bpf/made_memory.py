@@ -10,9 +10,10 @@ import numpy as np
 
 from pyprof.collectors.bpf import abi
 from pyprof.collectors.bpf.sampler import packed
-from pyprof.interpreters.cpython.layout import NONE, Layout
+from pyprof.interpreters.cpython.layout import NONE, AwaitLayout, Layout
 from pyprof.interpreters.cpython.rows import offsets_of
 from pyprof.interpreters.cpython.tables import LAYOUTS
+from pyprof.interpreters.cpython.tasks import TaskLayout
 from pyprof.model.interpreter import FrameOffsets
 from tests.bpf.user_space import UserSpace
 
@@ -24,12 +25,14 @@ FREE = HEAP + 0x20000
 ENTRY, MARK = 3, 0x1234_5678
 """The owner of entry frames, and their instruction."""
 MINORS = (8, 9, 10, 11, 12, 13)
+OF_TASKS = 14
+AWAITS = AwaitLayout(iframe=0x40, stackpointer=32, set_used=24, set_table=40, set_mask=32)
 WITHOUT_CFRAMES = {"cframe": NONE, "cframe_current": NONE, "cframe_previous": NONE, "root_cframe": NONE}
 
 
 class MadeProcess:
-    """minor: of a version of CPython. 3.13 is 3.12 without CFrames. sp: of the thread. stack_end: of its own stack, as
-    it was seen before; 0: it was not.
+    """minor: of a version of CPython. 3.13 is 3.12 without CFrames, 3.14 the same with tasks. sp: of the thread.
+    stack_end: of its own stack, as it was seen before; 0: it was not.
     """
 
     runtime, interpreter, thread, pthread = HEAP, HEAP + 0x8000, HEAP + 0x10000, HEAP + 0x14000
@@ -37,8 +40,12 @@ class MadeProcess:
 
     def __init__(self, minor: int) -> None:
         layout = LAYOUTS[min(minor, 12)]
-        if minor == 13:
+        if minor >= 13:
             layout = replace(layout, thread=replace(layout.thread, **WITHOUT_CFRAMES))
+        self.tasks: TaskLayout | None = None
+        if minor == 14:
+            layout = replace(layout, awaits=AWAITS)
+            self.tasks = TaskLayout(awaited_by=96, is_set=104, coro=112, running_task=0x200)
         self.layout: Layout = layout
         self.heap, self.stack = bytearray(HEAP_BYTES), bytearray(STACK_BYTES)
         self.sp, self.stack_end = STACK, 0
@@ -52,7 +59,7 @@ class MadeProcess:
 
     @cached_property
     def offsets(self) -> FrameOffsets:
-        found = offsets_of(self.layout, greenlets=True)
+        found = offsets_of(self.layout, greenlets=True, tasks=self.tasks)
         assert found is not None
         return found
 
@@ -110,6 +117,7 @@ class MadeProcess:
         said.entry("layouts", 0, packed(self.offsets))
         said.entry("processes", PID, abi.PROCESS.pack(self.runtime, 0, 0, 0, 0))
         said.constant("seeks_waiting", 1)
+        said.constant("follows_tasks", 1)
         if self.stack_end:
             said.entry("threads", PID, abi.THREAD.pack(self.stack_end, 0, 0, 0))
         return said

@@ -77,7 +77,7 @@ class SavedProcess:
         }
         self.rows = {thread.tid: thread.row for thread in collector.saved.threads}
         symbols = KnownSymbols(lambda *asked: read_symbols(ImageStore(diagnostics), *asked))
-        context = InterpreterContext(symbols, diagnostics, self.book)
+        context = InterpreterContext(symbols, diagnostics, self.book, follow_tasks=True)
         self.process = PythonProcess(context, Programs(symbols), int)
         self.kernel = PythonInKernel(self.process, diagnostics)
         self.needs = self.kernel.look(self.space, self.tids)
@@ -133,6 +133,7 @@ class SavedProcess:
         said.entry("layouts", 0, packed(offsets))
         said.entry("processes", self.pid, abi.PROCESS.pack(runtime, 0, 0, 0, 0))
         said.constant("seeks_waiting", 1)
+        said.constant("follows_tasks", 1)
         for place in self.kernel.places() if placed else ():
             end = self.first_stack.end if place.tid == self.pid else 0
             said.entry("threads", place.tid, abi.THREAD.pack(end, place.address, place.gil, place.collecting))

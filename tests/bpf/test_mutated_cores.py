@@ -36,7 +36,7 @@ class Mutant:
 
     @cached_property
     def places(self) -> list[list[int]]:
-        """Addresses of words, by kind: of frames, of CFrames, of what leads to them, of the stack."""
+        """Addresses of words, by kind: of frames, of CFrames, of what leads to them, of the stack, of tasks."""
         runtime, offsets = self.process.offsets
         record = self.whole.record
         frames = [at + word for at in record.frames[:, 0].tolist() for word in range(0, offsets.frame_bytes, 8)]
@@ -48,7 +48,23 @@ class Mutant:
         leads += [interpreter + offsets.threads_head, interpreter + offsets.interpreter_next]
         sp, stack = self.process.stack(int(record.tid[0]))
         kinds = [frames, cframes, leads, list(range(sp, sp + len(stack) - 7, 8))]
+        kinds += [self.tasks(state)]
         return [[at for at in kind if self.read(at)] for kind in kinds if kind]
+
+    def tasks(self, state: int) -> list[int]:
+        """Of the one that runs and those that await it, and of their outermost coroutines."""
+        _, offsets = self.process.offsets
+        awaits, found = offsets.awaits, []
+        if awaits is None:
+            return []
+        task = self.read(state + awaits.running_task)
+        while task and task[0]:
+            found += [task[0] + at for at in (awaits.task_awaited_by, awaits.task_is_set & ~7, awaits.task_coroutine)]
+            for coroutine in self.read(task[0] + awaits.task_coroutine):
+                frame = coroutine + awaits.coroutine_frame
+                found += [coroutine + awaits.object_type, *range(frame, frame + offsets.frame_bytes, 8)]
+            task = self.read(task[0] + awaits.task_awaited_by)
+        return found
 
     def read(self, at: int) -> list[int]:
         """The word there, or nothing."""
@@ -112,4 +128,10 @@ def test_words_that_lie_on_a_stack_where_greenlets_wait_cost_frames_and_no_time(
     packages = from_pypi(python.minor, "greenlet", "gevent")
     copytree(packages / "greenlet", tmp_path / "greenlet")
     with saved(python, tmp_path, busy(1), "greenlets.py") as (process, _):
+        check(process, python.minor)
+
+
+@pytest.mark.parametrize("python", [p for p in pythons() if p.minor >= 14], ids=lambda python: python.name)
+def test_words_that_lie_of_tasks_cost_frames_and_no_time(python: Python, tmp_path: Path) -> None:
+    with saved(python, tmp_path, naps, "task_graph.py", "deep", "--naps=1") as (process, _):
         check(process, python.minor)

@@ -31,7 +31,7 @@ _NEXT_PROGRAM, _NEXT_MAP = 11, 12
 """Commands of bpf(2)."""
 _TARGETS = {"x86_64": "", "aarch64": "#define __TARGET_ARCH_arm64\n"}
 MOST_VERIFIED, MOST_OF_WAITS = 50_000, 100_000
-"""Instructions, of the million that the kernel would look at; of waits where greenlets are there."""
+"""Instructions, of the million that the kernel would look at; of waits where greenlets are there or tasks followed."""
 
 
 @pytest.mark.parametrize("machine", PERF_ARCHES)
@@ -69,17 +69,19 @@ def test_layouts_are_those_of_the_header(machine: str, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("tasks", [False, True])
 @pytest.mark.parametrize(("waits", "seeks"), [(False, True), (True, False), (True, True)])
-def test_kernel_takes_it_after_little_work(waits: bool, seeks: bool) -> None:
+def test_kernel_takes_it_after_little_work(waits: bool, seeks: bool, tasks: bool) -> None:
     loaded = BpfObject(program(), "sampler.o")
     loaded.set_constant("seeks_waiting", struct.pack("=I", seeks))
+    loaded.set_constant("follows_tasks", struct.pack("=I", tasks))
     loaded.set_constant("wakers", struct.pack("=I", waits))
     try:
         logs = loaded.load(KINDS | OF_WAITS if waits else KINDS, log_level=4)
         assert set(loaded.programs) == {"sample", "forked", "executed", *(["switched", "woken"] if waits else [])}
         for section, log in logs.items():
             (count,) = re.findall(r"processed (\d+) insns", log)
-            assert 0 < int(count) < (MOST_OF_WAITS if waits and seeks else MOST_VERIFIED), section
+            assert 0 < int(count) < (MOST_OF_WAITS if waits and (seeks or tasks) else MOST_VERIFIED), section
     finally:
         loaded.close()
 

@@ -116,7 +116,7 @@ def test_events_may_follow_stops_that_were_not_asked_for(monkeypatch: pytest.Mon
     monkeypatch.setattr(bpf_opening, "can", lambda *_: None)
     selection, interpreters = (
         select(TargetOptions(pids=(os.getppid(),))),
-        cast("InterpreterReaders", SimpleNamespace(reader=None, needs_stops=None)),
+        cast("InterpreterReaders", SimpleNamespace(reader=None, needs_stops=None, follow_tasks=False)),
     )
     for name, options, expected in (
         (AUTO, OPTIONS, UntilShortLives),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.interpreters.pythons import EACH, Python, running
 from tests.interpreters.runs import dump, record, stacks
 
@@ -29,14 +31,17 @@ def test_chain_of_tasks_stands_above_the_running_coroutine(python: Python) -> No
 
 
 @EACH
-def test_recordings_have_the_same_chain(python: Python, tmp_path: Path) -> None:
+@pytest.mark.parametrize("collector", ["ptrace", "bpf"])
+def test_recordings_have_the_same_chain(python: Python, collector: str, tmp_path: Path) -> None:
     if python.minor < 14:
         return
     with running(python, "tasks.py") as process:
         assert process.stdout is not None
         process.stdout.readline()
-        record(process.pid, tmp_path / "out.collapsed", "--async")
+        summary = record(process.pid, tmp_path / "out.collapsed", "--async", "--collector", collector)
+    assert (summary["stops"]["count"] == 0) == (collector == "bpf")
     found = [frames for frames, _ in stacks(tmp_path / "out.collapsed")]
+    assert found
     for frames in found:
         names = [frame.partition(" (")[0] for frame in frames if frame.endswith("(tasks.py)")]
         assert names[:3] == ["<module>", "main", "outer"]

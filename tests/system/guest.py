@@ -116,8 +116,18 @@ outer()
 """
 
 
+EACH_OPTION = """
+from itertools import product
+from pyprof.collectors.bpf.sampler import KernelTargets, Sampler
+from pyprof.collectors.perf.ring import online_cpus
+for waits, seeks, tasks in product((False, True), repeat=3):
+    Sampler(KernelTargets(1, waits=waits, wakers=waits, seeks=seeks, tasks=tasks), 1 << 20, online_cpus()).close()
+"""
+
+
 @check()
 def bpf_is_had_by_this_kernel() -> None:
+    call("python3", "-c", EACH_OPTION)
     with Running("ladder", "spin", "600") as program:
         call(*PYPROF, "record", "-p", program.pid, "-d", "1", "--collector", "bpf", "-q", "-o", "/tmp/x.pyprof")
 

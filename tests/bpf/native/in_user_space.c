@@ -41,7 +41,7 @@ static const struct {
 	const volatile u32 *value;
 } constants[] = {
 	NAMED(everything), NAMED(own_tgid),      NAMED(kernel_stacks), NAMED(locks),    NAMED(wakers),
-	NAMED(fill),	   NAMED(seeks_waiting), NAMED(follow),	       NAMED(runnable),
+	NAMED(fill),	   NAMED(seeks_waiting), NAMED(follow),	       NAMED(runnable), NAMED(follows_tasks),
 };
 static const struct {
 	const char *name;

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * Part of sampler.bpf.c: coroutines of the tasks that await the one that a thread runs (asyncio, CPython 3.14 and later).
+ *
+ * As interpreters/cpython/tasks.py has it, and with its bounds. Their rows stand behind those of the thread's own frames. The
+ * address in each is that of the frame of the running task's outermost coroutine: above that it belongs. A flag says where a
+ * task begins: tasks stand in order outwards, the coroutines of each from the outermost one inwards.
+ */
+#define MOST_TASKS 32             /* that await each other */
+#define MOST_COROUTINES 64        /* of each */
+#define MOST_SLOTS_OF_SET 4096    /* that is looked through for its one member */
+#define MOST_OF_FRAME (1ull << 20) /* bytes of a coroutine's frame */
+#define TASK_BEGINS 1             /* low byte of a row's flags */
+
+/* A slot of a set: a key and its hash. Empty ones have no key, those of deleted keys have the hash -1. */
+static long next_slot(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	struct walk *walk = &space->walk;
+	if (index >= walk->slots)
+		return 1;
+	if (((index & 31) == 31 && is_over_budget(walk)) || probe_read_user(space->words, 16, (void *)(walk->table + 16 * index))) {
+		walk->members = 0;
+		return 1;
+	}
+	if (!space->words[0] || space->words[1] == ~0ull)
+		return 0;
+	walk->member = space->words[0];
+	walk->members += 1;
+	return 0;
+}
+
+/* The one task that awaits walk->task; 0: there is none, or more than one. */
+inline_ u64 awaiter_of(struct scratch_space *space)
+{
+	struct walk *walk = &space->walk;
+	struct layout *layout = &space->layout;
+	u64 awaiter = word(walk->task + layout->task_awaited_by), slots = 0;
+	u8 is_set = 0;
+	if (!awaiter || probe_read_user(&is_set, 1, (void *)(walk->task + layout->task_is_set)))
+		return 0;
+	if (!is_set)
+		return awaiter;
+	if (word(awaiter + layout->set_used) != 1 || probe_read_user(&slots, 8, (void *)(awaiter + layout->set_mask)) ||
+	    slots >= MOST_SLOTS_OF_SET)
+		return 0;
+	walk->table = word(awaiter + layout->set_table);
+	walk->slots = slots + 1;
+	walk->members = 0;
+	loop(MOST_SLOTS_OF_SET, next_slot, &space, 0);
+	return walk->members == 1 ? walk->member : 0;
+}
+
+/* The coroutine that a suspended one awaits, of the same type: on top of its stack, or below a word more (3.15). */
+inline_ u64 awaited(struct scratch_space *space, u64 top)
+{
+	struct walk *walk = &space->walk;
+	struct layout *layout = &space->layout;
+	u64 first = word(top - 8) & layout->code_mask;
+	if (first && word(first + layout->object_type) == walk->kind)
+		return first;
+	u64 second = word(top - 16) & layout->code_mask;
+	return second && word(second + layout->object_type) == walk->kind ? second : 0;
+}
+
+static long next_coroutine(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	struct walk *walk = &space->walk;
+	struct layout *layout = &space->layout;
+	u64 *words = space->words;
+	u64 at = walk->coroutine + layout->coroutine_frame;
+	u32 n = walk->frames;
+	if (n >= MOST_FRAMES || is_over_budget(walk) || probe_read_user(words, layout->frame_bytes & 127, (void *)at)) {
+		walk->unknown = 1;
+		return 1;
+	}
+	struct frame *row = &space->frames[n & (MOST_FRAMES - 1)];
+	u64 code = words[layout->frame_code >> 3 & 15] & layout->code_mask;
+	u64 top = words[layout->frame_top >> 3 & 15];
+	u64 flags = index ? 0 : TASK_BEGINS;
+	if (layout->frame_tlbc != NONE)
+		flags |= words[layout->frame_tlbc >> 3 & 15] >> (8 * (layout->frame_tlbc & 7)) << 32;
+	row->address = walk->running;
+	row->code = code;
+	row->instr = words[layout->frame_instr >> 3 & 15] >> (8 * (layout->frame_instr & 7));
+	row->flags = flags;
+	row->head = 0;
+	walk->frames = n + 1;
+	walk->coroutine = top > at && top < at + MOST_OF_FRAME ? awaited(space, top) : 0;
+	return !walk->coroutine;
+}
+
+/* The task that awaits the last one. One of which something cannot be read ends the chain before it. */
+static long next_awaiter(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	struct walk *walk = &space->walk;
+	struct layout *layout = &space->layout;
+	u32 first = walk->frames;
+	space->entries[index & (MOST_ENTRIES - 1)] = walk->task;
+	walk->task = awaiter_of(space);
+	if (!walk->task)
+		return 1;
+#pragma unroll
+	for (u32 n = 0; n < MOST_TASKS; n++)
+		if (space->entries[n] == walk->task)
+			return 1;
+	walk->coroutine = word(walk->task + layout->task_coroutine);
+	walk->kind = word(walk->coroutine + layout->object_type);
+	walk->unknown = !walk->kind;
+	if (walk->kind)
+		loop(MOST_COROUTINES, next_coroutine, &space, 0);
+	if (walk->unknown)
+		walk->frames = first;
+	return walk->unknown != 0;
+}
+
+/* The same, of the task that a thread runs in one of its states. */
+static long next_running(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	struct walk *walk = &space->walk;
+	struct layout *layout = &space->layout;
+	if (index >= walk->known || walk->broken)
+		return 1;
+	walk->task = word(walk->states[index & (MOST_STATES - 1)] + layout->running_task);
+	if (!walk->task)
+		return 0;
+	walk->running = word(walk->task + layout->task_coroutine) + layout->coroutine_frame;
+#pragma unroll
+	for (u32 n = 0; n < MOST_TASKS; n++)
+		space->entries[n] = 0;
+	loop(MOST_TASKS, next_awaiter, &space, 0);
+	return 0;
+}
+
+/*
+ * What their rows say of code objects. This is not done where they are made: that is as deep in functions as the stack allows
+ * that Linux 6.1 gives all of them.
+ */
+static long next_code(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	struct walk *walk = &space->walk;
+	u32 n = walk->own_frames + index;
+	if (n >= walk->frames || is_over_budget(walk))
+		return 1;
+	struct frame *row = &space->frames[n & (MOST_FRAMES - 1)];
+	u64 code = row->code, head = code ? head_of(space, code) : 0;
+	row->head = head;
+	if (head)
+		send_code(space, code, head);
+	return 0;
+}
+
+/* Behind all rows of the thread's frames, if they were all read. */
+static __attribute__((noinline)) void take_awaiting(struct scratch_space *space)
+{
+	struct walk *walk = &space->walk;
+	struct record *record = &space->record;
+	u32 own = record->frames;
+	if (!own || own >= MOST_FRAMES || record->flags & FLAG_BROKEN)
+		return;
+	walk->frames = walk->own_frames = own;
+	walk->broken = 0;
+	loop(MOST_STATES, next_running, &space, 0);
+	loop(MOST_FRAMES, next_code, &space, 0);
+	record->frames = walk->frames;
+	record->awaiting = walk->frames - own;
+	if (walk->broken)
+		count(walk->broken);
+}

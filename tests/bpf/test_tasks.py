@@ -1,0 +1,132 @@
+"""`--async` by the program of the kernel: tasks that await the running one, of cores and of recordings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+
+from pyprof.model.interpreter import Chain
+from tests import warm
+from tests.bpf.saved_process import SavedProcess
+from tests.bpf.test_on_cores import agree, naps, saved
+from tests.collapsed import Stacks
+from tests.interpreters.known_calls import impossible, read_callers
+from tests.interpreters.packages import from_pypi
+from tests.interpreters.pythons import Python, pythons, running
+from tests.interpreters.runs import count, functions, record, seen, stacks
+
+PYTHONS = [python for python in pythons() if python.minor >= 14]
+EACH = pytest.mark.parametrize("python", PYTHONS, ids=lambda python: python.name)
+MOST_TASKS, MOST_COROUTINES = 32, 64
+PROGRAM = "task_graph.py"
+MAIN = ["<module>", "main"]
+WAYS = {
+    ("chain", 1): [*MAIN, "chain", "middle", "inner", "leaf", "spin"],
+    ("chain", 2): [*MAIN, "chain", "middle", "inner", "leaf", "by_key", "spin"],
+    ("gathering", 1): [*MAIN, "gathering", "one", "spin"],
+    ("group", 2): [*MAIN, "group", "member", "spin"],
+    ("both", 3): ["<module>", "shared", "spin"],
+    ("remaining", 1): [*MAIN, "remaining", "last", "spin"],
+    ("deep", 1): ["<module>", *["link"] * (1 + MOST_TASKS), "spin"],
+    ("inward", 1): [*MAIN, *["inward"] * (MOST_COROUTINES - 1), "low", "spin"],
+    ("waiting", 1): [*MAIN, "waiting", "patient", "spin"],
+    ("shielding", 1): [*MAIN, "shielding", "kept", "spin"],
+    ("circle", 1): ["<module>", "second", "first", "spin"],
+}
+"""Functions of the program, outermost first, where spin() was called so often. Of the coroutines of a task the
+outermost ones are read.
+"""
+BY_BPF = ("--async", "--collector", "bpf")
+
+
+def of_program(process: SavedProcess, chain: Chain, program: str = PROGRAM) -> list[str]:
+    """Plain names of its functions, outermost first."""
+    places = [place for run in chain.runs for place in run.frames]
+    lines = [process.book.line(place) for place in places]
+    return [str(line.function).rpartition(".")[2] for line in lines if str(line.file).endswith(program)][::-1]
+
+
+@EACH
+@pytest.mark.parametrize(("way", "calls"), WAYS)
+def test_coroutines_of_awaiting_tasks_are_those_that_a_stop_finds(
+    python: Python, way: str, calls: int, tmp_path: Path
+) -> None:
+    with saved(python, tmp_path, naps, PROGRAM, way, f"--naps={calls}") as (process, _):
+        assert process.needs == ""
+        (chain,) = agree(process).values()
+        found = of_program(process, chain)
+    assert found == WAYS[way, calls]
+
+
+@EACH
+def test_coroutines_stand_above_that_of_a_task_that_waits_for_a_greenlet(python: Python, tmp_path: Path) -> None:
+    copytree(from_pypi(python.minor, "greenlet", "gevent") / "greenlet", tmp_path / "greenlet")
+    with saved(python, tmp_path, naps, "greenlet_tasks.py") as (process, _):
+        (chain,) = agree(process).values()
+        assert any(run.waits for run in chain.runs)
+        assert of_program(process, chain, "greenlet_tasks.py") == ["<module>", "outer", "leaf", "between", "inside"]
+
+
+def of_tasks(found: Stacks) -> Stacks:
+    """Where the program's own code ran."""
+    return [(frames, n) for frames, n in found if functions(frames, PROGRAM)[-1:] == ["spin"]]
+
+
+def met(found: Stacks) -> bool:
+    """Enough, and each way among them."""
+    ends = {name for names in WAYS.values() for name in names if name != "<module>"}
+    return count(of_tasks(found)) > 300 and ends <= seen(found, PROGRAM)
+
+
+def slept(found: Stacks) -> bool:
+    return count(of_tasks(found)) > 50
+
+
+@EACH
+@pytest.mark.parametrize(("mode", "options", "enough"), [("cpu", (), met), ("offcpu", ("--naps=0", "chain"), slept)])
+def test_no_stack_of_a_recording_is_impossible_and_nothing_is_stopped(
+    python: Python, mode: str, options: tuple[str, ...], enough: Callable[[Stacks], bool], tmp_path: Path
+) -> None:
+    output = tmp_path / "out.collapsed"
+    with running(python, PROGRAM, *options) as process:
+        callers = read_callers(process.stdout)
+        summary = record(process.pid, output, *BY_BPF, "--mode", mode, until=enough)
+    found = stacks(output)
+    assert enough(found), found
+    for frames, _ in found:
+        assert not impossible(frames, PROGRAM, callers), frames
+    assert summary["stops"]["count"] == 0
+    assert "never stopped" in str(summary["notes"])
+
+
+LATE = """
+import time
+def early():
+    while time.process_time() < 0.5: sum(range(1000))
+early()
+import asyncio
+async def outer():
+    await asyncio.create_task(inner())
+async def inner():
+    while time.process_time() < 3: sum(range(1000))
+asyncio.run(outer())
+"""
+
+
+@EACH
+def test_tasks_are_followed_soon_after_asyncio_was_imported(python: Python, tmp_path: Path) -> None:
+    output, summary = tmp_path / "out.collapsed", tmp_path / "out.summary"
+    files = ("-o", str(output), "--summary", str(summary))
+    done = warm.run("record", "-q", "-r", "400", *files, *BY_BPF, "--", *python.command, "-c", LATE, timeout=120)
+    assert done.returncode == 0, done.stderr
+    names = [({frame.partition(" (")[0] for frame in frames}, n) for frames, n in stacks(output)]
+    early, inner, below = (
+        sum(n for met, n in names if some <= met) for some in ({"early"}, {"inner"}, {"inner", "outer"})
+    )
+    assert early > 50
+    assert below > 0.8 * inner > 300
+    assert json.loads(summary.read_text())["stops"]["count"] == 0
