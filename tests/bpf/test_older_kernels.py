@@ -1,4 +1,7 @@
-"""What the verifier of Linux 6.1 refuses and later ones take: whoever changes the program has one of those."""
+"""What the verifier of Linux 6.1 refuses and later ones take: whoever changes the program has one of those.
+
+One with a guest of that kernel is tests/system (bpf_is_had_by_this_kernel).
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,70 @@ _INSTRUCTION = struct.Struct("<BBhi")
 _EXIT, _GOTO, _CALL, _LD_IMM64 = 0x95, 0x05, 0x85, 0x18
 _OF_FUNCTION, _FUNCTION = 1, 4
 """src_reg of a call of a function of the program's own, and of a load of one's address."""
+_MOVE, _ADD, _FRAME = 0xBF, 0x07, 10
+"""From register to register; a constant to one; the register that has the end of a function's stack."""
+_LOAD, _STORE, _STORE_REGISTER = 1, 2, 3
+"""Classes."""
+MOST_STACK, ROUNDED = 512, 32
+"""Bytes, of all functions in a row, and to what each one's are rounded up (kernel/bpf/verifier.c:
+check_max_stack_depth). Functions that are never called, for a constant says so, count as others do.
+"""
 _JUMPS = (5, 6)
 """Classes."""
 Edge = tuple[int, bool]
 """An instruction that follows, and whether a jump leads there."""
 
 
-def linked(machine: str, section: str) -> list[tuple[int, int, int, int]]:
-    """(code, src_reg, offset, immediate) of each instruction of a program, as it is loaded."""
+def instructions(machine: str, section: str) -> list[tuple[int, int, int, int]]:
+    """(code, registers, offset, immediate) of each of a program, as it is loaded."""
     loaded = BpfObject(program(machine), "sampler.o")
     loaded.maps = dict.fromkeys([*loaded.definitions, ".rodata"], 0)
-    words = _INSTRUCTION.iter_unpack(loaded._linked(section))
+    return [*_INSTRUCTION.iter_unpack(loaded._linked(section))]
+
+
+def linked(machine: str, section: str) -> list[tuple[int, int, int, int]]:
+    """The same with src_reg in place of both registers."""
+    words = instructions(machine, section)
     return [(code, registers >> 4, offset, immediate) for code, registers, offset, immediate in words]
+
+
+def called(code: list[tuple[int, int, int, int]]) -> dict[int, int]:
+    """Calls of functions of the program, or gifts of them to helpers: at which instruction -> where they begin."""
+    kinds = {(_CALL, _OF_FUNCTION), (_LD_IMM64, _FUNCTION)}
+    return {
+        at: at + immediate + 1
+        for at, (operation, registers, _, immediate) in enumerate(code)
+        if (operation, registers >> 4) in kinds
+    }
+
+
+def stack_of(code: list[tuple[int, int, int, int]]) -> int:
+    """Bytes of the stack that a function uses: by its frame register, or by one that has an address of its frame."""
+    most, copies = 0, set[int]()
+    for operation, registers, offset, immediate in code:
+        target, source = registers & 15, registers >> 4
+        kind, adds = operation & 7, operation == _ADD and target in copies
+        base = source if kind == _LOAD else target if kind in (_STORE, _STORE_REGISTER) else -1
+        most = max(most, -offset if base == _FRAME else -immediate if adds else 0)
+        if operation == _MOVE and source == _FRAME:
+            copies.add(target)
+        elif kind not in (_STORE, _STORE_REGISTER, *_JUMPS):
+            copies.discard(target)
+    return most
+
+
+def deepest(code: list[tuple[int, int, int, int]]) -> int:
+    """Bytes of the stack of functions that call each other, where these are most."""
+    calls = called(code)
+    begins = sorted({0, *calls.values()})
+    ends = dict(zip(begins, [*begins[1:], len(code)], strict=True))
+
+    def below(begin: int) -> int:
+        end = ends[begin]
+        own = -(-max(stack_of(code[begin:end]), 1) // ROUNDED) * ROUNDED
+        return own + max((below(to) for at, to in calls.items() if begin <= at < end), default=0)
+
+    return below(0)
 
 
 def following(code: list[tuple[int, int, int, int]], at: int) -> list[Edge]:
@@ -68,6 +123,22 @@ def test_no_loop_begins_anew_but_by_a_jump(machine: str, section: str) -> None:
     code = linked(machine, section)
     assert len(code) > 20
     assert fallen_back(code) == []
+
+
+@pytest.mark.parametrize("machine", PERF_ARCHES)
+@pytest.mark.parametrize("section", [*KINDS, *OF_WAITS])
+def test_functions_in_a_row_have_enough_stack(machine: str, section: str) -> None:
+    code = instructions(machine, section)
+    assert ROUNDED <= deepest(code) <= MOST_STACK
+
+
+def test_stack_of_functions_in_a_row_is_their_sum() -> None:
+    """A function with 40 bytes, which gives another one to a helper; that one writes 8 bytes at an address."""
+    use, end = (0x7B, _FRAME, -40, 0), (_EXIT, 0, 0, 0)
+    give = (_LD_IMM64, _FUNCTION << 4 | 2, 0, 3), (0, 0, 0, 0)
+    address = (_MOVE, _FRAME << 4 | 1, 0, 0), (_ADD, 1, 0, -8)
+    assert deepest([use, *give, end, end, *address, end]) == 64 + ROUNDED
+    assert deepest([use, end]) == 64
 
 
 def test_loop_that_begins_anew_behind_an_instruction_that_is_no_jump_is_found() -> None:
