@@ -14,7 +14,6 @@ import io
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ import time
 from pathlib import Path
 
 from bench.segments import DIFFERENT, STACKS, window
+from bench.served import served
 from pyprof.agent.segments import SegmentName
 from pyprof.exporters import pprof
 from pyprof.exporters.base import ExportOptions
@@ -128,19 +128,10 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=0, metavar="PERCENT", help="stacks that only one window has")
     arguments = parser.parse_args()
     count = arguments.windows
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
     with tempfile.TemporaryDirectory(prefix="pyprof-bench-") as name:
         folder = Path(name)
-        config = folder / "server.toml"
-        config.write_text(f'[server]\nport = {port}\ndata = "{folder}/data"\n[limits]\nrate = 100000\n')
-        server = subprocess.Popen([sys.executable, "-m", "pyprof", "server", "--config", str(config)])
-        try:
+        with served(folder / "data") as (port, server):
             fleet = Fleet(port, count, arguments.new)
-            until = time.monotonic() + 60
-            while socket.socket().connect_ex(("127.0.0.1", port)) and time.monotonic() < until:
-                time.sleep(0.1)
             fleet.warm()
             spent, own = processor_s(server.pid), time.process_time()
             taken = fleet.send(count)
@@ -158,12 +149,6 @@ def main() -> None:
                 began = time.perf_counter()
                 size = len(fleet.ask(question))
                 print(f"{title:26} {1000 * (time.perf_counter() - began):8.0f} ms, {size:,} bytes")
-        finally:
-            server.terminate()
-            try:
-                server.wait(60)
-            finally:
-                server.kill()
         tables = rows_and_bytes(folder / "data")
         samples = tables["window_samples"][0]
         for table, (rows, size) in tables.items():

@@ -1,8 +1,9 @@
-"""`python -m bench.large_bodies`: how much longer a push takes while another tenant sends bodies that are large.
+"""`python -m bench.large_bodies`: how much longer a push takes while somebody sends bodies that are large.
 
-Turns with and without the other one follow one another. It sends two bodies a second of a few MB, each of which
-inflates to 100 MiB, as long as the server takes them; what is refused is counted. The pushes are windows of 400 stacks
-(bench/segments.py), one after the other on a connection that stays open.
+Turns follow one another in random order: nobody else sends; somebody sends to the same server (bench/attackers.py); the
+same one sends to another server on this machine. That is the control: what is slower then is slower because the machine
+has so much more to do. The pushes are windows of 400 stacks (bench/segments.py), one after the other on a connection
+that stays open.
 """
 
 from __future__ import annotations
@@ -10,35 +11,29 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gzip
-import http.client
+import json
 import random
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench.attackers import Sender
 from bench.fleet import bodies
-from pyprof.agent.segments import SegmentName
+from bench.served import served
 
 _TEXTS, _LETTERS = 100_000, 1040
-_PAUSE_S, _EVERY_S, _BETWEEN_S = 0.02, 0.5, 2.0
-_CONFIG = """\
-[server]
-port = {port}
-data = "{folder}/data"
-[limits]
-rate = 100000
-"""
+_PAUSE_S, _BETWEEN_S = 0.02, 1.5
+KINDS = ("inflating", "flood", "stated", "chunked", "bomb", "slow")
+ALONE, HERE, ELSEWHERE = "alone", "with large bodies", "with large bodies for another server"
 
 
 def large(window: bytes) -> bytes:
-    """A window with texts that no stack needs."""
+    """A window with texts that no stack needs: 100 MiB of them in 2.3 MB."""
     rng, found = random.Random(3), bytearray(gzip.decompress(window))
     for _ in range(_TEXTS):
         text = (f"{rng.getrandbits(112):028x}" + "function" * (_LETTERS // 8)).encode()[:_LETTERS]
@@ -46,49 +41,20 @@ def large(window: bytes) -> bytes:
     return gzip.compress(bytes(found), 6)
 
 
-class Sender:
-    """service: one for each sender, so that no two segments have one name."""
-
-    def __init__(self, port: int, service: str) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-        self._service = service
-        self._end_ns = time.time_ns() // 10**9 * 10**9
-
-    def push(self, body: bytes) -> int:
-        """The status."""
-        self._end_ns -= 1_000_000
-        name = SegmentName.new(self._service, self._end_ns)
-        try:
-            return self._posted(name, body)
-        except http.client.HTTPException:  # the server hangs up on who says nothing for long
-            self._connection.close()
-            return self._posted(name, body)
-
-    def _posted(self, name: SegmentName, body: bytes) -> int:
-        self._connection.request("POST", f"/api/v1/segments/{name.path}", body)
-        answer = self._connection.getresponse()
-        answer.read()
-        return answer.status
+def bomb() -> bytes:
+    return gzip.compress(bytes(130 << 20), 9)
 
 
 @contextlib.contextmanager
-def attacked(sender: Sender, body: bytes, statuses: Counter[int]) -> Iterator[None]:
-    ends = threading.Event()
-
-    def attack() -> None:
-        while not ends.is_set():
-            began = time.monotonic()
-            statuses[sender.push(body)] += 1
-            ends.wait(max(_EVERY_S - (time.monotonic() - began), 0))
-
-    thread = threading.Thread(target=attack)
-    thread.start()
+def attacked(kind: str, port: int, body: Path, statuses: Counter[str]) -> Iterator[None]:
+    kind = "inflating" if kind == "bomb" else kind
+    command = [sys.executable, "-m", "bench.attackers", kind, str(port), str(body)]
+    attacker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         time.sleep(_BETWEEN_S)
         yield
     finally:
-        ends.set()
-        thread.join()
+        statuses.update(json.loads(attacker.communicate()[0]))
 
 
 def turn(sender: Sender, small: list[bytes], seconds: float) -> list[float]:
@@ -106,49 +72,49 @@ def turn(sender: Sender, small: list[bytes], seconds: float) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.large_bodies", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--seconds", type=float, default=10.0, help="of a turn")
+    parser.add_argument("kinds", nargs="*", default=KINDS, help="of attackers: " + ", ".join(KINDS))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=8.0, help="of a turn")
+    parser.add_argument("--folder", help="for the servers' data")
     arguments = parser.parse_args()
     small = bodies(10)
-    body = large(small[0])
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
-    with tempfile.TemporaryDirectory(prefix="pyprof-bench-") as name:
-        config = Path(name) / "server.toml"
-        config.write_text(_CONFIG.format(port=port, folder=name))
-        server = subprocess.Popen([sys.executable, "-m", "pyprof", "server", "--config", str(config)])
-        try:
-            until = time.monotonic() + 60
-            while socket.socket().connect_ex(("127.0.0.1", port)) and time.monotonic() < until:
-                time.sleep(0.1)
-            one, other, statuses = Sender(port, "small"), Sender(port, "large"), Counter[int]()
+    with tempfile.TemporaryDirectory(prefix="pyprof-bench-", dir=arguments.folder) as name:
+        folder = Path(name)
+        for kind, data in (("inflating", large(small[0])), ("bomb", bomb())):
+            (folder / kind).write_bytes(data)
+        with served(folder / "one") as (port, _), served(folder / "other") as (other, _):
+            one = Sender(port, "small")
             turn(one, small, 5)
-            ratios = []
-            for number in range(arguments.rounds):
-                took: dict[bool, list[float]] = {}
-                for both in (True, False) if number % 2 else (False, True):
-                    with attacked(other, body, statuses) if both else contextlib.nullcontext():
-                        took[both] = turn(one, small, arguments.seconds)
-                    time.sleep(_BETWEEN_S)
-                ratios.append(statistics.fmean(took[True]) / statistics.fmean(took[False]))
-                print(*(f"{_words(both, took[both])}" for both in (False, True)), sep="; ", flush=True)
-            spread = f"{100 * (min(ratios) - 1):+.0f} to {100 * (max(ratios) - 1):+.0f}"
-            print(f"a push takes {100 * (statistics.fmean(ratios) - 1):+.1f} % longer ({spread}), goal 10")
-            print("large bodies of", f"{len(body) / 1e6:.1f} MB, by status:", dict(statuses))
-        finally:
-            server.terminate()
-            try:
-                server.wait(60)
-            finally:
-                server.kill()
+            for kind in arguments.kinds:
+                body = folder / ("bomb" if kind == "bomb" else "inflating")
+                found: dict[str, list[list[float]]] = defaultdict(list)
+                statuses = {HERE: Counter[str](), ELSEWHERE: Counter[str]()}
+                for _ in range(arguments.rounds):
+                    for state in random.sample((ALONE, HERE, ELSEWHERE), 3):
+                        at = other if state == ELSEWHERE else port
+                        with contextlib.nullcontext() if state == ALONE else attacked(kind, at, body, statuses[state]):
+                            found[state].append(turn(one, small, arguments.seconds))
+                        time.sleep(_BETWEEN_S)
+                _print_states(kind, found, statuses)
 
 
-def _words(both: bool, took: list[float]) -> str:
-    ordered = sorted(took)
-    middle, late = statistics.median(ordered), ordered[int(0.95 * len(ordered))]
-    which = "with large bodies" if both else "alone"
-    return f"{which} {statistics.fmean(ordered):.2f} ms, p50 {middle:.2f}, p95 {late:.2f}"
+def _print_states(kind: str, found: dict[str, list[list[float]]], statuses: dict[str, Counter[str]]) -> None:
+    print(f"{kind}:")
+    alone = [each for one in found[ALONE] for each in one]
+    for state in (ALONE, HERE, ELSEWHERE):
+        took = sorted(each for one in found[state] for each in one)
+        mean, middle = statistics.fmean(took), statistics.median(took)
+        line = f"  {state}: {mean:.2f} ms, p50 {middle:.2f}, p95 {took[int(0.95 * len(took))]:.2f}"
+        if state != ALONE:
+            pairs = zip(found[state], found[ALONE], strict=True)
+            ratios = [statistics.fmean(one) / statistics.fmean(other) for one, other in pairs]
+            line += f"; {_longer(mean / statistics.fmean(alone))} ({_longer(min(ratios))} to {_longer(max(ratios))})"
+            line += f", p50 {_longer(middle / statistics.median(alone))}; by status {dict(statuses[state])}"
+        print(line, flush=True)
+
+
+def _longer(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.0f} %"
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ large_bodies  Large bodies are read by another process
 merged     From rows of the database to a Profile
 native     A block of rows as ClickHouse reads it fastest, column after column
 numbers    The server's own numbers, for /metrics
+paced      Large bodies come slowly, and what is refused is not read
 patience   How long a client may take to say what it wants
 questions  What is asked of the database
 receiving  What agents of other projects push, as segments of ours

@@ -19,11 +19,12 @@ from pyprof.server import answers
 from pyprof.server.access import COOKIE, READ, Access, Refused
 from pyprof.server.config import ServerConfig
 from pyprof.server.engine import StoreError
+from pyprof.server.paced import PacedBodies, Receive, Scope, Send
 from pyprof.server.questions import Asked, GivenUp, Questions
 from pyprof.server.receiving import SENDERS, ForeignPush
 from pyprof.server.selection import check_words
 from pyprof.server.serving import ServerParts
-from pyprof.server.taking import JSON, SAFE, SEGMENTS, ClientGone, Receive, Scope, Send, Taking
+from pyprof.server.taking import JSON, SAFE, SEGMENTS, ClientGone, Taking
 
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -59,6 +60,7 @@ class FleetServer:
         found = {name: _asset(room, name) for room, names in (_OWN, _SHARED) for name in names}
         self._assets = {name: (data, _KINDS[name[name.rindex(".") :]]) for name, data in found.items()}
         self._page = _asset("server", "fleet.html")
+        self.app = PacedBodies(self._any)
         self._others = Starlette(
             routes=[
                 Route("/", self._guarded(self._index), methods=["GET"]),
@@ -75,7 +77,7 @@ class FleetServer:
     def close(self) -> None:
         self._taking.close()
 
-    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _any(self, scope: Scope, receive: Receive, send: Send) -> None:
         to_take = scope["type"] == "http" and scope["path"].startswith(SEGMENTS)
         await (self._taking if to_take else self._others)(scope, receive, send)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar, TypeVarTuple
+from typing import TypeVar, TypeVarTuple
 from urllib.parse import unquote
 
 from pyprof.agent.segments import SegmentName, day_of, folder_of
@@ -19,6 +19,7 @@ from pyprof.server.access import WRITE, Access, Refused
 from pyprof.server.config import ServerConfig
 from pyprof.server.files import DiskFull
 from pyprof.server.large_bodies import LargeBodies
+from pyprof.server.paced import Receive, Scope, Send
 from pyprof.server.receiving import ForeignPush
 from pyprof.server.rows import SegmentRows, rows_of
 from pyprof.server.series_limit import SeriesLimit
@@ -44,9 +45,6 @@ _LARGE_RETRY_S = 30
 _HERE = ("localhost", "127.0.0.1", "[::1]")
 _Arguments = TypeVarTuple("_Arguments")
 _Found = TypeVar("_Found")
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class ClientGone(Exception):

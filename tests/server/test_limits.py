@@ -30,9 +30,10 @@ from pyprof.server import patience
 from pyprof.server.access import Refused
 from pyprof.server.engine import StoreError
 from pyprof.server.large_bodies import LargeBodies
+from pyprof.server.paced import App, Receive, Scope, Send
 from pyprof.server.series_limit import MOST_OF_SEGMENT, SeriesLimit
 from pyprof.server.store import Store
-from pyprof.server.taking import Receive, Scope, Send, TakingThreads, answer
+from pyprof.server.taking import TakingThreads, answer
 from tests.agent.filled import segment
 from tests.server.serving import PATIENCE_S, Served, free_port, served, windows
 
@@ -298,15 +299,16 @@ def test_reader_of_large_bodies_ends_with_the_server() -> None:
     until(lambda: not Path(f"/proc/{reader}").exists())
 
 
+async def answers(_scope: Scope, receive: Receive, send: Send) -> None:
+    """Whatever is asked, when all of it is there."""
+    while (await receive()).get("more_body"):
+        pass
+    await answer(send, 200, b"{}", {})
+
+
 @contextmanager
-def answering() -> Iterator[int]:
-    """The port of a server in this process that answers whatever it is asked, when all of it is there."""
-
-    async def app(_scope: Scope, receive: Receive, send: Send) -> None:
-        while (await receive()).get("more_body"):
-            pass
-        await answer(send, 200, b"{}", {})
-
+def answering(app: App = answers) -> Iterator[int]:
+    """The port of a server in this process."""
     port = free_port()
     server = uvicorn.Server(
         uvicorn.Config(app, port=port, http=patience.BoundedProtocol, lifespan="off", loop="asyncio")
