@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +33,15 @@ def answers(client: Served, until: int) -> list[Any]:
 
 def life(version: int, *stores: str) -> dict[str, Any]:
     """What a day's rows are in a store that this version of the tables made: in all of these stores alike."""
-    runs = []
-    for store in stores:
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.server.by_hours", store, str(version)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+
+    def one(store: str) -> Any:
+        command = [sys.executable, "-m", "tests.server.by_hours", store, str(version)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        runs.append(json.loads(done.stdout))
-    found, *others = runs
+        return json.loads(done.stdout)
+
+    with ThreadPoolExecutor() as at_once:
+        found, *others = at_once.map(one, stores)
     assert all(other == found for other in others)
     assert found["applied"] == [[number, 1] for number in range(1, len(migrations()) + 1)]
     return dict(found)
