@@ -556,14 +556,17 @@ static long next_pair(u32 index, void *context)
 {
 	struct scratch_space *space = *(struct scratch_space **)context;
 	struct walk *walk = &space->walk;
-	u64 at = walk->low + 8 * index;
+	u64 at = walk->part + 8 * index;
 	u64 current = space->signal[index + (space->layout.cframe_current >> 3 & 3) & (SIGNAL_STACK / 8 - 1)];
 	u64 previous = space->signal[index + (space->layout.cframe_previous >> 3 & 3) & (SIGNAL_STACK / 8 - 1)];
 	u32 count = walk->entries;
 	if (count >= MOST_ENTRIES || ((index & 255) == 255 && ktime_get_ns() > walk->deadline))
 		return 1;
 	/* one condition: see next_word() */
-	if (!((current | previous) & 7) & !!current & ((previous == walk->root) | ((previous > at) & (previous < walk->high)))) {
+	u64 is_frame = (current - PAGE < 1ull << 47) & (current - walk->low >= STACK_REACH);
+	u64 is_link = (previous == walk->root) | ((previous > at) & (previous < walk->high));
+	u64 is_aligned = ((current | previous) & 7) == 0;
+	if (is_aligned & is_frame & is_link & (at >= walk->low)) {
 		asm volatile("" : "+r"(count)); /* see next_mark() */
 		space->entries[count & (MOST_ENTRIES - 1)] = at;
 		walk->entries = count + 1;
@@ -596,7 +599,9 @@ static long next_linked(u32 index, void *context)
 	walk->link = word(at + layout->cframe_current);
 	walk->outer = word(word(at + layout->cframe_previous) + layout->cframe_current);
 	walk->leads = 0;
-	loop(MOST_RUN_FRAMES, next_leading, &space, 0);
+	/* one that was left, of which words are still there, calls nothing */
+	if ((u32)word(walk->link + layout->frame_height) == 0xFFFFFFFF)
+		loop(MOST_RUN_FRAMES, next_leading, &space, 0);
 	if (walk->leads)
 		walk->cframe = at;
 	return walk->leads != 0;
@@ -612,10 +617,11 @@ static __attribute__((noinline)) u32 link_again(struct scratch_space *space)
 	u32 words = 0, n = walk->own_anchors;
 	walk->low = space->anchors[n & (MOST_ANCHORS - 1)].address + 8;
 	walk->high = walk->low + STACK_REACH;
+	walk->part = walk->low & ~(PAGE - 1ull); /* pages above those of a program's first calls may never have been touched */
 #pragma unroll
 	for (u32 page = 0; page < SIGNAL_STACK / PAGE; page++)
 		if (words == page * (PAGE / 8) &&
-		    !probe_read_user(space->signal + page * (PAGE / 8), PAGE, (void *)(walk->low + page * PAGE)))
+		    !probe_read_user(space->signal + page * (PAGE / 8), PAGE, (void *)(walk->part + page * PAGE)))
 			words += PAGE / 8;
 	walk->entries = 0;
 	walk->cframe = 0;

@@ -119,16 +119,17 @@ class SavedProcess:
             self.process.learn()
         return self.process.take()
 
-    def in_user_space(self, placed: bool) -> UserSpace:
+    def in_user_space(self, placed: bool, absent: int = 1 << 64) -> UserSpace:
         """The program with all that it needs to sample this process. placed: it is told where the threads' states and
-        the first stack's end are, as of threads that are there before it.
+        the first stack's end are, as of threads that are there before it. absent: of the first stack it cannot read
+        what lies there and beyond.
         """
         said = UserSpace()
         for region in self.memory.regions:
             data = self.memory.read(region.start, region.stored_end - region.start)
             if not data and not region.flags & PF_X:
                 data = self.space.read(region.start, region.end - region.start)
-            said.memory(region.start, region.end, data)
+            said.memory(region.start, region.end, data[: absent - region.start] if region == self.first_stack else data)
         runtime, offsets = self.offsets
         said.entry("layouts", 0, packed(offsets))
         said.entry("processes", self.pid, abi.PROCESS.pack(runtime, 0, 0, 0, 0))

@@ -163,6 +163,35 @@ def test_frames_of_busy_threads_are_those_of_a_stop(python: Python, tmp_path: Pa
             assert caller in callers.get(callee, [caller]), names
 
 
+@pytest.mark.parametrize("python", [p for p in pythons() if p.minor in (11, 12)], ids=lambda python: python.name)
+def test_evaluator_that_has_not_linked_its_cframe_hides_nothing_where_pages_beyond_were_never_touched(
+    python: Python, tmp_path: Path
+) -> None:
+    """Between a program's first calls and its arguments the kernel leaves a gap of up to 8 KB (arch_align_stack)."""
+    for _ in range(MOST_CORES):
+        with saved(python, tmp_path, busy(1), "calls.py") as (process, _):
+            (tid,) = process.tids
+            ran, _ = sampled(process, True)[tid]
+            ((own, entered), *outside), (_, offsets) = ran.record.anchors.tolist(), process.offsets
+            if not outside:  # its first evaluator runs all
+                continue
+            said = process.in_user_space(True, absent=(max(outside)[0] | 0xFFF) + 1)
+            for address in (
+                own + offsets.cframe_current,
+                own + offsets.cframe_previous,
+                entered + offsets.frame_height,
+            ):
+                said.poke(address, 8)
+            process.sample(said, tid)
+            (begins,), _ = said.run()
+            break
+    found, rows = begins.record, ran.record.frames.tolist()
+    assert found.anchors[1:].tolist() == outside, (ran.record.anchors.tolist(), found.anchors.tolist())
+    assert not found.flags[0] & Flag.BROKEN
+    assert 0 < len(found.frames) < len(rows)
+    assert found.frames.tolist() == rows[-len(found.frames) :]
+
+
 @EACH
 def test_of_a_deep_recursion_the_innermost_frames_are_read_and_the_rest_is_marked(
     python: Python, tmp_path: Path
