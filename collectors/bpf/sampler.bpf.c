@@ -313,6 +313,8 @@ static __attribute__((noinline)) u32 other_code(void *task, u32 tgid)
 
 /* ---- the interpreter's frames ---- */
 
+#define LAST_OWNER 7 /* of a frame: a greater one is no entry frame's */
+
 inline_ u64 turned(u64 value, u32 bits)
 {
 	return bits ? value << bits | value >> (64 - bits) : value;
@@ -584,7 +586,7 @@ static long next_leading(u32 index, void *context)
 		return 1;
 	u64 flags = space->words[layout->frame_flag >> 3 & 15] >> (8 * (layout->frame_flag & 7)) & 0xFF;
 	walk->link = space->words[layout->frame_previous >> 3 & 15];
-	walk->leads = flags >= layout->run_ends && walk->link == walk->outer;
+	walk->leads = flags >= layout->run_ends && flags <= LAST_OWNER && walk->link == walk->outer;
 	return flags >= layout->run_ends || !walk->link;
 }
 
@@ -656,7 +658,8 @@ inline_ void take_linked(struct scratch_space *space)
 		} else if (tried == 1) {
 			if (walk->frames != walk->own_frames)
 				walk->unread = 0;
-			if (!link_again(space))
+			/* with what a greenlet begins and ends leads to the root: it names no frame of its own */
+			if ((space->layout.seeks == SEEKS_CFRAMES && walk->cframe == walk->root) || !link_again(space))
 				break;
 			walk->lacks = walk->broken;
 		}
@@ -754,7 +757,6 @@ static __attribute__((noinline)) void take_frames(struct scratch_space *space, s
  * innermost frame of the activation that one ends is named by some word of the stack between it and the one inside it:
  * of those whose frames lead to that very entry frame the one with most of them.
  */
-#define LAST_OWNER 7    /* of a frame: a greater one is no entry frame's */
 #define AT_ONCE 2       /* words of a stack that are looked at in one turn */
 #define CALLED 1024     /* bytes behind the beginning of a frame among which the one that it calls begins */
 #define NEAR_ENTRY 1024 /* bytes outside of an entry frame in which its evaluator may name the frame */
@@ -835,9 +837,7 @@ static long next_waiting(u32 index, void *context)
 	row->code = code;
 	row->instr = words[layout->frame_instr >> 3 & 15] >> (8 * (layout->frame_instr & 7));
 	row->flags = flags;
-	row->head = code ? head_of(space, code) : 0;
-	if (row->head)
-		send_code(space, code, row->head);
+	row->head = 0; /* see next_head() */
 	walk->frames = n + 1;
 	walk->link = outer;
 	return walk->leads != 0;
@@ -1025,8 +1025,150 @@ inline_ u32 learn_mark(struct scratch_space *space, struct process *process, u32
 	return 1;
 }
 
-/* Behind all other rows. The thread's own chain is empty where a greenlet begins or ends. */
-static __attribute__((noinline)) void take_waiting(struct scratch_space *space, struct process *process, u64 sp, u64 end)
+/* own: rows of the thread's own chain. That is empty where a greenlet begins or ends. */
+static __attribute__((noinline)) void take_waiting(struct scratch_space *space, struct process *process, u32 own)
+{
+	struct walk *walk = &space->walk;
+	walk->inner = walk->stack - 8;
+	if (own && !learn_mark(space, process, own))
+		return;
+	walk->mark = process->mark;
+	walk->code = process->code;
+	walk->heap = process->heap;
+	if (!walk->mark)
+		return;
+	loop(MOST_STACK / WINDOW + 1, next_marks, &space, 0);
+	loop(MOST_ENTRIES, next_entry, &space, 0);
+}
+
+/* ---- the same, CPython 3.11 ---- */
+
+/*
+ * A CFrame names the next one outside of it, the outermost one the root. So from the stack's end inwards, each word that names
+ * the root or a CFrame that was found may be the link of one. What their frames say is copied here; which of them
+ * wait is decided where the copy of the stack is read, as by stops (interpreters/cpython/greenlet_cframes.py).
+ */
+#define FOUND(space, address) ((space)->signal[(address) >> 3 & (SIGNAL_STACK / 8 - 1)])
+
+static long next_linking(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	struct walk *walk = &space->walk;
+	u64 salt = walk->deadline; /* what was found for other samples is not taken for this one's */
+#pragma unroll
+	for (u32 n = 0; n < AT_ONCE; n++) {
+		u32 at = WINDOW / 8 - 1 - (index * AT_ONCE + n) & (WINDOW / 8 - 1), count = walk->entries;
+		u64 value = space->window[at], cframe = walk->part + 8 * at - space->layout.cframe_previous;
+		/* one condition: see next_word() */
+		if (((value == walk->root) | (FOUND(space, value) == (value ^ salt))) & (cframe > walk->inner) & (count < MOST_ENTRIES)) {
+			asm volatile("" : "+r"(count)); /* see next_mark() */
+			space->entries[count & (MOST_ENTRIES - 1)] = cframe;
+			FOUND(space, cframe) = cframe ^ salt;
+			walk->entries = count + 1;
+		}
+	}
+	return 0;
+}
+
+/* CFrames of a part of the stack, outermost first. */
+static long next_linkings(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	struct walk *walk = &space->walk;
+	u64 part = (walk->stack_end - 1 & ~(WINDOW - 1ull)) - index * WINDOW;
+	if (part + WINDOW <= walk->inner || is_over_budget(walk))
+		return 1;
+	if (probe_read_user(space->window, WINDOW, (void *)part))
+		return 0;
+	walk->part = part;
+	loop(WINDOW / 8 / AT_ONCE, next_linking, &space, 0);
+	return 0;
+}
+
+/* The frame at walk->link, and a row of it. One that has a row leads where it did. */
+static long next_entered(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	struct walk *walk = &space->walk;
+	struct layout *layout = &space->layout;
+	u64 *words = space->words;
+	u64 at = walk->link, met = ~(at ^ walk->deadline);
+	u32 n = walk->frames;
+	walk->leads = FOUND(space, at) == met;
+	if (walk->leads || at & 7 || n >= MOST_FRAMES || probe_read_user(words, layout->frame_bytes & 127, (void *)at))
+		return 1;
+	u64 is_entry = words[layout->frame_flag >> 3 & 15] >> (8 * (layout->frame_flag & 7)) & 0xFF;
+	u64 outer = words[layout->frame_previous >> 3 & 15];
+	u64 calls = (u32)words[layout->frame_height >> 3 & 15] == 0xFFFFFFFF;
+	/* the innermost one calls a C function; one that was left does not */
+	if ((!index && !calls) || outer & 7 || outer >> 56)
+		return 1;
+	asm volatile("" : "+r"(n)); /* see next_mark() */
+	struct frame *row = &space->frames[n & (MOST_FRAMES - 1)];
+	row->address = at;
+	row->code = words[layout->frame_code >> 3 & 15];
+	row->instr = words[layout->frame_instr >> 3 & 15];
+	row->flags = WAITING_FLAGS(is_entry, outer, calls);
+	row->head = 0; /* see next_head() */
+	FOUND(space, at) = met;
+	walk->frames = n + 1;
+	walk->link = outer;
+	walk->leads = is_entry != 0;
+	return is_entry || !outer;
+}
+
+static long next_named(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	struct walk *walk = &space->walk;
+	if (index >= walk->entries || is_over_budget(walk))
+		return 1;
+	u32 first = walk->frames;
+	walk->link = word(space->entries[index & (MOST_ENTRIES - 1)] + space->layout.cframe_current);
+	walk->leads = 0;
+	if (walk->link)
+		loop(MOST_RUN_FRAMES, next_entered, &space, 0);
+	if (!walk->leads)
+		walk->frames = first;
+	return 0;
+}
+
+static __attribute__((noinline)) void take_named(struct scratch_space *space)
+{
+	struct walk *walk = &space->walk;
+	u32 anchors = space->record.anchors;
+	if (!anchors || space->record.flags & FLAG_SEVERAL)
+		return;
+	walk->inner = space->anchors[anchors - 1 & (MOST_ANCHORS - 1)].address;
+	if (!on_stack(walk, walk->inner))
+		return;
+	loop(MOST_STACK / WINDOW + 1, next_linkings, &space, 0);
+	loop(MOST_ENTRIES, next_named, &space, 0);
+}
+
+/* ---- both ---- */
+
+/* Of the rows of what waits, and none of an entry frame, which runs nothing. */
+static long next_head(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	struct walk *walk = &space->walk;
+	u32 n = walk->own_frames + index;
+	if (n >= walk->frames || is_over_budget(walk))
+		return 1;
+	struct frame *row = &space->frames[n & (MOST_FRAMES - 1)];
+	u64 code = row->code;
+	if (!code || (space->layout.seeks == SEEKS_ENTRIES && (row->flags & 0xFF) >= space->layout.run_ends))
+		return 0;
+	u64 head = head_of(space, code);
+	row->head = head;
+	if (head)
+		send_code(space, code, head);
+	return 0;
+}
+
+/* What waits on the stack, behind all other rows. */
+inline_ void seek(struct scratch_space *space, struct process *process, u64 sp, u64 end)
 {
 	struct walk *walk = &space->walk;
 	struct record *record = &space->record;
@@ -1035,18 +1177,14 @@ static __attribute__((noinline)) void take_waiting(struct scratch_space *space, 
 		return;
 	walk->stack = sp;
 	walk->stack_end = end - sp > MOST_STACK ? sp + MOST_STACK : end;
-	walk->inner = sp - 8;
-	if (own && !learn_mark(space, process, own))
-		return;
-	walk->mark = process->mark;
-	walk->code = process->code;
-	walk->heap = process->heap;
-	if (!walk->mark)
-		return;
 	walk->entries = 0;
 	walk->frames = first;
-	loop(MOST_STACK / WINDOW + 1, next_marks, &space, 0);
-	loop(MOST_ENTRIES, next_entry, &space, 0);
+	if (space->layout.seeks == SEEKS_ENTRIES)
+		take_waiting(space, process, own);
+	else
+		take_named(space);
+	walk->own_frames = first;
+	loop(MOST_FRAMES, next_head, &space, 0);
 	record->frames = walk->frames;
 	record->waiting = walk->frames - first;
 	if (walk->broken)
@@ -1259,7 +1397,7 @@ static __attribute__((noinline)) int take_record(struct scratch_space *space, st
 		}
 	}
 	if (seeks_waiting && process && record->flags & FLAG_CHAIN && space->layout.seeks && end > sp)
-		take_waiting(space, process, sp, end);
+		seek(space, process, sp, end);
 	u64 size = end > sp ? end - sp : 0;
 	u32 zero = 0;
 	struct limits *limit = map_lookup(&limits, &zero);

@@ -107,12 +107,18 @@ struct ended {
 	struct waker waker;
 };
 
+/*
+ * Flags of a frame that was found by CFrames: is_entry in the low byte, from there on the address of the frame outside of it,
+ * whose lowest bit says: it calls a C function.
+ */
+#define WAITING_FLAGS(is_entry, outer, calls) ((is_entry) | ((outer) | (calls)) << 8)
+
 /* One frame of an interpreter, as its memory was. */
 struct frame {
 	u64 address;
 	u64 code;
 	u64 instr;
-	u64 flags; /* owner or is_entry: the low byte; tlbc index: the high half */
+	u64 flags; /* owner or is_entry: the low byte; tlbc index: the high half. Of one that was found by CFrames: see WAITING_FLAGS */
 	u64 head;  /* words of the code object's head, folded: another value, another code object */
 };
 
@@ -134,6 +140,8 @@ struct text {
 
 /* How CPython keeps threads and frames: interpreters/cpython/layout.py, by byte offset; NONE where a version has no such field. */
 #define NONE 0xFFFFFFFFu
+#define SEEKS_ENTRIES 1
+#define SEEKS_CFRAMES 2
 struct layout {
 	u32 interpreters_head; /* of _PyRuntime */
 	u32 interpreter_next;
@@ -162,7 +170,7 @@ struct layout {
 	u32 instr_bytes;
 	u32 frame_bytes; /* that are read of a frame: all of the above, 112 at most */
 	u32 run_ends;    /* a flag that is at least this ends a run */
-	u32 seeks;       /* activations wait on C stacks that no chain has: greenlets */
+	u32 seeks;       /* activations wait on C stacks that no chain has, greenlets: they are found by SEEKS_...; 0: none */
 	u32 frame_object; /* of the pointer to a frame's object */
 	u32 object_frame; /* in that, of the pointer back */
 	u32 object_link;  /* and of the frame that is outside of it */

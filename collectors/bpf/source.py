@@ -24,7 +24,7 @@ from pyprof.collectors.perf.cpu_events import Silent
 from pyprof.collectors.perf.records import SampleRecords
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
-from pyprof.model.interpreter import Chain, FrameRows, KernelReader
+from pyprof.model.interpreter import Chain, CopiedStack, FrameRows, KernelReader
 from pyprof.model.modules import AddressSpace
 from pyprof.model.reasons import said
 from pyprof.model.sample import Piece, SampleBatch, StackSlab
@@ -269,12 +269,13 @@ class BpfSource:
             self._place(reader)
             lanes = np.flatnonzero(mine & has)
             if len(lanes):
-                chains = reader.chains(_rows(records.take(lanes), self.records.texts_of(pid)))
+                chains = reader.chains(frame_rows(records.take(lanes), self.records.texts_of(pid), self.words))
                 found |= {lane: chain for lane, chain in zip(lanes.tolist(), chains, strict=True) if chain is not None}
         return found
 
 
-def _rows(records: Records, texts: U64) -> FrameRows:
+def frame_rows(records: Records, texts: U64, words: U64) -> FrameRows:
+    """words: of the ring, or what else the records were read from."""
     halves = np.ascontiguousarray(records.frames[:, 3]).view(np.uint32).reshape(-1, 2)
     return FrameRows(
         start=records.frame,
@@ -290,7 +291,21 @@ def _rows(records: Records, texts: U64) -> FrameRows:
         collecting=(records.flags & Flag.COLLECTING) != 0,
         broken=(records.flags & Flag.BROKEN) != 0,
         several=(records.flags & Flag.SEVERAL) != 0,
+        copies={int(lane): _copied_stack(records, lane, words) for lane in np.flatnonzero(records.waiting)},
     )
+
+
+def _copied_stack(records: Records, lane: np.int64, words: U64) -> CopiedStack:
+    base, size, end = int(records.base[lane]), int(records.size[lane]), int(records.frame[lane + 1])
+    first = int(records.offset[lane]) >> 3
+    copy = words[first : first + (size >> 3)]
+    holes = int(records.holes[lane])
+    if holes:
+        copy = np.zeros_like(copy)
+        for low, high in _spans(base, size, holes):
+            copy[low >> 3 : high >> 3] = words[first + (low >> 3) : first + (high >> 3)]
+    links = records.frames[end - int(records.waiting[lane]) : end, 3]
+    return CopiedStack(int(records.state[lane]), base, copy.data, links)
 
 
 def _with_pieces(stack: StackSlab, records: Records) -> StackSlab:

@@ -10,6 +10,7 @@ finder            The CPython of one process: found when its modules are known, 
 frame_reader      The frames of one CPython's threads: copied while a thread stands still, decoded when it runs again
 greenlet_cframes  Activations that wait on a C stack, CPython 3.11
 greenlet_entries  Activations that wait on a C stack, CPython 3.12 and later
+greenlet_rows     Activations that wait on a C stack, CPython 3.11, in rows that a program in the kernel has copied
 greenlets         Activations of the evaluator that wait on a thread's C stack and are not in its chain
 in_kernel         One process's CPython, whose frames a program in the kernel copies
 interpreter       CPython as an interpreters.base.Interpreter

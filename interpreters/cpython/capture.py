@@ -215,7 +215,7 @@ class Copier:
     def _add(self, copied: Copied, found: GreenletFrames, gather: Gather) -> None:
         """What waits on the stack outside the thread's chain, behind it in copied.frames."""
         if found.replaces:
-            copied.frames = []
+            copied.frames, copied.stands = [], []
         if found.frames and not copied.frames:
             copied.problem = ""
         copied.frames += found.frames

@@ -6,6 +6,9 @@ activation.
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+
 from pyprof.interpreters.cpython.greenlets import (
     MOST_REGION,
     MOST_RUN,
@@ -20,6 +23,7 @@ from pyprof.interpreters.cpython.greenlets import (
 )
 from pyprof.interpreters.cpython.layout import Layout
 
+_U64 = npt.NDArray[np.uint64]
 _STEPS_A_SCAN = 8
 _AROUND = 24
 """Words on each side of a CFrame, most of which belong to its evaluator's frame."""
@@ -39,8 +43,7 @@ class CFrameSearch:
         first = own - thread.base + self._outer + 8 >> 3 if own else 0
         if not 0 <= first < len(thread.stack):
             return True
-        root = (thread.address + self._root).to_bytes(8, "little")
-        return thread.stack[first : first + MOST_REGION].tobytes().find(root) < 0
+        return not _places(_region(thread.stack, first), thread.address + self._root)
 
     def search(self, thread: SwitchedThread, slots: Slots, reader: StoppedMemory) -> GreenletFrames:
         """As GreenletSearch has it; needs no slots."""
@@ -49,8 +52,11 @@ class CFrameSearch:
         first = (own - thread.base + self._outer >> 3) + 1 if own else 0
         if not 0 <= first < len(thread.stack):
             return search.found
+        named = [frame for _, frame in thread.stands if frame]
         for cframe, (current, frames) in sorted(self._activations(search, own, first).items()):
             if frames:
+                # in a switch the thread has the CFrame with which a greenlet began: a copy of its parent's
+                search.found.replaces |= not search.found.frames and named == [current]
                 search.found.frames += frames
                 search.found.stands.append((cframe, current))
                 search.found.markers.add(cframe)
@@ -59,12 +65,12 @@ class CFrameSearch:
     def _activations(self, search: Search, own: int, first: int) -> dict[int, tuple[int, list[Placed]]]:
         """By CFrame the frame that it names, and the frames of its activation. own: the running evaluator's CFrame."""
         stack, base = search.thread.stack, search.thread.base
-        data = stack[first : first + MOST_REGION].tobytes()
+        region = _region(stack, first)
         outer_at = (self._outer >> 3) - first
         known: dict[int, tuple[int, list[Placed]]] = {}
         copies: set[int] = set()
         twins: dict[tuple[int, int], int] = {}
-        places = [(index - outer_at, 0) for index in _places(data, search.thread.address + self._root)]
+        places = [(index - outer_at, 0) for index in _places(region, search.thread.address + self._root)]
         while places and len(known) < MOST_WAITING and search.step(_STEPS_A_SCAN):
             index, outer = places.pop()
             cframe = base + 8 * index
@@ -85,7 +91,7 @@ class CFrameSearch:
                 del known[twin]
             twins[current, outer] = cframe
             known[cframe] = current, frames
-            places += [(inner - outer_at, cframe) for inner in _places(data, cframe)]
+            places += [(inner - outer_at, cframe) for inner in _places(region, cframe)]
         return {cframe: known[cframe] for cframe in known.keys() - copies}
 
     def _entered(self, search: Search, top: int) -> tuple[list[Placed], int]:
@@ -115,13 +121,12 @@ def more_alike(stack: memoryview, own: int, one: int, other: int) -> bool:
     return alike(one) > alike(other)
 
 
-def _places(data: bytes, word: int) -> list[int]:
+def _region(stack: memoryview, first: int) -> _U64:
+    """What is searched. first: index of its first word."""
+    return np.frombuffer(stack[first : first + MOST_REGION], np.uint64)
+
+
+def _places(region: _U64, word: int) -> list[int]:
     """Indexes of a word."""
-    pattern = word.to_bytes(8, "little")
-    found: list[int] = []
-    at = data.find(pattern)
-    while at >= 0 and len(found) < MOST_WAITING:
-        if not at & 7:
-            found.append(at >> 3)
-        at = data.find(pattern, (at & -8) + 8)
+    found: list[int] = (region == np.uint64(word)).nonzero()[0][:MOST_WAITING].tolist()
     return found

@@ -60,7 +60,8 @@ class SwitchedThread:
 @dataclass(slots=True)
 class GreenletFrames:
     """frames, stands: as the thread's chain would have them. objects: avma of what else was read. markers:
-    of those that wait. replaces: they begin with the frames of the chain itself, which lacked its entry frames.
+    of those that wait. replaces: they begin with the frames of the chain itself, which lacked its entry frames, or has
+    a CFrame that stands for no activation.
     """
 
     frames: list[Placed] = field(default_factory=list)

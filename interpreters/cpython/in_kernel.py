@@ -38,7 +38,7 @@ class PythonInKernel:
         self._take(process.expected, parent)
         if self._runtime is not None and self.offsets() is None:
             return f"the frames of CPython {self._runtime.layout.version} are not read in the kernel."
-        return None if process.undecided else process.beyond_chains
+        return None if process.undecided else ""
 
     def _take(self, runtime: Runtime | None, parent: KernelReader | None) -> None:
         before, self._runtime = self._runtime, runtime

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.cpython.finder import RuntimeFinder
-from pyprof.interpreters.cpython.layout import ChainKind
 from pyprof.interpreters.cpython.memory import gather_now
 from pyprof.interpreters.cpython.names import PythonThreadNames
 from pyprof.interpreters.cpython.programs import Programs
@@ -28,7 +27,7 @@ if TYPE_CHECKING:  # what reads frames is loaded once there is a runtime
 class PythonProcess:
     """threads, frames: of the runtime that there is now. tasks: of asyncio, once it is known which tasks await which.
 
-    It has 22 methods: those of a reader, and those of the parts of it that its own modules ask.
+    It has 21 methods: those of a reader, and those of the parts of it that its own modules ask.
     """
 
     def __init__(self, recording: InterpreterContext, programs: Programs, namespace_tid: Callable[[int], int]) -> None:
@@ -76,15 +75,6 @@ class PythonProcess:
     def undecided(self) -> bool:
         """Is there a runtime that has not begun, or not settled?"""
         return self._finder.undecided
-
-    @property
-    def beyond_chains(self) -> str:
-        """What is not in the threads' own chains and is found while they stand still only, "" if there is nothing."""
-        if self.runtime is None:
-            return ""
-        if self.greenlets and self.runtime.layout.chain is not ChainKind.SHIMS:
-            return f"CPython {self.runtime.layout.version} runs greenlets, whose frames wait on C stacks."
-        return ""
 
     @property
     def greenlets(self) -> bool:

@@ -8,6 +8,7 @@ remembered.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from pyprof.interpreters.code_book import UNREAD, CodeBook, number_of_chain
 from pyprof.interpreters.cpython.awaiting_rows import ThreadRows, await_offsets, with_coroutines
 from pyprof.interpreters.cpython.capture import ENTRY_OWNER
 from pyprof.interpreters.cpython.codes import CodeReader
+from pyprof.interpreters.cpython.greenlet_rows import WaitingRows
 from pyprof.interpreters.cpython.known_heads import KnownHeads
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.interpreters.cpython.memory import CopiedMemory, Memory, Text, Unreadable
@@ -74,7 +76,7 @@ def offsets_of(layout: Layout, greenlets: bool = False, tasks: TaskLayout | None
         gil_holder=layout.gil_holder,
         gil_locked=layout.gil_locked,
         tid_in_pthread=PTHREAD_TID[0],
-        seeks=int(greenlets and finds_waiting(layout)),
+        seeks=_sought(layout) if greenlets else 0,
         frame_object=frame.object,
         object_frame=frame.object_frame,
         object_link=frame.object_link,
@@ -83,9 +85,11 @@ def offsets_of(layout: Layout, greenlets: bool = False, tasks: TaskLayout | None
     )
 
 
-def finds_waiting(layout: Layout) -> bool:
-    """Does the program in the kernel find activations that wait on a stack, in no chain?"""
-    return layout.chain is ChainKind.SHIMS and layout.frame.object_link != NONE
+def _sought(layout: Layout) -> int:
+    """How the program in the kernel finds activations that wait on a stack: FrameOffsets.seeks."""
+    if layout.chain is ChainKind.SHIMS:
+        return int(layout.frame.object_link != NONE)
+    return 2 if layout.chain is ChainKind.ENTRIES else 0
 
 
 def fold(words: tuple[int, ...]) -> int:
@@ -164,6 +168,7 @@ class FrameRowReader:
         self._heads = KnownHeads()
         self._kind = layout.chain
         self._layout = layout
+        self._waiting = WaitingRows(layout) if layout.chain is ChainKind.ENTRIES else None
 
     @property
     def lost(self) -> int:
@@ -173,6 +178,8 @@ class FrameRowReader:
     def chains(self, rows: FrameRows, others: bool = False) -> list[Chain | None]:
         """What each thread ran, in order. Equal rows are one chain, of whatever batch. others: as in a Chain."""
         self._texts = self._texts_of(rows.texts)
+        if self._waiting is not None:
+            rows = self._waiting.searched(rows)
         if len(self._chains) > _MOST_CHAINS:
             self._chains.clear()
         keys = _keys(rows, others)
@@ -201,7 +208,7 @@ class FrameRowReader:
 
     def _decoded(self, rows: FrameRows, others: bool) -> list[Chain]:
         """The chains of rows, all of which are different."""
-        shims = self._kind is ChainKind.SHIMS
+        shims, each_marked = self._kind is ChainKind.SHIMS, self._kind is ChainKind.CFRAMES
         ends = rows.flag >= ENTRY_OWNER if shims else rows.flag != 0
         entry = ends & shims
         places, which = self._places(rows, entry)
@@ -218,9 +225,11 @@ class FrameRowReader:
             there, coroutines = there.apart(awaiting[lane], waiting[lane])
             runs, problem = self._runs(there.places, there.address, there.ends, rows.stands[c:d].tolist())
             runs = with_coroutines(runs, there, coroutines) if awaiting[lane] else runs
+            surplus = tuple(rows.stands[c:d, 0].tolist()) if each_marked and d - c > b - a else ()
             lacking = MOST_ROWS if broken[lane] and b - a == MOST_ROWS else 0
             if waiting[lane]:
-                marks = set(address[b - waiting[lane] : b].tolist())
+                last = slice(b - waiting[lane], b)
+                marks = {*(address[last] if shims else rows.stands[d - ends[last].sum() : d, 0]).tolist()}
                 runs = [replace(run, waits=True) if run.marker in marks else run for run in runs]
             if several[lane]:
                 runs = in_stack_order(runs)
@@ -233,6 +242,7 @@ class FrameRowReader:
                 others=others,
                 lacking=lacking,
                 scattered=self._kind < ChainKind.ENTRIES,
+                marks=surplus,
                 number=0 if UNREAD in own or lane in unsure else number_of_chain(),
             )
             found.append(chain)
@@ -368,16 +378,18 @@ def _by_entries(
     runs: list[Run] = []
     problem = ""
     first = 0
-    marks = {frame: (at, mark) for at, (mark, frame) in reversed(list(enumerate(stands)))}
+    marks: dict[int, list[int]] = {}
+    for at, (_, frame) in enumerate(stands):
+        marks.setdefault(frame, []).append(at)
     least = 0
     for n, end in enumerate(ends):
         if not end and n + 1 < len(ends):
             continue
-        at, mark = marks.get(address[first], (-1, 0))
-        if at < least:
-            mark = 0
-        else:
-            least = at + 1
+        named = marks.get(address[first], [])
+        nth = bisect_left(named, least)
+        mark = stands[named[nth]][0] if nth < len(named) else 0
+        if mark:
+            least = named[nth] + 1
         if not mark or not end:
             problem = _LACKS_MARKER
         runs.append(Run(mark, tuple(place for place in places[first : n + 1] if place is not None)))

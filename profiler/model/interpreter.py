@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntFlag
 from typing import NamedTuple, Protocol
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.modules import AddressSpace
-from pyprof.records import dataclass
+from pyprof.records import dataclass, field
 
 _I64 = npt.NDArray[np.int64]
 
@@ -153,9 +153,10 @@ class FrameOffsets:
 
     frame_flag: a byte that ends a run (is_entry, owner) where it is at least run_ends. code_head, code_words: words of
     a code object that identify it; the last code_texts of them point to what its names and lines are read from.
-    instr_bytes: 4 or 8. frame_bytes: that hold all of a frame's fields. seeks: 1 where activations may wait on a
-    thread's stack that are in no chain; what they are found by are the fields behind it. frame_height: of a half word
-    of ones in frames that call native code. awaits: None where it is not asked, or not known, which tasks await which.
+    instr_bytes: 4 or 8. frame_bytes: that hold all of a frame's fields. seeks: not 0 where activations may wait on a
+    thread's stack that are in no chain: 1 where they are found by the fields behind it, 2 by CFrames. frame_height: of
+    a half word of ones in frames that call native code. awaits: None where it is not asked, or not known, which tasks
+    await which.
 
     It has 33 fields, one for each thing that a program in the kernel has to find.
     """
@@ -205,6 +206,18 @@ class ThreadPlace:
     collecting: int
 
 
+class CopiedStack(NamedTuple):
+    """A thread's stack as it was copied with rows of frames that may wait on it. state: avma of its thread state.
+    words: that stood at base; 0 where they could not be read. links: of each of these rows, the frame that is outside
+    of it, whether it ends a run (the low byte), and whether it calls native code (the next bit); see sampler.h.
+    """
+
+    state: int
+    base: int
+    words: memoryview
+    links: npt.NDArray[np.uint64]
+
+
 @dataclass(frozen=True, slots=True)
 class FrameRows:
     """What a program in the kernel has copied of n threads' frames. start (n + 1,): where the rows of each begin.
@@ -232,6 +245,7 @@ class FrameRows:
     collecting: npt.NDArray[np.bool_]
     broken: npt.NDArray[np.bool_]
     several: npt.NDArray[np.bool_]
+    copies: Mapping[int, CopiedStack] = field(default_factory=dict)
 
     def take(self, lanes: npt.NDArray[np.int64]) -> FrameRows:
         """Those of these indices, with all texts."""
@@ -251,6 +265,7 @@ class FrameRows:
             self.collecting[lanes],
             self.broken[lanes],
             self.several[lanes],
+            {n: self.copies[lane] for n, lane in enumerate(lanes.tolist()) if lane in self.copies},
         )
 
 

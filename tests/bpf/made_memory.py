@@ -32,7 +32,8 @@ WITHOUT_CFRAMES = {"cframe": NONE, "cframe_current": NONE, "cframe_previous": NO
 
 class MadeProcess:
     """minor: of a version of CPython. 3.13 is 3.12 without CFrames, 3.14 the same with tasks. sp: of the thread.
-    stack_end: of its own stack, as it was seen before; 0: it was not.
+    stack_end: of its own stack, as it was seen before; 0: it was not. absent: addresses of the stack that cannot be
+    read.
     """
 
     runtime, interpreter, thread, pthread = HEAP, HEAP + 0x8000, HEAP + 0x10000, HEAP + 0x14000
@@ -49,6 +50,7 @@ class MadeProcess:
         self.layout: Layout = layout
         self.heap, self.stack = bytearray(HEAP_BYTES), bytearray(STACK_BYTES)
         self.sp, self.stack_end = STACK, 0
+        self.absent = range(0)
         offsets = self.offsets
         self.put(self.runtime + offsets.interpreters_head, self.interpreter)
         self.put(self.interpreter + offsets.threads_head, self.thread)
@@ -113,7 +115,10 @@ class MadeProcess:
         """The program with what it needs to sample this process."""
         said = UserSpace()
         said.memory(HEAP, HEAP + HEAP_BYTES, bytes(self.heap))
-        said.memory(STACK, STACK + STACK_BYTES, bytes(self.stack))
+        low, high = (self.absent.start, self.absent.stop) if self.absent else (STACK + STACK_BYTES,) * 2
+        said.memory(STACK, high, bytes(self.stack[: low - STACK]))
+        if self.absent:
+            said.memory(high, STACK + STACK_BYTES, bytes(self.stack[high - STACK :]))
         said.entry("layouts", 0, packed(self.offsets))
         said.entry("processes", PID, abi.PROCESS.pack(self.runtime, 0, 0, 0, 0))
         said.constant("seeks_waiting", 1)

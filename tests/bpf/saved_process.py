@@ -10,9 +10,8 @@ from functools import cached_property
 from pathlib import Path
 
 from pyprof.collectors.bpf import abi
-from pyprof.collectors.bpf.records import Records
 from pyprof.collectors.bpf.sampler import packed
-from pyprof.collectors.bpf.source import _rows
+from pyprof.collectors.bpf.source import frame_rows
 from pyprof.collectors.postmortem.core_collector import CoreFileCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.base import InterpreterContext
@@ -28,7 +27,7 @@ from pyprof.objfile.core.notes import AT_EXECFN, read_notes
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.headers import PF_X
 from pyprof.objfile.images import ImageStore
-from tests.bpf.user_space import UserSpace
+from tests.bpf.user_space import Ran, UserSpace
 from tests.core.making import kernel_writes_here
 from tests.support import missing, need
 
@@ -145,9 +144,10 @@ class SavedProcess:
         said.setting("pointer", self.pointers[tid])
         said.sample(self.pid, tid, self.registers(tid))
 
-    def chain(self, record: Records) -> Chain | None:
-        """What the rows of one record say."""
-        (found,) = self.kernel.chains(_rows(record, record.texts))
+    def chain(self, ran: Ran) -> Chain | None:
+        """What the rows of the only record say."""
+        record = ran.record
+        (found,) = self.kernel.chains(frame_rows(record, record.texts, ran.words))
         return found
 
     def names(self, chain: Chain) -> list[list[object]]:

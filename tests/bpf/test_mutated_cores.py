@@ -14,7 +14,7 @@ from pyprof.collectors.bpf.abi import LossReason
 from pyprof.interpreters.cpython.layout import NONE
 from pyprof.interpreters.cpython.rows import MOST_ROWS
 from tests.bpf.saved_process import SavedProcess
-from tests.bpf.test_on_cores import busy, naps, sampled, saved
+from tests.bpf.test_on_cores import MOST_CORES, busy, naps, sampled, saved
 from tests.bpf.user_space import MOST_RUN_NS, Ran, counted
 from tests.interpreters.packages import from_pypi
 from tests.interpreters.pythons import KINDS, Python, pythons
@@ -23,6 +23,8 @@ MUTATIONS = 400
 MOST_AT_ONCE = 4
 MOST_LATE = 2_500
 """As of hostile memory."""
+LEAST_WAITING = 3
+"""Rows."""
 STEPS = (1, 30, 1_000, 10_000)
 ODD = (0, 1, 4, 0xFFFF_FFFF, (1 << 64) - 1, (1 << 63) + 8)
 
@@ -109,7 +111,7 @@ def check(process: SavedProcess, seed: int) -> None:
         assert ran.calls <= MOST_RUN_NS + MOST_LATE
         assert len(ran.record.frames) <= MOST_ROWS
         assert len(ran.copies[0]) == int(ran.record.size[0])
-        process.chain(ran.record)
+        process.chain(ran)
     whole = mutant.whole.record
     different = sum(ran.record.frames.tolist() != whole.frames.tolist() for ran in mutated)
     assert different > MUTATIONS // 10
@@ -123,12 +125,17 @@ def test_words_that_lie_cost_frames_and_no_time(python: Python, tmp_path: Path) 
         check(process, python.minor)
 
 
-@pytest.mark.parametrize("python", [p for p in pythons() if p.minor in (12, 13)], ids=lambda python: python.name)
+@pytest.mark.parametrize("python", [p for p in pythons() if p.minor in (11, 12, 13)], ids=lambda python: python.name)
 def test_words_that_lie_on_a_stack_where_greenlets_wait_cost_frames_and_no_time(python: Python, tmp_path: Path) -> None:
     packages = from_pypi(python.minor, "greenlet", "gevent")
     copytree(packages / "greenlet", tmp_path / "greenlet")
-    with saved(python, tmp_path, busy(1), "greenlets.py") as (process, _):
-        check(process, python.minor)
+    for _ in range(MOST_CORES):
+        with saved(python, tmp_path, busy(1), "greenlets.py") as (process, _):
+            (ran, _), *_ = sampled(process, True).values()
+            if ran.record.waiting[0] > LEAST_WAITING:
+                check(process, python.minor)
+                return
+    pytest.fail("nothing waited")
 
 
 @pytest.mark.parametrize("python", [p for p in pythons() if p.minor >= 14], ids=lambda python: python.name)

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from pyprof.collectors.bpf.abi import LossReason
-from pyprof.collectors.bpf.records import Records, read_records
+from pyprof.collectors.bpf.records import U64, Records, read_records
 from tests.support import build, missing
 
 MOST_RUN_NS = 1_000_000
@@ -61,10 +61,15 @@ class Ran:
     records: list[tuple[int, bytes]]
 
     @property
-    def record(self) -> Records:
-        """The only one, as the reader of the ring has it."""
+    def words(self) -> U64:
+        """Of the only record."""
         ((_, data),) = self.records
-        return read_records(np.frombuffer(data + bytes(-len(data) % 8), np.uint64), [0])
+        return np.frombuffer(data + bytes(-len(data) % 8), np.uint64)
+
+    @property
+    def record(self) -> Records:
+        """As the reader of the ring has it."""
+        return read_records(self.words, [0])
 
     @property
     def copies(self) -> tuple[bytes, bytes]:

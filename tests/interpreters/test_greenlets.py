@@ -15,7 +15,7 @@ from tests import warm
 from tests.chance import most
 from tests.collapsed import Stacks
 from tests.interpreters.packages import from_pypi
-from tests.interpreters.pythons import HERE, PROGRAMS, Python, pythons, running
+from tests.interpreters.pythons import PROGRAMS, Python, pythons, running
 from tests.interpreters.runs import count, functions, record, seen, stacks
 
 CUT = 0.015
@@ -59,6 +59,7 @@ def test_parents_of_greenlets_stand_outside_them(python: Python, program: str, c
     callers, summary = recorded(python, program, output, *options, until=enough)
     found = stacks(output)
     assert enough(found)
+    assert bool(summary["stops"]["count"]) == (collector == "ptrace")
     cut = sum(n for frames, n in found if frames[0].startswith("["))
     assert cut <= most(CUT, count(found)), summary["errors"]
     for frames, _ in found:
@@ -71,16 +72,20 @@ def test_parents_of_greenlets_stand_outside_them(python: Python, program: str, c
 
 
 @OLDER
-def test_without_marks_of_parents_a_greenlet_s_own_frames_are_in_their_place(python: Python, tmp_path: Path) -> None:
+@COLLECTORS
+def test_without_marks_of_parents_a_greenlet_s_own_frames_are_in_their_place(
+    python: Python, collector: str, tmp_path: Path
+) -> None:
     output = tmp_path / "out.collapsed"
 
     def enough(found: Stacks) -> bool:
         begin = [functions(frames, "greenlets.py")[:1] for frames, n in found for _ in range(n)]
         return begin.count(["first"]) + begin.count(["second"]) > 10
 
-    options = "--native", "all", "--collector", "ptrace"
-    callers, _ = recorded(python, "greenlets.py", output, *options, until=enough)
+    options = "--native", "all", "--collector", collector
+    callers, summary = recorded(python, "greenlets.py", output, *options, until=enough)
     assert enough(stacks(output))
+    assert bool(summary["stops"]["count"]) == (collector == "ptrace")
     for frames, _ in stacks(output):
         names = functions(frames, "greenlets.py")
         for caller, callee in pairwise(names):
@@ -93,25 +98,16 @@ def test_without_marks_of_parents_a_greenlet_s_own_frames_are_in_their_place(pyt
             assert frames[0].startswith("[merge: partial"), frames
 
 
-STOPPED = "runs greenlets, whose frames wait on C stacks"
-
-
-NOTES = [(HERE, (), STOPPED)] + [
-    (python, *case)
-    for python in pythons()
-    if python.minor == 13
-    for case in (
-        ((), "target was never stopped"),
-        (("--mode", "wall"), "target was never stopped"),
-    )
+NEVER_STOPPED = [
+    (python, options) for python in pythons() if python.minor in (11, 13) for options in ((), ("--mode", "wall"))
 ]
 
 
-@pytest.mark.parametrize(("python", "options", "note"), NOTES, ids=str)
+@pytest.mark.parametrize(("python", "options"), NEVER_STOPPED, ids=str)
 def test_stack_that_a_greenlet_shares_is_whole_without_native_frames(
-    python: Python, options: tuple[str, ...], note: str, tmp_path: Path
+    python: Python, options: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """From 3.12 on nothing is stopped for it."""
+    """Nothing is stopped for it."""
     output = tmp_path / "out.collapsed"
     inner = ["main", "start", "by_key", "first", "inside", "second"]
 
@@ -121,7 +117,7 @@ def test_stack_that_a_greenlet_shares_is_whole_without_native_frames(
     options = "--native", "none", "--collector", "auto", *options
     _, summary = recorded(python, "greenlets.py", output, *options, until=enough)
     assert enough(stacks(output))
-    assert any(note in str(each) for each in summary["notes"]), summary["notes"]
+    assert any("target was never stopped" in str(each) for each in summary["notes"]), summary["notes"]
 
 
 def test_program_that_turns_out_to_have_greenlets_is_stopped_where_waits_are_recorded(tmp_path: Path) -> None:

@@ -221,7 +221,8 @@ def decoded(rows: FrameRowReader, frames: npt.NDArray[np.uint64], copied_words: 
     one, none, zero = np.array([0, 1]), np.array([False]), np.zeros(1, np.int64)
     copied = np.frombuffer(copied_words, np.uint64).reshape(-1, 32)
     flag, tlbc = np.zeros(1, np.uint8), np.zeros(1, np.uint32)
-    (chain,) = rows.chains(FrameRows(one, zero, zero, frames, flag, tlbc, 0 * one, frames[:0, :2], copied, *4 * [none]))
+    states = none, none, none, none
+    (chain,) = rows.chains(FrameRows(one, zero, zero, frames, flag, tlbc, 0 * one, frames[:0, :2], copied, *states))
     assert chain is not None
     return chain.runs[0].frames[0]
 

@@ -1,0 +1,99 @@
+"""Activations that wait on a C stack, CPython 3.11, in rows that a program in the kernel has copied.
+
+That copies the frames of whatever may be a CFrame outside of the thread's own ones. Which of them wait is decided here,
+by the search that runs in stops, over the copy of the stack.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.interpreters.cpython.greenlet_cframes import CFrameSearch
+from pyprof.interpreters.cpython.greenlets import FrameWords, GreenletFrames, SwitchedThread
+from pyprof.interpreters.cpython.layout import Layout
+from pyprof.model.interpreter import FrameRows
+from pyprof.records import replace
+
+_U64 = npt.NDArray[np.uint64]
+_CALLS = np.uint64(1 << 8)
+_OUTER_SHIFT = np.uint64(8)
+_NO_HEIGHT = 0xFFFF_FFFF
+"""Of its stack, in a frame that calls native code."""
+
+
+class WaitingRows:
+    """Of one process."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._words = FrameWords(layout)
+        self._search = CFrameSearch(layout)
+
+    def searched(self, rows: FrameRows) -> FrameRows:
+        """The rows of a batch: of those that may wait the ones that do, from the innermost on, with their CFrames."""
+        if not rows.waiting.any():
+            return rows
+        start, stand_start = rows.start.tolist(), rows.stand_start.tolist()
+        chosen: list[int] = []
+        stands: list[list[int]] = []
+        starts, stand_starts, waiting = [0], [0], []
+        for lane, count in enumerate(rows.waiting.tolist()):
+            end = start[lane + 1]
+            own = range(start[lane], end - count)
+            marks = rows.stands[stand_start[lane] : stand_start[lane + 1]].tolist()
+            frames: list[int] = []
+            if count:
+                found, frames = self._find(rows, lane, range(end - count, end), marks)
+                own, marks = (own, marks) if not found.replaces else (range(0), [])
+                marks += [[*stand] for stand in found.stands]
+            chosen += [*own, *frames]
+            stands += marks
+            starts.append(len(chosen))
+            stand_starts.append(len(stands))
+            waiting.append(len(frames))
+        at = np.array(chosen, np.int64)
+        return replace(
+            rows,
+            start=np.array(starts, np.int64),
+            waiting=np.array(waiting, np.int64),
+            frames=rows.frames[at],
+            flag=rows.flag[at],
+            tlbc=np.zeros(len(at), np.uint32),
+            stand_start=np.array(stand_starts, np.int64),
+            stands=np.array(stands, np.uint64).reshape(-1, 2),
+            copies={},
+        )
+
+    def _find(
+        self, rows: FrameRows, lane: int, places: range, marks: list[list[int]]
+    ) -> tuple[GreenletFrames, list[int]]:
+        """What waits, and which rows that is. places: of those that may. marks: the thread's CFrames."""
+        copy = rows.copies[lane]
+        memory = _RowMemory(self._words, rows.frames[places.start : places.stop], copy.links)
+        own = [(mark, frame) for mark, frame in marks]
+        found = self._search.search(SwitchedThread(copy.state, [], own, 0, copy.words, copy.base), {}, memory)
+        return found, [places[at // memory.width] for _, at, _ in found.frames]
+
+
+class _RowMemory:
+    """A greenlets.StoppedMemory of frames that were copied, put together again as the target has them. width: words of
+    each.
+    """
+
+    def __init__(self, words: FrameWords, frames: _U64, links: _U64) -> None:
+        """frames, links: as of FrameRows and CopiedStack."""
+        self.width = (words.size >> 3) + 1
+        table = np.zeros((len(frames), self.width), np.uint64)
+        table[:, words.code], table[:, words.instr] = frames[:, 1], frames[:, 2]
+        table[:, words.previous] = links >> _OUTER_SHIFT & ~np.uint64(7)
+        table[:, words.instr + 1] = (links & _CALLS != 0) * np.uint64(_NO_HEIGHT)
+        table[:, words.flag] |= (links & np.uint64(0xFF)) << np.uint64(words.flag_shift)
+        self._words = table.reshape(-1).data
+        self._places = {avma: self.width * n for n, avma in enumerate(frames[:, 0].tolist())}
+
+    def read(self, avma: int, size: int) -> tuple[memoryview | None, int]:
+        at = self._places.get(avma)
+        return (self._words, at) if at is not None else (None, 0)
+
+    def fetch(self, avmas: list[int], size: int) -> None:
+        """They are there, or they cannot be had."""
