@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 VENV := .venv
-WORKERS ?= $(shell nproc | awk '{print $$1 < 4 ? $$1 : 4}')
+WORKERS ?= $(shell nproc | awk '{print $$1 < 3 ? $$1 + 1 : 4}')
 BIN := $(VENV)/bin
 
 help: ## this list
@@ -25,7 +25,7 @@ install: $(BIN)/pytest ## set up .venv with pyprof (editable) and the developmen
 demo: $(BIN)/pyprof ## record the bundled workload for five seconds into demo.html
 	$(BIN)/pyprof record -d 5 -o demo.html -- $(BIN)/python examples/workload.py 6
 
-test: $(BIN)/pytest ## run all tests, in WORKERS processes (default: one a processor, four at most)
+test: $(BIN)/pytest ## run all tests, in WORKERS processes (default: one more than processors, for many wait; four at most)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 quick: $(BIN)/pytest ## run the tests that need no compiler, no rights and no program to look at (under a minute)

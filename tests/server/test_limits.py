@@ -202,12 +202,15 @@ def test_large_bodies_that_have_not_begun_when_the_server_ends_are_not_read() ->
     asyncio.run(ends())
 
 
-def large(service: str, count: int = 90_000) -> SpoolSegment:
+LONG = " with a long name" * 30
+
+
+def large(service: str, count: int = 20_000) -> SpoolSegment:
     """A window with so many stacks: several times what is read in the server itself."""
     builder = Builder()
     main = builder.frame(named("main"))
     for at in range(count):
-        builder.sample(builder.stack([main, builder.frame(named(f"a function that is number {at}"))]), (1, 5))
+        builder.sample(builder.stack([main, builder.frame(named(f"a function that is number {at}" + LONG))]), (1, 5))
     return segment(builder.build(About("x", KINDS, "")), service, time.time_ns() // 10**9 * 10**9)
 
 
@@ -217,10 +220,10 @@ def test_large_body_is_read_elsewhere_and_counts_like_others(server: Served) -> 
     assert [server.push(sent).status for _ in range(2)] == [200, 409]
     server.until_indexed(1, service="huge")
     (found,) = server.question("services", service="huge").json()["services"]
-    assert found["amount"] == 5 * 90_000
+    assert found["amount"] == 5 * 20_000
     lines = server.question("profile", service="huge", format="collapsed").body.decode().splitlines()
     assert len(lines) == len(set(lines)) >= 10_000, "as many as a question gives"
-    assert all(re.fullmatch(r"main;a function that is number \d+ 1", line) for line in lines), lines[0]
+    assert all(re.fullmatch(rf"main;a function that is number \d+{LONG} 1", line) for line in lines), lines[0]
     cut = SpoolSegment(sent.name, sent.data[:-100] + sent.data[-4:])
     answer = server.push(cut)
     assert (answer.status, answer.json()["reason"]) == (400, "bad_segment")
