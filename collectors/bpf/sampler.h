@@ -23,6 +23,7 @@ typedef long long s64;
 #define MOST_TEXTS 256           /* in a record */
 #define TEXT_BYTES 240           /* of each */
 #define MOST_SENT (1 << 15)      /* code objects of which it is known that their texts were in a record */
+#define MOST_MET 64              /* code objects that a sample has met, and knows when it meets them again */
 #define MOST_THREADS 256         /* thread states that are looked through for one */
 #define MOST_STATES 4            /* of a thread: each in an interpreter of its own */
 #define MOST_KERNEL 127          /* frames of the kernel in a record */

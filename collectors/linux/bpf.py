@@ -20,6 +20,8 @@ _MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _PROG_LOAD, _RAW_TRACEPOINT_OPEN, _BTF_L
 _LOOKUP_BATCH = 24
 _BATCH = 1024
 _LOG_SIZE = 1 << 20
+_MOST_LOADS = 20
+"""The verifier ends with EAGAIN where a signal is pending."""
 
 
 def _address(data: bytes | bytearray) -> int:
@@ -115,7 +117,10 @@ def load_program(program: Program, log_level: int = 0) -> tuple[int, str]:
             _address(program.lines), len(program.lines) // program.line_size if program.line_size else 0, 0, 0, 0,
         )
     )  # fmt: skip
-    fd = libc.bpf(_PROG_LOAD, attr)
+    fd = -errno.EAGAIN
+    for _ in range(_MOST_LOADS):
+        if fd == -errno.EAGAIN:
+            fd = libc.bpf(_PROG_LOAD, attr)
     if fd < 0 and not log_level:
         return load_program(program, 1)
     return fd, _text(log)

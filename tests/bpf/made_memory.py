@@ -83,6 +83,10 @@ class MadeProcess:
             place = at + (offsets.frame_flag & ~7)
             self.put(place, flag << 8 * (offsets.frame_flag & 7))
 
+    def calls(self, frame: int) -> None:
+        """It calls a C function (CPython 3.11 to 3.13)."""
+        self.put(frame + self.offsets.frame_height, 0xFFFFFFFF)
+
     def innermost(self, frame: int, cframe: int = 0) -> None:
         """What the thread names. cframe: of versions that have them."""
         offsets = self.offsets

@@ -127,6 +127,8 @@ def test_words_that_look_like_cframes_are_tried_in_time(minor: int, count: int) 
     if minor == 12:
         process.stack = process.stack[8:] + process.stack[:8]
     process.innermost(ring(process, count), STACK + 0x400)
+    for n in range(count):
+        process.calls(FREE + SIZE * n)
     process.cframe(STACK + 0x400, 0, 0)
     found = sampled(process)
     assert found[0][0].turns > SIGNAL_STACK // 8

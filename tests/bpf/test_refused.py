@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import struct
 import subprocess
 import sys
@@ -42,6 +43,20 @@ def test_refusal_is_one_sentence_with_the_line_of_the_source() -> None:
     assert said.message.count("\n") == 0
     assert "processed 2 insns" in said.log
     assert said.hint
+
+
+def test_signals_that_come_while_the_verifier_works_are_no_refusal() -> None:
+    """It ends with EAGAIN then."""
+    came: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: came.append(1))
+    try:
+        for delay_s in (0.005, 0.01, 0.02, 0.04, 0.06):
+            signal.setitimer(signal.ITIMER_REAL, delay_s, 0.1)
+            Sampler(KernelTargets(99), 1 << 20, online_cpus()).close()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert came
 
 
 @pytest.mark.usefixtures("refused")

@@ -77,9 +77,10 @@ def test_answer_that_has_not_come_in_time_is_none(head: bytes) -> None:
 
 
 def test_proxy_that_answers_slowly_or_without_end_is_left() -> None:
-    for words, expected in ((dripped(repeat(b"a: b\r\n")), "timeout"), (repeat(b"a: b\r\n" * 1000), "nonsense")):
+    slow, endless = dripped(repeat(b"a: b\r\n")), repeat(b"a: b\r\n" * 1000)
+    for words, timeout_s, expected in ((slow, 0.5, "timeout"), (endless, 20.0, "nonsense")):
         with talker(chain([b"HTTP/1.1 200 OK\r\n"], words)) as url, pytest.raises(NotSent) as caught:
-            HttpClient(Endpoint("https://far.invalid:80", proxy=url, timeout_s=0.5)).post("/x", b"data", {})
+            HttpClient(Endpoint("https://far.invalid:80", proxy=url, timeout_s=timeout_s)).post("/x", b"data", {})
         assert caught.value.word == expected
 
 
