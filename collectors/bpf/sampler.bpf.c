@@ -380,7 +380,9 @@ static __attribute__((noinline)) u64 head_of(struct scratch_space *space, u64 co
 	space->is_met = met->code == code && met->turn == space->turn;
 	if (space->is_met)
 		return met->head;
-	if (words > MOST_HEAD || probe_read_user(space->words + 16, 8 * words, (void *)(code + space->layout.code_head)))
+	u64 size = 8 * words;
+	asm volatile("" : "+r"(size)); /* Linux 6.1 knows a bound of the very register only */
+	if (size > 8 * MOST_HEAD || probe_read_user(space->words + 16, size, (void *)(code + space->layout.code_head)))
 		return 0;
 	for (u32 n = 0; n < MOST_HEAD; n++) {
 		if (n >= words)
