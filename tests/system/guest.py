@@ -212,7 +212,8 @@ def kernel_samples_a_processor_that_was_offline() -> None:
         with Running("ladder", "spin", "600") as program:
             first, late, *notes = call(sys.executable, "-c", OFFLINE, program.pid, collector, seconds=600).splitlines()
         print("   ", first, "samples,", late, "after", notes)
-        assert any("processors that were offline" in note for note in notes), notes
+        if collector == "bpf":  # events on threads go on by themselves: nothing is missed
+            assert any("processors that were offline" in note for note in notes), notes
         assert int(late) > 20, late
 
 
