@@ -78,9 +78,7 @@ def record(pid: int, *options: str, seconds: float = 5, rate: float = 50) -> tup
             stacks[stack] = int(count)
     found = json.loads(Path(summary).read_text())
     print("   ", found["samples"], "samples", found["ends"], found["trust"], found["stops"], found["errors"])
-    for module in found["modules"]:
-        for problem in module["problems"]:
-            print("      ", module["path"], problem["text"])
+    print("       ", *(problem["text"] for module in found["modules"] for problem in module["problems"]))
     return stacks, found
 
 
