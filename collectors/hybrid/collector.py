@@ -188,7 +188,7 @@ class HybridCollector:
 
     def _deep(self) -> tuple[str, ...]:
         threads, processes = self._candidates.threads, self._candidates.processes
-        if not threads:
+        if not threads or not self._stopped().ticks:  # the last batch may be the first one that says so
             return ()
         what = _count(threads, "thread")
         if processes:
