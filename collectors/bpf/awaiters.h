@@ -135,25 +135,6 @@ static long next_running(u32 index, void *context)
 	return 0;
 }
 
-/*
- * What their rows say of code objects. This is not done where they are made: that is as deep in functions as the stack allows
- * that Linux 6.1 gives all of them.
- */
-static long next_code(u32 index, void *context)
-{
-	struct scratch_space *space = *(struct scratch_space **)context;
-	struct walk *walk = &space->walk;
-	u32 n = walk->own_frames + index;
-	if (n >= walk->frames || is_over_budget(walk))
-		return 1;
-	struct frame *row = &space->frames[n & (MOST_FRAMES - 1)];
-	u64 code = row->code, head = code ? head_of(space, code) : 0;
-	row->head = head;
-	if (head)
-		send_code(space, code, head);
-	return 0;
-}
-
 /* Behind all rows of the thread's frames, if they were all read. */
 static __attribute__((noinline)) void take_awaiting(struct scratch_space *space)
 {
@@ -165,7 +146,7 @@ static __attribute__((noinline)) void take_awaiting(struct scratch_space *space)
 	walk->frames = walk->own_frames = own;
 	walk->broken = 0;
 	loop(MOST_STATES, next_running, &space, 0);
-	loop(MOST_FRAMES, next_code, &space, 0);
+	loop(MOST_FRAMES, next_head, &space, 0);
 	record->frames = walk->frames;
 	record->awaiting = walk->frames - own;
 	if (walk->broken)
