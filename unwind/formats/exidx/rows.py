@@ -46,11 +46,14 @@ class RowReader:
         if any(how.kind is not RegKind.AT_CFA for _, how in rule.regs):
             return alone
         code = self._read(start, min(end - start, MAX_CODE))
-        modes = [t for t in (True, False) if self._prologues(rule, start, self._sweep(code[:MODE_CODE], start, t))]
-        if len(modes) != 1:  # no code of a compiler, or it may be A32 and T32: the index does not say which
+        tried = [(thumb, self._sweep(code[:MODE_CODE], start, thumb)) for thumb in (True, False)]
+        known = [(thumb, insns, spans) for thumb, insns in tried if (spans := self._prologues(rule, start, insns))]
+        if len(known) != 1:  # no code of a compiler, or it may be A32 and T32: the index does not say which
             return alone
-        insns = self._sweep(code, start, modes[0])
-        spans = self._prologues(rule, start, insns)
+        ((thumb, insns, spans),) = known
+        if len(code) > MODE_CODE:
+            insns = self._sweep(code, start, thumb)
+            spans = self._prologues(rule, start, insns)
         for last, insn in enumerate(insns):
             if insn.effect is Effect.LEAVE:
                 spans.update(self._epilogue(rule, start, insns, last))
@@ -62,46 +65,55 @@ class RowReader:
     def _prologues(self, rule: Rule, start: int, insns: list[Insn]) -> Spans:
         """Spans of each prologue; {} if there is none. An entry may cover several functions."""
         found: Spans = {}
-        early: Spans = {}  # paths that return before a frame is begun
+        early: list[int] = []  # paths that return before a frame is begun
         first = 0
         while first < len(insns):
             spans = self._prologue(rule, start, insns, first)
             if spans:
-                found.update(early)
-                found.update(spans)
+                for position in early:
+                    found |= self._at_depths(rule, start, insns, position, [0])
+                found |= spans
+                early.clear()
             last = first
             while last < len(insns) and insns[last].effect is not Effect.LEAVE:
                 last += 1
             if not found and last == first:
-                begin, after = _span(start, insns, first)
-                early[begin] = after, self._at_depth(rule, self._sp, 0)
+                early.append(first)
             first = last + 1
         return found
 
     def _prologue(self, rule: Rule, start: int, insns: list[Insn], first: int) -> Spans:
         """Spans up to the instruction that completes the frame; {} if the code does not add up to it."""
-        spans: Spans = {}
-        depth = 0
+        begin, depth = _span(start, insns, first)[0], 0
+        depths: list[int] = []
         for position in range(first, len(insns)):
             insn = insns[position]
-            begin, after = _span(start, insns, position)
-            if after - _span(start, insns, first)[0] > MAX_PROLOGUE:
+            if insn.at + insn.size - begin > MAX_PROLOGUE:
                 return {}
-            spans[begin] = after, self._at_depth(rule, self._sp, depth)
+            depths.append(depth)
             if insn.effect is Effect.MOVE:
                 if insn.n > 0:
                     return {}
                 depth -= insn.n
                 if rule.cfa_reg == self._sp and depth >= rule.cfa_off:
-                    return spans if depth == rule.cfa_off else {}
+                    return self._at_depths(rule, start, insns, first, depths) if depth == rule.cfa_off else {}
             elif insn.effect is Effect.FRAME:
                 if insn.reg == rule.cfa_reg:
                     if depth - insn.n != rule.cfa_off:
                         return {}
+                    spans = self._at_depths(rule, start, insns, first, depths)
                     return self._pushed_later(rule, insns, position, depth, spans)
             elif insn.effect is not Effect.RAISE:
                 return {}
         return {}
+
+    def _at_depths(self, rule: Rule, start: int, insns: list[Insn], first: int, depths: list[int]) -> Spans:
+        """Spans of the instructions from the first one on: depths are those before each."""
+        spans: Spans = {}
+        for position, depth in enumerate(depths, first):
+            begin, after = _span(start, insns, position)
+            spans[begin] = after, self._at_depth(rule, self._sp, depth)
+        return spans
 
     def _pushed_later(self, rule: Rule, insns: list[Insn], frame: int, depth: int, spans: Spans) -> Spans:
         """Spans of a prologue that pushes the rest of its registers when its frame register is set (r8 to r11, by clang
