@@ -37,7 +37,7 @@ def make_image(project: Path, build: Path, machine: Machine, suite: str, only: s
     if not (build / "unpacked").exists():
         shutil.rmtree(base, ignore_errors=True)
         _unpack(Apt(build / "apt", machine.debian, SUITE).download(*PACKAGES), base)
-        compile_dir(base / "usr/lib/python3.11", quiet=2, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
+        _precompile(base / "usr/lib/python3.11")
         (build / "unpacked").touch()
     if not kernel.exists():
         shutil.rmtree(build / "kernel", ignore_errors=True)
@@ -142,6 +142,12 @@ def _install(project: Path, into: Path, build: Path, machine: str) -> None:
     platforms = [word for platform in WHEELS for word in ("--platform", f"{platform}_{machine}")]
     _run([*pip, "install", "-q", "--target", str(into), *platforms, "--python-version", "3.11",
           "--only-binary=:all:", str(wheel)])  # fmt: skip
+    _precompile(into)
+
+
+def _precompile(folder: Path) -> None:
+    """As installing does: the archive's files have no time by which Python would know theirs."""
+    compile_dir(folder, quiet=2, force=True, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
 
 
 def _compile(into: Path, machine: str) -> None:
