@@ -171,6 +171,7 @@ struct pt_regs {
 #define FROM_USER(regs) (((regs)->pstate & 0xf) == 0)
 #define OF_C_LIBRARY(pointer) 1
 #define SP 31
+#define RED_ZONE 0
 /* The system call that it is in, -1: it came in another way. */
 #define CALL(regs) ((s32)(regs)->CALL_FIELD)
 #define CALL_FIELD syscallno
@@ -196,6 +197,7 @@ struct pt_regs {
 /* A thread pointer: the word there is its own address (ELF Handling For Thread-Local Storage, variant II). */
 #define OF_C_LIBRARY(pointer) (word(pointer) == (pointer))
 #define SP 7
+#define RED_ZONE 128 /* bytes below sp that a function may use (System V ABI, x86-64) */
 /* The system call that it is in, -1: it came in another way. */
 #define CALL(regs) ((s32)(regs)->CALL_FIELD)
 #define CALL_FIELD orig_rax
@@ -1432,6 +1434,14 @@ static __attribute__((noinline)) int take_record(struct scratch_space *space, st
 		record->flags |= FLAG_CUT;
 		if (most == MOST_STACK)
 			count(STACK_CUT);
+	}
+	/* of the page that sp is in: the one below may not be there */
+	u64 zone = record->flags & FLAG_NARROW ? 0 : sp & (PAGE - 1);
+	if (zone > RED_ZONE)
+		zone = RED_ZONE;
+	if (size) {
+		sp -= zone;
+		size += zone;
 	}
 	record->stack_base = sp;
 	record->below_base = below;
