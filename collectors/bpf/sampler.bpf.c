@@ -100,6 +100,7 @@ struct walk {
 	u32 at; /* in the record */
 	u32 left;
 	u32 guessed; /* the stack's end: the copy ends at the first page beyond sp's own that cannot be read */
+	u32 zone;    /* bytes below sp that are copied, too */
 	u64 from;
 	u64 deadline;
 	u64 holes;
@@ -1360,6 +1361,17 @@ inline_ void take_kernel(struct scratch_space *space, void *context, u64 innermo
 		space->record.kernel = (u32)size / 8;
 }
 
+/* As much below sp as is copied: of a page below that is not there nothing. */
+static __attribute__((noinline)) void find_zone(struct scratch_space *space)
+{
+	struct record *record = &space->record;
+	u64 sp = record->regs[SP] & ~7ull, above = sp & (PAGE - 1);
+	u32 zone = record->flags & FLAG_NARROW ? 0 : RED_ZONE;
+	if (above < zone && probe_read_user(space->words, 8, (void *)(sp - zone)))
+		zone = above;
+	space->walk.zone = zone;
+}
+
 /* A record's registers and the kernel's frames are there already: the rest of it. 0: it was left in the ring. */
 static __attribute__((noinline)) int take_record(struct scratch_space *space, struct process *process, void *task, u64 ids,
 						 u64 began)
@@ -1373,6 +1385,7 @@ static __attribute__((noinline)) int take_record(struct scratch_space *space, st
 	record->awaiting = 0;
 	space->walk.texts = 0;
 	space->walk.deadline = began + MOST_RUN_NS;
+	find_zone(space);
 	struct thread *thread = map_lookup(&threads, &tid);
 	if (process && process->runtime) {
 		space->walk.tid = tid;
@@ -1435,14 +1448,8 @@ static __attribute__((noinline)) int take_record(struct scratch_space *space, st
 		if (most == MOST_STACK)
 			count(STACK_CUT);
 	}
-	/* of the page that sp is in: the one below may not be there */
-	u64 zone = record->flags & FLAG_NARROW ? 0 : sp & (PAGE - 1);
-	if (zone > RED_ZONE)
-		zone = RED_ZONE;
-	if (size) {
-		sp -= zone;
-		size += zone;
-	}
+	size += space->walk.zone;
+	sp -= space->walk.zone;
 	record->stack_base = sp;
 	record->below_base = below;
 	record->time_ns = began;

@@ -8,7 +8,7 @@ stop_candidates    Which threads are stopped for their samples, because the kern
 stops              Opens the collector that stops the threads and processes that one without stops cannot sample
 stops_opening      Opens the collector that samples by short stops
 succession         One collector, and at some moment of the recording another one in its place
-until_interpreter  One collector until a process runs an interpreter, another one from then on
+until_program      perf_events until the program in the kernel (BPF) is needed, that from then on
 until_short_lives  Stops until they miss much because threads or processes end too soon
 whole_process      All processes without stops, or all of them by stops
 without_program    A collector in the place of the program in the kernel (BPF), where that could not be had

@@ -38,15 +38,17 @@ class HybridCollector:
         by_image: ByImage | None = None,
         by_depth: bool = True,
         launched: bool = False,
+        instead: Callable[[], bool] = lambda: False,
     ) -> None:
         """by_image: says which programs need stops, None for none. by_depth: may a stack? launched: the program has not
-        begun yet.
+        begun yet. instead: is asked before anybody is stopped: does another collector sample all of them from now on?
         """
         self._perf = perf
         self._open_stops = open_stops
         self._by_image = by_image
         self._by_depth = by_depth
         self._launched = launched
+        self._instead = instead
         self._copied = False
         self._stops: PtraceCollector | None = None
         self._candidates = StopCandidates(perf.most_copy)
@@ -69,6 +71,9 @@ class HybridCollector:
             self._candidates.forget_ended()
             if not self._candidates:
                 continue
+            if self._instead():
+                yield from self._of_perf(self._perf.drain(last=True))
+                return
             try:
                 self._stops = self._open_stops(self._candidates)
             except NoSuchProcess:

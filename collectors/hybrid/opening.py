@@ -1,8 +1,8 @@
 """Opens the collector that samples by perf_events, with others beside it where it is not enough.
 
 That is stops of threads whose stacks the kernel cannot copy and of programs with interpreters, and reads from outside
-of threads that sleep. Where the user asked for no collector, a program in the kernel takes the place of all of them as
-soon as an interpreter runs, if it can be had.
+of threads that sleep. Where the user asked for no collector, a program in the kernel takes the place of all of them, if
+it can be had, as soon as an interpreter runs or a stack is longer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyprof.collectors.hybrid import bpf_opening
 from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.collector import HybridCollector
 from pyprof.collectors.hybrid.stops import NO_STOPS, stops_of
-from pyprof.collectors.hybrid.until_interpreter import UntilInterpreter
+from pyprof.collectors.hybrid.until_program import UntilProgram
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.children import descendants
 from pyprof.collectors.linux.perf_arch import KNOWN_MACHINES, MACHINE, NARROW, PERF_ARCHES, WIDE
@@ -121,7 +121,9 @@ class _Openings:
         return perf
 
     def _with_bpf(self) -> Collector:
-        """Where an interpreter runs, as soon as one does, or where one may soon. Raises what BPF's opening raises."""
+        """Where an interpreter runs, as soon as one does, or where one may soon; or as soon as a thread would be
+        stopped for its stack. Raises what BPF's opening raises.
+        """
         request, interpreters = self._request, self._request.interpreters
         assert interpreters is not None
         pids = request.selection.pids
@@ -131,10 +133,10 @@ class _Openings:
         reason = next((why for pid in (*pids, *children) if (why := interpreters.needs_stops(pid)) != ""), "")
         if reason != "":
             return bpf_opening.opened(request, pids, False, reason or "")
-        return UntilInterpreter(
+        return UntilProgram(
             interpreters.needs_stops,
-            lambda by_image: HybridCollector(
-                self._perf(pids, False), partial(stops_of, request), by_image, self._by_depth
+            lambda by_image, instead: HybridCollector(
+                self._perf(pids, False), partial(stops_of, request), by_image, self._by_depth, instead=instead
             ),
             lambda alive, why: bpf_opening.opened(request, tuple(alive), False, why),
         )

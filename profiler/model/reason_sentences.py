@@ -74,6 +74,7 @@ NOTES = (
     Reason("waits_of_greenlets", Stage.INTERPRETER,
            "It runs greenlets, whose frames wait on C stacks: by waits that is read in stops."),
     Reason("until_interpreter", Stage.SAMPLING, "Until an interpreter was found, perf_events recorded: {seconds} s"),
+    Reason("until_depth", Stage.SAMPLING, "Until a thread had {stacks}, perf_events recorded: {seconds} s"),
     Reason("until_short_lives", Stage.SAMPLING,
            "Until short stops had missed too much, because processes or threads ended first: {seconds} s"),
     Reason("no_stops_needed", Stage.SAMPLING,

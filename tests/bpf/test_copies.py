@@ -6,7 +6,7 @@ import pytest
 
 from pyprof.collectors.bpf.abi import MOST_STACK, PAGE, STACK_SLACK, Flag, LossReason
 from tests.bpf.made_memory import HEAP, HEAP_BYTES, PID, STACK, STACK_BYTES, MadeProcess
-from tests.bpf.user_space import Ran, UserSpace, counted
+from tests.bpf.user_space import RED_ZONE, Ran, UserSpace, counted
 
 NO_WAKEUP, FORCE_WAKEUP = 1, 2
 UNKNOWN_STACK = 64 << 10
@@ -45,7 +45,7 @@ def test_of_a_long_stack_as_much_is_copied_as_is_wanted(limit: int, size: int) -
     told = said(process)
     told.entry("limits", 0, limit.to_bytes(8, "little"))
     ran, _ = sample(told, process)
-    assert ran.copies[0] == process.at(process.sp)[:size]
+    assert ran.copies[0] == process.at(process.sp - RED_ZONE)[: RED_ZONE + size]
     assert ran.record.flags[0] & Flag.CUT
 
 
@@ -86,7 +86,7 @@ def test_stack_is_copied_while_the_list_of_mappings_is_locked(there: int) -> Non
     process = MadeProcess(12)
     process.sp = STACK + STACK_BYTES - there
     ran, counts = sample(said(process, is_locked=1), process)
-    assert len(ran.copies[0]) == min(there, UNKNOWN_STACK)
+    assert len(ran.copies[0]) == min(there, UNKNOWN_STACK) + (RED_ZONE if there < STACK_BYTES else 0)
     assert not ran.record.holes[0]
     assert counts == {LossReason.SAMPLED: 1, LossReason.STACK_END_GUESSED: 1}
 
@@ -107,10 +107,34 @@ def test_pages_that_are_not_in_memory_are_named_and_those_behind_them_are_copied
     ran, counts = sample(told, process)
     assert int(ran.record.holes[0]) == 1 << 2 | 1 << 3 | 1 << 7
     assert counts[LossReason.STACK_UNREADABLE] == 1
-    copied = bytes(24) + ran.copies[0]
+    copied = ran.copies[0]
     assert len(copied) == 10 * PAGE
     for n in pages:
-        assert set(copied[max(n * PAGE, 24) : (n + 1) * PAGE]) == {1 + n}
+        assert set(copied[n * PAGE : (n + 1) * PAGE]) == {1 + n}
+
+
+@pytest.mark.parametrize(
+    ("sp", "there", "zone"),
+    [
+        (PAGE + 8, PAGE, 8),
+        (PAGE, PAGE, 0),
+        (PAGE + RED_ZONE, PAGE, RED_ZONE),
+        (2 * PAGE + 8, PAGE, RED_ZONE),
+        (2 * PAGE, PAGE, RED_ZONE),
+    ],
+)
+def test_what_may_be_used_below_the_stack_pointer_is_copied_where_it_is_there(sp: int, there: int, zone: int) -> None:
+    process = MadeProcess(12)
+    process.stack[:] = bytes(n * 7 & 0xFF for n in range(STACK_BYTES))
+    told = UserSpace()
+    told.memory(STACK + there, STACK + STACK_BYTES, process.at(STACK + there))
+    told.entry("processes", PID, bytes(8))
+    told.entry("threads", PID, (STACK + STACK_BYTES).to_bytes(8, "little"))
+    process.sp = STACK + sp
+    ran, counts = sample(told, process)
+    assert int(ran.record.base[0]) == process.sp - zone
+    assert ran.copies[0] == process.at(process.sp - zone)
+    assert counts == {LossReason.SAMPLED: 1}
 
 
 def test_sample_without_room_is_counted_and_leaves_nothing() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyprof.collectors.bpf.abi import Flag, LossReason
 from pyprof.interpreters.cpython.rows import MOST_ROWS
 from tests.bpf.made_memory import ENTRY, FREE, HEAP, HEAP_BYTES, MARK, MINORS, STACK, STACK_BYTES, MadeProcess
-from tests.bpf.user_space import MOST_RUN_NS, Ran, counted
+from tests.bpf.user_space import MOST_RUN_NS, RED_ZONE, Ran, counted
 
 STEPS = (1, 30, 300, 1_000, 3_000, 30_000, 300_000)
 """Nanoseconds of a call of a helper: the time is over late or early."""
@@ -52,7 +52,9 @@ def run(process: MadeProcess, steps: Sequence[int], most_late: int = MOST_LATE) 
         assert ran.calls <= MOST_RUN_NS // step + most_late
         assert len(ran.record.frames) <= MOST_ROWS
         stack, below = ran.copies
-        assert process.at(process.sp).startswith(stack)
+        base = int(ran.record.base[0])
+        assert process.at(base).startswith(stack)
+        assert 0 <= (process.sp & ~7) - base <= RED_ZONE
         assert not below or process.at(int(ran.record.below_base[0])).startswith(below)
     return [(ran, counted(dump)) for ran, dump in zip(samples, dumps, strict=True)]
 

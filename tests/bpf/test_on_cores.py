@@ -16,7 +16,7 @@ from pyprof.collectors.bpf.abi import MOST_STACK, Flag, LossReason
 from pyprof.interpreters.cpython.rows import MOST_ROWS
 from pyprof.model.interpreter import Chain, FunctionPlace, SampleState
 from tests.bpf.saved_process import SavedProcess, core_of
-from tests.bpf.user_space import MOST_RUN_NS, Ran, counted
+from tests.bpf.user_space import MOST_RUN_NS, RED_ZONE, Ran, counted
 from tests.interpreters.packages import from_pypi
 from tests.interpreters.pythons import EACH, KINDS, Python, pythons, running
 from tests.roots import root
@@ -92,10 +92,11 @@ def check_copy(process: SavedProcess, tid: int, ran: Ran) -> None:
     """Registers, thread and stack are those of the core."""
     record = ran.record
     sp, stack = process.stack(tid)
+    below = process.memory.read(sp - RED_ZONE, RED_ZONE)
     assert (record.pid[0], record.tid[0]) == (process.pid, tid)
     assert record.regs[0].tolist() == process.registers(tid)
-    assert int(record.base[0]) == sp
-    assert ran.copies == (stack[:MOST_STACK], b"")
+    assert int(record.base[0]) == sp - len(below)
+    assert ran.copies == (below + stack[:MOST_STACK], b"")
     assert bool(record.flags[0] & Flag.CUT) == (len(stack) > MOST_STACK)
     assert not record.holes[0]
 
@@ -302,4 +303,5 @@ def test_sample_that_takes_too_long_has_its_innermost_frames(python: Python, tmp
             frames = frames_of(chain)
             assert 0 < len(frames) < len(frames_of(whole))
             assert frames == frames_of(whole)[: len(frames)]
-            assert process.stack(tid)[1].startswith(late.copies[0])
+            copy = late.copies[0]
+            assert process.memory.read(int(late.record.base[0]), len(copy)) == copy

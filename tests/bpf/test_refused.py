@@ -17,6 +17,8 @@ from pyprof.collectors.bpf.sampler import KernelTargets, Sampler, program
 from pyprof.collectors.perf.ring import online_cpus
 from pyprof.model.profile import Profile
 from tests.interpreters.pythons import HERE, running
+from tests.live.support import recording as native
+from tests.live.support.ladders import ladder
 from tests.live.support.recording import names, watched
 
 _CALL = 0x85
@@ -110,3 +112,13 @@ def test_refusal_in_the_middle_of_a_recording_is_said_as_well() -> None:
             process.kill()
     assert has_python(profile)
     assert sum(REASON in note for note in profile.summary.notes) == 1, profile.summary.notes
+
+
+@pytest.mark.usefixtures("refused")
+def test_thread_with_long_stacks_is_stopped_then_and_both_are_said() -> None:
+    with native.running(ladder("ladder_beside"), "spin", native.LIFE, native.LIFE, "8000") as program:
+        profile = watched(program.pid, lambda profile: profile.summary.stops.count > 20, rate=99)
+    notes = profile.summary.notes
+    assert profile.summary.stops.count > 20
+    assert any(note.startswith("Stopped for their samples: 1 thread") for note in notes), notes
+    assert sum(REASON in note for note in notes) == 1, notes

@@ -24,6 +24,7 @@ from pyprof.collectors.bpf.records import U64, Records, read_records
 from tests.support import build, missing
 
 MOST_RUN_NS = 1_000_000
+RED_ZONE = 128
 _MEMORY, _CONSTANT, _ENTRY, _SETTING, _DUMP, _SAMPLE, _POKE, _LEAVE = range(1, 9)
 _COMMAND = struct.Struct("<Q16sQQQ")
 _SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")

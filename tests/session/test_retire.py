@@ -15,7 +15,7 @@ import pytest
 from pyprof.collectors.bpf.collector import BpfCollector
 from pyprof.collectors.bpf.wait_collector import BpfWaitCollector
 from pyprof.collectors.hybrid.collector import HybridCollector
-from pyprof.collectors.hybrid.until_interpreter import UntilInterpreter
+from pyprof.collectors.hybrid.until_program import UntilProgram
 from pyprof.collectors.hybrid.until_short_lives import UntilShortLives
 from pyprof.collectors.hybrid.whole_process import WholeProcessCollector
 from pyprof.collectors.hybrid.without_program import WithoutProgram
@@ -83,7 +83,7 @@ def by_switches() -> tuple[dict[str, object], list[Part]]:
 WITH_PARTS: dict[type, Callable[[], tuple[dict[str, object], list[Part]]]] = {
     HybridCollector: plain("_past", "_perf", "_stops"),
     WholeProcessCollector: plain("_past", "_now"),
-    UntilInterpreter: plain("_past", "_now"),
+    UntilProgram: plain("_past", "_now"),
     UntilShortLives: plain("_past", "_now"),
     WallClockCollector: plain("_source", "_out_of_band"),
     LoggedCollector: plain("_inner"),

@@ -1,4 +1,4 @@
-"""One collector until a process runs an interpreter, another one from then on."""
+"""perf_events until the program in the kernel (BPF) is needed, that from then on."""
 
 from __future__ import annotations
 
@@ -8,24 +8,29 @@ from pyprof.collectors.base import Collector, CollectorStats
 from pyprof.collectors.hybrid.by_image import ByImage, NeedsStops
 from pyprof.collectors.hybrid.collector import HybridCollector
 from pyprof.collectors.hybrid.succession import Succession
+from pyprof.collectors.perf.copy_size import TOO_LONG
 from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.model.reasons import said
 from pyprof.records import replace
 
 Successor = Callable[[list[int], str], Collector]
 """(pids, why) -> the collector of these processes. Raises what collectors raise."""
+Beginning = Callable[[ByImage, Callable[[], bool]], HybridCollector]
+"""(by_image, instead) of HybridCollector -> the collector that samples until then."""
 
 
-class UntilInterpreter(Succession):
-    """needs: as ByImage has it, of a process. first: opens the first collector, which is to stop the processes that
-    ByImage names; then: the second one.
+class UntilProgram(Succession):
+    """It is needed as soon as a process runs an interpreter, or threads would be stopped for their stacks.
+
+    needs: as ByImage has it, of a process. first: opens the first collector; then: the second one.
     """
 
-    def __init__(self, needs: NeedsStops, first: Callable[[ByImage], HybridCollector], then: Successor) -> None:
+    def __init__(self, needs: NeedsStops, first: Beginning, then: Successor) -> None:
         self._needs = needs
         self._open = then
         self._refused: PyprofError | None = None
-        self._hybrid = first(ByImage(self._asked))
+        self._for_depth = False
+        self._hybrid = first(ByImage(self._asked), self._taken_for_depth)
         super().__init__(self._hybrid)
 
     def _asked(self, pid: int) -> str | None:
@@ -33,18 +38,27 @@ class UntilInterpreter(Succession):
         reason = self._needs(pid)
         if reason == "" or self.followed:
             return ""
+        return "" if self._taken(reason or "") else reason
+
+    def _taken_for_depth(self) -> bool:
+        """Threads have stacks that perf_events do not copy. Is nobody to be stopped for them?"""
+        self._for_depth = not self.followed and self._taken("")
+        return self.followed
+
+    def _taken(self, why: str) -> bool:
+        """Is the second one there now?"""
         alive = self._hybrid.alive
         if self._refused or not alive:
-            return reason
+            return False
         try:
-            self.follow(self._open(alive, reason or ""))
+            self.follow(self._open(alive, why))
         except NoSuchProcess:
-            return reason
+            return False
         except PyprofError as error:
             self._refused = error
-            return reason
+            return False
         self._hybrid.end_now()
-        return ""
+        return True
 
     def stats(self) -> CollectorStats:
         found = super().stats()
@@ -55,4 +69,7 @@ class UntilInterpreter(Succession):
         return replace(found, notes=(*found.notes, note(self._refused)))
 
     def said(self, notes: tuple[str, ...], for_s: float) -> tuple[str, ...]:
-        return (*notes, said("until_interpreter", seconds=f"{for_s:.1f}"))
+        seconds = f"{for_s:.1f}"
+        if self._for_depth:
+            return (*notes, said("until_depth", seconds=seconds, stacks=TOO_LONG))
+        return (*notes, said("until_interpreter", seconds=seconds))
