@@ -24,7 +24,8 @@ from tests.system.image import Machine, make_image
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "system"
 SIGNED = "max,pauth-impdef=on"  # signed return addresses, by a signature that is quick to emulate
-QUICK = ("-cpu", "max")
+# one thread for both processors: where each has its own, qemu runs code that another processor is changing
+QUICK = ("-cpu", "max", "-accel", "tcg,thread=single")
 MACHINES = {
     "x86_64": Machine("x86_64", "amd64", ("qemu-system-x86_64", "-M", "q35", *QUICK), "ttyS0"),
     "aarch64": Machine("aarch64", "arm64", ("qemu-system-aarch64", "-M", "virt", "-cpu", SIGNED), "ttyAMA0"),
