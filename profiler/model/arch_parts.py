@@ -155,11 +155,11 @@ class Signals:
         """The signal trampoline that pc is in. read: (avma, size) -> code bytes.
 
         A handler returns to the trampoline's first byte; an exact pc may stand behind any instruction of it that leaves
-        sp alone: all but a pop at its start.
+        sp alone: all but a pop at its start. Behind the last one, its system call, in the kernel.
         """
         for frame in self.frames:
             size = len(frame.code)
-            if read(pc, size) == frame.code or (exact and frame.code in read(pc - size + 1, 2 * size - 1)):
+            if read(pc, size) == frame.code or (exact and frame.code in read(pc - size, 2 * size)):
                 return frame
         return None
 

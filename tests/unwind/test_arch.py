@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,25 @@ def test_signal_frames_save_what_an_unwinder_needs_in_distinct_words(arch: Arch)
         assert {arch.pc, arch.sp, arch.fp} | arch.callee_saved <= set(frame.saved)
         assert len(set(frame.saved.values())) == len(frame.saved)
         assert all(offset % arch.word == 0 for offset in frame.saved.values())
+
+
+@pytest.mark.parametrize("arch", [arch for arch in ALL if arch.signals.frames], ids=lambda arch: arch.name)
+def test_signal_trampoline_is_known_where_it_is_returned_to_and_up_to_behind_its_system_call(arch: Arch) -> None:
+    for frame in arch.signals.frames:
+        memory = bytes(64) + frame.code + bytes(64)
+        known = partial(_is_known, arch, frame.code, memory)
+        end = 64 + len(frame.code)
+        assert next(pc for pc in range(32, 128) if known(pc, exact=False)) == 64
+        assert known(64, exact=True)
+        assert known(end, exact=True), "in the kernel"
+        assert not known(end, exact=False)
+        assert not known(end + 1, exact=True)
+
+
+def _is_known(arch: Arch, code: bytes, memory: bytes, pc: int, exact: bool) -> bool:
+    """As this trampoline, or as one that begins within it."""
+    found = arch.signals.trampoline_at(lambda avma, size: memory[avma : avma + size], pc, exact)
+    return found is not None and found.code in code
 
 
 def test_architecture_is_found_by_machine_class_and_byte_order() -> None:
