@@ -12,7 +12,8 @@ from pyprof.model.reasons import problem
 from tests import collapsed, warm
 from tests.collapsed import Stacks
 
-LONGEST_S = 4
+FIRST_S, LONGEST_S = 0.5, 4.0
+RATE = "800"
 NO_NAMES = problem("no_time_for_names", path="").text
 MOST_PIECES = 10
 
@@ -22,18 +23,18 @@ def record(pid: int, output: Path, *options: str, until: Callable[[Stacks], bool
     depends on the machine and on who else uses it, another recording is added to it, and its errors to the summary's;
     a longer one, because each has a beginning and an end.
     """
-    summary = _record_with_names(pid, output, 1, *options)
+    summary = _record_with_names(pid, output, FIRST_S, *options)
     errors = Counter(summary["errors"])
     for number in range(1, MOST_PIECES):
         if until is None or until(stacks(output)):
             break
         lines = output.read_text()
-        errors.update(_record_with_names(pid, output, min(1 << number, LONGEST_S), *options)["errors"])
+        errors.update(_record_with_names(pid, output, min(FIRST_S * (1 << number), LONGEST_S), *options)["errors"])
         output.write_text(lines + output.read_text())
     return {**summary, "errors": dict(errors)}
 
 
-def _record_with_names(pid: int, output: Path, seconds: int, *options: str) -> dict[str, Any]:
+def _record_with_names(pid: int, output: Path, seconds: float, *options: str) -> dict[str, Any]:
     """A recording that had time for its names: who is told to end looks them up for a second of processor time only."""
     summary = _record(pid, output, seconds, *options)
     for longer in (2, 4, 8):
@@ -43,10 +44,10 @@ def _record_with_names(pid: int, output: Path, seconds: int, *options: str) -> d
     return summary
 
 
-def _record(pid: int, output: Path, seconds: int, *options: str) -> dict[str, Any]:
+def _record(pid: int, output: Path, seconds: float, *options: str) -> dict[str, Any]:
     summary = output.with_suffix(".summary")
     to = ("-o", str(output), "--summary", str(summary))
-    done = warm.run("record", "-p", str(pid), "-q", "-d", str(seconds), "-r", "400", *to, *options, timeout=120)
+    done = warm.run("record", "-p", str(pid), "-q", "-d", str(seconds), "-r", RATE, *to, *options, timeout=120)
     assert done.returncode == 0, (done.returncode, done.stdout[-300:], done.stderr)
     found: dict[str, Any] = json.loads(summary.read_text())
     return found
