@@ -37,7 +37,7 @@ class BpfCollector(PerfCollector):
     """
 
     wakes = True
-    hold_s = 10.0  # the ring has room for it, and little is learned from samples for those to come
+    hold_s = 16.0  # the ring has room for it, and little is learned from samples for those to come
     young_wait_ns = 1_000_000_000  # functions of an interpreter are read from it with their first samples
 
     def __init__(

@@ -22,6 +22,8 @@ after the last look.
 """
 
 _TRIAL_NS, _LONG_TRIAL_NS = 1_000_000, 10_000_000
+_FEW = 400
+"""Samples of a processor. More of them cost no less each for being more."""
 _HAND_OUT_NS = 200_000_000
 """Processor time that a batch may take, about: who ends a recording waits for the last one."""
 
@@ -122,12 +124,13 @@ class Cadence:
 
     def __init__(self, options: CollectOptions, trial: bool, hold_s: float = 0.0) -> None:
         """trial: the first samples are handled apart from all others. hold_s: they wait up to twice HOLD times flush_s
-        for others, if that is no longer.
+        for others, where they are few up to four times that, if it is no longer.
         """
         self.flush_ns = round(options.flush_s * 1e9)
         # a batch costs much of its time for being a batch
         usual_s = HOLD * options.flush_s
-        self._full_batch_ns = round(1e9 * min(BATCH / options.rate_hz, max(usual_s, min(2 * usual_s, hold_s))))
+        long_s = max(2 * usual_s, min(4 * usual_s, _FEW / options.rate_hz))
+        self._full_batch_ns = round(1e9 * min(BATCH / options.rate_hz, max(usual_s, min(long_s, hold_s))))
         self.wait_ns = _TRIAL_NS if trial else FIRST_FLUSH_NS
 
     def tried(self, again: bool) -> None:
