@@ -41,7 +41,8 @@ class HybridCollector:
         instead: Callable[[], bool] = lambda: False,
     ) -> None:
         """by_image: says which programs need stops, None for none. by_depth: may a stack? launched: the program has not
-        begun yet. instead: is asked before anybody is stopped: does another collector sample all of them from now on?
+        begun yet. instead: is asked before anybody is stopped, but for a stack's length: does another collector
+        sample all of them from now on?
         """
         self._perf = perf
         self._open_stops = open_stops
@@ -71,7 +72,7 @@ class HybridCollector:
             self._candidates.forget_ended()
             if not self._candidates:
                 continue
-            if self._instead():
+            if not self._candidates.long and self._instead():
                 yield from self._of_perf(self._perf.drain(last=True))
                 return
             try:

@@ -122,7 +122,7 @@ class _Openings:
 
     def _with_bpf(self) -> Collector:
         """Where an interpreter runs, as soon as one does, or where one may soon; or as soon as a thread would be
-        stopped for its stack. Raises what BPF's opening raises.
+        stopped because its stack goes on in another one. Raises what BPF's opening raises.
         """
         request, interpreters = self._request, self._request.interpreters
         assert interpreters is not None

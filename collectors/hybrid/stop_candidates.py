@@ -62,8 +62,8 @@ class _Case:
 
 
 class StopCandidates:
-    """What the ptrace collector asks of a selection. threads, processes: how often one was chosen for its stacks.
-    watch: called before it is said who is chosen.
+    """What the ptrace collector asks of a selection. threads, processes: how often one was chosen for its stacks. long:
+    one was for their length, not because they go on in another stack. watch: called before it is said who is chosen.
 
     A case's key is its tid, or minus its pid where it is a whole process. It has 22 methods because each event that
     chooses or gives back is one, and all of them change the same cases.
@@ -75,6 +75,7 @@ class StopCandidates:
     def __init__(self, most_copy: int = MOST_STACK) -> None:
         """most_copy: bytes of a stack that the kernel copies."""
         self.threads = self.processes = 0
+        self.long = False
         self._most_copy = most_copy
         self.watch: Callable[[], object] = lambda: None
         self._by_image: set[int] = set()
@@ -128,9 +129,11 @@ class StopCandidates:
         case.cut += cut
         case.away += away
         often = case.away >= max(case.most_cut, 2) and _AWAY * case.away >= case.seen
-        if (often or case.cut >= case.most_cut) and tid not in self._refused and not self.wants(pid, tid):
+        long = case.cut >= case.most_cut
+        if (often or long) and tid not in self._refused and not self.wants(pid, tid):
             self._choose(tid, case)
             self.threads += 1
+            self.long |= long
             if sum(self._cases[key].pid == pid for key in self._stopped) >= _MANY:
                 self._choose_process(pid)
         if case.seen >= _OF:

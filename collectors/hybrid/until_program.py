@@ -8,7 +8,6 @@ from pyprof.collectors.base import Collector, CollectorStats
 from pyprof.collectors.hybrid.by_image import ByImage, NeedsStops
 from pyprof.collectors.hybrid.collector import HybridCollector
 from pyprof.collectors.hybrid.succession import Succession
-from pyprof.collectors.perf.copy_size import TOO_LONG
 from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.model.reasons import said
 from pyprof.records import replace
@@ -20,7 +19,8 @@ Beginning = Callable[[ByImage, Callable[[], bool]], HybridCollector]
 
 
 class UntilProgram(Succession):
-    """It is needed as soon as a process runs an interpreter, or threads would be stopped for their stacks.
+    """It is needed as soon as a process runs an interpreter, or threads would be stopped because their stacks go on in
+    another one. Not for a stack's length: of the longest stops copy more, and each part once.
 
     needs: as ByImage has it, of a process. first: opens the first collector; then: the second one.
     """
@@ -29,8 +29,8 @@ class UntilProgram(Succession):
         self._needs = needs
         self._open = then
         self._refused: PyprofError | None = None
-        self._for_depth = False
-        self._hybrid = first(ByImage(self._asked), self._taken_for_depth)
+        self._for_second = False
+        self._hybrid = first(ByImage(self._asked), self._taken_for_second)
         super().__init__(self._hybrid)
 
     def _asked(self, pid: int) -> str | None:
@@ -40,9 +40,9 @@ class UntilProgram(Succession):
             return ""
         return "" if self._taken(reason or "") else reason
 
-    def _taken_for_depth(self) -> bool:
-        """Threads have stacks that perf_events do not copy. Is nobody to be stopped for them?"""
-        self._for_depth = not self.followed and self._taken("")
+    def _taken_for_second(self) -> bool:
+        """Threads have second stacks. Is nobody to be stopped for them?"""
+        self._for_second = not self.followed and self._taken("")
         return self.followed
 
     def _taken(self, why: str) -> bool:
@@ -70,6 +70,6 @@ class UntilProgram(Succession):
 
     def said(self, notes: tuple[str, ...], for_s: float) -> tuple[str, ...]:
         seconds = f"{for_s:.1f}"
-        if self._for_depth:
-            return (*notes, said("until_depth", seconds=seconds, stacks=TOO_LONG))
+        if self._for_second:
+            return (*notes, said("until_second_stack", seconds=seconds))
         return (*notes, said("until_interpreter", seconds=seconds))

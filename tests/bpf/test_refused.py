@@ -115,9 +115,9 @@ def test_refusal_in_the_middle_of_a_recording_is_said_as_well() -> None:
 
 
 @pytest.mark.usefixtures("refused")
-def test_thread_with_long_stacks_is_stopped_then_and_both_are_said() -> None:
-    with native.running(ladder("ladder_beside"), "spin", native.LIFE, native.LIFE, "8000") as program:
-        profile = watched(program.pid, lambda profile: profile.summary.stops.count > 20, rate=99)
+def test_thread_with_second_stacks_is_stopped_then_and_both_are_said() -> None:
+    with native.running(ladder("ladder_altstack"), "spin", native.LIFE) as program:
+        profile = watched(program.pid, lambda profile: profile.summary.stops.count > 20, rate=299)
     notes = profile.summary.notes
     assert profile.summary.stops.count > 20
     assert any(note.startswith("Stopped for their samples: 1 thread") for note in notes), notes

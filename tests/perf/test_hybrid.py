@@ -58,14 +58,17 @@ def of(recording: Recording, name: str) -> int:
     return sum(n for stack, n in recording.stacks.items() if name in stack)
 
 
-def test_deep_thread_is_whole_by_stops_and_the_one_beside_it_is_never_stopped(allowed: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("collector", ["perf", "auto"])
+def test_deep_thread_is_whole_by_stops_and_the_one_beside_it_is_never_stopped(
+    collector: str, allowed: None, tmp_path: Path
+) -> None:
     def enough(recording: Recording) -> bool:
         """Were there more stops than what a busy machine samples before the first of them?"""
         stops = int(recording.summary["stops"]["count"])
         return min(stops, of(recording, "flat")) > max(20, of(recording, "bottom") / 2)
 
     with running(ladder("ladder_beside"), "spin", LIFE, LIFE, "8000") as program:
-        recording = by_perf(program.pid, tmp_path, until=enough)
+        recording = by_perf(program.pid, tmp_path, "--collector", collector, until=enough)
     summary = recording.summary
     assert recording.whole == 1.0
     assert all(stack[4:][: len(DEEP)] == DEEP for stack in recording.stacks if "bottom" in stack)
