@@ -139,7 +139,7 @@ def test_wall_time_of_each_thread_is_the_time_that_passed(program: Path, collect
     threads = ("naps", "reads", "ticks", "endless", "spins")
     with started(program, tmp_path, *threads) as target:
         before = target.truth()
-        often = ("-r", "499") if collector == "perf" else ()  # chance: 3 % at 99 Hz where processors are shared
+        often = ("-r", "1499") if collector == "perf" else ()  # chance: 3 % at 99 Hz where processors are shared
         waits = target.record(*often, collector=collector)
         after = target.truth()
     for thread in threads:
