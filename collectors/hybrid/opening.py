@@ -2,7 +2,7 @@
 
 That is stops of threads whose stacks the kernel cannot copy and of programs with interpreters, and reads from outside
 of threads that sleep. Where the user asked for no collector, a program in the kernel takes the place of all of them, if
-it can be had, as soon as an interpreter runs or a stack is longer.
+it can be had, as soon as an interpreter runs or a stack goes on in another one.
 """
 
 from __future__ import annotations
