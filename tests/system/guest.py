@@ -66,12 +66,12 @@ class Running:
 
 
 def record(pid: int, *options: str, seconds: float = 5, rate: float = 50) -> tuple[dict[str, int], dict[str, Any]]:
-    """Again where an emulated machine had no time for names: they get less than a second at the end."""
+    """Again where an emulated machine had no time for the last samples or names: they get less than a second."""
     output, summary = "/tmp/stacks", "/tmp/summary"
     for _ in range(5):
         call(*PYPROF, "record", "-p", pid, "-d", seconds, "-r", rate, "-f", "collapsed", "-o", output, "-q",
              "--summary", summary, *options)  # fmt: skip
-        if "no time to look them up" not in Path(summary).read_text():
+        if "no time" not in Path(summary).read_text():
             break
     stacks = {}
     for line in Path(output).read_text().splitlines():
