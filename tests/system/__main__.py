@@ -5,8 +5,8 @@ packages, of pyprof with its dependencies as wheels, and of programs that are co
 pyprof natively on processes of that system and prints one line a check. What it printed is kept in
 build/system/MACHINE/console-SUITE.log.
 
-Processors are emulated instruction by instruction: all checks take five minutes a kernel, so under AArch64 they are made
-under one, and the others are asked for what depends on the kernel.
+Processors are emulated instruction by instruction: all checks take five minutes a kernel. So under AArch64 they are
+made under one, and the others are asked for what depends on the kernel.
 Downloads 120 MB a machine and 70 MB a kernel the first time. Not part of `make test`.
 """
 
