@@ -31,6 +31,17 @@ _OFTEN_S = 1.0
 """A recording file that is killed lacks no more than that, and progress is no older."""
 
 
+_START_S = 0.15
+"""Processor time in which a quick machine has loaded all this."""
+
+
+def times_as_slow() -> float:
+    """How many times as slow this machine is as one for which these times are meant, at least 1: by the processor time
+    of this process until now, which must have done nothing but load `pyprof record`.
+    """
+    return max(time.process_time() / _START_S, 1.0)
+
+
 def _exit(why: str) -> None:
     """From any thread, wherever the others are. The kernel lets go of what is stopped or open."""
     complain(why)
@@ -50,6 +61,7 @@ class Invocation:
         self._ended = False
         self._same_until = 0.0
         self._over = threading.Event()
+        self._slow = times_as_slow()
 
     def run(
         self,
@@ -129,7 +141,7 @@ class Invocation:
         recording = self._recording
         if recording is None and not again:
             share.take_more(os.getpid())
-            timer = threading.Timer(OPENING_S, self._leave_opening)
+            timer = threading.Timer(self._slow * OPENING_S, self._leave_opening)
             timer.daemon = True
             timer.start()
         if recording is not None:
@@ -137,7 +149,7 @@ class Invocation:
             if again:
                 recording.hasten()
         self._same_until = time.monotonic() + SAME_S
-        if again and not self._over.wait(SECOND_S):
+        if again and not self._over.wait(self._slow * SECOND_S):
             if recording is not None:
                 recording.abandon()
             _exit("ended at the second request: what was not written yet is lost")
@@ -176,7 +188,7 @@ class Invocation:
             if flight is not None:
                 flight.beat()
 
-        recording.watch(self._left, self._leave_s)
+        recording.watch(self._left, self._leave_s, self._slow)
         recording.run(beat)
         progress.clear()
         if not (recording.asked_to_end or self._command or recording.failure):

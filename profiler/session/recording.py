@@ -178,13 +178,15 @@ class Recording:
         if (sampling := self._kept) is not None:
             sampling.abandon()
 
-    def watch(self, left: Callable[[bool], None], leave_s: float = LEAVE_S) -> None:
+    def watch(self, left: Callable[[bool], None], leave_s: float = LEAVE_S, times: float = 1) -> None:
         """Have a thread see to it that the recording ends where end() is called. Where the loop stands in a call of the
         kernel that does not return, or in a target's endless lists, it is left there after leave_s: what the worker has
         goes to the sink of deliveries.inherit(). left: is called then: did the sink get it? It must end this process.
+        times: on a slow machine all that is left has as many times as long.
         """
         self._sampling.leaves = True
-        threading.Thread(target=self._watch, args=(left, leave_s), name="pyprof end", daemon=True).start()
+        self._sampling.take_longer(times)
+        threading.Thread(target=self._watch, args=(left, times * leave_s), name="pyprof end", daemon=True).start()
 
     def _watch(self, left: Callable[[bool], None], leave_s: float) -> None:
         self._ending.wait()

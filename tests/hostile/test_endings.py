@@ -17,7 +17,7 @@ import pytest
 
 from pyprof.cli.flight import Timing
 from pyprof.cli.interrupts import EndBySignals
-from pyprof.cli.running import Invocation
+from pyprof.cli.running import Invocation, times_as_slow
 from pyprof.cli.window import WindowOptions
 from pyprof.exporters import registry
 from pyprof.exporters.base import ExportOptions
@@ -350,3 +350,40 @@ def test_names_of_a_command_that_ended_by_itself_are_looked_up_for_longer(tmp_pa
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=environment, timeout=HANGS_S)
     assert "no time to look them up" not in done.stderr
     assert "<genexpr>" in out.read_text()
+
+
+def test_slow_machine_gets_more_time_at_the_end(tmp_path: Path) -> None:
+    """A sitecustomize makes it one, and the end of the sampling and the look-up of names slow."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import pathlib, sys, time\n"
+        "if 'record' in sys.argv:\n"
+        "    from pyprof.cli import running\n"
+        "    from pyprof.collectors.ptrace.collector import PtraceCollector\n"
+        "    from pyprof.session.overdue import LEAVE_S\n"
+        "    from pyprof.session.worker.service import _Observed\n"
+        "    def batches(self, quick=PtraceCollector.batches):\n"
+        "        yield from quick(self)\n"
+        "        time.sleep(2 * LEAVE_S)\n"
+        "    def profile(self, *given, known_only=False, quick=_Observed.profile):\n"
+        "        time.sleep(0.8)\n"
+        f"        pathlib.Path({str(tmp_path)!r}, 'hurried' if known_only else 'named').touch()\n"
+        "        return quick(self, *given, known_only)\n"
+        "    PtraceCollector.batches, _Observed.profile = batches, profile\n"
+        "    running._START_S /= 100\n"
+    )
+    out = tmp_path / "a.collapsed"
+    arguments = ("-d", "0.5", "--collector", "ptrace")
+    with python(BUSY) as target, record(target.pid, out, *arguments, path=str(tmp_path)) as recorder:
+        _, said = recorder.communicate(timeout=10 * HANGS_S)
+    assert recorder.returncode == 0, said
+    assert (tmp_path / "named").exists()
+    assert not (tmp_path / "hurried").exists()
+    assert sampled(out.read_text())
+
+
+@pytest.mark.parametrize(("start_s", "times"), [(0.08, 1), (0.15, 1), (1.5, 10)])
+def test_slow_machine_is_known_by_what_loading_took(
+    start_s: float, times: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "process_time", lambda: start_s)
+    assert times_as_slow() == pytest.approx(times)

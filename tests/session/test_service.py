@@ -11,17 +11,18 @@ import numpy as np
 import pytest
 
 from pyprof.collectors import registry
+from pyprof.collectors.base import CollectorStats
 from pyprof.errors import AccessDenied
 from pyprof.model.sample import SampleBatch
-from pyprof.options import RecordOptions, TargetOptions
+from pyprof.options import RecordOptions, TargetOptions, UnwindOptions, ViewOptions
 from pyprof.session import opening
 from pyprof.session.runtimes import InterpreterNews
 from pyprof.session.worker import answers
 from pyprof.session.worker.answers import AskFailed, BatchTaken
 from pyprof.session.worker.asking import AskingOpener
 from pyprof.session.worker.channel import Channel
-from pyprof.session.worker.hurry import AT_ONCE, SIGNAL, Hurry
-from pyprof.session.worker.messages import Batch, SentNews
+from pyprof.session.worker.hurry import AT_ONCE, SIGNAL, UNWOUND_S, Hurry
+from pyprof.session.worker.messages import Batch, Begin, Naming, SentNews
 from pyprof.session.worker.process import Worker, forked
 from pyprof.session.worker.service import Service
 
@@ -90,6 +91,14 @@ def test_batch_that_has_come_when_time_is_over_is_unwound_but_not_when_it_ends_a
     hurry._hurry(number)
     service._take(BATCH)
     assert heard == ["now"] * innermost
+
+
+def test_slow_machine_gets_as_many_times_as_long_for_its_last_stacks(ends: tuple[Channel, Channel]) -> None:
+    _, worker = ends
+    begin = Begin(False, UnwindOptions(), Naming("", 99, "cpu", ViewOptions()), CollectorStats(), 0, 0, times=4)
+    hurry = Hurry()
+    Service(worker, cast("AskingOpener", None), hurry, confined=True)._begin(begin)
+    assert hurry.unwound_s == 4 * UNWOUND_S
 
 
 def test_collector_opens_when_the_worker_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,8 +54,8 @@ def exchange() -> Iterator[None]:
 
 
 class Hurry:
-    """Of this process. late: no time is left. too_late: nor for stacks that have come already. wanted: nothing is done
-    meanwhile any more.
+    """Of this process. late: no time is left. too_late: nor for stacks that have come already, unwound_s later.
+    wanted: nothing is done meanwhile any more.
     """
 
     def __init__(self, when_wanted: Callable[[], None] = lambda: None) -> None:
@@ -63,6 +63,7 @@ class Hurry:
         self._when_wanted = when_wanted
         self.late = False
         self.wanted = False
+        self.unwound_s = UNWOUND_S
         self._too_late_at = math.inf
         self._inside = False
         self._meanwhile = False
@@ -79,7 +80,7 @@ class Hurry:
 
     def _hurry(self, number: int, *_: object) -> None:
         self.late = True
-        self._too_late_at = min(self._too_late_at, time.monotonic() + (0 if number == AT_ONCE else UNWOUND_S))
+        self._too_late_at = min(self._too_late_at, time.monotonic() + (0 if number == AT_ONCE else self.unwound_s))
         if self._inside and not _exchanges:
             raise WorkerOutOfTime
 

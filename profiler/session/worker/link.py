@@ -145,6 +145,9 @@ class _Overtime:
             self._waited_before_s = self._waited_s()
             self._again_at = self._began
 
+    def take_longer(self, times: float) -> None:
+        self._names_s *= times
+
     def hasten(self) -> None:
         """No time is left from now on."""
         self.begin(1)
@@ -275,6 +278,10 @@ class WorkerLink:
     def _loop_waited_s(self) -> float:
         tid, seconds = self._loop
         return max(procfs.waited_s(os.getpid(), tid) - seconds, 0) if tid else seconds
+
+    def take_longer(self, times: float) -> None:
+        """The worker may go on for as many times as long after end()."""
+        self._overtime.take_longer(times)
 
     def hasten(self) -> None:
         """The worker answers with what it has. From any thread, or a signal handler."""

@@ -49,6 +49,7 @@ class Begin:
     begin_ns: int
     monotonic_ns: int
     yields: bool = False
+    times: float = 1
 
 
 @dataclass(frozen=True, slots=True)

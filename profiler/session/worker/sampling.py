@@ -50,7 +50,7 @@ class Sampling:
 
     unfollowed: watches what children spend that the recording leaves out, None where it leaves none out. sink,
     delivered: who takes what there is if this process is killed, and the window's number. sampled: the collector
-    has ended. leaves: this process ends with the recording. It has 23 attributes: the loop's, and what a profile
+    has ended. leaves: this process ends with the recording. It has 24 attributes: the loop's, and what a profile
     that is asked for takes from several of its steps.
     """
 
@@ -74,6 +74,7 @@ class Sampling:
         self.samples = 0
         self.sampled = threading.Event()
         self.leaves = False
+        self._times = 1.0
         self._collector = collector
         self._link = WorkerLink(worker, names_s, patient)
         self._runtimes = runtimes
@@ -93,6 +94,11 @@ class Sampling:
         while 0 in self._flying:  # it says so when it is ready
             self._turn(TURN_S)
         self._ways = confined, unwind, naming
+
+    def take_longer(self, times: float) -> None:
+        """The worker may unwind and name for as many times as long. Before run()."""
+        self._times = times
+        self._link.take_longer(times)
 
     def hasten(self) -> None:
         """The worker gets no more time for names. From any thread, or a signal handler."""
@@ -148,7 +154,7 @@ class Sampling:
         began_ns = time.time_ns()
         if self._end_ns:
             self._end_ns = max(self._end_ns, began_ns)
-        return Begin(confined, unwind, naming, stats, began_ns, time.monotonic_ns(), yields)
+        return Begin(confined, unwind, naming, stats, began_ns, time.monotonic_ns(), yields, self._times)
 
     def _learn_the_rest(self) -> None:
         """Feedback of the last batches: the collector's notes depend on it."""
@@ -290,7 +296,7 @@ class Sampling:
         with contextlib.suppress(PyprofError, OSError):
             self._link.send(Bye())
         if self._end_ns and self.leaves:
-            self._link.worker.close(WAITED_FOR_S, WAITED_FOR_S)
+            self._link.worker.close(self._times * WAITED_FOR_S, self._times * WAITED_FOR_S)
         else:
             self._link.worker.close()
 

@@ -265,6 +265,7 @@ class Service:
 
     def _begin(self, begin: Begin) -> None:
         self._of = _Observed(begin)
+        self._hurry.unwound_s *= begin.times
         if begin.yields and may_come_back():
             self._giving_way = idle
         if begin.confined and not self._confined:
