@@ -1443,6 +1443,10 @@ static __attribute__((noinline)) int take_record(struct scratch_space *space, st
 	struct limits *limit = map_lookup(&limits, &zero);
 	u64 most = limit && limit->stack && limit->stack < MOST_STACK ? limit->stack : MOST_STACK;
 	if (size > most) {
+		if (!below) {
+			below_size = size - most < STACK_BEGINNING ? size - most : STACK_BEGINNING;
+			below = end - below_size;
+		}
 		size = most;
 		record->flags |= FLAG_CUT;
 		if (most == MOST_STACK)

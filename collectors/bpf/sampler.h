@@ -13,6 +13,7 @@ typedef long long s64;
 #define PAGE 4096
 #define WINDOW 2048             /* bytes before a frame of an interpreter that are read with it */
 #define MOST_STACK (256 << 10)   /* bytes of a stack that a record holds */
+#define STACK_BEGINNING (8 << 10) /* where a longer one began, this is copied, too: a frame may be larger than a record (alloca) */
 #define UNKNOWN_STACK (64 << 10) /* the same, of a thread whose stack's end is not known */
 #define MOST_FRAMES 1024         /* of an interpreter, in a record */
 #define SIGNAL_STACK (16 << 10)   /* bytes of a second stack that are searched for the one below it */
@@ -70,7 +71,7 @@ struct record {
 	u32 run_ns;     /* that the program took before the record was submitted */
 	u64 thread_state;
 	u64 holes; /* pages of the stack copy that could not be read, by bit: the copy has garbage there */
-	u64 below_base; /* the stack that this one interrupted, from the first word that it refers to; 0: none */
+	u64 below_base; /* the stack that this one interrupted, from the first word that it refers to; or where a cut one began; 0: none */
 	u64 below_holes;
 	u32 below_size; /* bytes, behind those of the first copy */
 	u32 texts;      /* rows of struct text behind those of anchors */

@@ -6,7 +6,7 @@ import pytest
 
 from pyprof.collectors.bpf.abi import MOST_STACK, PAGE, STACK_SLACK, Flag, LossReason
 from tests.bpf.made_memory import HEAP, HEAP_BYTES, PID, STACK, STACK_BYTES, MadeProcess
-from tests.bpf.user_space import RED_ZONE, Ran, UserSpace, counted
+from tests.bpf.user_space import RED_ZONE, STACK_BEGINNING, Ran, UserSpace, counted
 
 NO_WAKEUP, FORCE_WAKEUP = 1, 2
 UNKNOWN_STACK = 64 << 10
@@ -47,6 +47,19 @@ def test_of_a_long_stack_as_much_is_copied_as_is_wanted(limit: int, size: int) -
     ran, _ = sample(told, process)
     assert ran.copies[0] == process.at(process.sp - RED_ZONE)[: RED_ZONE + size]
     assert ran.record.flags[0] & Flag.CUT
+    assert ran.copies[1] == process.at(HEAP + HEAP_BYTES - STACK_BEGINNING)
+    assert int(ran.record.below_base[0]) == HEAP + HEAP_BYTES - STACK_BEGINNING
+
+
+@pytest.mark.parametrize("beyond", [8, 5000, STACK_BEGINNING])
+def test_where_a_stack_began_is_copied_behind_a_copy_that_does_not_reach_it(beyond: int) -> None:
+    process = MadeProcess(12)
+    process.stack[:] = bytes(n * 7 & 0xFF for n in range(STACK_BYTES))
+    told = said(process)
+    told.entry("limits", 0, (STACK_BYTES - beyond).to_bytes(8, "little"))
+    ran, counts = sample(told, process)
+    assert ran.copies == (process.at(STACK)[: STACK_BYTES - beyond], process.at(STACK + STACK_BYTES - beyond))
+    assert counts == {LossReason.SAMPLED: 1}
 
 
 @pytest.mark.parametrize(("first", "size"), [(0x1000, 0x1000 + STACK_SLACK), (STACK_BYTES - 100, STACK_BYTES)])

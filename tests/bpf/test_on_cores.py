@@ -16,7 +16,7 @@ from pyprof.collectors.bpf.abi import MOST_STACK, Flag, LossReason
 from pyprof.interpreters.cpython.rows import MOST_ROWS
 from pyprof.model.interpreter import Chain, FunctionPlace, SampleState
 from tests.bpf.saved_process import SavedProcess, core_of
-from tests.bpf.user_space import MOST_RUN_NS, RED_ZONE, Ran, counted
+from tests.bpf.user_space import MOST_RUN_NS, RED_ZONE, STACK_BEGINNING, Ran, counted
 from tests.interpreters.packages import from_pypi
 from tests.interpreters.pythons import EACH, KINDS, Python, pythons, running
 from tests.roots import root
@@ -96,7 +96,7 @@ def check_copy(process: SavedProcess, tid: int, ran: Ran) -> None:
     assert (record.pid[0], record.tid[0]) == (process.pid, tid)
     assert record.regs[0].tolist() == process.registers(tid)
     assert int(record.base[0]) == sp - len(below)
-    assert ran.copies == (below + stack[:MOST_STACK], b"")
+    assert ran.copies == (below + stack[:MOST_STACK], stack[MOST_STACK:][-STACK_BEGINNING:])
     assert bool(record.flags[0] & Flag.CUT) == (len(stack) > MOST_STACK)
     assert not record.holes[0]
 

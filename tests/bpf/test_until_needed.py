@@ -6,6 +6,7 @@ from pyprof.model.profile import Profile
 from tests.live.support import recording as native
 from tests.live.support.ladders import ladder
 
+WITH_ROOM = ("begin", "with_room", "r_01", "r_02", "r_03", "r_04", "r_top")
 BY_PROGRAM = "Sampled by a program in the kernel (BPF): the target was never stopped"
 
 
@@ -23,6 +24,17 @@ def test_handlers_on_their_own_stack_are_sampled_by_the_program_and_nothing_is_s
     assert second.startswith("Until a thread had stacks that go on in another one, perf_events recorded: "), second
 
 
+def test_frame_that_is_larger_than_a_copy_has_its_callers_and_nothing_is_stopped() -> None:
+    def whole(profile: Profile) -> int:
+        return sum(path[-7:] == WITH_ROOM for path in native.names(profile) if not path[0].startswith("["))
+
+    with native.running(ladder("ladder_room"), "spin", native.LIFE) as program:
+        profile = native.watched(program.pid, lambda profile: whole(profile) > 100, rate=499)
+    assert whole(profile) > 100
+    assert profile.summary.stops.count == 0
+    assert profile.summary.notes[0] == BY_PROGRAM
+
+
 def test_where_none_does_perf_events_go_on() -> None:
     with native.running(ladder("ladder_deep"), "spin", native.LIFE, "200") as program:
         profile = native.watched(program.pid, lambda profile: profile.summary.samples > 100, rate=499)
@@ -37,3 +49,12 @@ def test_what_a_function_keeps_below_its_stack_pointer_is_copied() -> None:
     assert len(found) > 100
     assert all(path[-3:] == ("main", "outer", "leaf") for path in found), found
     assert profile.summary.ends == {"root": profile.summary.samples}
+
+
+def test_all_samples_have_the_callers_of_a_frame_that_is_larger_than_a_copy() -> None:
+    with native.running(ladder("ladder_room"), "spin", native.LIFE) as program:
+        profile = native.watched(program.pid, lambda profile: profile.summary.samples > 100, collector="bpf", rate=499)
+    found = [path for path in native.names(profile) if "r_top" in path]
+    assert len(found) > 100
+    assert all(path[-7:] == WITH_ROOM for path in found), found
+    assert profile.summary.stops.count == 0
