@@ -191,7 +191,8 @@ class StopCandidates:
         for lane, (pid, tid, base, top) in enumerate(zip(*columns, strict=True)):
             key = tid if tid in self._stopped else -pid
             if key in self._stopped and pid not in self._by_image:
-                needed = top and (lane in batch.stack.pieces or not base <= top <= base + self._most_copy * 7 // 8)
+                fits = base <= top <= base + self._most_copy * 7 // 8
+                needed = top and (lane in batch.stack.pieces or lane in batch.stack.beyond or not fits)
                 self._weigh(key, bool(needed))
 
     def _weigh(self, key: int, needed: bool) -> None:

@@ -1,8 +1,9 @@
 """Stacks that are longer than what one stop copies.
 
 The inner part is copied at each stop. The rest is read once, after the thread runs again. Later stops read small parts
-of it only. Whether the rest is unchanged is decided by the walk (unwind/heuristics/deep_stacks.py). Its feedback makes
-the collector look at a word that the walk has to see, copy more, or read the rest again.
+of it only. Where a frame is so large that the next one lies where the stack began (alloca), a walk needs no more than
+that, and the rest is not read. Else the walk decides whether the rest is unchanged (unwind/heuristics/deep_stacks.py).
+Its feedback makes the collector look at a word that the walk has to see, copy more, or read the rest again.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ _kept: weakref.WeakSet[OuterStack] = weakref.WeakSet()
 class DeepStack:
     """What is known of one thread's stack. reach: bytes that are copied at a stop. due: the rest is to be read anew.
     rest: so many times it is not, since that was of no use. longest: the most of it that was seen. places: ends of the
-    parts that walks had to see.
+    parts that walks had to see. bridged: of the copy so many bytes were needed by a walk that went on where the stack
+    began, 0 where none did.
     """
 
     outer: OuterStack | None = None
@@ -51,6 +53,7 @@ class DeepStack:
     due: bool = True
     rest: int = 0
     longest: int = 0
+    bridged: int = 0
     places: deque[int] = field(default_factory=partial(deque[int], maxlen=_MOST_PLACES))
     _patience: int = 0
     _useful: int = 0
@@ -60,6 +63,8 @@ class DeepStack:
     def to_copy(self, base: int, most: int) -> int:
         """Bytes to copy of a stack from base on, if they are fewer than all; `most` where the rest must be read."""
         outer = self.outer
+        if self.bridged:
+            return min(most, max(2 * self.bridged, _LEAST))
         if outer is None or self.due:
             return most
         return min(most, max(self.reach, outer.avma + _OVERLAP - base))
@@ -77,7 +82,9 @@ class DeepStack:
         return [(low, high - low) for low, high in ahead if low < high]
 
     def holds(self, base: int, size: int) -> bool:
-        """Does a copy reach into what was read before?"""
+        """Does a copy reach into what was read before, or is that not needed?"""
+        if self.bridged:
+            return True
         return self.outer is not None and not self.due and base + size >= self.outer.avma + _OVERLAP
 
     def may_read(self, length: int) -> bool:
@@ -104,10 +111,15 @@ class DeepStack:
         self.outer, self.due = OuterStack(base, words, next(_numbers)), False
         _kept.add(self.outer)
 
-    def learn(self, beyond: Beyond, whole: bool, missing: int, most: int) -> bool:
-        """What the walk of a sample made of it. beyond: as the sample had it. missing: as in Feedback. Result: is
-        another part looked at from now on?
+    def learn(self, beyond: Beyond, whole: bool, missing: int, most: int, needed: int = 0) -> bool:
+        """What the walk of a sample made of it. beyond: as the sample had it. missing: as in Feedback. needed: bytes of
+        the copy, where it was whole without what was read before, else 0. Result: is another part looked at from now
+        on?
         """
+        if needed or self.bridged:
+            self.bridged = max(self.bridged, needed) if whole else 0
+            self.outer, self.due = None, True
+            return False
         if self.outer is None or beyond.outer is not self.outer:
             return False
         if whole:

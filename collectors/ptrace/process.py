@@ -13,6 +13,7 @@ from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.map_query import MapQuery
 from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.linux.task_state import ENDED
+from pyprof.collectors.ptrace.deep_stack import DeepStack
 from pyprof.collectors.ptrace.idle_subsampling import IdleSubsampling
 from pyprof.collectors.ptrace.processor_share import ProcessorShare
 from pyprof.collectors.ptrace.stack_shape import StackShape
@@ -36,9 +37,9 @@ _FEW = 16
 
 class TracedProcess:
     """started: of its first thread, see ThreadKey. Raises ProcessLookupError and PermissionError from every method that
-    looks at the process.
+    looks at the process. bridged: see DeepStack, of the last of its threads with a long stack.
 
-    It has 19 attributes because its files, its threads and when each was looked at last are known here only.
+    It has 20 attributes because its files, its threads and when each was looked at last are known here only.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class TracedProcess:
             self.directory.close()
             raise
         self.threads: dict[int, Thread] = {}
+        self.bridged = 0
         self.reader = reader
         self.name = procfs.name(pid)
         self.started = self._lives.found(pid)
@@ -137,8 +139,10 @@ class TracedProcess:
     def _meet(self, tid: int) -> Thread:
         """A thread that was not known. Raises ProcessLookupError."""
         shape = StackShape(self._options.stack_size)
-        share = ProcessorShare(self._kin)
-        thread = Thread(self.pid, tid, self.directory, shape, self.spaces.image.arch, self.reader, share=share)
+        share, deep = ProcessorShare(self._kin), DeepStack(bridged=self.bridged)
+        thread = Thread(
+            self.pid, tid, self.directory, shape, self.spaces.image.arch, self.reader, share=share, deep=deep
+        )
         try:
             thread.open()
         except ProcessLookupError:

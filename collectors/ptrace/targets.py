@@ -218,7 +218,7 @@ class Targets:
         for lane, (kind, pid, tid, top, missing, stop) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
             target = self.by_pid.get(pid) if kind != SampleKind.UNCHANGED else None
             thread = target.threads.get(tid) if target else None
-            if target is None or thread is None or self._is_beyond(thread, batch, lane, top > 0, missing):
+            if target is None or thread is None or self._is_beyond(target, thread, batch, lane, top, missing):
                 continue
             if missing:
                 target.spaces.distrust()
@@ -229,17 +229,21 @@ class Targets:
             if kind == SampleKind.BLOCKED and stop:
                 thread.stop_wanted = True
 
-    def _is_beyond(self, thread: Thread, batch: SampleBatch, lane: int, whole: bool, missing: int) -> bool:
-        """Does the word that is missing lie in a part of the stack that is not copied, however much it is?"""
+    def _is_beyond(
+        self, target: TracedProcess, thread: Thread, batch: SampleBatch, lane: int, top: int, missing: int
+    ) -> bool:
+        """Did the walk need a part of the stack that is not copied, however much it is?"""
         beyond = batch.stack.beyond.get(lane)
         if beyond is None:
             return False
-        if thread.deep.learn(beyond, whole, missing, self._options.stack_size):
+        base, deep = int(batch.stack.base[lane]), thread.deep
+        needed = top - base if base < top <= base + int(batch.stack.size[lane]) else 0
+        if deep.learn(beyond, top > 0, missing, self._options.stack_size, needed):
             thread.slept = None  # of a sleeper, too
+        target.bridged = deep.bridged
         if missing:
             self._diagnostics.count(CUT)
-        base = int(batch.stack.base[lane])
-        return base <= missing < base + beyond.length
+        return needed > 0 or base <= missing < base + beyond.length
 
     def news(self) -> set[int]:
         """Processes that have come, or run other code than before, since this was asked last."""

@@ -225,6 +225,19 @@ def test_stop_copies_the_part_of_a_known_stack_that_changes_and_not_all_that_it_
     assert deep.to_copy(base, most) == 216 << 10, "up to what is known, and a part of that"
 
 
+def test_small_copy_is_enough_while_walks_go_on_where_the_stack_began() -> None:
+    most, base, beyond = 1 << 20, 1 << 40, Beyond(2 << 20)
+    deep = DeepStack()
+    assert not deep.holds(base, most)
+    for needed, size in ((3_000, 64 << 10), (50_000, 100_000), (20, 100_000), (most, most)):
+        deep.learn(beyond, whole=True, missing=0, most=most, needed=needed)
+        assert deep.to_copy(base, most) == size
+        assert deep.holds(base, size), "nothing else is read"
+    deep.learn(beyond, whole=False, missing=base + (100 << 10), most=most)
+    assert deep.to_copy(base, most) == most
+    assert not deep.holds(base, most)
+
+
 def test_caller_that_lies_far_from_the_end_of_its_memory_is_looked_at_from_the_second_stop_on() -> None:
     program = Program(60 << 10)
     recording = Recording(program, random.Random(1))

@@ -134,3 +134,16 @@ def test_sleeper_below_a_deep_recursion_is_whole_in_a_dump() -> None:
     threads = [[frame["function"] for frame in thread["frames"]] for thread in found["threads"]]
     deep = [names for names in threads if "down" in names]
     assert [names.count("down") for names in deep] == [DEPTH + 1]
+
+
+def test_threads_with_a_frame_that_is_larger_than_a_copy_are_whole_and_small_copies_are_enough(tmp_path: Path) -> None:
+    with running(ladder("ladder_room"), "spin", LIFE) as program:
+        recording = record(
+            program.pid, tmp_path, "--collector", "ptrace", rate=199, until=lambda found: found.samples > 100
+        )
+    spinning = {stack: count for stack, count in recording.stacks.items() if "r_top" in stack}
+    assert sum(spinning.values()) > 100
+    assert {stack[-7:] for stack in spinning} == {
+        ("begin", "with_room", "r_01", "r_02", "r_03", "r_04", "r_top"),
+    }
+    assert "completed" not in recording.summary["trust"]

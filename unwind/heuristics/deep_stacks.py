@@ -127,10 +127,11 @@ class _Path:
 
 
 class _Noting(LaneMemory):
-    """Memory that notes which words were asked for."""
+    """Memory that notes which words were asked for. more: of the sample, too."""
 
-    def __init__(self, batch: SampleBatch, lane: int) -> None:
+    def __init__(self, batch: SampleBatch, lane: int, more: tuple[Piece, ...] = ()) -> None:
         super().__init__(batch, lane)
+        self._pieces += more
         self.asked: set[int] = set()
 
     def word(self, avma: int) -> int | None:
@@ -168,7 +169,14 @@ class DeepStacks:
         outer, spots = (beyond.outer, beyond.spots) if beyond is not None else (None, ())
         sample, number = (batch, lane), 0
         high = int(batch.stack.base[lane]) + _words(batch, lane).nbytes
-        if outer is not None and self._tried.get(tid) != outer.number and outer.avma <= high <= outer.end:
+        is_new = self._tried.get(tid) != (outer.number if outer is not None else 0)
+        if is_new and spots:
+            alone = self._bridged(batch, lane, registers, walker, spots[-1])
+            if alone.end is StackEnd.ROOT:
+                return alone
+            if outer is None:
+                self._tried[tid] = 0
+        if outer is not None and is_new and outer.avma <= high <= outer.end:
             self._tried[tid] = number = outer.number
             batch, lane = _over(batch, lane, outer), 0
         known = self._known.get(tid)
@@ -195,6 +203,17 @@ class DeepStacks:
             else:
                 walk.end = StackEnd.DEPTH
                 walk.tail = walk.tail.before(_part(frames, at, at + max(walker.max_depth - own, 0)))
+        return walk
+
+    def _bridged(
+        self, batch: SampleBatch, lane: int, registers: Registers, walker: ScalarWalker, begin: Piece
+    ) -> LaneWalk:
+        """The walk in what came with the sample alone: a frame may be so large that the next one lies where the stack
+        began.
+        """
+        walk, path = self._follow(registers, _Noting(batch, lane, (begin,)), walker, _words(batch, lane), None, None)
+        if path is not None:
+            walk.tail = path.cut(len(path))
         return walk
 
     def _agrees(self, known: _Known, batch: SampleBatch, lane: int) -> tuple[int | None, int]:
@@ -269,12 +288,13 @@ class DeepStacks:
                 result.end = StackEnd.DEPTH if len(path) >= walker.max_depth else StackEnd.NO_RULE
                 return result, path
             pc, sp, last_fp, _ = path.state()
-            result.top = max(result.top, min(sp, memory.high))
+            result.top = max(result.top, sp if sp <= memory.high else 0)
             asked = min(2 * asked, walker.max_depth - len(path))
             run = self._rules.run(words, memory.low, pc, sp, last_fp, asked)
             path.add(run, self._table)
             if run.root:
-                result.end, result.top = StackEnd.ROOT, max(result.top, min(path.top, memory.high))
+                result.end = StackEnd.ROOT
+                result.top = max(result.top, path.top if path.top <= memory.high else 0)
                 return result, path
             if len(run) == asked:
                 continue
