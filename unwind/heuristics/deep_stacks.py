@@ -164,19 +164,28 @@ class DeepStacks:
 
     def walk(self, batch: SampleBatch, lane: int, registers: Registers, walker: ScalarWalker) -> LaneWalk:
         """The walk of a lane whose stack is longer than its copy, or whose copy is long."""
+        beyond = batch.stack.beyond.get(lane)
+        if beyond is None or not beyond.spots or not self._is_new(batch, lane, beyond.outer):
+            return self._walk(batch, lane, registers, walker)
+        walk = self._bridged(batch, lane, registers, walker, beyond.spots[-1])
+        if walk.end is StackEnd.ROOT:
+            return walk
+        if beyond.outer is None:
+            self._tried[int(batch.tid[lane])] = 0
+        return self._walk(batch, lane, registers, walker)
+
+    def _is_new(self, batch: SampleBatch, lane: int, outer: OuterStack | None) -> bool:
+        """Nothing was tried with it yet for this thread."""
+        return self._tried.get(int(batch.tid[lane])) != (outer.number if outer is not None else 0)
+
+    def _walk(self, batch: SampleBatch, lane: int, registers: Registers, walker: ScalarWalker) -> LaneWalk:
+        """The same, where what came with the sample is not all of it."""
         tid = int(batch.tid[lane])
         beyond = batch.stack.beyond.get(lane)
         outer, spots = (beyond.outer, beyond.spots) if beyond is not None else (None, ())
         sample, number = (batch, lane), 0
         high = int(batch.stack.base[lane]) + _words(batch, lane).nbytes
-        is_new = self._tried.get(tid) != (outer.number if outer is not None else 0)
-        if is_new and spots:
-            alone = self._bridged(batch, lane, registers, walker, spots[-1])
-            if alone.end is StackEnd.ROOT:
-                return alone
-            if outer is None:
-                self._tried[tid] = 0
-        if outer is not None and is_new and outer.avma <= high <= outer.end:
+        if outer is not None and self._is_new(batch, lane, outer) and outer.avma <= high <= outer.end:
             self._tried[tid] = number = outer.number
             batch, lane = _over(batch, lane, outer), 0
         known = self._known.get(tid)
