@@ -19,12 +19,12 @@ import numpy.typing as npt
 from pyprof.model.arch import Arch
 from pyprof.model.sample import OuterStack, Piece, SampleBatch, StackSlab
 from pyprof.model.walk import SharedFrames, StackEnd, Trust
-from pyprof.records import dataclass, replace
-from pyprof.unwind.heuristics.cached_frames import CachedFrames
+from pyprof.records import replace
+from pyprof.unwind.heuristics.known_chain import FramePath, Join, KnownChain, join_of, needed, part_of
 from pyprof.unwind.heuristics.stack_evidence import highest_difference, unpredicted, unseen
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker
-from pyprof.unwind.single_lane import OUTERMOST_RULE, UNKNOWN, FrameRun, PlainRules
+from pyprof.unwind.single_lane import OUTERMOST_RULE, UNKNOWN, PlainRules
 from pyprof.unwind.table import CFA_FP, FP_SAVED, RuleTable
 
 U64 = npt.NDArray[np.uint64]
@@ -34,96 +34,10 @@ Mask = npt.NDArray[np.bool_]
 _INNER = 32
 """Frames walked with all registers before the plain rules are tried, and again where those do not hold."""
 _MOST_SCALAR = 1 << 14
-_AGREE = 8
-"""So many frames of the known chain must lie in the lane's own copy, and be equal."""
 _MOST_THREADS = 64
 _FIRST_RUN = 256
 _RENEW = 4096
 """Where a whole copy had so many frames of its own, its chain is the better one to know."""
-
-
-@dataclass(slots=True, eq=False)
-class _Known:
-    """A whole chain. fp: of each frame; needs_fp: the walk from there on reads it. slots, values: the words that the
-    walk has read, ascending by address. unpredicted: the slots that no repetition foretells. top: as in LaneWalk.
-    number: of its OuterStack, 0 if none.
-    """
-
-    frames: SharedFrames
-    fp: U64
-    needs_fp: Mask
-    slots: U64
-    values: U64
-    unpredicted: U64
-    top: int
-    number: int
-
-
-@dataclass(slots=True)
-class _Join:
-    """The walk's frame `own` is the frame `at` of the known chain."""
-
-    known: _Known
-    own: int
-    at: int
-
-
-_Columns = tuple[U64, U64, U64, Mask, npt.NDArray[np.uint8], I64]
-"""pc, sp, fp, exact, trust, and the id of the rule by which the frame was found, -1 where that was not a plain one."""
-
-
-class _Path:
-    """Frames under way. last: the rule of the outermost frame, top: its cfa, once it is found."""
-
-    def __init__(self, walk: LaneWalk, fp: int) -> None:
-        """The beginning, from a walk that kept its registers. fp: its column."""
-        self._parts: list[_Columns] = []
-        self._count = 0
-        self.last, self.top = -1, 0
-        self.join: _Join | None = None
-        self.add_walk(walk, fp)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def add_walk(self, walk: LaneWalk, fp: int) -> None:
-        frames = CachedFrames.of(walk.frames)
-        fps = [registers.values[fp] for registers in walk.registers or ()]
-        known = np.array([UNKNOWN if value is None else value for value in fps], np.uint64)
-        self._add(frames.pc, frames.sp, known, frames.exact, frames.trust, np.full(len(known), -1, np.int64))
-
-    def add(self, run: FrameRun, table: RuleTable) -> None:
-        """What follows the last frame."""
-        self._add(run.pc, run.sp, run.fp, np.zeros(len(run), np.bool_), table.trust[run.rule], run.rule)
-        self.last, self.top = run.last, run.top
-
-    def _add(self, *columns: *_Columns) -> None:
-        if len(columns[0]):
-            self._parts.append(columns)
-            self._count += len(columns[0])
-
-    def since(self, first: int) -> _Columns:
-        """The frames from one on."""
-        count, parts = self._count - first, list[_Columns]()
-        for part in reversed(self._parts):
-            if count <= 0:
-                break
-            parts.append(part)
-            count -= len(part[0])
-        pc, sp, fp, exact, trust, rule = (
-            np.concatenate([part[column] for part in reversed(parts)])[max(-count, 0) :] for column in range(6)
-        )
-        return pc, sp, fp, exact, trust, rule
-
-    def state(self, back: int = 1) -> tuple[int, int, int, bool]:
-        """pc, sp, fp, exact of the last frame, or of one further inside."""
-        pc, sp, fp, exact, _, _ = self.since(self._count - back)
-        return int(pc[0]), int(sp[0]), int(fp[0]), bool(exact[0])
-
-    def cut(self, frames: int) -> CachedFrames:
-        """The first frames."""
-        pc, sp, _, exact, trust, _ = self.since(0)
-        return CachedFrames(pc[:frames], exact[:frames], trust[:frames], sp[:frames])
 
 
 class _Noting(LaneMemory):
@@ -150,7 +64,7 @@ class DeepStacks:
         self._arch = arch
         self._rules = rules
         self._table = table
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, KnownChain] = {}
         self._tried: dict[int, int] = {}
         self._version = (0, 0)
 
@@ -203,7 +117,7 @@ class DeepStacks:
                 if hidden or not self._as_at_stop(known, spots):
                     return self._cut(*sample, registers, walker, hidden)
             own = min(own, _INNER)
-            path.join = _Join(known, own, own)
+            path.join = Join(known, own, own)
         walk.tail = path.cut(own)
         if path.join is not None:
             frames, at = path.join.known.frames, path.join.at
@@ -211,7 +125,7 @@ class DeepStacks:
                 walk.shared = frames, at
             else:
                 walk.end = StackEnd.DEPTH
-                walk.tail = walk.tail.before(_part(frames, at, at + max(walker.max_depth - own, 0)))
+                walk.tail = walk.tail.before(part_of(frames, at, at + max(walker.max_depth - own, 0)))
         return walk
 
     def _bridged(
@@ -225,7 +139,7 @@ class DeepStacks:
             walk.tail = path.cut(len(path))
         return walk
 
-    def _agrees(self, known: _Known, batch: SampleBatch, lane: int) -> tuple[int | None, int]:
+    def _agrees(self, known: KnownChain, batch: SampleBatch, lane: int) -> tuple[int | None, int]:
         """From which address on all words of the known chain that came with the sample are as they were; None if they
         are not, or nothing says that the rest is. With it a word that would have to be seen for that, 0 if all were.
         """
@@ -242,7 +156,7 @@ class DeepStacks:
                 return None, hidden
         return max(memory.low, differs + self._arch.word), 0
 
-    def _as_at_stop(self, known: _Known, spots: tuple[Piece, ...]) -> bool:
+    def _as_at_stop(self, known: KnownChain, spots: tuple[Piece, ...]) -> bool:
         """Is the known chain as the spots that were read with a sample are?"""
         word = self._arch.word
         return bool(spots) and all(
@@ -270,9 +184,9 @@ class DeepStacks:
         memory: _Noting,
         walker: ScalarWalker,
         words: npt.NDArray[np.unsignedinteger],
-        known: _Known | None,
+        known: KnownChain | None,
         low: int | None,
-    ) -> tuple[LaneWalk, _Path | None]:
+    ) -> tuple[LaneWalk, FramePath | None]:
         """The walk in a lane's memory up to where it ends, or where it joins the known chain at an address from `low`
         on. Without a path it is a plain one, complete with its frames.
 
@@ -283,12 +197,12 @@ class DeepStacks:
         walk = inner.walk(registers, memory, keep_registers=True)
         if walk.end is not StackEnd.DEPTH or walk.registers is None or walk.registers[-1].exact:
             return (walker.walk(registers, memory) if walk.end is StackEnd.DEPTH else walk), None
-        path = _Path(walk, fp)
+        path = FramePath(walk, fp)
         result = LaneWalk([], top=walk.top)
         asked, by_scalar, checked = _FIRST_RUN, 0, 1
         while True:
             if known is not None and low is not None:
-                path.join = _join(known, low, memory.high, path, checked)
+                path.join = join_of(known, low, memory.high, path, checked)
                 checked = len(path)
             if path.join is not None:
                 result.end, result.top = StackEnd.ROOT, known.top if known else 0
@@ -326,12 +240,12 @@ class DeepStacks:
     def _remember(
         self,
         tid: int,
-        path: _Path,
+        path: FramePath,
         walk: LaneWalk,
         memory: _Noting,
         words: npt.NDArray[np.unsignedinteger],
         number: int,
-    ) -> _Known:
+    ) -> KnownChain:
         """Of a whole walk. number: of the OuterStack that was its memory, 0 if it was a copy of one moment.
 
         It has more lines than others: each step works on the columns of all before it.
@@ -344,7 +258,7 @@ class DeepStacks:
         uses = np.where(plain, (flags & CFA_FP) != 0, rule != OUTERMOST_RULE)
         saves = plain & ((flags & FP_SAVED) != 0)
         needs_after = bool(join.known.needs_fp[join.at]) if join is not None else False
-        needs = _needed(uses, saves, needs_after)
+        needs = needed(uses, saves, needs_after)
         above = np.append(sps[1:own], sps[own] if join is not None else np.uint64(path.top))
         cfa = above - np.uint64(self._arch.sp_off & 0xFFFFFFFFFFFFFFFF)
         restored = saves & np.append(needs[1:], needs_after)
@@ -369,38 +283,14 @@ class DeepStacks:
             slots = np.concatenate([slots[kept], known.slots[beyond]])
             values = np.concatenate([values[kept], known.values[beyond]])
             fp, needs = np.append(fp, known.fp[at:]), np.append(needs, known.needs_fp[at:])
-            inner = inner.before(_part(frames, at, len(frames)))
+            inner = inner.before(part_of(frames, at, len(frames)))
         trust = np.full(len(inner), Trust.COMPLETED, np.uint8) if number else inner.trust
         shared = SharedFrames(inner.pc, inner.exact, trust, inner.sp, before)
         if tid not in self._known and len(self._known) >= _MOST_THREADS:
             self._known.clear()
-        found = _Known(shared, fp, needs, slots, values, unpredicted(inner.pc, inner.sp, slots), top, number)
+        found = KnownChain(shared, fp, needs, slots, values, unpredicted(inner.pc, inner.sp, slots), top, number)
         self._known[tid] = found
         return found
-
-
-def _needed(uses: Mask, saves: Mask, after: bool) -> Mask:
-    """Of each frame: does the walk from there on read the register before it restores it?"""
-    n = len(uses)
-    frame = np.arange(n)
-    use = np.append(np.where(uses, frame, n + 1), n if after else n + 1)
-    save = np.append(np.where(saves & ~uses, frame, n + 1), n + 1 if after else n)
-    found: Mask = (np.minimum.accumulate(use[::-1])[::-1] < np.minimum.accumulate(save[::-1])[::-1])[:n]
-    return found
-
-
-def _join(known: _Known, low: int, high: int, path: _Path, first: int) -> _Join | None:
-    """Where the frames of a path from `first` on meet the known chain."""
-    frames = known.frames
-    if first >= len(path):
-        return None
-    pc, sp, fp, exact, _, _ = path.since(first)
-    at = np.minimum(np.searchsorted(frames.sp, sp), len(frames) - 1)
-    same = (frames.sp[at] == sp) & (frames.pc[at] == pc) & (sp >= low) & (at > 0) & ~frames.exact[at]
-    same &= ~exact & ((known.fp[at] == fp) | ~known.needs_fp[at])
-    same &= frames.sp[np.minimum(at + _AGREE, len(frames) - 1)] <= high
-    found = int(np.argmax(same))
-    return _Join(known, first + found, int(at[found])) if same[found] else None
 
 
 def _words(batch: SampleBatch, lane: int) -> npt.NDArray[np.unsignedinteger]:
@@ -419,8 +309,3 @@ def _over(batch: SampleBatch, lane: int, outer: OuterStack) -> SampleBatch:
     one = np.array([lane], np.int64)
     stack = StackSlab(data, batch.stack.base[one], np.zeros(1, np.int64), np.array([len(data)], np.int64))
     return replace(batch.take(one), stack=stack)
-
-
-def _part(frames: SharedFrames, first: int, last: int) -> CachedFrames:
-    some = slice(first, last)
-    return CachedFrames(frames.pc[some], frames.exact[some], frames.trust[some], frames.sp[some])
