@@ -7,7 +7,7 @@ In: a lane, its rules, what is known of the rest of its stack (model.sample.Beyo
 frames if it meets a frame of the known walk: same pc, same sp, same fp if the known walk needs it. All words that the
 known walk reads from there on must be unchanged. Those that were read with the sample are compared: of its own copy,
 and of parts of the rest. Each word at which the known chain is no repetition of itself must be among them
-(stack_evidence.py), else the walk is cut and names one that was not: the next sample should have it. Repeated frames
+(known_chain.py), else the walk is cut and names one that was not: the next sample should have it. Repeated frames
 between these parts are not proved to be unchanged; shared frames have the trust COMPLETED.
 """
 
@@ -20,8 +20,17 @@ from pyprof.model.arch import Arch
 from pyprof.model.sample import OuterStack, Piece, SampleBatch, StackSlab
 from pyprof.model.walk import SharedFrames, StackEnd, Trust
 from pyprof.records import replace
-from pyprof.unwind.heuristics.known_chain import FramePath, Join, KnownChain, join_of, needed, part_of
-from pyprof.unwind.heuristics.stack_evidence import highest_difference, unpredicted, unseen
+from pyprof.unwind.heuristics.known_chain import (
+    FramePath,
+    Join,
+    KnownChain,
+    highest_difference,
+    join_of,
+    needed,
+    part_of,
+    unpredicted,
+    unseen,
+)
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker
 from pyprof.unwind.single_lane import OUTERMOST_RULE, UNKNOWN, PlainRules
