@@ -1,7 +1,7 @@
 """A whole chain of frames that is known of a thread, and the path of a later walk of it until it joins that one.
 
-In: the frames of walks. Out: where a path meets the known chain (Join), which registers a chain needs (needed), and what
-a sample must show of the known chain so that it may have its frames (unpredicted, unseen, highest_difference).
+In: the frames of walks. Out: where a path meets the known chain (Join), which registers a chain needs (needed), and
+what a sample must show of it so that it may have its frames (unpredicted, unseen, highest_difference).
 
 Most frames of a deep recursion are those before them again: same return addresses, same sizes. What is outside the
 sample's copy and repeats so may be taken to be as it was, if parts of it are seen. Where the chain does not repeat, at
