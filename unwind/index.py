@@ -25,9 +25,9 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind.base import Source
-from pyprof.unwind.code import SpaceCode
+from pyprof.unwind.code import SpaceCode, Verdict
 from pyprof.unwind.heuristics.epilogue import MOST_CODE, epilogue_rule
-from pyprof.unwind.rules import FunctionRows, Rule
+from pyprof.unwind.rules import UNDEFINED, FunctionRows, Rule
 from pyprof.unwind.runtime import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.sigreturn import sigreturn_rule
 from pyprof.unwind.sources import READERS, Reader, ask_order, open_sources, promises_frame_pointers
@@ -181,9 +181,25 @@ class RuleIndex:
     def _decode(self, image: Image, code: SpaceCode, pc: int, exact: bool) -> Row:
         svma, rel = image.svma(pc), image.rel(pc)
         found = self.tables(image).function(svma, exact)
+        if not exact and (found is None or svma == found[0].end - 1):
+            pushed = self._pushed(image, code, pc)
+            if pushed != UNCOVERED_ID:
+                return (rel, rel + 1, pushed)
         if found is None:
             return (rel, rel + 1, self.without_source(code, pc, exact))
         return self.row_of(*found, code, pc, (svma, rel), exact)
+
+    def _pushed(self, image: Image, code: SpaceCode, pc: int) -> int:
+        """The rule id of a return address at which a function begins and that no call left: makecontext() and its like
+        push it where a stack begins, and nothing is outside of it. Else that of no rule; a signal trampoline is none.
+        """
+        if code.return_address(pc + 1) is not Verdict.NO or self.uncovered(code, pc, exact=False) != UNCOVERED_ID:
+            return UNCOVERED_ID
+        svma = image.svma(pc + 1)
+        found = self.tables(image).function(svma, exact=True)
+        if found is None or found[0].start != svma:
+            return UNCOVERED_ID
+        return self.rules.intern(Rule(self.arch.sp, 0, UNDEFINED), found[1])
 
     def row_of(
         self, function: FunctionRows, trust: Trust, code: SpaceCode, pc: int, place: tuple[int, int], exact: bool

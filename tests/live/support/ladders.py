@@ -42,6 +42,7 @@ RECIPES = {
     "ladder_gap": Recipe("ladder_gap.c", (*NO_FRAME_POINTER, "-fno-stack-clash-protection", "-pthread")),
     "ladder_red_zone": Recipe("ladder_red_zone.c"),
     "ladder_room": Recipe("ladder_room.c", (*NO_FRAME_POINTER, "-fno-stack-clash-protection", "-pthread")),
+    "ladder_contexts": Recipe("ladder_contexts.c"),
     "ladder_altstack": Recipe("ladder_altstack.c"),
     "ladder_throw": Recipe("ladder_throw.cc", compiler="g++"),
     "ladder_signal": Recipe("ladder_signal.c", with_=(str(PROGRAMS / "ladder_leaf.S"),)),
