@@ -1,4 +1,4 @@
-"""Return addresses that no call left: where a stack begins makecontext() and its like push the beginning of a function."""
+"""Return addresses that no call left: makecontext() and its like push a beginning of a function where stacks begin."""
 
 from __future__ import annotations
 
