@@ -181,17 +181,15 @@ class RuleIndex:
     def _decode(self, image: Image, code: SpaceCode, pc: int, exact: bool) -> Row:
         svma, rel = image.svma(pc), image.rel(pc)
         found = self.tables(image).function(svma, exact)
-        if not exact and (found is None or svma == found[0].end - 1):
-            pushed = self._pushed(image, code, pc)
-            if pushed != UNCOVERED_ID:
-                return (rel, rel + 1, pushed)
         if found is None:
-            return (rel, rel + 1, self.without_source(code, pc, exact))
+            pushed = UNCOVERED_ID if exact else self._pushed(image, code, pc)
+            return (rel, rel + 1, pushed or self.without_source(code, pc, exact))
         return self.row_of(*found, code, pc, (svma, rel), exact)
 
     def _pushed(self, image: Image, code: SpaceCode, pc: int) -> int:
-        """The rule id of a return address at which a function begins and that no call left: makecontext() and its like
-        push it where a stack begins, and nothing is outside of it. Else that of no rule; a signal trampoline is none.
+        """The rule id of a return address at which a function begins, with no code before it, and that no call left:
+        makecontext() and its like push it where a stack begins, and nothing is outside of it. Else that of no rule; a
+        signal trampoline is none.
         """
         if code.return_address(pc + 1) is not Verdict.NO or self.uncovered(code, pc, exact=False) != UNCOVERED_ID:
             return UNCOVERED_ID
