@@ -188,7 +188,7 @@ class RuleIndex:
 
     def _pushed(self, image: Image, code: SpaceCode, pc: int) -> int:
         """The rule id of a return address at which a function begins, with no code before it, and that no call left:
-        makecontext() and its like push it where a stack begins, and nothing is outside of it. Else that of no rule; a
+        makecontext(3) and its like push it where a stack begins, and nothing is outside of it. Else that of no rule; a
         signal trampoline is none.
         """
         if code.return_address(pc + 1) is not Verdict.NO or self.uncovered(code, pc, exact=False) != UNCOVERED_ID:

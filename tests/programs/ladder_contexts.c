@@ -1,4 +1,4 @@
-/* Coroutines by makecontext(), each on a stack of its own, that give way to each other after some work.
+/* Coroutines by makecontext(3), each on a stack of its own, that give way to each other after some work.
 
    ladder_contexts spin SECONDS */
 

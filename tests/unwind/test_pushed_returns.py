@@ -1,4 +1,4 @@
-"""Return addresses that no call left: makecontext() and its like push a beginning of a function where stacks begin."""
+"""Return addresses that no call left: makecontext(3) and its like push a beginning of a function where stacks begin."""
 
 from __future__ import annotations
 
