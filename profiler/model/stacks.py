@@ -6,6 +6,7 @@ frame, at the end.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import repeat
@@ -89,14 +90,15 @@ class StackTable:
     """Interned frames and stacks.
 
     frames[f]: FrameKey. parent[node], frame[node]: the tree. A stack that did not end at its root hangs below a
-    marker frame, so that a truncated stack is never taken for a whole one.
+    marker frame, so that a truncated stack is never taken for a whole one. _children: parent << 32 | frame -> node, for
+    there are millions of them.
     """
 
     frames: list[FrameKey] = field(default_factory=list)
-    parent: list[int] = field(default_factory=lambda: [-1])
-    frame: list[int] = field(default_factory=lambda: [-1])
+    parent: array[int] = field(default_factory=lambda: array("i", [-1]))
+    frame: array[int] = field(default_factory=lambda: array("i", [-1]))
     _frame_ids: dict[_PlainKey, int] = field(default_factory=dict)
-    _children: dict[tuple[int, int], int] = field(default_factory=dict)
+    _children: dict[int, int] = field(default_factory=dict)
     _whole: dict[tuple[int, Mark | None, bytes, Merge | None, int], int] = field(default_factory=dict)
     _blocks: dict[tuple[int, int, bytes, Inserts], int] = field(default_factory=dict)
     _shared: WeakKeyDictionary[SharedFrames, npt.NDArray[np.int32]] = field(default_factory=WeakKeyDictionary)
@@ -141,7 +143,10 @@ class StackTable:
                 node = self._whole.get(key)
                 if node is None:
                     native = _Native(walk, a, b, spaces[lane], code, columns)
-                    node = self._whole[key] = self._insert(native, marks[lane], found or ((), None), outer)
+                    node = self._insert(native, marks[lane], found or ((), None), outer)
+                    if len(self._whole) >= _MOST_WHOLE:
+                        self._whole.clear()
+                    self._whole[key] = node
                 seen[same] = node
             nodes[lane] = node
         return nodes
@@ -246,9 +251,9 @@ class StackTable:
     def _chain(self, node: int, frames: list[int]) -> list[int]:
         """The nodes of frames each below the one before, the first one below a node."""
         found: list[int] = []
-        children = self._children
+        node, children = int(node), self._children
         for frame in frames:
-            below = children.get((node, frame))
+            below = children.get(node << 32 | frame)
             if below is None:
                 break
             node = below
@@ -256,9 +261,9 @@ class StackTable:
         fresh = frames[len(found) :]
         nodes = range(len(self.parent), len(self.parent) + len(fresh))
         parents = [node, *nodes[:-1]] if fresh else []
-        self.parent += parents
-        self.frame += fresh
-        children.update(zip(zip(parents, fresh, strict=True), nodes, strict=True))
+        self.parent.extend(parents)
+        self.frame.extend(fresh)
+        children.update({parent << 32 | frame: at for parent, frame, at in zip(parents, fresh, nodes, strict=True)})
         return found + list(nodes)
 
     def _insert(self, native: _Native, mark: Mark | None, merged: Merge, outer: int) -> int:
@@ -313,9 +318,10 @@ class StackTable:
     def child(self, parent: int, key: FrameKey) -> int:
         """The node of a frame below a node."""
         frame = self._number(key)
-        node = self._children.get((parent, frame))
+        at = int(parent) << 32 | frame
+        node = self._children.get(at)
         if node is None:
-            node = self._children[parent, frame] = len(self.parent)
+            node = self._children[at] = len(self.parent)
             self.parent.append(parent)
             self.frame.append(frame)
         return node
@@ -361,6 +367,8 @@ MOST_NODES = 4_000_000
 """With more, of shared frames that are not known only the outermost and the innermost _KEPT are kept: a node takes 200
 bytes, and each look at a deep stack may be another one.
 """
+_MOST_WHOLE = 1 << 14
+"""Whole stacks whose node is known without a look at their frames: of a service nearly each sample has a new one."""
 _KEPT = 512
 _BLOCK = 64
 """Frames."""

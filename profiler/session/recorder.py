@@ -313,8 +313,8 @@ class Recorder:
             Begun(len(self._rows), len(stacks.frames), len(stacks)),
             rows,
             stacks.frames[begun.frames :],
-            stacks.parent[begun.nodes :],
-            stacks.frame[begun.nodes :],
+            stacks.parent[begun.nodes :].tolist(),
+            stacks.frame[begun.nodes :].tolist(),
             [(number, infos[key]) for number, key in keys.items()],
         )
 

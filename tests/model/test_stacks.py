@@ -151,6 +151,16 @@ def shared(pcs: list[int], before: tuple[SharedFrames, int, int] | None = None) 
     )
 
 
+def test_few_whole_stacks_are_remembered_and_all_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "_MOST_WHOLE", 8)
+    table = StackTable()
+    made = walk([[leaf, 2, 3] for leaf in range(100, 200)])
+    first = intern(table, made)
+    assert len(set(first)) == 100
+    assert intern(table, made) == first
+    assert 0 < len(table._whole) <= 8
+
+
 def test_frames_that_lanes_share_are_the_same_nodes_as_frames_of_their_own() -> None:
     table = StackTable()
     frames = shared([10, *[20] * 300, 30])
