@@ -81,6 +81,9 @@ KnownStack = tuple[int, int, list[int], dict[int, int]]
 """Node of all frames outside the innermost native one; that one, exact, as Walk.packed() has it; numbers of the
 frames inside it, outermost first; leaves that are there, by such a frame."""
 
+_WholeKey = tuple[int, Mark | None, bytes, Merge | None, int]
+"""Address space, marker, frames or their digest, the interpreter's frames, the node below which it hangs"""
+
 _Columns = tuple[bytes, bytes, bytes, bytes]
 """pc, exact, trust and code of all frames of a walk"""
 
@@ -99,7 +102,7 @@ class StackTable:
     frame: array[int] = field(default_factory=lambda: array("i", [-1]))
     _frame_ids: dict[_PlainKey, int] = field(default_factory=dict)
     _children: dict[int, int] = field(default_factory=dict)
-    _whole: dict[tuple[int, Mark | None, bytes, Merge | None, int], int] = field(default_factory=dict)
+    _whole: dict[_WholeKey, int] = field(default_factory=dict)
     _blocks: dict[tuple[int, int, bytes, Inserts], int] = field(default_factory=dict)
     _shared: WeakKeyDictionary[SharedFrames, npt.NDArray[np.int32]] = field(default_factory=WeakKeyDictionary)
 
@@ -143,13 +146,16 @@ class StackTable:
                 node = self._whole.get(key)
                 if node is None:
                     native = _Native(walk, a, b, spaces[lane], code, columns)
-                    node = self._insert(native, marks[lane], found or ((), None), outer)
-                    if len(self._whole) >= _MOST_WHOLE:
-                        self._whole.clear()
-                    self._whole[key] = node
+                    node = self._remember(key, self._insert(native, marks[lane], found or ((), None), outer))
                 seen[same] = node
             nodes[lane] = node
         return nodes
+
+    def _remember(self, key: _WholeKey, node: int) -> int:
+        if len(self._whole) >= _MOST_WHOLE:
+            self._whole.clear()
+        self._whole[key] = node
+        return node
 
     def _inside(self, node: int, frame: int, inner: list[int], leaves: dict[int, int], space: int) -> int:
         """The leaf of a KnownStack."""
