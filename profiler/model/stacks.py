@@ -146,16 +146,11 @@ class StackTable:
                 node = self._whole.get(key)
                 if node is None:
                     native = _Native(walk, a, b, spaces[lane], code, columns)
-                    node = self._remember(key, self._insert(native, marks[lane], found or ((), None), outer))
+                    node = self._insert(native, marks[lane], found or ((), None), outer)
+                    _remember(self._whole, key, node)
                 seen[same] = node
             nodes[lane] = node
         return nodes
-
-    def _remember(self, key: _WholeKey, node: int) -> int:
-        if len(self._whole) >= _MOST_WHOLE:
-            self._whole.clear()
-        self._whole[key] = node
-        return node
 
     def _inside(self, node: int, frame: int, inner: list[int], leaves: dict[int, int], space: int) -> int:
         """The leaf of a KnownStack."""
@@ -381,6 +376,12 @@ _BLOCK = 64
 
 _FEW = 32
 """Frames, of 14 bytes: no digest of 16 is equal to them."""
+
+
+def _remember(whole: dict[_WholeKey, int], key: _WholeKey, node: int) -> None:
+    if len(whole) >= _MOST_WHOLE:
+        whole.clear()
+    whole[key] = node
 
 
 def _digest(columns: _Columns, a: int, b: int) -> bytes:
