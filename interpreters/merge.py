@@ -21,6 +21,8 @@ from pyprof.records import dataclass, replace
 _SYMBOL = 1 << 62
 """The weight of a symbol: no number of stacks outweighs it."""
 
+_MOST_FOUND = 1 << 12
+
 FunctionRange = Callable[[int, bool], tuple[int, int] | None]
 """(pc, exact) -> avma span of the function that holds it, as the unwind tables have it."""
 
@@ -68,6 +70,7 @@ class Evaluators:
 
     def __init__(self, function_range: FunctionRange) -> None:
         self._function_range = function_range
+        self._found: dict[tuple[int, bool], tuple[int, int] | None] = {}
         self._ranges: set[tuple[int, int]] = set()
         self._weights: dict[tuple[int, int], int] = {}
         self._known: dict[tuple[int, bool], bool] = {}
@@ -76,7 +79,7 @@ class Evaluators:
 
     def learn(self, pc: int, exact: bool, weight: int = 1) -> None:
         """weight: 1 where a marker lay in this function, -1 where it stood on a stack and had no run."""
-        found = self._function_range(pc, exact)
+        found = self.function(pc, exact)
         if found is None:
             return
         self._weights[found] = weight = self._weights.get(found, 0) + weight
@@ -84,6 +87,15 @@ class Evaluators:
             self._ranges ^= {found}
             self._known.clear()
             self.version += 1
+
+    def function(self, pc: int, exact: bool) -> tuple[int, int] | None:
+        """As FunctionRange has it. It is asked for the same few again and again."""
+        key = (pc, exact)
+        if key not in self._found:
+            if len(self._found) >= _MOST_FOUND:
+                self._found.clear()
+            self._found[key] = self._function_range(pc, exact)
+        return self._found[key]
 
     def learn_symbols(self, pcs: tuple[int, ...]) -> None:
         if pcs != self._symbols:

@@ -117,7 +117,7 @@ class EvaluatorResume:
             if not run.marker:
                 continue
             at = frame_at(run.marker, sps, first)
-            if at >= 0 and self._holds(batch, space, frames, at, run, evaluators):
+            if at >= 0 and _holds(frames, at, run, evaluators):
                 if not run.waits:
                     evaluators.learn(frames.pc[at], frames.exact[at])
                 size = sps[at + 1] - sps[at]
@@ -140,17 +140,6 @@ class EvaluatorResume:
             keep = last if run.waits and last else _inside(sps, cfa - shape.size)
             return _Cut(lane, keep, cfa, shape) if keep else None
         return None
-
-    def _holds(
-        self, batch: SampleBatch, space: int, frames: _Frames, at: int, run: Run, evaluators: Evaluators
-    ) -> bool:
-        """Is this frame, whose part of the stack holds the run's mark, the activation that keeps it? Code without
-        tables is not: it was unwound by a frame pointer that is the evaluator's own.
-        """
-        pc, exact = frames.pc[at], frames.exact[at]
-        if evaluators(pc, exact):
-            return True
-        return not run.waits and self._unwinder.function_range(batch.arch, batch.spaces[space], pc, exact) is not None
 
     def _walk(self, batch: SampleBatch, cuts: list[_Cut]) -> Walk:
         part = batch.take(np.array([cut.lane for cut in cuts], np.int64))
@@ -245,3 +234,13 @@ def _replaced(walk: Walk, changed: dict[int, _Frames]) -> Walk:
         top=top,
         lacks_register=lacks,
     )
+
+
+def _holds(frames: _Frames, at: int, run: Run, evaluators: Evaluators) -> bool:
+    """Is this frame, whose part of the stack holds the run's mark, the activation that keeps it? Code without tables is
+    not: it was unwound by a frame pointer that is the evaluator's own.
+    """
+    pc, exact = frames.pc[at], frames.exact[at]
+    if evaluators(pc, exact):
+        return True
+    return not run.waits and evaluators.function(pc, exact) is not None
