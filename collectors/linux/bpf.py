@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 import struct
 
 import numpy as np
@@ -20,8 +21,8 @@ _MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _PROG_LOAD, _RAW_TRACEPOINT_OPEN, _BTF_L
 _LOOKUP_BATCH = 24
 _BATCH = 1024
 _LOG_SIZE = 1 << 20
-_MOST_LOADS = 20
-"""The verifier ends with EAGAIN where a signal is pending."""
+_MOST_LOADS = 3
+"""The verifier ends with EAGAIN where a signal is pending. So signals wait for the last of so many tries."""
 
 
 def _address(data: bytes | bytearray) -> int:
@@ -118,9 +119,13 @@ def load_program(program: Program, log_level: int = 0) -> tuple[int, str]:
         )
     )  # fmt: skip
     fd = -errno.EAGAIN
-    for _ in range(_MOST_LOADS):
+    for left in reversed(range(_MOST_LOADS)):
         if fd == -errno.EAGAIN:
-            fd = libc.bpf(_PROG_LOAD, attr)
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, () if left else signal.valid_signals())
+            try:
+                fd = libc.bpf(_PROG_LOAD, attr)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if fd < 0 and not log_level:
         return load_program(program, 1)
     return fd, _text(log)

@@ -144,8 +144,10 @@ def test_words_that_refer_to_another_stack_are_looked_through_in_time(minor: int
     for at in range(process.sp, process.sp + SIGNAL_STACK, 8):
         process.put(at, refers)
     found = sampled(process)
-    copied = int(found[0][0].record.below_size[0])
-    assert copied == (process.stack_end - refers if refers >= STACK else 0)
+    record = found[0][0].record
+    assert (int(record.below_base[0]) == refers) == (refers >= STACK)
+    if refers >= STACK:
+        assert int(record.below_size[0]) == process.stack_end - refers
     assert found[0][0].turns > SIGNAL_STACK // 8
 
 

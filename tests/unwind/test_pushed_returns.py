@@ -10,8 +10,6 @@ from pyprof.model.walk import StackEnd
 from pyprof.options import UnwindOptions
 from pyprof.unwind.rules import FunctionRows, RegKind, RegRule, Rule
 from pyprof.unwind.unwinder import Unwinder
-from tests.live.support import recording as native
-from tests.live.support.ladders import ladder
 from tests.unwind.made_stacks import (
     BASE,
     SPAN,
@@ -72,16 +70,3 @@ def test_it_ends_nowhere_else(arch: Arch, ra: int, before_ends: int, called: boo
     end, pcs = walked(arch, ra, before_ends, called)
     assert end is not StackEnd.ROOT
     assert pcs[0] == INNER + 8
-
-
-@pytest.mark.parametrize("collector", ["perf", "ptrace"])
-def test_coroutines_of_makecontext_are_whole(collector: str) -> None:
-    with native.running(ladder("ladder_contexts"), "spin", native.LIFE) as program:
-        profile = native.watched(
-            program.pid, lambda profile: profile.summary.samples > 60, collector=collector, rate=199
-        )
-    found = native.names(profile)
-    inside = [path for path in found if "coroutine" in path]
-    assert len(inside) > 40
-    assert all(path[-3:] == ("coroutine", "step", "work") for path in inside if path[-1] == "work"), found
-    assert profile.summary.ends == {"root": profile.summary.samples}
