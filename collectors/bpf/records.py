@@ -31,11 +31,11 @@ _BASE = 3 + REGISTERS
 @dataclass(frozen=True, slots=True)
 class Records:
     """n samples in time order. regs (n, k): in the columns of perf_arch.WIDE. offset: of the stack copy in the ring's
-    bytes. below: of the stack that a handler on its own one has interrupted, whose copy follows. holes: bits of pages
-    not in memory. frame, anchor, text, inside: (n + 1,) where the rows of each begin in frames (m, 5), anchors (k, 2),
-    texts (j, 32) and kernel (l, 1); see sampler.h. why, call: of threads that leave their processor: the state of the
-    task, and its system call. waiting: the last so many rows of frames are of activations that wait on the stack;
-    awaiting: so many before them of tasks that await the running one.
+    bytes. below: of the stack that a handler on its own one has interrupted, or of where a longer one began, whose copy
+    follows. holes: bits of pages not in memory. frame, anchor, text, inside: (n + 1,) where the rows of each begin in
+    frames (m, 5), anchors (k, 2), texts (j, 32) and kernel (l, 1); see sampler.h. why, call: of threads that leave
+    their processor: the state of the task, and its system call. waiting: the last so many rows of frames are of
+    activations that wait on the stack; awaiting: so many before them of tasks that await the running one.
     It has 27 columns: those of the record, and the rows that belong to it.
     """
 

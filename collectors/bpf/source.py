@@ -309,8 +309,8 @@ def _copied_stack(records: Records, lane: np.int64, words: U64) -> CopiedStack:
 
 
 def _with_pieces(stack: StackSlab, records: Records) -> StackSlab:
-    """A copy ends at the first page that was not in memory; what lies behind it, and the stack that a handler on its
-    own one has interrupted, are further pieces.
+    """A copy ends at the first page that was not in memory; what lies behind it, where a longer stack began, and the
+    stack that a handler on its own one has interrupted, are further pieces.
     """
     odd = np.flatnonzero((records.holes != 0) | (records.below_size > 0))
     if not len(odd):

@@ -68,7 +68,8 @@ SAMPLING = (
            "The sample is of a process that ended before it could be looked at, or that may not be looked at.",
            lacks="sample{s} of processes that could not be looked at"),
     Reason("stack longer than a record of the kernel's program holds", Stage.SAMPLING,
-           "A program in the kernel copies 256 KB of a stack. Such threads are stopped for their samples."),
+           "A program in the kernel copies 256 KB of a stack, and where it began. Threads whose callers lie in between "
+           "are stopped for their samples."),
     Reason("stack's end not known while mappings change", Stage.SAMPLING,
            "The first sample of a thread came while its process changed its mappings. 64 KB of its stack were copied."),
     Reason("kernel's program had no more time for a sample", Stage.SAMPLING,
