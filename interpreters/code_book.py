@@ -35,6 +35,10 @@ class NamedCode(Hashable, Protocol):
         """The function's name, and the source line of an instruction; -1: it has not begun."""
         ...
 
+    def settled(self, instruction: int) -> int:
+        """The same for all instructions of a source line, as far as that is quickly found."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class _Gone:
@@ -42,6 +46,9 @@ class _Gone:
 
     def line(self, instruction: int) -> Line:
         return Line(_GONE, _GONE)
+
+    def settled(self, instruction: int) -> int:
+        return instruction
 
 
 @dataclass

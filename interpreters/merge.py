@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.markers import Mark, MarkKind, long_chain_mark, scattered_mark
 from pyprof.model.stacks import Inserts
@@ -64,8 +67,7 @@ class Evaluators:
     """The code ranges of one process's evaluator: its symbol's, and those of functions in which markers lay.
 
     Compilers split it, and a symbol may cover only the smaller part. A marker that is out of date may lie in any
-    function: one that was on stacks without a run as often as with one is no evaluator. version: another one where it
-    knows something else than before.
+    function: one that was on stacks without a run as often as with one is no evaluator.
     """
 
     def __init__(self, function_range: FunctionRange) -> None:
@@ -75,7 +77,6 @@ class Evaluators:
         self._weights: dict[tuple[int, int], int] = {}
         self._known: dict[tuple[int, bool], bool] = {}
         self._symbols: tuple[int, ...] = ()
-        self.version = 0
 
     def learn(self, pc: int, exact: bool, weight: int = 1) -> None:
         """weight: 1 where a marker lay in this function, -1 where it stood on a stack and had no run."""
@@ -86,7 +87,6 @@ class Evaluators:
         if (weight > 0) != (found in self._ranges):
             self._ranges ^= {found}
             self._known.clear()
-            self.version += 1
 
     def function(self, pc: int, exact: bool) -> tuple[int, int] | None:
         """As FunctionRange has it. It is asked for the same few again and again."""
@@ -96,6 +96,13 @@ class Evaluators:
                 self._found.clear()
             self._found[key] = self._function_range(pc, exact)
         return self._found[key]
+
+    def hold(self, at: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """Which of these places in code are theirs: pcs, return addresses less one."""
+        found = np.zeros(len(at), np.bool_)
+        for start, end in self._ranges:
+            found |= (at >= np.uint64(start)) & (at < np.uint64(end))
+        return found
 
     def learn_symbols(self, pcs: tuple[int, ...]) -> None:
         if pcs != self._symbols:

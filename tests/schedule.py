@@ -57,7 +57,7 @@ LONG = (
     "cli/test_dump.py",
     "session/test_one_function.py",
     "cli/test_examined.py",
-    "session/test_known_stacks.py",
+    "session/test_matched_stacks.py",
     "unwind/exidx/test_running.py",
     "jit/test_llvm.py",
     "minidump/test_against_cores.py",

@@ -14,6 +14,7 @@ greenlet_rows     Activations that wait on a C stack, CPython 3.11, in rows that
 greenlets         Activations of the evaluator that wait on a thread's C stack and are not in its chain
 in_kernel         One process's CPython, whose frames a program in the kernel copies
 interpreter       CPython as an interpreters.base.Interpreter
+known_chains      Chains that rows of frames have given before
 known_heads       Which code stood at an address
 layout            Where CPython keeps what a profiler reads: one value a version and build
 lines             Which line an instruction belongs to: the three formats of a code object's table of lines

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pyprof.interpreters.code_book import UNREAD, CodeBook
 from pyprof.interpreters.cpython.layout import NONE, Layout, LineTableFormat
-from pyprof.interpreters.cpython.lines import line_of
+from pyprof.interpreters.cpython.lines import first_of_line, line_of
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
 from pyprof.interpreters.cpython.objects import Objects
 from pyprof.model.interpreter import FunctionPlace
@@ -19,6 +19,8 @@ from pyprof.records import dataclass
 LANGUAGE = "Python"
 _LONGEST_NAME = 4096
 _MOST_ENTRIES = 1 << 16
+_MOST_SETTLED = 1 << 16
+"""Bytes of a table of lines that is read for each instruction that is met."""
 _HELPERS = frozenset({("__init__", "__init__"), ("<interpreter trampoline>", "<shim>"), ("<shim>", "<shim>")})
 """(name, file) of frames that the interpreter pushes for itself."""
 
@@ -43,6 +45,12 @@ class PythonCode:
         """instruction: as in lines.line_of."""
         line = line_of(self.lines, self.table, self.first_line, instruction)
         return Line(self.qualname, self.name, 0, self.filename or None, line)
+
+    def settled(self, instruction: int) -> int:
+        """As code_book.NamedCode has it."""
+        if instruction < 0 or len(self.table) > _MOST_SETTLED:
+            return instruction
+        return first_of_line(self.lines, self.table, self.first_line, instruction)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,13 @@ own format ends there: what it said until then holds.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pyprof.interpreters.cpython.layout import LineTableFormat
 
 _NO_LINE = -128
+_NOWHERE = 15
+_END = 1 << 62
 
 
 def line_of(kind: LineTableFormat, table: bytes, first: int, instruction: int) -> int:
@@ -17,51 +21,57 @@ def line_of(kind: LineTableFormat, table: bytes, first: int, instruction: int) -
     """
     if instruction < 0:
         return first
-    if kind is LineTableFormat.LNOTAB:
-        return _lnotab(table, first, instruction)
-    if kind is LineTableFormat.LINETABLE:
-        return _linetable(table, first, 2 * instruction)
-    return _locations(table, first, instruction)
+    return next(line for end, line in _SPANS[kind](table, first) if instruction < end)
 
 
-def _lnotab(table: bytes, first: int, lasti: int) -> int:
+def first_of_line(kind: LineTableFormat, table: bytes, first: int, instruction: int) -> int:
+    """The first instruction that has the same line; both as in line_of()."""
+    starts: dict[int, int] = {}
+    start = 0
+    for end, line in _SPANS[kind](table, first):
+        found = starts.setdefault(line, start) if end > start else start
+        if instruction < end:
+            return found
+        start = end
+    return instruction
+
+
+def _lnotab(table: bytes, first: int) -> Iterator[tuple[int, int]]:
+    """(the instruction behind it, its line) of each part, as all of these."""
     line, at = first, 0
     for pair in range(0, len(table) - 1, 2):
         at += table[pair]
-        if at > lasti:
-            break
+        yield at, line
         line += _signed_byte(table[pair + 1])
-    return line
+    yield _END, line
 
 
-def _linetable(table: bytes, first: int, lasti: int) -> int:
+def _linetable(table: bytes, first: int) -> Iterator[tuple[int, int]]:
     line, end = first, 0
     for pair in range(0, len(table) - 1, 2):
         delta = _signed_byte(table[pair + 1])
         end += table[pair]
         if delta != _NO_LINE:
             line += delta
-        if lasti < end:
-            return 0 if delta == _NO_LINE else line
-    return line
+        yield (end + 1) // 2, 0 if delta == _NO_LINE else line
+    yield _END, line
 
 
 def _signed_byte(value: int) -> int:
     return value - 256 if value > 127 else value
 
 
-def _locations(table: bytes, first: int, unit: int) -> int:
+def _locations(table: bytes, first: int) -> Iterator[tuple[int, int]]:
     line, at, end = first, 0, 0
     while at < len(table):
         head = table[at]
         code, end = head >> 3 & 15, end + (head & 7) + 1
         delta, at = _delta(table, at + 1, code)
         line += delta
-        if unit < end:
-            return 0 if code == 15 else line
+        yield end, 0 if code == _NOWHERE else line
         while at < len(table) and not table[at] & 0x80:
             at += 1
-    return 0 if not table else line
+    yield _END, line if table else 0
 
 
 def _delta(table: bytes, at: int, code: int) -> tuple[int, int]:
@@ -82,3 +92,10 @@ def _varint(table: bytes, at: int) -> tuple[int, int]:
         if not byte & 64:
             break
     return value, at
+
+
+_SPANS = {
+    LineTableFormat.LNOTAB: _lnotab,
+    LineTableFormat.LINETABLE: _linetable,
+    LineTableFormat.LOCATIONS: _locations,
+}

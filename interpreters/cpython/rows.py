@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from pyprof.interpreters.cpython.awaiting_rows import ThreadRows, await_offsets,
 from pyprof.interpreters.cpython.capture import ENTRY_OWNER
 from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.greenlet_rows import WaitingRows
+from pyprof.interpreters.cpython.known_chains import KnownChains, keys_of, states_of
 from pyprof.interpreters.cpython.known_heads import KnownHeads
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.interpreters.cpython.memory import CopiedMemory, Memory, Text, Unreadable
@@ -29,7 +31,6 @@ from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, FunctionPla
 from pyprof.records import replace
 
 _MOST_KNOWN = 1 << 16
-_MOST_CHAINS = 4096
 _FRAME_BYTES = 112
 _MOST_HEAD = 16
 _MIX = 0x9E3779B97F4A7C15
@@ -115,33 +116,6 @@ def _head_texts(layout: Layout) -> int:
     return (layout.code.linetable + 8 - layout.code.filename) // 8
 
 
-_Key = tuple[bytes, bytes, bytes, bytes, int, bool, bool, int, int, bool]
-"""All that rows say of one thread: frames, flags, copies of instructions, marks, its state; is it broken, are they of
-several interpreters; how many of the frames wait, how many are of tasks that await; may others wait?
-"""
-
-
-def _keys(rows: FrameRows, others: bool) -> list[_Key]:
-    frames, flag, stands = rows.frames.tobytes(), rows.flag.tobytes(), rows.stands.tobytes()
-    tlbc = rows.tlbc.tobytes() if rows.tlbc.any() else b""
-    start, stand_start = rows.start.tolist(), rows.stand_start.tolist()
-    odd = rows.broken.astype(bool).tolist(), rows.several.tolist()
-    states = zip(_states(rows).tolist(), *odd, rows.waiting.tolist(), rows.awaiting.tolist(), strict=True)
-    bounds = zip(start, start[1:], stand_start, stand_start[1:], states, strict=False)
-    return [
-        (frames[32 * a : 32 * b], flag[a:b], tlbc[4 * a : 4 * b], stands[16 * c : 16 * d], *state, others)
-        for a, b, c, d, state in bounds
-    ]
-
-
-def _states(rows: FrameRows) -> npt.NDArray[np.int64]:
-    """SampleState of each."""
-    states = SampleState.INTERPRETED * np.ones(len(rows.holds), np.int64)
-    states[rows.holds] |= SampleState.HOLDS_LOCK
-    states[rows.holds & rows.collecting] |= SampleState.COLLECTING
-    return states
-
-
 class _RowKey(NamedTuple):
     """What a row says of its frame but for where that lies."""
 
@@ -164,7 +138,7 @@ class FrameRowReader:
         self._known: dict[_RowKey, FunctionPlace | None] = {}
         self._folded: dict[tuple[int, int], bytes] = {}
         self._texts: dict[tuple[int, int], list[Text]] = {}
-        self._chains: dict[_Key, tuple[Chain, frozenset[int]]] = {}
+        self._chains = KnownChains(book)
         self._heads = KnownHeads()
         self._kind = layout.chain
         self._layout = layout
@@ -175,32 +149,25 @@ class FrameRowReader:
         """Frames whose code was gone before its name could be read."""
         return self._codes.lost
 
-    def chains(self, rows: FrameRows, others: bool = False) -> list[Chain | None]:
+    def chains(self, rows: FrameRows, others: bool = False) -> list[Chain]:
         """What each thread ran, in order. Equal rows are one chain, of whatever batch. others: as in a Chain."""
         self._texts = self._texts_of(rows.texts)
         if self._waiting is not None:
             rows = self._waiting.searched(rows)
-        if len(self._chains) > _MOST_CHAINS:
-            self._chains.clear()
-        keys = _keys(rows, others)
-        found: list[Chain | None] = []
-        fresh: dict[_Key, int] = {}
-        for lane, key in enumerate(keys):
-            known = self._chains.get(key)
-            if known is not None and self._book.has_all(known[1]):
-                found.append(known[0])
-            else:
-                fresh.setdefault(key, lane)
-                found.append(None)
-        if fresh:
-            different = rows.take(np.array([*fresh.values()], np.int64))
-            made = dict(zip(fresh, self._decoded(different, others), strict=True))
-            found = [made[key] if chain is None else chain for key, chain in zip(keys, found, strict=True)]
-            for key, chain in made.items():
-                functions = frozenset(place.function for run in chain.runs for place in run.frames)
-                if chain.number:
-                    self._chains[key] = chain, functions
-        return found
+        return self._chains.of(
+            keys_of(rows, others),
+            lambda lanes: self._decoded(rows.take(np.array(lanes, np.int64)), others),
+            partial(self._at, rows),
+        )
+
+    def _at(self, rows: FrameRows, chain: Chain, lane: int) -> Chain | None:
+        """The chain at the instruction of a lane; None where its innermost frame is not of the same function now."""
+        at = int(rows.start[lane])
+        _, code, instr, head = rows.frames[at].tolist()
+        place = self._place(code, instr, int(rows.tlbc[at]), head)
+        if place is None or place.function != chain.innermost.function:
+            return None
+        return chain.at(place.instruction, number_of_chain())
 
     def done(self) -> None:
         """As KernelReader has it."""
@@ -218,7 +185,7 @@ class FrameRowReader:
         waiting, awaiting = rows.waiting.tolist(), rows.awaiting.tolist()
         absent = np.flatnonzero((rows.frames[:, 3] == 0) & ~entry)
         unsure = {*(np.searchsorted(rows.start, absent, side="right") - 1).tolist()}
-        for lane, state in enumerate(_states(rows).tolist()):
+        for lane, state in enumerate(states_of(rows).tolist()):
             a, b, c, d = start[lane], start[lane + 1], stand_start[lane], stand_start[lane + 1]
             own = [places[at] for at in which[a:b].tolist()]
             there = ThreadRows(own, address[a:b].tolist(), rows.flag[a:b].tolist(), ends[a:b].tolist())
@@ -233,6 +200,8 @@ class FrameRowReader:
                 runs = [replace(run, waits=True) if run.marker in marks else run for run in runs]
             if several[lane]:
                 runs = in_stack_order(runs)
+            number = 0 if UNREAD in own or lane in unsure else number_of_chain()
+            inner = runs[0].frames[:1] if runs and own and not several[lane] else ()
             chain = Chain(
                 tuple(runs),
                 SampleState(state),
@@ -243,7 +212,8 @@ class FrameRowReader:
                 lacking=lacking,
                 scattered=self._kind < ChainKind.ENTRIES,
                 marks=surplus,
-                number=0 if UNREAD in own or lane in unsure else number_of_chain(),
+                number=number,
+                trunk=number if inner and inner[0] is own[0] else 0,
             )
             found.append(chain)
         return found

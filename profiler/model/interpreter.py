@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.modules import AddressSpace
-from pyprof.records import dataclass, field
+from pyprof.records import dataclass, field, replace
 
 _I64 = npt.NDArray[np.int64]
 
@@ -73,7 +73,8 @@ class Chain:
     not in the chain, outside it (those of other greenlets). lacking: about so many of the outermost frames are missing,
     because more is copied of no chain; enough: bytes of --stack-size that would copy all of it, 0 if none
     would; scattered: nothing would, each frame is a read of its own. number: no other one of this process has it, 0:
-    it has none. One with a number may come again and again, and is sent between processes once.
+    it has none. One with a number may come again and again, and is sent between processes once. trunk: chains that have
+    the same one differ in the instruction of their innermost frame only, 0: none has it.
     """
 
     runs: tuple[Run, ...]
@@ -87,6 +88,18 @@ class Chain:
     enough: int = 0
     scattered: bool = False
     number: int = 0
+    trunk: int = 0
+
+    @property
+    def innermost(self) -> FunctionPlace:
+        """Of a chain with a trunk."""
+        return self.runs[0].frames[0]
+
+    def at(self, instruction: int, number: int) -> Chain:
+        """The one of the same trunk that is at another instruction."""
+        run = self.runs[0]
+        frames = (FunctionPlace(run.frames[0].function, instruction), *run.frames[1:])
+        return replace(self, runs=(Run(run.marker, frames, run.waits), *self.runs[1:]), number=number)
 
 
 Span = tuple[int, int]

@@ -77,10 +77,6 @@ Merge = tuple[Inserts, Mark | None]
 
 CodeOf = Callable[[int, SharedFrames], "npt.NDArray[np.int32] | None"]
 
-KnownStack = tuple[int, int, list[int], dict[int, int]]
-"""Node of all frames outside the innermost native one; that one, exact, as Walk.packed() has it; numbers of the
-frames inside it, outermost first; leaves that are there, by such a frame."""
-
 _WholeKey = tuple[int, Mark | None, bytes, Merge | None, int]
 """Address space, marker, frames or their digest, the interpreter's frames, the node below which it hangs"""
 
@@ -104,6 +100,7 @@ class StackTable:
     _children: dict[int, int] = field(default_factory=dict)
     _whole: dict[_WholeKey, int] = field(default_factory=dict)
     _blocks: dict[tuple[int, int, bytes, Inserts], int] = field(default_factory=dict)
+    _natives: dict[int, dict[int, int]] = field(default_factory=dict)
     _shared: WeakKeyDictionary[SharedFrames, npt.NDArray[np.int32]] = field(default_factory=WeakKeyDictionary)
 
     def intern(
@@ -114,14 +111,12 @@ class StackTable:
         merged: Mapping[int, Merge] | None = None,
         code_of: CodeOf | None = None,
         cut: Mapping[int, Mark] | None = None,
-        known: Mapping[int, KnownStack] | None = None,
     ) -> npt.NDArray[np.int32]:
         """Node of each lane's leaf. space: (n,) AddressSpace.id of each lane. code: (m,) FrameKey.code of each frame of
         the walk. merged: what lanes have of an interpreter, by lane. code_of: (lane, frames) -> like code, of frames
-        that lanes share. cut: lane -> its marker, where that is not only its StackEnd (see model.markers). known: lanes
-        of which all but one frame is there.
+        that lanes share. cut: lane -> its marker, where that is not only its StackEnd (see model.markers).
         """
-        merged, known = merged or {}, known or {}
+        merged = merged or {}
         nodes = np.zeros(len(walk), np.int32)
         columns = walk.pc.tobytes(), walk.exact.tobytes(), walk.trust.tobytes(), b"" if code is None else code.tobytes()
         starts, spaces = walk.start.tolist(), space.tolist()
@@ -129,9 +124,6 @@ class StackTable:
         seen: dict[object, int] = {}
         packed, codes = b"" if (words := walk.packed()) is None else words.tobytes(), columns[3]
         for lane in range(len(walk)):
-            if lane in known:
-                nodes[lane] = self._inside(*known[lane], spaces[lane])
-                continue
             a, b = starts[lane], starts[lane + 1]
             found = merged.get(lane)
             outer = 0
@@ -152,13 +144,20 @@ class StackTable:
             nodes[lane] = node
         return nodes
 
-    def _inside(self, node: int, frame: int, inner: list[int], leaves: dict[int, int], space: int) -> int:
-        """The leaf of a KnownStack."""
-        found = leaves.get(frame)
-        if found is None:
-            found = self.child(node, native_key(space, *unpacked(frame)))
-            leaves[frame] = found = self._chain(found, inner)[-1] if inner else found
-        return found
+    def natives(self, words: list[int], space: int) -> list[int]:
+        """The numbers of native frames, as Walk.packed() has them."""
+        known = self._natives.setdefault(space, {})
+        try:
+            return [known[word] for word in words]
+        except KeyError:
+            for word in words:
+                if word not in known:
+                    known[word] = self._number(native_key(space, *unpacked(word)))
+            return [known[word] for word in words]
+
+    def chain(self, frames: list[int], outer: int = 0) -> list[int]:
+        """The nodes of a stack of these numbers, outermost first, below a node."""
+        return self._chain(outer, frames)
 
     def extend(self, node: int, frames: KernelStack) -> int:
         """The stack `node` with frames of the kernel inside it."""

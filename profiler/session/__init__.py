@@ -10,7 +10,7 @@ held_samples            Samples of sleeping threads whose stacks need a register
 inlined                 Functions inlined into a frame that runs an interpreter's frames
 interning               From a batch to nodes of the tree of stacks
 keeping                 What a window under way has so far, for the journal of its sink
-known_stacks            Stacks with an interpreter's frames that were merged before
+matched_stacks          Stacks whose native and interpreter's frames all match, joined in passes over a batch
 last_stacks             The last stack of each thread
 names_ahead             Names of the window under way, looked up while nothing else is to be done
 native_views            Which native frames stand in stacks that have an interpreter's frames, by name of the view

@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.interpreters.merge import Evaluators
+from pyprof.model.interpreter import FunctionPlace
 from pyprof.model.kernel import KernelStack
 from pyprof.model.markers import Mark, cut_mark
 from pyprof.model.sample import SampleBatch
 from pyprof.model.stacks import Merge, StackTable
 from pyprof.model.walk import SharedFrames, StackEnd, Trust, Walk
 from pyprof.records import dataclass, replace
-from pyprof.session.known_stacks import NOTHING_KNOWN, KnownStacks
+from pyprof.session.matched_stacks import MatchedStacks
 
 
 class Walker(Protocol):
@@ -73,6 +74,10 @@ class Merger(Protocol):
         """Which frames are an interpreter's evaluator, by address space."""
         ...
 
+    def settled(self, place: FunctionPlace) -> FunctionPlace:
+        """The same for all instructions of a source line."""
+        ...
+
     def forget(self, space_id: int) -> None: ...
 
 
@@ -98,14 +103,14 @@ class _Merged(NamedTuple):
 @dataclass
 class Interning:
     """binder: of code that no file describes. merger: of an interpreter's frames. None where there is nothing of it.
-    remembers: what was merged before is not merged again, else each sample is, which is the specification.
+    in_passes: stacks that match are not merged one by one, which is the specification.
     """
 
     walker: Walker
     binder: CodeBinder | None
     merger: Merger | None
-    remembers: bool = True
-    _known: KnownStacks | None = None
+    in_passes: bool = True
+    _matched: MatchedStacks | None = None
 
     def hurried(self) -> Interning:
         """The same, which leaves out what takes time."""
@@ -126,27 +131,25 @@ class Interning:
         return Interned(walk, node, state)
 
     def _with_interpreter(self, merger: Merger, batch: SampleBatch, walk: Walk, stacks: StackTable) -> _Merged:
-        """What was merged before is known; the rest is merged one by one."""
-        if self._known is None or self._known.stacks is not stacks:
-            self._known = KnownStacks(stacks)
-        looked = NOTHING_KNOWN
-        if self.remembers and (self.binder is None or self.binder.bind(batch, walk) is None):
-            looked = self._known.look(batch, walk, merger.evaluators(batch))
-        state = np.zeros(len(batch), np.int32)
-        state[[*looked.states.keys()]] = [*looked.states.values()]
-        fresh = np.array([lane for lane in range(len(batch)) if lane not in looked.stacks], np.int64)
-        merged: dict[int, Merge] = {}
-        if len(fresh):
-            part, few = batch.take(fresh), walk.take(fresh)
+        """What does not match is merged one by one."""
+        if self._matched is None or self._matched.stacks is not stacks:
+            self._matched = MatchedStacks(stacks, merger.settled)
+        n = len(batch)
+        node, state = np.zeros(n, np.int32), np.zeros(n, np.int32)
+        matched: dict[int, int] = {}
+        if self.in_passes and (self.binder is None or self.binder.bind(batch, walk) is None):
+            matched = self._matched.find(batch, walk, merger.evaluators(batch))
+            node[[*matched]] = [*matched.values()]
+            state[[*matched]] = [int(batch.chains[lane].state) for lane in matched]
+        rest = np.array([lane for lane in range(n) if lane not in matched], np.int64)
+        if len(rest):
+            part, few = batch.take(rest), walk.take(rest)
             whole = merger.complete(part, few)
-            some, state[fresh] = merger.merge(part, whole)
-            numbers = fresh.tolist()
-            merged = {numbers[n]: merge for n, merge in some.items()}
+            merged, state[rest] = merger.merge(part, whole)
+            code = self.binder.bind(part, whole) if self.binder else None
+            node[rest] = stacks.intern(whole, part.space, code, merged, cut=_needed(part, whole))
             if whole is not few:
-                walk, looked = walk.with_lanes(fresh, whole), replace(looked, keys={})
-        code = self.binder.bind(batch, walk) if self.binder else None
-        node = stacks.intern(walk, batch.space, code, merged, cut=_needed(batch, walk), known=looked.stacks)
-        self._known.learn(looked, merged, node, state)
+                walk = walk.with_lanes(rest, whole)
         return _Merged(walk, node, state)
 
     def _code_of(self, batch: SampleBatch, lane: int, frames: SharedFrames) -> npt.NDArray[np.int32] | None:

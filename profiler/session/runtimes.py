@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # for the worker only
     from pyprof.unwind.unwinder import Unwinder
 
 _MAP_HEAD = 1 << 20
+_MOST_SETTLED = 1 << 16
 _NEVER_SAMPLED = -(1 << 40)
 """From here down count the address spaces that are looked at, and never sampled."""
 
@@ -184,6 +185,10 @@ class Runtimes:
         """Of an interpreter's frame: what users call the interpreter."""
         return self._code(place.function).language
 
+    def settled(self, place: FunctionPlace) -> FunctionPlace:
+        """The same for all instructions of a source line."""
+        return FunctionPlace(place.function, self._code(place.function).settled(place.instruction))
+
     def _code(self, function: int) -> NamedCode:
         return self.sent.get(function) or self.book.code(function)
 
@@ -220,10 +225,17 @@ def _tids(pid: int) -> Callable[[int], int]:
 
 
 class ChainMerger:
-    """Puts the chains of a batch's lanes into their walks."""
+    """Puts the chains of a batch's lanes into their walks. Of a frame it keeps the source line only: of a service's
+    frames each is met at some ten instructions, and there would be as many more stacks.
+    """
 
-    def __init__(self, unwinder: Unwinder, diagnostics: Diagnostics) -> None:
+    def __init__(
+        self, unwinder: Unwinder, diagnostics: Diagnostics, settle: Callable[[FunctionPlace], FunctionPlace]
+    ) -> None:
+        """settle: as Runtimes.settled."""
         self._unwinder = unwinder
+        self._settle = settle
+        self._settled: dict[FunctionPlace, FunctionPlace] = {}
         self._diagnostics = diagnostics
         self._evaluators: dict[int, Evaluators] = {}
         from pyprof.session.evaluator_resume import EvaluatorResume
@@ -250,11 +262,20 @@ class ChainMerger:
                 self._of_space(batch, int(batch.space[lane])),
             )
             if found.inserts or found.reasons:
-                merged[lane] = found.inserts, found.mark
+                inserts = tuple((at, tuple(map(self.settled, places))) for at, places in found.inserts)
+                merged[lane] = inserts, found.mark
             states[lane] = SampleState(chain.state | found.reasons)
             if chain.problem:
                 self._diagnostics.count(f"chain of python frames: {chain.problem}")
         return merged, states
+
+    def settled(self, place: FunctionPlace) -> FunctionPlace:
+        found = self._settled.get(place)
+        if found is None:
+            if len(self._settled) >= _MOST_SETTLED:
+                self._settled.clear()
+            found = self._settled[place] = self._settle(place)
+        return found
 
     def _of_space(self, batch: SampleBatch, space_id: int) -> Evaluators:
         found = self._evaluators.get(space_id)

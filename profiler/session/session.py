@@ -88,7 +88,7 @@ class Session:
         self.code = RuntimeCode(self.images, unwind, diagnostics)
         self.unwinder = Unwinder(self.images, unwind, diagnostics, self.files.readers, self.code)
         self.files.starts.walked = self.unwinder
-        merger = ChainMerger(self.unwinder, diagnostics)
+        merger = ChainMerger(self.unwinder, diagnostics, self.runtimes.settled)
         self.recorder = Recorder(collector, Interning(self.unwinder, self.code, merger), diagnostics, clock)
 
     def run(self, beat: Callable[[], None]) -> Window:

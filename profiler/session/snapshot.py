@@ -166,7 +166,7 @@ def _unseen(pid: int, profile: Profile, states: dict[int, str]) -> Iterator[Thre
 
 def _detailed(pid: int, threads: list[ThreadStack], runtimes: Runtimes, options: DumpOptions) -> Iterator[ThreadStack]:
     """With what is known of interpreters' frames. Local variables are read now: only where the thread has the very
-    frames still that were sampled.
+    frames still that were sampled, each at the same line.
     """
     sources = _SourceFiles(pid)
     for thread in threads:
@@ -174,7 +174,7 @@ def _detailed(pid: int, threads: list[ThreadStack], runtimes: Runtimes, options:
         values: list[tuple[FunctionPlace, dict[str, str]]] = []
         if options.locals and frames:
             values = runtimes.local_values(pid, thread.tid, options.redact)
-        same = [place for place, _ in values] == [frame.place for frame in frames]
+        same = [runtimes.settled(place) for place, _ in values] == [frame.place for frame in frames]
         details = tuple(
             FrameDetail(runtimes.language(frame.place or UNREAD), sources.line(frame), values[nth][1] if same else None)
             for nth, frame in enumerate(frames)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from pyprof.interpreters.merge import Evaluators, Merged, merge
@@ -84,9 +85,10 @@ def test_function_in_which_a_marker_lay_by_mistake_is_no_evaluator_on_the_stacks
         return merge(pcs, sps, [False] * 4, StackEnd.ROOT, chain, evaluators).without_run
 
     assert [without_run(0x210) for _ in range(3)] == [0, 0, 0]
-    before = evaluators.version
+    at = np.array([0x3010, 0x1010, 0x5010], np.uint64)
+    assert evaluators.hold(at).tolist() == [False, True, False]
     assert without_run(0x210, 0x310) == 0  # a greenlet was left while it was looked at
-    assert evaluators.version != before
+    assert evaluators.hold(at).tolist() == [False, True, True]
     assert [without_run(0x210) for _ in range(3)] == [1, 0, 0]
     assert [without_run(0x10) for _ in range(3)] == [1, 1, 1]  # the symbol's own is one, whatever is seen
 

@@ -7,7 +7,8 @@ and by number from then on:
     address space        its mappings; its memory is read through its program image, or by asking the sampler
     program image        with descriptors of /proc/PID/mem and maps: they need no rights in the worker, and end with it
     outer part of a stack   up to megabytes, shared by the samples of a thread
-    chain of an interpreter's frames   where it has a number, and was among the last ones
+    chain of an interpreter's frames   where it has a number, and was among the last ones; of one that differs from an
+                                       earlier one in the innermost instruction only that is sent
     architecture         by name
 """
 
@@ -72,27 +73,42 @@ class _SpaceFacts(NamedTuple):
 
 
 class LastChains:
-    """The last chains that were sent, by number. Both ends name the same chains in the same order, so both know which
-    ones these are.
+    """The last chains that were sent, by number, and one of each of the last trunks. Both ends name the same chains in
+    the same order, so both know which ones these are.
     """
 
     def __init__(self) -> None:
         self._chains: dict[int, Chain] = {}
+        self._trunks: dict[int, Chain] = {}
 
     def find(self, number: int) -> Chain | None:
         """From now on it is the last one."""
-        chain = self._chains.pop(number, None)
-        if chain is not None:
-            self._chains[number] = chain
-        return chain
+        return _found(self._chains, number)
+
+    def alike(self, trunk: int) -> Chain | None:
+        """One of this trunk, which is the last one from now on."""
+        return _found(self._trunks, trunk)
 
     def add(self, chain: Chain) -> None:
-        if len(self._chains) >= _MOST_CHAINS:
-            del self._chains[next(iter(self._chains))]
-        self._chains[chain.number] = chain
+        _keep(self._chains, chain.number, chain)
+        if chain.trunk:
+            _keep(self._trunks, chain.trunk, chain)
 
     def __len__(self) -> int:
         return len(self._chains)
+
+
+def _found(chains: dict[int, Chain], number: int) -> Chain | None:
+    chain = chains.pop(number, None)
+    if chain is not None:
+        chains[number] = chain
+    return chain
+
+
+def _keep(chains: dict[int, Chain], number: int, chain: Chain) -> None:
+    if len(chains) >= _MOST_CHAINS:
+        del chains[next(iter(chains))]
+    chains[number] = chain
 
 
 class Packer:
@@ -178,12 +194,17 @@ class Packer:
         weakref.finalize(outer, self._outers_gone.append, outer.number).atexit = False
         return False
 
-    def sent_chain(self, chain: Chain) -> bool:
-        """Is it sent already? From now on it is, unless many others are sent after it."""
-        known = self._chains.find(chain.number) is not None
-        if not known:
+    def about_chain(self, chain: Chain) -> tuple[Any, ...]:
+        """What Unpacker.chain takes. From now on it is sent, unless many others are sent after it."""
+        number = chain.number
+        if number and self._chains.find(number) is not None:
+            return (number,)
+        alike = bool(number and chain.trunk) and self._chains.alike(chain.trunk) is not None
+        if number:
             self._chains.add(chain)
-        return known
+        if alike:
+            return number, chain.trunk, chain.innermost.instruction
+        return number, int(chain.state), *(getattr(chain, name) for name in _OF_CHAIN)
 
 
 def _taken(numbers: deque[int]) -> tuple[int, ...]:
@@ -203,9 +224,7 @@ class _Pickler(pickle.Pickler):
         if kind is Run:
             return Run, (value.marker, value.frames, value.waits)
         if kind is Chain:
-            if value.number and self._packer.sent_chain(value):
-                return Chain, (value.number,)
-            return Chain, (value.number, int(value.state), *(getattr(value, name) for name in _OF_CHAIN))
+            return Chain, self._packer.about_chain(value)
         if kind is Mapping:
             return Mapping, tuple(getattr(value, name) for name in Mapping.__slots__)
         if kind is AddressSpace:
@@ -231,6 +250,7 @@ class _Pickler(pickle.Pickler):
         return AddressSpace, (space.id, _SpaceFacts(*about, image, memory, *asked))
 
 
+_OF_TRUNK = 2
 _OF_CHAIN = tuple(name for name in Chain.__slots__ if name not in ("state", "number"))
 
 
@@ -340,13 +360,22 @@ class Unpacker:
         outer = self._outers[number] = OuterStack(avma, own, number)
         return outer
 
-    def chain(self, number: int, state: int = 0, *values: Any) -> Chain:
-        """A new one, values: of the fields _OF_CHAIN; or the one of that number."""
-        if not values:
+    def chain(self, number: int, *about: Any) -> Chain:
+        """The one of that number; about: a trunk and an instruction of a new one, or its state and what it has of the
+        fields _OF_CHAIN.
+        """
+        if not about:
             found = self._chains.find(number)
             assert found is not None
             return found
-        chain = Chain(state=SampleState(state), number=number, **dict(zip(_OF_CHAIN, values, strict=True)))
+        if len(about) == _OF_TRUNK:
+            trunk, instruction = about
+            alike = self._chains.alike(trunk)
+            assert alike is not None
+            chain = alike.at(instruction, number)
+        else:
+            state, *values = about
+            chain = Chain(state=SampleState(state), number=number, **dict(zip(_OF_CHAIN, values, strict=True)))
         if number:
             self._chains.add(chain)
         return chain

@@ -1,4 +1,4 @@
-"""Stacks that were merged before are what merging each of them gives: the specification is the one without memory."""
+"""Stacks that are joined in passes are what merging each of them gives: that is the specification."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def frames(stacks: StackTable, node: int) -> tuple[FrameKey, ...]:
 class Played:
     """The python log, each batch several times. merges: samples that were merged one by one. stacks: of each sample."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, remembers: bool, change: Callable[[Chain], Chain]) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, in_passes: bool, change: Callable[[Chain], Chain]) -> None:
         self.merges = 0
         self.stacks: list[Stack] = []
         diagnostics = Diagnostics()
@@ -58,7 +58,7 @@ class Played:
             collector = ReplayCollector(str(LOGS / "python.zip"), str(files))
             session = Session(collector, UnwindOptions(), diagnostics)
             interning, tree = session.recorder.interning, StackTable()
-            interning.remembers = remembers
+            interning.in_passes = in_passes
             for batch in collector.batches():
                 live = batch.take(np.flatnonzero(batch.kind < SampleKind.UNCHANGED))
                 chains = {lane: change(chain) for lane, chain in live.chains.items()}
@@ -73,6 +73,20 @@ class Played:
 def numbered() -> Callable[[Chain], Chain]:
     numbers: dict[Chain, int] = {}
     return lambda chain: replace(chain, number=numbers.setdefault(chain, len(numbers) + 1))
+
+
+def with_trunks() -> Callable[[Chain], Chain]:
+    """Each comes at two instructions in turn."""
+    numbers: dict[Chain, int] = {}
+    turn = count()
+
+    def change(chain: Chain) -> Chain:
+        if not chain.runs or not chain.runs[0].frames:
+            return chain
+        trunk = numbers.setdefault(chain.at(0, 0), len(numbers) + 1)
+        return replace(chain, trunk=trunk).at(chain.innermost.instruction + next(turn) % 2, 1 << 20)
+
+    return lambda chain: change(replace(chain, number=0))
 
 
 def without_marks() -> Callable[[Chain], Chain]:
@@ -95,21 +109,22 @@ def low_marks() -> Callable[[Chain], Chain]:
 CHANGES = {
     "as they are": lambda: lambda chain: chain,
     "numbered": numbered,
+    "with trunks": with_trunks,
     "unmarked": without_marks,
     "low": low_marks,
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_remembered_stacks_are_those_that_merging_gives(monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+def test_stacks_joined_in_passes_are_those_that_merging_gives(monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     merging = Played(monkeypatch, False, CHANGES[change]())
-    remembering = Played(monkeypatch, True, CHANGES[change]())
-    assert remembering.stacks == merging.stacks
-    assert remembering.counts == merging.counts
+    joining = Played(monkeypatch, True, CHANGES[change]())
+    assert joining.stacks == merging.stacks
+    assert joining.counts == merging.counts
     interpreted = sum(state & SampleState.INTERPRETED for _, state in merging.stacks)
     assert merging.merges == interpreted > 200
     if change != "low":
-        assert remembering.merges < 0.7 * merging.merges
+        assert joining.merges < 0.7 * merging.merges
 
 
 EVALUATOR, EVALUATORS_COLD_PART, OTHER = 0x1000, 0x2000, 0x3000
@@ -117,12 +132,29 @@ EVALUATOR, EVALUATORS_COLD_PART, OTHER = 0x1000, 0x2000, 0x3000
 SPACE = AddressSpace(1, 1, 0, (), lambda avma, size: b"", "")
 
 
+class Fixed(Evaluators):
+    """What it is told is counted, by function, and changes nothing."""
+
+    def __init__(self, *known: int) -> None:
+        super().__init__(lambda pc, exact: ((at := (pc if exact else pc - 1) & ~0xFF), at + 0x100))
+        self.told: Counter[int] = Counter()
+        for function in known:
+            super().learn(function, True)
+
+    def learn(self, pc: int, exact: bool, weight: int = 1) -> None:
+        self.told[(pc if exact else pc - 1) & ~0xFF] += weight
+
+    def learn_symbols(self, pcs: tuple[int, ...]) -> None:
+        """Its symbols are known."""
+
+
 class Made:
     """Walks of a few functions, with chains that fit some of them. An Interning's walker and merger."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
-        self._evaluators = Evaluators(lambda pc, exact: ((at := (pc if exact else pc - 1) & ~0xFF), at + 0x100))
+        self.known = Fixed()
+        self._trunks: dict[Chain, int] = {}
         self.walks: list[Walk] = []
         self.merges = 0
 
@@ -133,7 +165,10 @@ class Made:
         return walk
 
     def evaluators(self, batch: SampleBatch) -> dict[int, Evaluators]:
-        return {SPACE.id: self._evaluators}
+        return {SPACE.id: self.known}
+
+    def settled(self, place: FunctionPlace) -> FunctionPlace:
+        return FunctionPlace(place.function, place.instruction & ~1)
 
     def forget(self, space_id: int) -> None:
         """Nothing is kept."""
@@ -143,8 +178,8 @@ class Made:
         for lane, chain in batch.chains.items():
             part = slice(int(walk.start[lane]), int(walk.start[lane + 1]))
             pc, sp, exact = walk.pc[part].tolist(), walk.sp[part].tolist(), walk.exact[part].tolist()
-            found = merge(pc, sp, exact, StackEnd(walk.end[lane]), chain, self._evaluators)
-            merged[lane] = found.inserts, found.mark
+            found = merge(pc, sp, exact, StackEnd(walk.end[lane]), chain, self.known)
+            merged[lane] = tuple((at, tuple(map(self.settled, each))) for at, each in found.inserts), found.mark
             states[lane] = chain.state | found.reasons
         self.merges += len(batch.chains)
         return merged, states
@@ -181,23 +216,31 @@ class Made:
             runs = runs[::-1]
         known = EVALUATOR + 8, *((EVALUATORS_COLD_PART + 8,) if pick((0,) * 299 + (1,)) else ())
         chain = Chain(runs, SampleState.INTERPRETED, "", known, True)
+        if runs and runs[0].marker % 0x40:
+            trunk = self._trunks.setdefault(chain, len(self._trunks) + 1)
+            chain = replace(chain, trunk=trunk).at(pick(range(6)), 0)
         return pcs, sps, pick((chain, chain, chain, None))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(5))
 def test_made_stacks_are_those_that_merging_gives(seed: int) -> None:
-    merging, remembering = Made(seed), Made(seed)
+    merging, joining = Made(seed), Made(seed)
     trees = StackTable(), StackTable()
     pairs = [
-        (made, Interning(made, None, made, remembers), tree)
-        for made, remembers, tree in zip((merging, remembering), (False, True), trees, strict=True)
+        (made, Interning(made, None, made, in_passes), tree)
+        for made, in_passes, tree in zip((merging, joining), (False, True), trees, strict=True)
     ]
-    for _ in range(150):
+    told: list[Counter[int]] = [Counter(), Counter()]
+    for turn in range(150):
         both = []
-        for made, interning, tree in pairs:
+        for nth, (made, interning, tree) in enumerate(pairs):
+            made.known = Fixed(EVALUATOR, *(EVALUATORS_COLD_PART,) * (turn % 3 > 0))
             found = interning.intern(made.batch(), tree)
             states = [0] * len(found.node) if found.state is None else found.state.tolist()
             both.append([(frames(tree, node), state) for node, state in zip(found.node.tolist(), states, strict=True)])
+            told[nth].update(made.known.told)
         assert both[0] == both[1]
-    assert trees[0].parent == trees[1].parent
-    assert remembering.merges < 0.9 * merging.merges
+    assert told[0].keys() == told[1].keys()
+    assert all(told[0][function] >= told[1][function] > 0 for function in (EVALUATOR, EVALUATORS_COLD_PART))
+    assert len(trees[0]) == len(trees[1])
+    assert joining.merges < 0.9 * merging.merges

@@ -1,0 +1,215 @@
+"""Stacks whose native frames and interpreter's frames all match, joined in passes over a batch.
+
+That is so of nearly all samples of an interpreter: a whole stack, each run's marker in a frame of an evaluator, each
+evaluator's frame with a run. Merging finds nothing else there (interpreters/merge.py, which is the specification and
+does all others), but takes as long as all the rest of a sample.
+
+Thousands of these differ in two frames only: the innermost native one, and the instruction at which the interpreter's
+innermost one is. What is outside these two is looked up in the tree once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.interpreters.merge import Evaluators
+from pyprof.model.interpreter import Chain, FunctionPlace
+from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.stacks import StackTable
+from pyprof.model.walk import StackEnd, Walk
+from pyprof.records import dataclass
+
+_MOST_KNOWN = 1 << 14
+_MOST_LANES = 1 << 16
+_SP_BITS = 48
+
+_I64 = npt.NDArray[np.int64]
+
+Key = tuple[bytes, bytes, int, int]
+"""All native frames but the innermost one; which of them are the runs'; the chain's trunk or its number; the address
+space."""
+
+
+class _Known(NamedTuple):
+    """inner: numbers of the frames below the node outer, outermost first; leaf: which of them is the innermost native
+    one, place: which is the interpreter's innermost one, -1: none differs. leaves: that are there, by these two.
+    """
+
+    outer: int
+    inner: list[int]
+    leaf: int
+    place: int
+    leaves: dict[tuple[int, int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Of n lanes. matched (n,): has each run its frame, and each frame of an evaluator its run? at (k,): frames of the
+    runs, as each lane counts its own; at_start (n + 1,): where those of each lane begin.
+    """
+
+    matched: npt.NDArray[np.bool_]
+    at: _I64
+    at_start: _I64
+
+
+class MatchedStacks:
+    """Of one tree."""
+
+    def __init__(self, stacks: StackTable, settled: Callable[[FunctionPlace], FunctionPlace]) -> None:
+        """settled: as Merger has it."""
+        self.stacks = stacks
+        self._settled = settled
+        self._known: dict[Key, _Known] = {}
+        self._marks: dict[int, tuple[int, ...] | None] = {}
+        self._places: dict[FunctionPlace, int] = {}
+
+    def find(self, batch: SampleBatch, walk: Walk, evaluators: dict[int, Evaluators]) -> dict[int, int]:
+        """Nodes of the lanes that match, by lane. walk: without shared frames, none of them in code that no file
+        describes. evaluators: by address space.
+        """
+        words = walk.packed()
+        if words is None or not len(words) or len(batch) > _MOST_LANES or (walk.sp >> np.uint64(_SP_BITS)).any():
+            return {}
+        lanes, marks = self._whole(batch, walk, evaluators)
+        if not lanes:
+            return {}
+        placed = _placed(walk, np.array(lanes), marks, _held(batch, walk, evaluators))
+        packed, innermost = words.tobytes(), words[walk.start[lanes]].tolist()
+        start, at, at_start = walk.start.tolist(), placed.at.astype(np.int32), placed.at_start.tolist()
+        owners, spaces = at.tobytes(), batch.space.tolist()
+        chains, known, found = batch.chains, self._known, {}
+        for n in np.flatnonzero(placed.matched).tolist():
+            lane, first, last = lanes[n], at_start[n], at_start[n + 1]
+            chain, space, a, b = chains[lane], spaces[lane], start[lane], start[lane + 1]
+            name = chain.trunk or chain.number
+            key = packed[8 * a + 8 : 8 * b], owners[4 * first : 4 * last], name, space
+            like = known.get(key) if name else None
+            if like is None:
+                own = at[first:last].tolist()
+                for each in own:
+                    evaluators[space].learn(int(walk.pc[a + each]), bool(walk.exact[a + each]))
+                found[lane] = self._put(key, words[a:b].tolist()[::-1], chain, own)
+                continue
+            place = self._number(chain.innermost) if like.place >= 0 else 0
+            leaf = like.leaves.get((innermost[n], place))
+            found[lane] = self._add_leaf(like, innermost[n], place, space) if leaf is None else leaf
+        return found
+
+    def _whole(
+        self, batch: SampleBatch, walk: Walk, evaluators: dict[int, Evaluators]
+    ) -> tuple[list[int], list[tuple[int, ...]]]:
+        """Lanes of whole stacks with a chain that may match, and its markers."""
+        lanes, marks = [], []
+        of_kind = (batch.kind == SampleKind.STOPPED) & (walk.end == StackEnd.ROOT) & (np.diff(walk.start) >= 1)
+        spaces, chains = batch.space.tolist(), batch.chains
+        symbols: dict[int, tuple[int, ...]] = {}
+        for lane in np.flatnonzero(of_kind).tolist():
+            chain = chains.get(lane)
+            if chain is None:
+                continue
+            space = spaces[lane]
+            if symbols.get(space) is not chain.evaluators:
+                symbols[space] = chain.evaluators
+                evaluators[space].learn_symbols(chain.evaluators)
+            found = self._markers(chain)
+            if found is not None:
+                lanes.append(lane)
+                marks.append(found)
+        return lanes, marks
+
+    def _markers(self, chain: Chain) -> tuple[int, ...] | None:
+        """Of the chain's runs; None where something is missing, or is not known of it."""
+        name = chain.trunk or chain.number
+        if name in self._marks:
+            return self._marks[name]
+        odd = chain.problem or chain.marks or chain.others or chain.lacking or not chain.marked
+        odd = odd or any(run.waits or not 0 < run.marker < 1 << _SP_BITS for run in chain.runs)
+        found = None if odd else tuple(run.marker for run in chain.runs)
+        if name:
+            if len(self._marks) >= _MOST_KNOWN:
+                self._marks.clear()
+            self._marks[name] = found
+        return found
+
+    def _put(self, key: Key, words: list[int], chain: Chain, at: list[int]) -> int:
+        """The leaf of a stack. words: its native frames, outermost first; at: those of the runs, from the innermost
+        one.
+        """
+        natives, space = self.stacks.natives, key[-1]
+        numbers: list[int] = []
+        count, done = len(words), 0
+        for run, owner in zip(reversed(chain.runs), reversed(at), strict=True):
+            numbers += natives(words[done : count - owner], space)
+            numbers += [self._number(place) for place in reversed(run.frames)]
+            done = count - owner
+        place = len(numbers) - 1 if chain.trunk else len(numbers)
+        leaf = len(numbers) - 1 - len(chain.runs[0].frames) if at and not at[0] else len(numbers) + count - done - 1
+        numbers += natives(words[done:], space)
+        first = min(place, leaf) if chain.trunk else leaf
+        path = self.stacks.chain(numbers)
+        if key[2]:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            leaves = {(words[-1], numbers[place] if chain.trunk else 0): path[-1]}
+            outer = path[first - 1] if first else 0
+            self._known[key] = _Known(
+                outer, numbers[first:], leaf - first, place - first if chain.trunk else -1, leaves
+            )
+        return path[-1]
+
+    def _add_leaf(self, like: _Known, word: int, place: int, space: int) -> int:
+        numbers = [*like.inner]
+        numbers[like.leaf] = self.stacks.natives([word], space)[0]
+        if like.place >= 0:
+            numbers[like.place] = place
+        leaf = like.leaves[word, place] = self.stacks.chain(numbers, like.outer)[-1]
+        return leaf
+
+    def _number(self, place: FunctionPlace) -> int:
+        """Of an interpreter's frame."""
+        number = self._places.get(place)
+        if number is None:
+            number = self._places[place] = self.stacks.interpreted((self._settled(place),))[0]
+        return number
+
+
+def _held(batch: SampleBatch, walk: Walk, evaluators: dict[int, Evaluators]) -> npt.NDArray[np.bool_]:
+    """(m,) Which frames are an evaluator's?"""
+    at = walk.pc - ~walk.exact
+    if len(evaluators) == 1:
+        (only,) = evaluators.values()
+        return only.hold(at)
+    held = np.zeros(len(at), np.bool_)
+    space = np.repeat(batch.space, np.diff(walk.start))
+    for number, each in evaluators.items():
+        own = space == number
+        held[own] = each.hold(at[own])
+    return held
+
+
+def _placed(walk: Walk, lanes: _I64, marks: list[tuple[int, ...]], held: npt.NDArray[np.bool_]) -> _Placed:
+    """held: as _held() has it. Of the frames of a lane the one holds a marker that is the last one below it."""
+    n, counts = len(lanes), np.diff(walk.start)[lanes]
+    first = np.zeros(n + 1, np.int64)
+    np.cumsum(counts, out=first[1:])
+    of_frame = np.repeat(np.arange(n), counts)
+    frames = np.arange(first[-1]) + (walk.start[lanes] - first[:-1])[of_frame]
+    sp, held = walk.sp[frames], held[frames]
+    number = [len(each) for each in marks]
+    at_start = np.zeros(n + 1, np.int64)
+    np.cumsum(number, out=at_start[1:])
+    of_mark = np.repeat(np.arange(n), number)
+    mark = np.array([mark for each in marks for mark in each], np.uint64)
+    bits = np.uint64(_SP_BITS)
+    at = np.searchsorted(of_frame.astype(np.uint64) << bits | sp, of_mark.astype(np.uint64) << bits | mark, "right") - 1
+    matched = np.bincount(of_frame[held], minlength=n) == number
+    matched[of_frame[1:][(sp[1:] < sp[:-1]) & (of_frame[1:] == of_frame[:-1])]] = False
+    matched[of_frame[sp == 0]] = False
+    matched[of_mark[(at < first[of_mark]) | (at >= first[of_mark + 1] - 1) | ~held[at]]] = False
+    matched[of_mark[1:][(at[1:] <= at[:-1]) & (of_mark[1:] == of_mark[:-1])]] = False
+    return _Placed(matched, at - first[of_mark], at_start)
