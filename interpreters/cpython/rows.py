@@ -181,8 +181,7 @@ class FrameRowReader:
         places, which = self._places(rows, entry)
         start, stand_start = rows.start.tolist(), rows.stand_start.tolist()
         broken, several, address = rows.broken.tolist(), rows.several.tolist(), rows.frames[:, 0]
-        found = []
-        waiting, awaiting = rows.waiting.tolist(), rows.awaiting.tolist()
+        waiting, awaiting, found = rows.waiting.tolist(), rows.awaiting.tolist(), []
         absent = np.flatnonzero((rows.frames[:, 3] == 0) & ~entry)
         unsure = {*(np.searchsorted(rows.start, absent, side="right") - 1).tolist()}
         for lane, state in enumerate(states_of(rows).tolist()):
@@ -198,10 +197,9 @@ class FrameRowReader:
                 last = slice(b - waiting[lane], b)
                 marks = {*(address[last] if shims else rows.stands[d - ends[last].sum() : d, 0]).tolist()}
                 runs = [replace(run, waits=True) if run.marker in marks else run for run in runs]
-            if several[lane]:
-                runs = in_stack_order(runs)
+            runs = in_stack_order(runs) if several[lane] else runs
             number = 0 if UNREAD in own or lane in unsure else number_of_chain()
-            inner = runs[0].frames[:1] if runs and own and not several[lane] else ()
+            plain = bool(runs) and not several[lane] and runs[0].frames[:1] == (own[0],)
             chain = Chain(
                 tuple(runs),
                 SampleState(state),
@@ -213,7 +211,7 @@ class FrameRowReader:
                 scattered=self._kind < ChainKind.ENTRIES,
                 marks=surplus,
                 number=number,
-                trunk=number if inner and inner[0] is own[0] else 0,
+                trunk=number if plain else 0,
             )
             found.append(chain)
         return found

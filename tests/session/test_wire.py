@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
-from pyprof.session.worker import wire
+from pyprof.session.worker import last_chains
 from pyprof.session.worker.channel import Received
 from pyprof.session.worker.messages import Reply
 from pyprof.session.worker.wire import Asking, Packer, Unpacker
@@ -38,7 +38,7 @@ class Wire:
 
 @pytest.mark.parametrize("most", [3, 1 << 13])
 def test_chains_arrive_as_they_are_however_many_are_remembered(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    monkeypatch.setattr(wire, "_MOST_CHAINS", most)
+    monkeypatch.setattr(last_chains, "_MOST_CHAINS", most)
     pick, between = random.Random(most).choice, Wire()
     numbers: dict[tuple[int, int], int] = {}
     for _ in range(600):

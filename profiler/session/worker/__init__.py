@@ -8,6 +8,7 @@ file_symbols  What files say of interpreters, asked by the sampler and read in t
 hurry         The worker is out of time: what it computes ends, wherever it is, and it goes on with what it has
 idle          What the worker does while nobody waits for it comes after everything else on the machine
 keeper        A process that has the rights which the worker gives up, and parses nothing
+last_chains   The last chains that were sent from one process to another
 link          The sampler's end of the socket to the worker: messages, answers, and the end of the worker
 messages      The sampler's messages to the worker
 process       The worker process: how it is started, how it is ended

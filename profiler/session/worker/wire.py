@@ -36,11 +36,10 @@ from pyprof.objfile.opener import Opener, current
 from pyprof.records import dataclass, replace
 from pyprof.session.worker.channel import MOST_FDS, Part, Received
 from pyprof.session.worker.keeper import KnownProcess
+from pyprof.session.worker.last_chains import LastChains
 from pyprof.session.worker.messages import Message, SentNews
 
 _MOST_READ = 1 << 30
-_MOST_CHAINS = 1 << 13
-"""That the worker keeps of what was sent."""
 KNOWN, BY_DESCRIPTOR, BY_PID = 0, 1, 2
 """How the memory of a program image is sent: before, with descriptors, not at all: the worker asks the keeper."""
 MEMORY = ("mem", "maps")
@@ -70,45 +69,6 @@ class _SpaceFacts(NamedTuple):
     memory: int
     files: bool
     stated: bool
-
-
-class LastChains:
-    """The last chains that were sent, by number, and one of each of the last trunks. Both ends name the same chains in
-    the same order, so both know which ones these are.
-    """
-
-    def __init__(self) -> None:
-        self._chains: dict[int, Chain] = {}
-        self._trunks: dict[int, Chain] = {}
-
-    def find(self, number: int) -> Chain | None:
-        """From now on it is the last one."""
-        return _found(self._chains, number)
-
-    def alike(self, trunk: int) -> Chain | None:
-        """One of this trunk, which is the last one from now on."""
-        return _found(self._trunks, trunk)
-
-    def add(self, chain: Chain) -> None:
-        _keep(self._chains, chain.number, chain)
-        if chain.trunk:
-            _keep(self._trunks, chain.trunk, chain)
-
-    def __len__(self) -> int:
-        return len(self._chains)
-
-
-def _found(chains: dict[int, Chain], number: int) -> Chain | None:
-    chain = chains.pop(number, None)
-    if chain is not None:
-        chains[number] = chain
-    return chain
-
-
-def _keep(chains: dict[int, Chain], number: int, chain: Chain) -> None:
-    if len(chains) >= _MOST_CHAINS:
-        del chains[next(iter(chains))]
-    chains[number] = chain
 
 
 class Packer:
