@@ -195,8 +195,7 @@ class FrameRowReader:
             lacking = MOST_ROWS if broken[lane] and b - a == MOST_ROWS else 0
             if waiting[lane]:
                 last = slice(b - waiting[lane], b)
-                marks = {*(address[last] if shims else rows.stands[d - ends[last].sum() : d, 0]).tolist()}
-                runs = [replace(run, waits=True) if run.marker in marks else run for run in runs]
+                runs = _waiting(runs, address[last] if shims else rows.stands[d - ends[last].sum() : d, 0])
             runs = in_stack_order(runs) if several[lane] else runs
             number = 0 if UNREAD in own or lane in unsure else number_of_chain()
             plain = bool(runs) and not several[lane] and runs[0].frames[:1] == (own[0],)
@@ -321,6 +320,12 @@ class FrameRowReader:
             Run(marks[skip + n] if 0 <= skip + n < len(marks) else 0, () if place is None else (place,))
             for n, place in enumerate(places)
         ], lacks
+
+
+def _waiting(runs: list[Run], marks: _U64) -> list[Run]:
+    """marks: of the runs that are in no chain."""
+    there = {*marks.tolist()}
+    return [replace(run, waits=True) if run.marker in there else run for run in runs]
 
 
 def _by_shims(places: list[FunctionPlace | None], address: list[int], ends: list[bool]) -> tuple[list[Run], str]:
