@@ -155,10 +155,6 @@ class StackTable:
                     known[word] = self._number(native_key(space, *unpacked(word)))
             return [known[word] for word in words]
 
-    def chain(self, frames: list[int], outer: int = 0) -> list[int]:
-        """The nodes of a stack of these numbers, outermost first, below a node."""
-        return self._chain(outer, frames)
-
     def extend(self, node: int, frames: KernelStack) -> int:
         """The stack `node` with frames of the kernel inside it."""
         for frame in reversed(frames):
@@ -167,15 +163,15 @@ class StackTable:
 
     def hang(self, below: int, node: int) -> int:
         """The stack `node` with its outermost frame below another one's innermost."""
-        return [below, *self._chain(below, self._path(node))][-1]
+        return [below, *self.chain(below, self._path(node))][-1]
 
     def within(self, node: int, mark: Mark) -> int:
         """The stack with a marker outside it; one that says what it lacks stays outermost."""
         path = self._path(node)
         lacks = int(bool(path) and self.frames[path[0]].mark is not None)
-        at = [0, *self._chain(0, path[:lacks])][-1]
+        at = [0, *self.chain(0, path[:lacks])][-1]
         at = self.child(at, marker_key(mark))
-        return [at, *self._chain(at, path[lacks:])][-1]
+        return [at, *self.chain(at, path[lacks:])][-1]
 
     def _path(self, node: int) -> list[int]:
         """The frames of a stack, outermost first."""
@@ -219,7 +215,7 @@ class StackTable:
             part = slice(first, unknown)
             if len(self.parent) + unknown - first > MOST_NODES and unknown - first > 2 * _KEPT:
                 return self._without_middle(frames, first, space, code_of(frames) if code_of else None)
-            found = self._chain(
+            found = self.chain(
                 node, self._frames_of(frames, part, space, code_of(frames) if code_of else None)[::-1].tolist()
             )
             nodes[first:unknown] = found[::-1]
@@ -229,8 +225,8 @@ class StackTable:
         """A stack's outermost and innermost frames, where there are too many stacks to keep the rest."""
         outer = self._frames_of(frames, slice(len(frames) - _KEPT, None), space, code)[::-1].tolist()
         inner = self._frames_of(frames, slice(first, first + _KEPT), space, code)[::-1].tolist()
-        marker = self.child(self._chain(0, outer)[-1], marker_key(LEFT_OUT))
-        return self._chain(marker, inner)[-1]
+        marker = self.child(self.chain(0, outer)[-1], marker_key(LEFT_OUT))
+        return self.chain(marker, inner)[-1]
 
     def _frames_of(
         self, frames: SharedFrames, part: slice, space: int, code: npt.NDArray[np.int32] | None
@@ -248,7 +244,7 @@ class StackTable:
         found[order] = np.array(numbers, np.int64)[np.cumsum(new) - 1]
         return found
 
-    def _chain(self, node: int, frames: list[int]) -> list[int]:
+    def chain(self, node: int, frames: list[int]) -> list[int]:
         """The nodes of frames each below the one before, the first one below a node."""
         found: list[int] = []
         node, children = int(node), self._children
@@ -273,7 +269,7 @@ class StackTable:
             node = self.child(node, marker_key(merged[1]))
         inside, count = dict(merged[0]), native.end - native.begin
         if places := inside.get(count):
-            node = self._chain(node, self.interpreted(places))[-1]
+            node = self.chain(node, self.interpreted(places))[-1]
         high = count
         while high > 0:
             low = max(high - _BLOCK, 0)
@@ -296,7 +292,7 @@ class StackTable:
             numbers.append(self._number_of(key))
             if inside and (places := inside.get(at)):
                 numbers += self.interpreted(places)
-        return self._chain(node, numbers)[-1]
+        return self.chain(node, numbers)[-1]
 
     def interpreted(self, places: tuple[FunctionPlace, ...]) -> list[int]:
         """Numbers of the frames of an interpreter, outermost first."""

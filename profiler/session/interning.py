@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,9 @@ from pyprof.model.sample import SampleBatch
 from pyprof.model.stacks import Merge, StackTable
 from pyprof.model.walk import SharedFrames, StackEnd, Trust, Walk
 from pyprof.records import dataclass, replace
-from pyprof.session.matched_stacks import MatchedStacks
+
+if TYPE_CHECKING:  # for interpreters only
+    from pyprof.session.matched_stacks import MatchedStacks
 
 
 class Walker(Protocol):
@@ -133,6 +135,8 @@ class Interning:
     def _with_interpreter(self, merger: Merger, batch: SampleBatch, walk: Walk, stacks: StackTable) -> _Merged:
         """What does not match is merged one by one."""
         if self._matched is None or self._matched.stacks is not stacks:
+            from pyprof.session.matched_stacks import MatchedStacks
+
             self._matched = MatchedStacks(stacks, merger.settled)
         n = len(batch)
         node, state = np.zeros(n, np.int32), np.zeros(n, np.int32)

@@ -151,7 +151,7 @@ class MatchedStacks:
         leaf = len(numbers) - 1 - len(chain.runs[0].frames) if at and not at[0] else len(numbers) + count - done - 1
         numbers += natives(words[done:], space)
         first = min(place, leaf) if chain.trunk else leaf
-        path = self.stacks.chain(numbers)
+        path = self.stacks.chain(0, numbers)
         if key[2]:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
@@ -167,7 +167,7 @@ class MatchedStacks:
         numbers[like.leaf] = self.stacks.natives([word], space)[0]
         if like.place >= 0:
             numbers[like.place] = place
-        leaf = like.leaves[word, place] = self.stacks.chain(numbers, like.outer)[-1]
+        leaf = like.leaves[word, place] = self.stacks.chain(like.outer, numbers)[-1]
         return leaf
 
     def _number(self, place: FunctionPlace) -> int:
