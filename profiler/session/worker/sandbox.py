@@ -26,6 +26,7 @@ _LATE = (
     "pyprof.handover",
     "pyprof.objfile.minidump.modules",
     "pyprof.session.evaluator_resume",
+    "pyprof.session.matched_stacks",
     "pyprof.session.keeping",
     "pyprof.symbolize.settled_frames",
     "pyprof.unwind.formats.exidx.memory",
