@@ -61,7 +61,7 @@ class Runtimes:
     """One recording's. processes: by pid. book: what the functions of all of them are called; sent: those that another
     process has sent, see update(). follow_tasks: see interpreters.base.InterpreterContext.
 
-    It has 21 methods: what the collector, the recorder, the symbolizer and `doctor` each ask of interpreters.
+    It has 22 methods: what the collector, the recorder, the symbolizer and `doctor` each ask of interpreters.
     """
 
     def __init__(
