@@ -3,6 +3,7 @@
 worker/                 The process boundary: the sampler on one side, what parses foreign data on the other
 assemble                From a closed window to a Profile: look names up, make values
 between_batches         What other threads ask of a recording's loop
+chain_merger            The frames of an interpreter, put into the walks of a batch one by one
 deliveries              Profiles of a recording that go to a Sink
 evaluator_resume        Walks that go on beyond what cannot be unwound
 flight                  A flight recorder: of a recording that goes on for days only the last minutes are kept
@@ -10,8 +11,8 @@ held_samples            Samples of sleeping threads whose stacks need a register
 inlined                 Functions inlined into a frame that runs an interpreter's frames
 interning               From a batch to nodes of the tree of stacks
 keeping                 What a window under way has so far, for the journal of its sink
-matched_stacks          Stacks whose native and interpreter's frames all match, joined in passes over a batch
 last_stacks             The last stack of each thread
+matched_stacks          Stacks whose native and interpreter's frames all match, joined in passes over a batch
 names_ahead             Names of the window under way, looked up while nothing else is to be done
 native_views            Which native frames stand in stacks that have an interpreter's frames, by name of the view
 opening                 From a target and options to a Recording that has not begun

@@ -1,6 +1,6 @@
-"""The interpreters of a recording's processes: their readers, the merge of their frames, their names.
+"""The interpreters of a recording's processes: their readers and their names.
 
-The collector gets a reader for each process, the recorder the merger, the symbolizer the names.
+The collector gets a reader for each process, the symbolizer the names.
 """
 
 from __future__ import annotations
@@ -8,34 +8,21 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Set
-from typing import TYPE_CHECKING
-
-import numpy as np
-import numpy.typing as npt
 
 from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics, Finding
 from pyprof.errors import FormatError
 from pyprof.interpreters.base import Detected, InterpreterContext, LiveProcess, NotBegun
 from pyprof.interpreters.code_book import CodeBook, NamedCode
-from pyprof.interpreters.merge import Evaluators, merge
 from pyprof.interpreters.registry import Interpreters, KernelReaders, ProcessReaders
 from pyprof.interpreters.symbols import KnownSymbols, ReadSymbols
-from pyprof.model.columns import distinct
-from pyprof.model.interpreter import FunctionPlace, KernelReader, SampleState, StackReader
+from pyprof.model.interpreter import FunctionPlace, KernelReader, StackReader
 from pyprof.model.modules import Module
 from pyprof.model.profile import Line, ThreadInfo
-from pyprof.model.sample import SampleBatch
-from pyprof.model.stacks import Merge
-from pyprof.model.walk import StackEnd, Walk
 from pyprof.options import DEFAULT_STACK_SIZE
 from pyprof.records import dataclass, field, replace
 
-if TYPE_CHECKING:  # for the worker only
-    from pyprof.unwind.unwinder import Unwinder
-
 _MAP_HEAD = 1 << 20
-_MOST_SETTLED = 1 << 16
 _NEVER_SAMPLED = -(1 << 40)
 """From here down count the address spaces that are looked at, and never sampled."""
 
@@ -222,69 +209,3 @@ def _tids(pid: int) -> Callable[[int], int]:
     except (OSError, KeyError):
         nested = False
     return inner if nested else int
-
-
-class ChainMerger:
-    """Puts the chains of a batch's lanes into their walks. Of a frame it keeps the source line only: of a service's
-    frames each is met at some ten instructions, and there would be as many more stacks.
-    """
-
-    def __init__(
-        self, unwinder: Unwinder, diagnostics: Diagnostics, settle: Callable[[FunctionPlace], FunctionPlace]
-    ) -> None:
-        """settle: as Runtimes.settled."""
-        self._unwinder = unwinder
-        self._settle = settle
-        self._settled: dict[FunctionPlace, FunctionPlace] = {}
-        self._diagnostics = diagnostics
-        self._evaluators: dict[int, Evaluators] = {}
-        from pyprof.session.evaluator_resume import EvaluatorResume
-
-        self._resumption = EvaluatorResume(unwinder, self._of_space, diagnostics)
-
-    def complete(self, batch: SampleBatch, walk: Walk) -> Walk:
-        return self._resumption.complete(batch, walk)
-
-    def evaluators(self, batch: SampleBatch) -> dict[int, Evaluators]:
-        return {space: self._of_space(batch, space) for space in distinct(batch.space).tolist()}
-
-    def merge(self, batch: SampleBatch, walk: Walk) -> tuple[dict[int, Merge], npt.NDArray[np.int32]]:
-        merged: dict[int, Merge] = {}
-        states = np.zeros(len(batch), np.int32)
-        for lane, chain in batch.chains.items():
-            a, b = int(walk.start[lane]), int(walk.start[lane + 1])
-            found = merge(
-                walk.pc[a:b].tolist(),
-                walk.sp[a:b].tolist(),
-                walk.exact[a:b].tolist(),
-                StackEnd(walk.end[lane]),
-                chain,
-                self._of_space(batch, int(batch.space[lane])),
-            )
-            if found.inserts or found.reasons:
-                inserts = tuple((at, tuple(map(self.settled, places))) for at, places in found.inserts)
-                merged[lane] = inserts, found.mark
-            states[lane] = SampleState(chain.state | found.reasons)
-            if chain.problem:
-                self._diagnostics.count(f"chain of python frames: {chain.problem}")
-        return merged, states
-
-    def settled(self, place: FunctionPlace) -> FunctionPlace:
-        found = self._settled.get(place)
-        if found is None:
-            if len(self._settled) >= _MOST_SETTLED:
-                self._settled.clear()
-            found = self._settled[place] = self._settle(place)
-        return found
-
-    def _of_space(self, batch: SampleBatch, space_id: int) -> Evaluators:
-        found = self._evaluators.get(space_id)
-        if found is None:
-            arch, space, unwinder = batch.arch, batch.spaces[space_id], self._unwinder
-            found = Evaluators(lambda pc, exact: unwinder.function_range(arch, space, pc, exact))
-            self._evaluators[space_id] = found
-        return found
-
-    def forget(self, space_id: int) -> None:
-        self._evaluators.pop(space_id, None)
-        self._resumption.forget(space_id)

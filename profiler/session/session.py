@@ -22,9 +22,10 @@ from pyprof.options import DEFAULT_STACK_SIZE, UnwindOptions, ViewOptions
 from pyprof.records import replace
 from pyprof.runtime_code.code import RuntimeCode
 from pyprof.session.assemble import SOURCE_BUDGET_S, assemble
+from pyprof.session.chain_merger import ChainMerger
 from pyprof.session.interning import Interning
 from pyprof.session.recorder import HERE, Clock, Recorder, Window
-from pyprof.session.runtimes import ChainMerger, Runtimes
+from pyprof.session.runtimes import Runtimes
 from pyprof.session.unfollowed import Unfollowed
 from pyprof.session.unseen import with_unseen
 from pyprof.session.views import view, with_compiled

@@ -23,8 +23,8 @@ from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, Merge, StackTable
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.options import UnwindOptions
+from pyprof.session.chain_merger import ChainMerger
 from pyprof.session.interning import Interning
-from pyprof.session.runtimes import ChainMerger
 from pyprof.session.session import Session
 from tests.replay.playing import LOGS, unpacked
 

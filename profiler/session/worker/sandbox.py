@@ -25,7 +25,6 @@ from pyprof.unwind import sources
 _LATE = (
     "pyprof.handover",
     "pyprof.objfile.minidump.modules",
-    "pyprof.session.evaluator_resume",
     "pyprof.session.matched_stacks",
     "pyprof.session.keeping",
     "pyprof.symbolize.settled_frames",
