@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from pyprof.diagnostics import Finding
 from pyprof.errors import FormatError
@@ -75,7 +75,7 @@ class KernelReaders:
     def places(self) -> list[ThreadPlace]:
         return self._current.places() if self._current is not None else []
 
-    def chains(self, rows: FrameRows) -> list[Chain | None]:
+    def chains(self, rows: FrameRows) -> Sequence[Chain | None]:
         return self._current.chains(rows) if self._current is not None else [None] * (len(rows.start) - 1)
 
     def done(self) -> None:

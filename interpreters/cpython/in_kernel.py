@@ -5,7 +5,7 @@ A model.interpreter.KernelReader.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from pyprof.diagnostics import Diagnostics
@@ -63,7 +63,7 @@ class PythonInKernel:
         states = [(tid, self._process.thread_states(tid)) for tid in self._tids]
         return [ThreadPlace(tid, of[0].address, of[0].gil, of[0].collecting) for tid, of in states if of]
 
-    def chains(self, rows: FrameRows) -> list[Chain | None]:
+    def chains(self, rows: FrameRows) -> Sequence[Chain | None]:
         if self._rows is None:
             return [None] * (len(rows.start) - 1)
         lost = self._rows.lost

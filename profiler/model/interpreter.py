@@ -310,7 +310,7 @@ class KernelReader(Protocol):
         """Of the threads that are known now."""
         ...
 
-    def chains(self, rows: FrameRows) -> list[Chain | None]:
+    def chains(self, rows: FrameRows) -> Sequence[Chain | None]:
         """What n threads ran; None of one without frames."""
         ...
 

@@ -52,6 +52,8 @@ def test_chain_of_a_trunk_that_was_sent_is_short() -> None:
     between = Wire()
     _, whole = between.sent(chain(1, 1, 10))
     second, varied = between.sent(chain(1, 2, 11))
-    assert between.sent(chain(1, 2, 11)) == (second, pytest.approx(varied, abs=8))
+    again, known = between.sent(chain(1, 2, 11))
+    assert again == second
+    assert known <= varied
     assert varied < whole / 3
     assert between.sent(chain(2, 2, 12))[1] > 2 * varied
