@@ -2,8 +2,9 @@
 
 Turns follow one another in random order: nobody else sends; somebody sends to the same server (bench/attackers.py); the
 same one sends to another server on this machine. That is the control: what is slower then is slower because the machine
-has so much more to do. The pushes are windows of 400 stacks (bench/segments.py), one after the other on a connection
-that stays open.
+has so much more to do. A disk is as quick as it likes from one second to the next, so many short turns say more than a
+few long ones: what is printed of rounds is the mean of their ratios (geometric), and where it lies with 95 %. The
+pushes are windows of 400 stacks (bench/segments.py), one after the other on a connection that stays open.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import contextlib
 import gzip
 import json
+import math
 import random
 import statistics
 import subprocess
@@ -22,6 +24,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench.agent import interval
 from bench.attackers import Sender
 from bench.fleet import bodies
 from bench.served import served
@@ -107,8 +110,9 @@ def _print_states(kind: str, found: dict[str, list[list[float]]], statuses: dict
         line = f"  {state}: {mean:.2f} ms, p50 {middle:.2f}, p95 {took[int(0.95 * len(took))]:.2f}"
         if state != ALONE:
             pairs = zip(found[state], found[ALONE], strict=True)
-            ratios = [statistics.fmean(one) / statistics.fmean(other) for one, other in pairs]
-            line += f"; {_longer(mean / statistics.fmean(alone))} ({_longer(min(ratios))} to {_longer(max(ratios))})"
+            ratios = [math.log(statistics.fmean(one) / statistics.fmean(other)) for one, other in pairs]
+            of_rounds, low, high = (_longer(math.exp(each)) for each in interval(ratios))
+            line += f"; {_longer(mean / statistics.fmean(alone))}; of rounds {of_rounds} (95 %: {low} to {high})"
             line += f", p50 {_longer(middle / statistics.median(alone))}; by status {dict(statuses[state])}"
         print(line, flush=True)
 

@@ -34,7 +34,7 @@ def memory(console: Console, minutes: float) -> float:
             time.sleep(0.02)
     title = f"8 threads at 1,000 Hz for {minutes:g} minutes"
     console.print(f"{title}: {_course(together)}, {most:.0f} at most")
-    for process, course in zip(("sampler", "worker"), zip(*seen, strict=True), strict=True):
+    for process, course in zip(("sampler", "worker and keeper"), zip(*seen, strict=True), strict=True):
         console.print(f"    {process}: {_course(course)}")
     console.print()
     return most
@@ -64,7 +64,7 @@ def _recording(target: Target, folder: str, minutes: float, *options: str) -> It
 
 
 def _watched(pid: int, minutes: float, file: str, field: str) -> Iterator[tuple[float, float]]:
-    """MB of the sampler and of its worker, each EVERY_S."""
+    """MB of the sampler and of its worker with what that has begun, each EVERY_S."""
     end = time.monotonic() + 60 * minutes
     while time.monotonic() < end:
         time.sleep(min(EVERY_S, max(end - time.monotonic(), 0.1)))
@@ -72,11 +72,16 @@ def _watched(pid: int, minutes: float, file: str, field: str) -> Iterator[tuple[
 
 
 def _moment(pid: int, file: str, field: str) -> tuple[float, float]:
+    return _mb(pid, file, field), sum(_mb(each, file, field) for each in _below(pid))
+
+
+def _below(pid: int) -> list[int]:
+    """Its children, and theirs: the worker's is the keeper."""
     try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         children = []
-    return _mb(pid, file, field), sum(_mb(int(child), file, field) for child in children)
+    return children + [each for child in children for each in _below(child)]
 
 
 def _course(seen: Sequence[float]) -> str:

@@ -16,6 +16,7 @@ from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.names import Level, functions, module_name, script_name
 from pyprof.exporters.page_source import PageSource, page_source
 from pyprof.exporters.start_up import start_nodes
+from pyprof.model.columns import numbered
 from pyprof.model.functions import Function
 from pyprof.model.markers import UNSAMPLED
 from pyprof.model.profile import Frame, FrameKind, Profile
@@ -152,7 +153,7 @@ def _add_samples(tree: FlameTree, profile: Profile, merged: npt.NDArray[np.int64
     key = tree.source.key if tree.source else np.zeros(len(merged), np.int64)
     keys = int(key.max(initial=0)) + 1
     pairs = (profile.thread * np.int64(len(tree.parent)) + merged[profile.stack]) * keys + key[profile.stack]
-    found, tree.row = np.unique(pairs, return_inverse=True)
+    found, tree.row = numbered(pairs)
     tree.lines = (found % keys).tolist() if tree.source else []
     found //= keys
     tree.thread = (found // len(tree.parent)).tolist()

@@ -42,26 +42,25 @@ class PageSamples:
 
 def in_time(profile: Profile, row: I64) -> PageSamples:
     """row: (n,) what the page calls each sample's thread and stack. A profile with negative values, or whose
-    samples have all the same time (none is known), has no timeline: no sample is written.
+    samples have all the same time (none is known), has no timeline: no sample is written. There may be millions, so one
+    column is made after the other.
     """
     order = np.lexsort((profile.time_ns, profile.thread))
     if len(order) and (profile.values.min() < 0 or not timed(profile)):
         order = order[:0]
-    row, values, since = row[order], profile.values[order], profile.time_ns[order] - profile.start_ns
-    first = int(since.min(initial=0))
-    last = int(since.max(initial=profile.duration_ns - 1)) + 1
+    first, last = _span(profile) if len(order) else (0, profile.duration_ns)
     tick_ns = _tick_ns(last - first)
     first = first // tick_ns * tick_ns
     ticks = (last - first) // tick_ns + 1
-    time = (since - first) // tick_ns
-    cpu = np.zeros(len(order), np.int64) if profile.cpu is None else profile.cpu[order].astype(np.int64) + 1
-    columns = [np.diff(time, prepend=0) % ticks, np.diff(row, prepend=0) % (int(row.max(initial=0)) + 1), cpu]
+    packed = [_packed(_steps((profile.time_ns[order] - (profile.start_ns + first)) // tick_ns, ticks))]
+    row = row[order]
+    packed.append(_packed(_steps(row, int(row.max(initial=0)) + 1)))
+    packed.append(_packed(0 * order if profile.cpu is None else profile.cpu[order].astype(np.int64) + 1))
     units = []
     for column, value_type in enumerate(profile.value_types):
-        unit = _unit(values[:, column], profile.period_ns if value_type.unit == "nanoseconds" else 1)
-        units.append(unit)
-        columns.append(_rounded(values[:, column], row, unit))
-    packed = [_packed(column) for column in columns]
+        values = profile.values[:, column][order]
+        units.append(_unit(values, profile.period_ns if value_type.unit == "nanoseconds" else 1))
+        packed.append(_packed(_rounded(values, row, units[-1])))
     header = {
         "count": len(order),
         "tickNs": tick_ns,
@@ -74,6 +73,16 @@ def in_time(profile: Profile, row: I64) -> PageSamples:
         "units": units,
     }
     return PageSamples(header, b"".join(data for _, _, data in packed))
+
+
+def _span(profile: Profile) -> tuple[int, int]:
+    """When the first sample was taken, in ns since the profile's start, or that; the end of the last one, or its."""
+    first, last = (int(time) - profile.start_ns for time in (profile.time_ns.min(), profile.time_ns.max()))
+    return min(first, 0), max(last, profile.duration_ns - 1) + 1
+
+
+def _steps(column: I64, size: int) -> I64:
+    return np.diff(column, prepend=0) % size
 
 
 def _tick_ns(span_ns: int) -> int:
@@ -94,6 +103,8 @@ def _rounded(values: I64, row: I64, unit: int) -> I64:
     """Values in whole units; those of one row add up to their sum, rounded."""
     if unit == 1:
         return values
+    if values.min(initial=unit) == values.max(initial=unit):
+        return values // unit
     by_row = np.argsort(row, kind="stable")
     sums = np.cumsum(values[by_row])
     starts = np.flatnonzero(np.diff(row[by_row], prepend=-1))
@@ -110,5 +121,5 @@ def _packed(column: I64) -> tuple[int, int, bytes]:
     if not len(column) or column.min() == column.max():
         return 0, int(column[0]) if len(column) else 0, b""
     width = (int(column.max()).bit_length() + 7) // 8
-    planes = column.astype("<i8").view(np.uint8).reshape(-1, 8)[:, :width].T
+    planes = column.astype("<i8", copy=False).view(np.uint8).reshape(-1, 8)[:, :width].T
     return width, 0, planes.tobytes()

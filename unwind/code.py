@@ -6,11 +6,19 @@ address space: code that is rewritten at run time keeps its address and its role
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
 
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.objfile.images import ImageStore
+from pyprof.unwind.table import MetPcs
+
+U64 = npt.NDArray[np.uint64]
+Mask = npt.NDArray[np.bool_]
 
 CALL_BYTES = 8
 """The longest call instruction that we look for, in bytes."""
@@ -35,6 +43,7 @@ class SpaceCode:
         self._images = images
         self._arch = arch
         self._verdicts: dict[int, Verdict] = {}
+        self._met: dict[str, MetPcs] = {}
 
     def read(self, avma: int, size: int) -> bytes:
         """At most size bytes of code at avma."""
@@ -71,6 +80,21 @@ class SpaceCode:
                 self._verdicts.clear()
             known = self._verdicts[avma] = self._judge(avma)
         return known
+
+    def return_addresses(self, avmas: U64) -> Mask:
+        """(n,) Which of many return_address() does not deny."""
+        return self._each("returns", avmas, lambda avma: self.return_address(avma) is not Verdict.NO)
+
+    def possible(self, avmas: U64) -> Mask:
+        """(n,) Which of many are not impossible()."""
+        return self._each("possible", avmas, lambda avma: not self.impossible(avma))
+
+    def _each(self, name: str, avmas: U64, question: Callable[[int], bool]) -> Mask:
+        """The answer for each address, which stays what it is."""
+        met = self._met.get(name)
+        if met is None:
+            met = self._met[name] = MetPcs()
+        return met.ids(avmas, lambda fresh: np.array([question(avma) for avma in fresh.tolist()], np.int64)) != 0
 
     def _judge(self, avma: int) -> Verdict:
         if not self.executable(avma - 1):

@@ -31,7 +31,7 @@ from pyprof.unwind.rules import UNDEFINED, FunctionRows, Rule
 from pyprof.unwind.runtime import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.sigreturn import sigreturn_rule
 from pyprof.unwind.sources import READERS, Reader, ask_order, open_sources, promises_frame_pointers
-from pyprof.unwind.table import UNCOVERED_ID, KnownRule, Row, RowCache, RuleTable
+from pyprof.unwind.table import UNCOVERED_ID, KnownRule, MetPcs, Row, RowCache, RuleTable
 
 MAX_ROWS = 1 << 19
 """Most rows remembered per address space; then it starts anew."""
@@ -42,9 +42,8 @@ MAX_FILES = 4096
 MAX_PROBLEMS = 8
 """Broken places of one module that are named; all are counted."""
 
-UNIQUE_FROM = 2048
-"""From so many lanes on, equal pcs are looked up once: 7 times faster in a table of 800,000 rows, no slower in a small
-one. With few lanes sorting costs more than it saves (measured)."""
+MANY_PCS = 64
+"""From so many on it is worth the memory to remember single pcs."""
 
 
 class FileTables:
@@ -255,6 +254,7 @@ class SpaceIndex:
         self.code = SpaceCode(space, index.images, index.arch)
         self._index = index
         self._caches = (RowCache(), RowCache())
+        self._met: dict[bool, MetPcs] = {}
         self._time_ns = 0
         self._mark = (0, 0)
         self._at_run_time: tuple[set[int], set[int]] = (set(), set())
@@ -269,6 +269,7 @@ class SpaceIndex:
             for cache, pcs in zip(self._caches, self._at_run_time, strict=True):
                 cache.drop(pcs)
                 pcs.clear()
+            self._met.clear()
 
     def rule_id(self, pc: int, exact: bool) -> int:
         """Rule id of one pc."""
@@ -284,10 +285,12 @@ class SpaceIndex:
 
     def rule_ids(self, pcs: npt.NDArray[np.uint64], exact: bool) -> npt.NDArray[np.int64]:
         """Rule ids of many pcs, all exact or all return addresses. pcs, result: (n,)."""
-        if len(pcs) >= UNIQUE_FROM:
-            unique, inverse = np.unique(pcs, return_inverse=True)
-            return self._search(unique, exact)[inverse]
-        return self._search(pcs, exact)
+        if len(pcs) < MANY_PCS:
+            return self._search(pcs, exact)
+        met = self._met.get(exact)
+        if met is None:
+            met = self._met[exact] = MetPcs()
+        return met.ids(pcs, lambda missed: self._search(missed, exact))
 
     def _search(self, pcs: npt.NDArray[np.uint64], exact: bool) -> npt.NDArray[np.int64]:
         starts, ends, ids = self._caches[exact].columns()

@@ -121,19 +121,20 @@ class Lanes:
 
     def take(self, which: Mask | npt.NDArray[np.int64]) -> Lanes:
         """Some of the lanes."""
+        at = np.flatnonzero(which) if which.dtype == np.bool_ else which
         return Lanes(
-            self.lane[which],
-            self.pc[which],
-            self.sp[which],
-            self.fp[which],
-            self.lr[which],
-            self.fp_known[which],
-            self.lr_known[which],
-            self.exact[which],
-            self.top[which],
-            self.base[which],
-            self.first[which],
-            self.last[which],
+            self.lane.take(at),
+            self.pc.take(at),
+            self.sp.take(at),
+            self.fp.take(at),
+            self.lr.take(at),
+            self.fp_known.take(at),
+            self.lr_known.take(at),
+            self.exact.take(at),
+            self.top.take(at),
+            self.base.take(at),
+            self.first.take(at),
+            self.last.take(at),
         )
 
     def __len__(self) -> int:
@@ -218,7 +219,7 @@ def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Word
     """Replace the registers of each lane by its caller's. Lanes with another end than RUNNING, slow and uncovered lanes
     keep top and lane; their other columns mean nothing, but uncovered lanes keep all.
     """
-    flags = rules.flags[ids]
+    flags = rules.flags.take(ids)
     union = int(np.bitwise_or.reduce(flags)) if len(flags) else 0
     none = np.zeros(len(lanes), np.bool_)
     mask = np.uint64(arch.mask)
@@ -232,9 +233,9 @@ def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Word
         by_fp = (flags & CFA_FP) != 0
         base = np.where(by_fp, lanes.fp, base)
         slow = slow | (by_fp & ~lanes.fp_known & ~stay)
-    cfa = (base + rules.cfa_off[ids]) & mask
+    cfa = (base + rules.cfa_off.take(ids)) & mask
 
-    ra, unreadable, misaligned, missing = load(cfa + rules.ra_off[ids], lanes, words, mask)
+    ra, unreadable, misaligned, missing = load(cfa + rules.ra_off.take(ids), lanes, words, mask)
     if union & RA_LR:
         by_lr = (flags & RA_LR) != 0
         ra = np.where(by_lr, lanes.lr, ra)
@@ -245,7 +246,8 @@ def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Word
 
     fp, fp_known = lanes.fp, lanes.fp_known
     if union & FP_SAVED:
-        fp, fp_known, odd = _saved_fp(lanes, (flags & FP_SAVED) != 0, (cfa + rules.fp_off[ids]) & mask, words, mask)
+        slot = (cfa + rules.fp_off.take(ids)) & mask
+        fp, fp_known, odd = _saved_fp(lanes, (flags & FP_SAVED) != 0, slot, words, mask)
         slow = slow | (odd & ~stay)
     if union & FP_UNKNOWN:
         fp_known = fp_known & ((flags & FP_UNKNOWN) == 0)
@@ -261,7 +263,7 @@ def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Word
     inside = (cfa - lanes.base <= lanes.last + np.uint64(arch.word)) & ~stay
     lanes.top = np.where(inside, np.maximum(lanes.top, cfa), lanes.top)
     _go_up(lanes, uncovered, pc, caller_sp, fp, fp_known, exact)
-    return Stepped(end, missing, slow, uncovered, rules.trust[ids])
+    return Stepped(end, missing, slow, uncovered, rules.trust.take(ids))
 
 
 def _go_up(lanes: Lanes, uncovered: Mask, pc: U64, sp: U64, fp: U64, fp_known: Mask, exact: Mask) -> None:
@@ -312,7 +314,7 @@ def load(avma: U64, lanes: Lanes, words: Words, mask: np.uint64) -> tuple[U64, M
     if bad.any():
         place[bad] = 0
         misaligned &= ~out
-    value = words.words[place.view(np.int64)].astype(np.uint64, copy=False)
+    value = words.words.take(place.view(np.int64)).astype(np.uint64, copy=False)
     if bad.any():
         value[bad] = 0
     return value, out, misaligned, avma

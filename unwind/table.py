@@ -12,7 +12,7 @@ with the flags signal, outermost and pac. Every other rule has the flag SLOW: sc
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Set
+from collections.abc import Callable, Set
 from typing import TypeVar
 
 import numpy as np
@@ -46,7 +46,32 @@ Columns = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.i
 
 Column = TypeVar("Column", npt.NDArray[np.uint64], npt.NDArray[np.int64])
 
+_PLACE_BITS = 13
+_MIX = np.uint64(0x9E3779B97F4A7C15)
 _HIGHEST = (1 << 64) - 1
+
+
+class MetPcs:
+    """Rule ids of the pcs that were met last: each has one place, and who comes to it later takes it. No search."""
+
+    def __init__(self) -> None:
+        self._pcs = np.zeros(1 << _PLACE_BITS, np.uint64)
+        self._pcs[0] = 1  # no pc stands where it does not belong: this is the place of 0
+        self._ids = np.zeros(1 << _PLACE_BITS, np.int64)
+
+    def ids(
+        self, pcs: npt.NDArray[np.uint64], search: Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.int64]]
+    ) -> npt.NDArray[np.int64]:
+        """pcs, result: (n,). search: the same, of those that are not known."""
+        place = (pcs * _MIX >> np.uint64(64 - _PLACE_BITS)).view(np.int64)
+        found = self._ids.take(place)
+        known = self._pcs.take(place) == pcs
+        if not known.all():
+            missed = np.flatnonzero(~known)
+            fresh, place = pcs[missed], place[missed]
+            found[missed] = ids = search(fresh)
+            self._pcs[place], self._ids[place] = fresh, ids
+        return found
 
 
 class RowCache:

@@ -21,7 +21,7 @@ from pyprof.unwind.heuristics.frame_records import follow_records
 from pyprof.unwind.heuristics.stack_cache import LEAST_FRAMES, StackCache
 from pyprof.unwind.index import SpaceIndex
 from pyprof.unwind.memory import LaneMemory
-from pyprof.unwind.scalar import LaneWalk, NoCaller, Registers, ScalarWalker
+from pyprof.unwind.scalar import LaneWalk, NoCaller, Outcome, Registers, ScalarWalker
 from pyprof.unwind.single_lane import PlainWalker
 from pyprof.unwind.step import Lanes, LaneSpaces, ManySpaces, OneSpace, Stepped, Words, step
 from pyprof.unwind.table import RuleTable
@@ -34,6 +34,8 @@ _SOME_LANES = 64
 LONG = 2 << 20
 """Bytes of a copy from which on its plain rules are tried first, one lane at a time."""
 
+_BLOCKED = int(SampleKind.BLOCKED)
+
 I64 = npt.NDArray[np.int64]
 
 
@@ -43,7 +45,7 @@ def first_registers(batch: SampleBatch, lane: int) -> Registers:
     values: list[int | None] = batch.regs[lane].tolist()
     for column in batch.unknown:
         values[column] = None
-    if batch.kind[lane] != SampleKind.BLOCKED:
+    if int(batch.kind[lane]) != _BLOCKED:
         return Registers(values, True)
     known = {arch.sp, arch.pc}
     withheld = frozenset(range(len(values))) - known
@@ -201,7 +203,7 @@ class BatchWalk:
         if done.uncovered.any():
             rest = np.flatnonzero(done.uncovered)
             for which, index, single in spaces.parts(lanes.lane[rest]):
-                self._fall_back(lanes, rest[which], done, index, single.walker)
+                self._fall_back(lanes, rest[which], done, index, single.walker, depth == 1)
         if done.slow.any():
             slow = lanes.lane[done.slow]
             for which, _, single in spaces.parts(slow):
@@ -221,21 +223,25 @@ class BatchWalk:
         self._frames.add(depth, lanes, trust)
         return lanes
 
-    def _fall_back(self, lanes: Lanes, rest: I64, done: Stepped, index: SpaceIndex, walker: ScalarWalker) -> None:
+    def _fall_back(
+        self, lanes: Lanes, rest: I64, done: Stepped, index: SpaceIndex, walker: ScalarWalker, first: bool
+    ) -> None:
         """The step of lanes of one address space that no table covers: the plain ones together, the others one by one.
-        rest: indexes into lanes.
+        rest: indexes into lanes. first: they are at their innermost frames.
         """
         if walker.fallback.enabled:
             plain = follow_records(lanes, rest, self._words, self._batch.arch, index.code)
             done.trust[plain] = Trust.FP
-            rest = np.setdiff1d(rest, plain, assume_unique=True)
+            left = np.ones(len(lanes), np.bool_)
+            left[plain] = False
+            rest = rest[left[rest]]
         for at in rest.tolist():
-            self._fall_back_one(lanes, at, done, walker)
+            lane = int(lanes.lane[at])
+            registers = first_registers(self._batch, lane) if first else self._registers(lanes, at)
+            self._fall_back_one(lanes, at, done, walker.fallback.caller(registers, LaneMemory(self._batch, lane)))
 
-    def _fall_back_one(self, lanes: Lanes, at: int, done: Stepped, walker: ScalarWalker) -> None:
+    def _fall_back_one(self, lanes: Lanes, at: int, done: Stepped, outcome: Outcome) -> None:
         arch = self._batch.arch
-        memory = LaneMemory(self._batch, int(lanes.lane[at]))
-        outcome = walker.fallback.caller(self._registers(lanes, at), memory)
         if isinstance(outcome, NoCaller):
             done.end[at], done.missing[at] = outcome.end, outcome.missing
             done.slow[at] = outcome.needs >= 0
@@ -245,7 +251,7 @@ class BatchWalk:
         lanes.pc[at], lanes.sp[at] = values[arch.pc] or 0, values[arch.sp] or 0
         lanes.fp[at], lanes.fp_known[at] = values[arch.fp] or 0, values[arch.fp] is not None
         lanes.exact[at], lanes.lr_known[at] = outcome.registers.exact, False
-        if outcome.cfa > int(lanes.top[at]) and memory.holds(outcome.cfa):
+        if outcome.cfa > int(lanes.top[at]) and LaneMemory(self._batch, int(lanes.lane[at])).holds(outcome.cfa):
             lanes.top[at] = outcome.cfa
         done.trust[at] = outcome.trust
 

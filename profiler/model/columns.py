@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 Integer = TypeVar("Integer", bound=np.integer)
 
+_PIECE = 1 << 16
 MOST_SUM = 1 << 62
 """Of a profile's values: the difference of two such sums has room in 64 bits, too."""
 
@@ -26,6 +27,18 @@ def distinct(values: npt.NDArray[Integer]) -> npt.NDArray[Integer]:
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
     found: npt.NDArray[Integer] = ordered[first]
     return found
+
+
+def numbered(values: npt.NDArray[Integer]) -> tuple[npt.NDArray[Integer], npt.NDArray[np.int64]]:
+    """(each value once, ascending; which of them each of the values (n,) is). There may be millions: what is needed
+    besides has room for a piece of them.
+    """
+    parts = [slice(at, at + _PIECE) for at in range(0, len(values), _PIECE)]
+    found = distinct(np.concatenate([values[:0], *(distinct(values[part]) for part in parts)]))
+    which = np.empty(len(values), np.int64)
+    for part in parts:
+        which[part] = np.searchsorted(found, values[part])
+    return found, which
 
 
 def among(values: npt.NDArray[Integer], wanted: Collection[int]) -> npt.NDArray[np.bool_]:

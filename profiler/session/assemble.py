@@ -87,33 +87,33 @@ def amounts(window: Window | Rows, period_ns: int) -> npt.NDArray[np.int64]:
     """(samples, nanoseconds) of each row. An interval of known length has as many samples as sampling times were in it:
     what is left of a period counts for the thread's next one, so that a thread has as many as its time has periods.
     """
-    known = window.length_ns >= 0
-    length_ns = np.where(known, window.length_ns, window.weight * period_ns)
-    samples = np.ones_like(length_ns)
-    rows = np.flatnonzero(known)
+    values = np.empty((len(window.weight), 2), np.int64)
+    values[:, 0], values[:, 1] = 1, window.weight * period_ns
+    rows = np.flatnonzero(window.length_ns >= 0)
     rows = rows[np.argsort(window.thread[rows], kind="stable")]
     if len(rows):
-        thread = window.thread[rows]
-        total = np.cumsum(length_ns[rows])
+        thread, length_ns = window.thread[rows], window.length_ns[rows]
+        total = np.cumsum(length_ns)
         first = np.flatnonzero(np.diff(thread, prepend=thread[0] - 1))
         before = np.concatenate([[0], total])[first]
         own = total - np.repeat(before, np.diff(np.append(first, len(rows))))
         periods = (own + period_ns // 2) // period_ns
-        samples[rows] = np.diff(periods, prepend=0)
-        samples[rows[first]] = periods[first]
-    return np.stack([samples, length_ns], axis=1)
+        values[rows, 1] = length_ns
+        values[rows, 0] = np.diff(periods, prepend=0)
+        values[rows[first], 0] = periods[first]
+    return values
 
 
 def _threads(window: Window) -> tuple[tuple[ThreadInfo, ...], npt.NDArray[np.int32]]:
     """Threads in order of their keys, and the index of each row's thread."""
     known = {thread.key: thread for thread in window.threads}
-    numbers, inverse = np.unique(window.thread, return_inverse=True)
+    numbers = np.unique(window.thread)
     keys = [window.keys[number] for number in numbers.tolist()]
     infos = [known.get(key) or ThreadInfo(key.pid, key.tid, str(key.tid), str(key.tid), key.started) for key in keys]
     order = sorted(range(len(infos)), key=lambda i: infos[i].key)
     place = np.zeros(len(infos), np.int32)
     place[order] = np.arange(len(infos), dtype=np.int32)
-    return _numbered([infos[i] for i in order]), place[inverse].astype(np.int32)
+    return _numbered([infos[i] for i in order]), place[np.searchsorted(numbers, window.thread)]
 
 
 def _numbered(threads: list[ThreadInfo]) -> tuple[ThreadInfo, ...]:

@@ -89,12 +89,12 @@ class FramePointerFallback:
             return interrupted(registers, memory, self._arch)
         if not registers.exact and self._code.impossible(lookup_pc(registers.values[self._arch.pc] or 0, False)):
             return NoCaller(StackEnd.NO_RULE, no_frame=True)
-        if registers.exact and self._behind_clone(registers):
+        if registers.exact:
             result = self._arch.kernel.prstatus.index(self._arch.kernel.syscall_return)
-            if registers.values[result] is None and result not in registers.withheld:
-                return NoCaller(StackEnd.NO_RULE, needs=result)
-            if registers.values[result] == 0:
-                return NoCaller(StackEnd.ROOT)
+            value = registers.values[result]
+            unknown = value is None and result not in registers.withheld
+            if (unknown or value == 0) and self._behind_clone(registers):
+                return NoCaller(StackEnd.NO_RULE, needs=result) if unknown else NoCaller(StackEnd.ROOT)
         found: Outcome = NoCaller(StackEnd.NO_RULE)
         if self.enabled or self._promised(lookup_pc(registers.values[self._arch.pc] or 0, registers.exact)):
             found = self._by_convention(registers, memory)

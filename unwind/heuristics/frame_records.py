@@ -6,14 +6,11 @@ plain (an exact pc, a record that fails a check) is left to heuristics/frame_poi
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.arch import Arch
-from pyprof.model.walk import lookup_pc
-from pyprof.unwind.code import SpaceCode, Verdict
+from pyprof.unwind.code import SpaceCode
 from pyprof.unwind.step import Lanes, Words, load
 
 _WORD = (1 << 64) - 1
@@ -36,8 +33,7 @@ def follow_records(
     pc = ra & np.uint64(arch.pc_mask & ~arch.pac_mask)
     plain = (base >= some.sp) & (base & np.uint64(arch.word - 1) == 0) & (base != 0) & (pc != 0)
     plain &= ~(out | misaligned | ra_out | ra_misaligned) & ((following > base) | (following == 0))
-    plain &= _each(lambda found: code.return_address(found) is not Verdict.NO, pc)
-    plain &= _each(lambda at: not code.impossible(lookup_pc(at, False)), some.pc)
+    plain &= code.return_addresses(pc) & code.possible(some.pc - np.uint64(1))
 
     done: npt.NDArray[np.int64] = which[plain]
     cfa = base[plain] + np.uint64(chain.cfa_off & _WORD) & mask
@@ -46,9 +42,3 @@ def follow_records(
     lanes.pc[done], lanes.sp[done], lanes.fp[done] = pc[plain], cfa, following[plain]
     lanes.lr_known[done] = False
     return done
-
-
-def _each(question: Callable[[int], bool], addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-    """The answer for each address; each different one is asked once."""
-    unique, inverse = np.unique(addresses, return_inverse=True)
-    return np.array([question(address) for address in unique.tolist()], np.bool_)[inverse]

@@ -1,0 +1,75 @@
+"""Rule ids of pcs that were met before: those that a search gives, until the rules themselves change."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.arch import X86_64
+from pyprof.model.modules import AddressSpace, Mapping
+from pyprof.model.walk import Trust
+from pyprof.objfile.images import ImageStore
+from pyprof.options import UnwindOptions
+from pyprof.unwind import table
+from pyprof.unwind.index import MANY_PCS, RuleIndex
+from pyprof.unwind.rules import FunctionRows, RegKind, RegRule, Rule
+from pyprof.unwind.runtime import NoRuntimeRules, RuleAt
+from pyprof.unwind.table import MetPcs
+
+U64 = npt.NDArray[np.uint64]
+
+
+@pytest.mark.parametrize("bits", [1, 4, 13])
+def test_ids_are_those_that_a_search_gives(monkeypatch: pytest.MonkeyPatch, bits: int) -> None:
+    monkeypatch.setattr(table, "_PLACE_BITS", bits)
+    random, met, searched = np.random.default_rng(bits), MetPcs(), 0
+
+    def search(pcs: U64) -> npt.NDArray[np.int64]:
+        nonlocal searched
+        searched += len(pcs)
+        return (pcs % np.uint64(1000)).astype(np.int64) + 1
+
+    some = np.append(random.integers(1 << 40, (1 << 40) + 60, 97), [0, 1, 2]).astype(np.uint64)
+    some = np.append(some, np.uint64((1 << 64) - 1))
+    asked = 0
+    for _ in range(50):
+        pcs = random.choice(some, 80)
+        asked += len(pcs)
+        assert met.ids(pcs, search).tolist() == ((pcs % np.uint64(1000)).astype(np.int64) + 1).tolist()
+    assert searched < asked / 10 or bits < 13
+
+
+class Registered(NoRuntimeRules):
+    """Code at BASE whose frames have so many bytes as it was registered with last."""
+
+    def __init__(self) -> None:
+        self.size = 16
+
+    def version(self, space: AddressSpace) -> int:
+        return self.size
+
+    def rows(
+        self, space: AddressSpace, pc: int, exact: bool, time_ns: int, rule_at: RuleAt
+    ) -> tuple[FunctionRows, Trust] | None:
+        rule = Rule(X86_64.sp, self.size, RegRule(RegKind.AT_CFA, -8))
+        return FunctionRows(BASE, BASE + 0x1000, (BASE,), (rule,)), Trust.GDB_JIT
+
+
+BASE = 0x10000
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_rules_that_change_while_a_process_runs_are_those_of_the_time(exact: bool) -> None:
+    registered, diagnostics = Registered(), Diagnostics()
+    index = RuleIndex(X86_64, ImageStore(diagnostics), UnwindOptions(), diagnostics, runtime=registered)
+    mapping = Mapping(BASE, BASE + 0x1000, "rwxp", 0, "00:00", 0, "")
+    rules = index.space(AddressSpace(1, 1, 0, (mapping,), lambda avma, size: b"", ""))
+    pcs = np.arange(BASE, BASE + 4 * MANY_PCS, dtype=np.uint64)
+    for size in (16, 32, 48):
+        registered.size = size
+        rules.moment(size)
+        for _ in range(2):
+            offsets = index.rules.cfa_off[rules.rule_ids(pcs, exact)]
+            assert set(offsets.tolist()) == {size}
