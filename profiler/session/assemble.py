@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.columns import distinct
 from pyprof.model.keys import ProcessKey
 from pyprof.model.profile import Profile, ThreadInfo, ValueType
 from pyprof.model.summary import Summary
@@ -107,7 +108,7 @@ def amounts(window: Window | Rows, period_ns: int) -> npt.NDArray[np.int64]:
 def _threads(window: Window) -> tuple[tuple[ThreadInfo, ...], npt.NDArray[np.int32]]:
     """Threads in order of their keys, and the index of each row's thread."""
     known = {thread.key: thread for thread in window.threads}
-    numbers = np.unique(window.thread)
+    numbers = distinct(window.thread)
     keys = [window.keys[number] for number in numbers.tolist()]
     infos = [known.get(key) or ThreadInfo(key.pid, key.tid, str(key.tid), str(key.tid), key.started) for key in keys]
     order = sorted(range(len(infos)), key=lambda i: infos[i].key)
