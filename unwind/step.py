@@ -221,8 +221,7 @@ def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Word
     """
     flags = rules.flags.take(ids)
     union = int(np.bitwise_or.reduce(flags)) if len(flags) else 0
-    none = np.zeros(len(lanes), np.bool_)
-    mask = np.uint64(arch.mask)
+    none, mask = np.zeros(len(lanes), np.bool_), np.uint64(arch.mask)
 
     uncovered = (flags & UNCOVERED) != 0 if union & UNCOVERED else none
     stay = (flags & NO_CALLER) != 0 if union & NO_CALLER else none
