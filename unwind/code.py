@@ -94,7 +94,8 @@ class SpaceCode:
         met = self._met.get(name)
         if met is None:
             met = self._met[name] = MetPcs()
-        return met.ids(avmas, lambda fresh: np.array([question(avma) for avma in fresh.tolist()], np.int64)) != 0
+        found = met.ids(avmas, lambda fresh: np.array([question(avma) for avma in fresh.tolist()], np.int64))
+        return found.astype(np.bool_)
 
     def _judge(self, avma: int) -> Verdict:
         if not self.executable(avma - 1):
