@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
-from pyprof.errors import PyprofError, UsageError
+from pyprof.errors import NoSuchProcess, PyprofError, UsageError
 from pyprof.records import dataclass, replace
 
 if TYPE_CHECKING:
@@ -115,12 +115,20 @@ def open_collector(
 ) -> Collector:
     """name: of names(). The notes of the collector's statistics say which one AUTO took and why. program: see Request.
 
-    Raises what the collectors raise; of AUTO, where none of them can, the reason of the first.
+    Raises what the collectors raise; of AUTO, where none of them can, the reason of the first. Of several processes
+    some may end before they are opened: then it is opened for the others.
     """
     from pyprof.collectors.targets.request import Request
 
     request = Request(selection, options, diagnostics, interpreters, program)
-    return _first_possible(request) if name == AUTO else by_name(name).open(replace(request, by_name=True))
+    while True:
+        try:
+            return _first_possible(request) if name == AUTO else by_name(name).open(replace(request, by_name=True))
+        except NoSuchProcess:
+            left = request.selection.without_ended()
+            if left is None:
+                raise
+            request = replace(request, selection=left)
 
 
 def _first_possible(request: Request) -> Collector:

@@ -18,7 +18,7 @@ from pyprof.collectors.targets import attach
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError, UsageError
 from pyprof.model.reasons import said
 from pyprof.options import TargetOptions
-from pyprof.records import dataclass, field
+from pyprof.records import dataclass, field, replace
 
 _CGROUP_ROOT = "/sys/fs/cgroup"
 _LOOK_NS = 500_000_000
@@ -56,6 +56,17 @@ class Selection:
     _fits: Fits
     ours: set[int] = field(default_factory=set)
     _not_before: int = 0
+
+    def without_ended(self) -> Selection | None:
+        """The same without the processes that have ended since; of those that were named it says so. None where none
+        has ended, or all have.
+        """
+        ended = [pid for pid in self.pids if _has_ended(pid)]
+        if not ended or len(ended) == len(self.pids):
+            return None
+        named = [] if self.lasting else [said("process_left_out", why=f"there is no process {pid}") for pid in ended]
+        left = tuple(pid for pid in self.pids if pid not in ended)
+        return replace(self, pids=left, refused=(*self.refused, *named))
 
     def find(self, known: Container[int]) -> Iterable[int]:
         """Processes that fit and are not known yet, within a budget of the time."""
@@ -112,14 +123,22 @@ def _criteria(options: TargetOptions) -> list[Fits]:
 
 
 def _is_program(pid: int) -> bool:
-    if pid == os.getpid():
-        return False
+    stat = _stat(pid) if pid != os.getpid() else None
+    return stat is not None and not stat.is_kernel_thread and not stat.is_zombie
+
+
+def _has_ended(pid: int) -> bool:
+    stat = _stat(pid)
+    return stat is None or stat.is_zombie
+
+
+def _stat(pid: int) -> procfs.Stat | None:
+    """None of a process that is not there."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            stat = procfs.parse_stat(file.read())
+            return procfs.parse_stat(file.read())
     except (OSError, FormatError):
-        return False
-    return not stat.is_kernel_thread and not stat.is_zombie
+        return None
 
 
 def _uid(user: str) -> int:

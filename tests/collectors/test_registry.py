@@ -22,11 +22,12 @@ from pyprof.collectors.ptrace import opening as by_stops
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.registry import AUTO, COLLECTORS, CollectorSpec, open_collector
 from pyprof.collectors.targets.request import CollectorTarget, InterpreterReaders, Request
-from pyprof.collectors.targets.selection import select
+from pyprof.collectors.targets.selection import Selection, select
 from pyprof.diagnostics import Diagnostics
-from pyprof.errors import AccessDenied, PyprofError, UnsupportedArchitecture, UsageError
+from pyprof.errors import AccessDenied, NoSuchProcess, PyprofError, UnsupportedArchitecture, UsageError
 from pyprof.model.arch import AARCH64
 from pyprof.options import CollectOptions, TargetOptions
+from pyprof.records import replace
 
 OPTIONS = CollectOptions()
 OURS = CollectorTarget(os.getpid())
@@ -175,3 +176,36 @@ def test_perf_events_are_refused_for_other_code_and_where_the_kernels_time_is_hi
     assert "perf_event_paranoid" in refused.message
     monkeypatch.setattr(procfs, "arch", lambda _: AARCH64)
     assert isinstance(by_perf.can(OURS, OPTIONS), UnsupportedArchitecture)
+
+
+class Ending(Room):
+    """The process of the collector that it is asked for first has ended before it is opened."""
+
+    def open(self, request: Request) -> Collector:
+        self.requests.append(request)
+        if request.pid != os.getppid():
+            raise NoSuchProcess(f"there is no process {request.pid}")
+        return cast("Collector", self)
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+@pytest.mark.parametrize("reaped", [True, False])
+def test_of_several_processes_some_may_end_before_they_are_opened(
+    monkeypatch: pytest.MonkeyPatch, lasting: bool, reaped: bool
+) -> None:
+    room = Ending("first")
+    furnish(monkeypatch, room)
+    child = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitid(os.P_PID, child, os.WEXITED | (0 if reaped else os.WNOWAIT))
+    selection = Selection((child, os.getppid()), (), lasting, False, lambda pid: False)
+    try:
+        for name in (AUTO, "first"):
+            assert open_collector(name, selection, OPTIONS, Diagnostics()) is cast("Collector", room)
+        left = room.requests[-1].selection
+        assert left.pids == (os.getppid(),)
+        assert [str(child) in said for said in left.refused] == ([] if lasting else [True])
+        with pytest.raises(NoSuchProcess):
+            open_collector("first", replace(selection, pids=(child,)), OPTIONS, Diagnostics())
+    finally:
+        if not reaped:
+            os.waitpid(child, 0)

@@ -23,18 +23,26 @@ UNNAMED = "[function freed or swapped out before its name was read]"
 MARKER = r"\[truncated: about ([\d,]+) functions, --stack-size (\d+M) copies them\]"
 
 
-def recorded(python: Python, depth: int, folder: Path, *options: str) -> tuple[list[list[str]], dict[str, Any]]:
-    """Each stack, and the summary."""
+def recorded(
+    python: Python, depth: int, folder: Path, *options: str, whole: bool = False
+) -> tuple[list[list[str]], dict[str, Any]]:
+    """Each stack, and the summary. whole: there is one that is whole, and all of it has names."""
     with running(python, "deep.py", str(depth)) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         output = folder / "out.collapsed"
-        summary = record(process.pid, output, "--collector", "ptrace", *options, until=some_named)
+        summary = record(
+            process.pid, output, "--collector", "ptrace", *options, until=whole_named if whole else some_named
+        )
     return [frames for frames, _ in stacks(folder / "out.collapsed")], summary
 
 
 def some_named(found: Stacks) -> bool:
     return any(UNNAMED not in frames for frames, _ in found)
+
+
+def whole_named(found: Stacks) -> bool:
+    return any(UNNAMED not in frames and not frames[0].startswith("[") for frames, _ in found)
 
 
 @WITH_DATA_STACK
@@ -61,7 +69,7 @@ def test_marker_says_how_many_functions_are_missing_and_what_copies_them(python:
 
 @WITH_DATA_STACK
 def test_option_that_the_marker_names_brings_all_of_them(python: Python, tmp_path: Path) -> None:
-    found, _ = recorded(python, 20_000, tmp_path, "--stack-size", "16M")
+    found, _ = recorded(python, 20_000, tmp_path, "--stack-size", "16M", whole=True)
     whole = [frames for frames in found if not frames[0].startswith("[")]
     assert {len(functions(frames, "deep.py")) + frames.count(UNNAMED) for frames in whole} == {20_004}
     named = {tuple(functions(frames, "deep.py")) for frames in whole if UNNAMED not in frames}
