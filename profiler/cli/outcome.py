@@ -11,8 +11,8 @@ from pyprof.cli.words import duration, many, percent, shorten
 from pyprof.model.functions import Costs, costs, lock_costs
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import ENDS, SENTENCES, counted, end_title, lacking, said
-from pyprof.model.summary import Summary
-from pyprof.model.walk import StackEnd
+from pyprof.model.summary import MUCH, ModuleSummary, Summary
+from pyprof.model.walk import StackEnd, Trust
 
 TOP = 5
 _LABEL, _MODULE = 9, 22
@@ -130,7 +130,19 @@ def _quality(summary: Summary) -> str:
     whole = shown.ends.get(StackEnd.ROOT.label, 0)
     others = sorted((-value, name) for name, value in shown.ends.items() if name != StackEnd.ROOT.label)
     parts = [f"{percent(-value, shown.total)} {end_title(name)}" for value, name in others]
+    if _may_be_guessed(summary):
+        parts.append("--scan guesses what is outside of code made at run time")
     return "; ".join([f"{percent(whole, shown.total)} of the time in whole stacks", *parts])
+
+
+def _may_be_guessed(summary: Summary) -> bool:
+    """Are stacks cut where no table says how to go on, in code that its process says nothing about?"""
+    cut, made = summary.shown.ends.get(StackEnd.NO_RULE.label, 0), [m for m in summary.modules if _nameless(m)]
+    return bool(made) and cut >= MUCH * summary.shown.total > 0 and not summary.trust.get(Trust.SCAN.label)
+
+
+def _nameless(module: ModuleSummary) -> bool:
+    return any(problem.text == _NAMELESS for problem in module.problems)
 
 
 def _missing(summary: Summary) -> str:

@@ -17,7 +17,8 @@ ENDS = (
            words="walk not finished", cuts=True),
     Reason("no_rule", Stage.STACKS,
            "No unwind table covers an address, and frame pointers did not lead on either.",
-           retry="a file with unwind tables or a symbol file (--symbols); pyprof inspect FILE says what a file has",
+           retry="a file with unwind tables or a symbol file (--symbols); pyprof inspect FILE says what a file has; of "
+           "code made at run time --scan guesses what is outside",
            words="no unwind rule", cuts=True),
     Reason("unreadable", Stage.STACKS,
            "The next frame needed memory that the copy of the stack does not hold.",

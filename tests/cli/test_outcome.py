@@ -130,6 +130,16 @@ def test_code_without_names_has_its_share_and_what_mends_it() -> None:
     assert "missing names of code made at run time (25.0 % of the time; node --perf-basic-prof …): see Summary" in said
 
 
+def test_where_code_made_at_run_time_cuts_stacks_it_says_what_guesses_the_rest() -> None:
+    made = ModuleSummary("[anon]", "", 10, (problem("code_without_names", command="node --perf-basic-prof …"),), 25)
+    hint = "cut short: no unwind rule; --scan guesses what is outside of code made at run time"
+    assert hint in running_text(profile(modules=(made,)))
+    assert "--scan" not in running_text(profile(modules=()))
+    assert "--scan" not in running_text(profile(modules=(made,), trust={"scan": 4}))
+    whole = Shown("cpu", "nanoseconds", 100, {"root": 96, "no_rule": 4})
+    assert "--scan" not in running_text(profile(modules=(made,), shown=whole))
+
+
 def test_missing_python_functions_are_said_before_anything_else() -> None:
     said = text(
         profile(
