@@ -26,12 +26,13 @@ from pyprof.records import dataclass
 _MOST_KNOWN = 1 << 14
 _MOST_LANES = 1 << 16
 _SP_BITS = 48
+_SHORT = 2048
 
 _I64 = npt.NDArray[np.int64]
 
-Key = tuple[bytes, bytes, int, int]
-"""All native frames but the innermost one; which of them are the runs'; the chain's trunk or its number; the address
-space."""
+Key = tuple[bytes | tuple[bytes, bytes], int, int]
+"""All native frames but the innermost one and which of them are the runs', or a digest of them; the chain's trunk or
+its number; the address space."""
 
 
 class _Known(NamedTuple):
@@ -87,7 +88,7 @@ class MatchedStacks:
             lane, first, last = lanes[n], at_start[n], at_start[n + 1]
             chain, space, a, b = chains[lane], spaces[lane], start[lane], start[lane + 1]
             name = chain.trunk or chain.number
-            key = packed[8 * a + 8 : 8 * b], owners[4 * first : 4 * last], name, space
+            key = _short(packed[8 * a + 8 : 8 * b], owners[4 * first : 4 * last]), name, space
             like = known.get(key) if name else None
             if like is None:
                 own = at[first:last].tolist()
@@ -152,7 +153,7 @@ class MatchedStacks:
         numbers += natives(words[done:], space)
         first = min(place, leaf) if chain.trunk else leaf
         path = self.stacks.chain(0, numbers)
-        if key[2]:
+        if key[1]:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
             leaves = {(words[-1], numbers[place] if chain.trunk else 0): path[-1]}
@@ -176,6 +177,15 @@ class MatchedStacks:
         if number is None:
             number = self._places[place] = self.stacks.interpreted((self._settled(place),))[0]
         return number
+
+
+def _short(frames: bytes, owners: bytes) -> bytes | tuple[bytes, bytes]:
+    """What stands for them in a table: few themselves. Of a recursion each sample may have 32 KB of them."""
+    if len(frames) <= _SHORT:
+        return frames, owners
+    from _blake2 import blake2b  # hashlib loads OpenSSL
+
+    return blake2b(b"".join((len(frames).to_bytes(8, "little"), frames, owners)), digest_size=16).digest()
 
 
 def _held(batch: SampleBatch, walk: Walk, evaluators: dict[int, Evaluators]) -> npt.NDArray[np.bool_]:

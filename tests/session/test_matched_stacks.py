@@ -23,6 +23,7 @@ from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, Merge, StackTable
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.options import UnwindOptions
+from pyprof.session import matched_stacks
 from pyprof.session.chain_merger import ChainMerger
 from pyprof.session.interning import Interning
 from pyprof.session.session import Session
@@ -222,8 +223,10 @@ class Made:
         return pcs, sps, pick((chain, chain, chain, None))
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_made_stacks_are_those_that_merging_gives(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "short"), [(0, 2048), (1, 2048), (2, 0), (3, 0), (4, 16)])
+def test_made_stacks_are_those_that_merging_gives(monkeypatch: pytest.MonkeyPatch, seed: int, short: int) -> None:
+    """short: bytes of frames that are remembered themselves; of more a digest is."""
+    monkeypatch.setattr(matched_stacks, "_SHORT", short)
     merging, joining = Made(seed), Made(seed)
     trees = StackTable(), StackTable()
     pairs = [
