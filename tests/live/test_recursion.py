@@ -136,12 +136,18 @@ def test_sleeper_below_a_deep_recursion_is_whole_in_a_dump() -> None:
     assert [names.count("down") for names in deep] == [DEPTH + 1]
 
 
+def in_room(recording: Recording) -> dict[tuple[str, ...], int]:
+    return {stack: count for stack, count in recording.stacks.items() if "r_top" in stack}
+
+
+def has_room(recording: Recording) -> bool:
+    return sum(in_room(recording).values()) > 100
+
+
 def test_threads_with_a_frame_that_is_larger_than_a_copy_are_whole_and_small_copies_are_enough(tmp_path: Path) -> None:
     with running(ladder("ladder_room"), "spin", LIFE) as program:
-        recording = record(
-            program.pid, tmp_path, "--collector", "ptrace", rate=199, until=lambda found: found.samples > 100
-        )
-    spinning = {stack: count for stack, count in recording.stacks.items() if "r_top" in stack}
+        recording = record(program.pid, tmp_path, "--collector", "ptrace", rate=199, until=has_room)
+    spinning = in_room(recording)
     assert sum(spinning.values()) > 100
     assert {stack[-7:] for stack in spinning} == {
         ("begin", "with_room", "r_01", "r_02", "r_03", "r_04", "r_top"),
