@@ -52,7 +52,9 @@ _HIGHEST = (1 << 64) - 1
 
 
 class MetPcs:
-    """Rule ids of the pcs that were met last: each has one place, and who comes to it later takes it. No search."""
+    """Rule ids of the pcs that were met last, or other answers about addresses: each has one place, and who comes to it
+    later takes it. No search.
+    """
 
     def __init__(self) -> None:
         self._pcs = np.zeros(1 << _PLACE_BITS, np.uint64)
