@@ -32,5 +32,6 @@ stored     Which stacks and series the database has
 symbol_files  Symbol files that were uploaded, and names from them
 tables     The tables and their migrations, from tables.sql, in the dialect of an engine
 taking     How segments are taken: durable, or refused
+taking_threads  Who reads what is sent, and who writes it
 unit       The systemd unit of the server
 """

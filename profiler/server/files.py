@@ -18,6 +18,8 @@ from pyprof.objfile.source import open_regular
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """Of OSError."""
 _MOST_BYTES = 1 << 28
+_MOST_FOLDERS = 1 << 16
+"""That are remembered."""
 
 
 class DiskFull(Exception):
@@ -32,41 +34,32 @@ class SegmentFiles:
         self._disk = disk or Disk()
         self._lock = locked(root)
         self._folders = threading.Lock()
+        self._durable: set[str] = set()
 
     def keep(self, tenant: str, name: SegmentName, data: bytes) -> bool:
         """Returns when it is durable. False where there is one of this name. Raises DiskFull, OSError."""
         path = f"{self.root}/{tenant}/{name.path}"
-        if os.path.lexists(path):
-            return False
-        part = f"{os.path.dirname(path)}/.{name.name}.{threading.get_ident():x}{PART}"
+        folder = os.path.dirname(path)
+        part = f"{folder}/.{name.name}.{threading.get_ident():x}{PART}"
         try:
-            self._make_folders(tenant, name)
-            self._write(part, data)
+            self._write(folder, part, data, tenant, name)
             try:
                 self._disk.link(part, path)  # not rename: of two that come at once one is there already
             except FileExistsError:
                 return False
             finally:
                 self._disk.unlink(part)
-            self._disk.sync_folder(os.path.dirname(path))
+            self._disk.sync_folder(folder)
         except OSError as error:
             if error.errno in FULL:
+                if os.path.lexists(path):
+                    return False
                 raise DiskFull from None
             raise
         return True
 
-    def _make_folders(self, tenant: str, name: SegmentName) -> None:
-        folder = self.root
-        with self._folders:
-            for each in (tenant, name.day, name.folder):
-                if self._disk.make_folder(f"{folder}/{each}"):
-                    self._disk.sync_folder(folder)
-                folder = f"{folder}/{each}"
-
-    def _write(self, part: str, data: bytes) -> None:
-        with suppress(FileNotFoundError):
-            self._disk.unlink(part)
-        fd = self._disk.create(part)
+    def _write(self, folder: str, part: str, data: bytes, tenant: str, name: SegmentName) -> None:
+        fd = self._create(folder, part, tenant, name)
         try:
             self._disk.write(fd, data)
             self._disk.sync(fd)
@@ -75,6 +68,37 @@ class SegmentFiles:
             raise
         finally:
             self._disk.close(fd)
+
+    def _create(self, folder: str, part: str, tenant: str, name: SegmentName) -> int:
+        """Of a folder that is usually there, and of a name that is usually not: at each call of the system the
+        interpreter changes hands.
+        """
+        if folder in self._durable:
+            with suppress(FileNotFoundError, FileExistsError):
+                return self._disk.create(part)
+            self._forget_folders()
+        self._make_folders(tenant, name)
+        with suppress(FileNotFoundError):
+            self._disk.unlink(part)
+        return self._disk.create(part)
+
+    def _make_folders(self, tenant: str, name: SegmentName) -> None:
+        """Whoever made them may have been killed before their names were durable."""
+        folder = self.root
+        with self._folders:
+            for each in (tenant, name.day, name.folder):
+                inner = f"{folder}/{each}"
+                if inner not in self._durable:
+                    self._disk.make_folder(inner)
+                    self._disk.sync_folder(folder)
+                    if len(self._durable) >= _MOST_FOLDERS:
+                        self._durable.clear()
+                    self._durable.add(inner)
+                folder = inner
+
+    def _forget_folders(self) -> None:
+        with self._folders:
+            self._durable.clear()
 
     def read(self, tenant: str, name: SegmentName) -> bytes:
         """Raises OSError."""
@@ -105,6 +129,7 @@ class SegmentFiles:
                 self._disk.remove_folder(f"{root}/{folder.name}")
             if os.path.isdir(root):
                 self._disk.remove_folder(root)
+        self._forget_folders()
         return dropped
 
     def close(self) -> None:

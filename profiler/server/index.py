@@ -23,7 +23,7 @@ from pyprof.server.store import Store
 
 _MOST_WAITING = 4000
 _MOST_AT_ONCE = 2000
-_PAUSE_S, _LONGEST_PAUSE_S, _AFTER_FAILURE_S = 1.0, 5.0, 5.0
+_PAUSE_S, _LONGEST_PAUSE_S, _AFTER_FAILURE_S = 1.0, 3.0, 5.0
 _FEW = 100
 """Segments a second: where more come the blocks are farther apart, for few large ones cost least."""
 _LOOK_S = 600.0
@@ -103,9 +103,10 @@ class Indexer:
 
     def _run(self) -> None:
         while True:
+            ending = self._ending.is_set()
             try:
                 self._bring_in()
-                if self._ending.is_set():
+                if ending:
                     return
                 self._tend()
             except (StoreError, OSError) as error:
@@ -119,9 +120,11 @@ class Indexer:
             self._ending.wait(max(self._next_block - time.monotonic(), 0))
 
     def _bring_in(self) -> None:
-        while self._waiting:
-            with self._lock:
-                block = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST_AT_ONCE))]
+        """What waits now. What comes meanwhile is in the next block, for few large ones cost least."""
+        left = len(self._waiting)
+        while left:
+            block = [self._waiting.popleft() for _ in range(min(left, _MOST_AT_ONCE))]
+            left -= len(block)
             try:
                 self._store.insert(block)
             finally:

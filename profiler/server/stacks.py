@@ -139,4 +139,7 @@ class StackBooks:
         with self._lock:
             if sum(book.bytes for book in self._books.values()) > self._most:
                 self._books.clear()
-            return self._books.setdefault(tenant, StackBook())
+            book = self._books.get(tenant)
+            if book is None:
+                book = self._books[tenant] = StackBook()
+            return book

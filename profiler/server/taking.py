@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar, TypeVarTuple
 from urllib.parse import unquote
 
 from pyprof.agent.segments import SegmentName, day_of, folder_of
 from pyprof.errors import FormatError
 from pyprof.exporters.utf8 import dumps
-from pyprof.importers import pprof
 from pyprof.server import large_bodies
 from pyprof.server.access import WRITE, Access, Refused
 from pyprof.server.config import ServerConfig
@@ -24,6 +20,7 @@ from pyprof.server.receiving import ForeignPush
 from pyprof.server.rows import SegmentRows, rows_of
 from pyprof.server.series_limit import SeriesLimit
 from pyprof.server.serving import ServerParts
+from pyprof.server.taking_threads import LARGE, MOST_HELD, TakingThreads, size_of
 
 MOST_INFLATED = 1 << 27
 """Bytes that a request may inflate to."""
@@ -33,59 +30,13 @@ JSON = "application/json"
 _FUTURE_S = 600
 _BODY_S = 60
 """In which a body must come."""
-_MOST_HELD = 1 << 29
-"""Bytes of bodies that have begun to come."""
-_TOGETHER = 8
-"""Segments that are read and written at once: while one waits for the disk others are read."""
-_LARGE = 1 << 23
-"""Bytes of a body as it is inflated: of such ones one is read at a time."""
-_MOST_LARGE = 4
-"""Of a tenant, that wait to be read."""
-_LARGE_RETRY_S = 30
+ReadSegment = tuple[SegmentRows, bytes]
+"""And its file's contents."""
 _HERE = ("localhost", "127.0.0.1", "[::1]")
-_Arguments = TypeVarTuple("_Arguments")
-_Found = TypeVar("_Found")
 
 
 class ClientGone(Exception):
     """Nobody waits for the answer."""
-
-
-def _is_large(body: bytes) -> bool:
-    return max(pprof.stated_size(body), len(body)) > _LARGE
-
-
-class TakingThreads:
-    """Those that read bodies. However many large ones come, they hold up no small one: one thread has them read."""
-
-    def __init__(self) -> None:
-        self._usual = ThreadPoolExecutor(_TOGETHER, "pyprof take")
-        self._large = ThreadPoolExecutor(1, "pyprof take large")
-        self._waiting: Counter[str] = Counter()
-        self._bytes = 0
-
-    async def run(
-        self, tenant: str, body: bytes, function: Callable[[*_Arguments], _Found], *arguments: *_Arguments
-    ) -> _Found:
-        """function: it reads the body. Raises what it raises; Refused where too many large ones wait."""
-        loop = asyncio.get_running_loop()
-        if not _is_large(body):
-            return await loop.run_in_executor(self._usual, function, *arguments)
-        if self._waiting[tenant] >= _MOST_LARGE or self._bytes + len(body) > _MOST_HELD:
-            text = f"{self._waiting[tenant]} large bodies of the tenant wait, {_MOST_LARGE} at most, or others' do"
-            raise Refused("too_many_requests", text, _LARGE_RETRY_S)
-        self._waiting[tenant] += 1
-        self._bytes += len(body)
-        try:
-            return await loop.run_in_executor(self._large, function, *arguments)
-        finally:
-            self._waiting[tenant] -= 1
-            self._bytes -= len(body)
-
-    def close(self) -> None:
-        """What has not begun is not done: nobody waits for its answer. Does not wait."""
-        for threads in (self._usual, self._large):
-            threads.shutdown(wait=False, cancel_futures=True)
 
 
 class Taking:
@@ -113,14 +64,13 @@ class Taking:
                 raise Refused("no_such_page")
             name = self._named(scope["raw_path"])
             data = await self.body(headers.get(b"content-length", b"").decode("latin-1"), receive)
-            await self._threads.run(tenant, data, self._keep, tenant, name, data)
+            if not await self._take(tenant, data, lambda: [(self._rows(tenant, name, data, MOST_INFLATED), data)]):
+                raise Refused("segment_known")
         except ClientGone:
             return
         except Refused as refused:
             await answer(send, *self.refusal(refused))
             return
-        self._numbers.count("segments")
-        self._numbers.count("segment_bytes", number=len(data))
         await answer(send, 200, b"{}", SAFE)
 
     def refusal(self, refused: Refused) -> tuple[int, bytes, dict[str, str]]:
@@ -160,7 +110,7 @@ class Taking:
                     self._held += len(part)
                     if len(found) > most:
                         raise Refused("body_too_large", f"the body has more than {most:,} bytes")
-                    if self._held > _MOST_HELD:
+                    if self._held > MOST_HELD:
                         raise Refused("too_many_requests", "others send too much at this moment", 1)
         except TimeoutError:
             text = f"{len(found):,} bytes of the body came in {_BODY_S} s"
@@ -171,21 +121,27 @@ class Taking:
 
     async def take_push(self, tenant: str, push: ForeignPush) -> None:
         """All of it durable, or nothing of it kept. Raises Refused."""
-        count = await self._threads.run(tenant, push.body, self._keep_all, tenant, push)
-        self._numbers.count("segments", number=count)
-        self._numbers.count("segment_bytes", number=len(push.body))
+        await self._take(tenant, push.body, lambda: self._pushed(tenant, push))
 
-    def _keep_all(self, tenant: str, push: ForeignPush) -> int:
-        """How many segments. What was there is there: an agent that sends again must hear that it is done."""
+    async def _take(self, tenant: str, body: bytes, read: Callable[[], list[ReadSegment]]) -> int:
+        """How many segments were new. What was there is there: an agent that sends again must hear that it is done.
+        Raises Refused.
+        """
         try:
-            rows = self._pushed(tenant, push)
+            count = await self._threads.run(tenant, body, read, self._keep)
         except FormatError as error:
             raise Refused("bad_segment", str(error)) from None
-        return sum(self._kept(found, data) for found, data in rows)
+        if count:
+            self._numbers.count("segments", number=count)
+            self._numbers.count("segment_bytes", number=len(body))
+        return count
 
-    def _pushed(self, tenant: str, push: ForeignPush) -> list[tuple[SegmentRows, bytes]]:
+    def _keep(self, segments: Iterable[ReadSegment]) -> int:
+        return sum(self._kept(rows, data) for rows, data in segments)
+
+    def _pushed(self, tenant: str, push: ForeignPush) -> list[ReadSegment]:
         """Raises FormatError, Refused."""
-        if _is_large(push.body):
+        if size_of(push.body) > LARGE:
             found = self._large.call(large_bodies.pushed, tenant, push, time.time_ns(), MOST_INFLATED)
             for rows, _ in found:
                 self._check_age(rows.name)
@@ -196,16 +152,8 @@ class Taking:
             self._check_age(name)
         return [(self._rows(tenant, name, data), data) for name, data in segments]
 
-    def _keep(self, tenant: str, name: SegmentName, data: bytes) -> None:
-        try:
-            rows = self._rows(tenant, name, data, MOST_INFLATED)
-        except FormatError as error:
-            raise Refused("bad_segment", str(error)) from None
-        if not self._kept(rows, data):
-            raise Refused("segment_known")
-
     def _rows(self, tenant: str, name: SegmentName, data: bytes, most: int | None = None) -> SegmentRows:
-        if most is not None and _is_large(data):
+        if most is not None and size_of(data) > LARGE:
             found = self._large.call(large_bodies.segment, tenant, name, data, most)
         else:
             found = rows_of(tenant, name, data, self._books.of(tenant), most)

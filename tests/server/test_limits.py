@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import gzip
 import http.client
 import os
 import re
@@ -33,7 +31,7 @@ from pyprof.server.large_bodies import LargeBodies
 from pyprof.server.paced import App, Receive, Scope, Send
 from pyprof.server.series_limit import MOST_OF_SEGMENT, SeriesLimit
 from pyprof.server.store import Store
-from pyprof.server.taking import TakingThreads, answer
+from pyprof.server.taking import answer
 from tests.agent.filled import segment
 from tests.server.serving import PATIENCE_S, Served, free_port, served, windows
 
@@ -143,63 +141,6 @@ def test_ten_clients_at_once_have_the_answers_that_one_has(server: Served) -> No
     found = [each.result() for each in asked]
     assert [answer.status for answer in found] == [200] * 40
     assert all(answer.body == alone[at % 4] for at, answer in enumerate(found))
-
-
-LARGE = bytes(9 << 20)
-INFLATING = gzip.compress(b"x")[:-4] + (64 << 20).to_bytes(4, "little")
-
-
-def test_large_bodies_hold_up_no_small_one_and_a_tenant_has_few_that_wait() -> None:
-    async def several() -> None:
-        threads, begun, gate = TakingThreads(), threading.Event(), threading.Event()
-
-        def waits() -> bool:
-            begun.set()
-            return gate.wait()
-
-        one = [asyncio.create_task(threads.run("one", body, waits)) for body in (LARGE, INFLATING, LARGE, INFLATING)]
-        try:
-            assert await threads.run("one", gzip.compress(b"x"), begun.wait, PATIENCE_S) is True
-            with pytest.raises(Refused, match="4 large bodies of the tenant wait, 4 at most") as refused:
-                await threads.run("one", INFLATING, gate.is_set)
-            assert (refused.value.reason, refused.value.retry_s) == ("too_many_requests", 30)
-            other = asyncio.create_task(threads.run("other", LARGE, gate.is_set))
-            await asyncio.sleep(0)
-            assert not any(each.done() for each in (*one, other))
-        finally:
-            gate.set()
-        try:
-            assert await asyncio.wait_for(asyncio.gather(*one, other), PATIENCE_S) == [True] * 5
-            assert await threads.run("one", LARGE, gate.is_set) is True, "none waits any more"
-        finally:
-            threads.close()
-
-    asyncio.run(several())
-
-
-def test_large_bodies_that_have_not_begun_when_the_server_ends_are_not_read() -> None:
-    async def ends() -> None:
-        threads, begun, gate, read = TakingThreads(), threading.Event(), threading.Event(), list[int]()
-
-        def waits() -> bool:
-            begun.set()
-            return gate.wait()
-
-        first = asyncio.create_task(threads.run("one", LARGE, waits))
-        second = asyncio.create_task(threads.run("one", LARGE, read.append, 2))
-        try:
-            assert await threads.run("one", b"", begun.wait, PATIENCE_S) is True
-            threads.close()
-            with pytest.raises(asyncio.CancelledError):
-                await second
-        finally:
-            gate.set()
-        assert await asyncio.wait_for(first, PATIENCE_S) is True
-        with pytest.raises(RuntimeError):
-            await threads.run("one", LARGE, read.append, 3)
-        assert not read
-
-    asyncio.run(ends())
 
 
 LONG = " with a long name" * 30

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import threading
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 
 from pyprof.agent.config_file import BadConfig
 from pyprof.agent.disk import Disk
+from pyprof.agent.segments import PART
 from pyprof.errors import UsageError
 from pyprof.importers import pprof
 from pyprof.records import replace
@@ -182,6 +186,78 @@ def test_full_disk_keeps_what_it_has_and_nothing_of_what_it_refuses(tmp_path: Pa
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [first.name]
     disk.room = 1000
     assert files.keep("default", second, b"b" * 100)
+    files.close()
+
+
+class WritingDown(Disk):
+    def __init__(self) -> None:
+        self.done: list[tuple[str, str]] = []
+
+    def create(self, path: str) -> int:
+        fd = super().create(path)
+        self.done.append(("create", os.path.dirname(path)))
+        return fd
+
+    def sync_folder(self, path: str) -> None:
+        super().sync_folder(path)
+        self.done.append(("sync", path))
+
+    def make_folder(self, path: str) -> bool:
+        self.done.append(("make", path))
+        return super().make_folder(path)
+
+
+def test_names_of_folders_are_durable_before_a_file_is_in_them_and_are_not_made_again(tmp_path: Path) -> None:
+    """Whoever made them may have been killed before they were."""
+    root, name = str(tmp_path / "data"), name_of("x", 60)
+    whole = [root, f"{root}/default", f"{root}/default/{name.day}", f"{root}/default/{name.day}/{name.folder}"]
+    made = [step for outer, inner in pairwise(whole) for step in (("make", inner), ("sync", outer))]
+    kept = [("create", whole[-1]), ("sync", whole[-1])]
+    for _ in range(2):
+        disk = WritingDown()
+        files = SegmentFiles(root, disk)
+        assert files.keep("default", name, b"a")
+        assert disk.done == [*made, *kept]
+        disk.done.clear()
+        assert files.keep("default", name_of("x", 30), b"b")
+        assert disk.done == kept
+        files.close()
+        for path in Path(whole[-1]).iterdir():
+            path.unlink()
+
+
+@pytest.mark.parametrize("by_whom", ["by the server", "by somebody else"])
+def test_folders_that_were_dropped_are_made_again(tmp_path: Path, by_whom: str) -> None:
+    files, name = SegmentFiles(str(tmp_path / "data")), name_of("x", 60)
+    assert files.keep("default", name, b"a")
+    if by_whom == "by the server":
+        assert files.drop_day(name.day) == 1
+    else:
+        shutil.rmtree(tmp_path / "data" / "default")
+    assert files.keep("default", name, b"a")
+    assert files.read("default", name) == b"a"
+    files.close()
+
+
+def test_what_a_killed_server_was_writing_is_written_over(tmp_path: Path) -> None:
+    files, name = SegmentFiles(str(tmp_path / "data")), name_of("x", 60)
+    folder = tmp_path / "data" / "default" / name.day / name.folder
+    folder.mkdir(parents=True)
+    (folder / f".{name.name}.{threading.get_ident():x}{PART}").write_bytes(b"half")
+    for _ in range(2):  # a folder that is not known, and one that is
+        assert files.keep("default", name, b"a")
+        assert [path.read_bytes() for path in folder.iterdir()] == [b"a"]
+        (folder / name.name).rename(folder / f".{name.name}.{threading.get_ident():x}{PART}")
+    files.close()
+
+
+def test_segment_that_is_there_is_known_when_the_disk_is_full(tmp_path: Path) -> None:
+    disk = FullDisk()
+    files, name = SegmentFiles(str(tmp_path / "data"), disk), name_of("x", 60)
+    disk.room = 100
+    assert files.keep("default", name, b"a")
+    disk.room = 0
+    assert not files.keep("default", name, b"a")
     files.close()
 
 

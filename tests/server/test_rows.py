@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 
 import pytest
@@ -161,6 +161,43 @@ def test_window_that_comes_while_the_database_is_behind_counts_once(tmp_path: Pa
     assert engine.given["windows"] == 2
     engine.listed = []
     assert indexer.catch_up() == 2, "a database that was lost gets both again"
+    files.close()
+
+
+class Slow(Store):
+    """While the first block goes in the next window comes."""
+
+    def __init__(self, comes: Callable[[], None]) -> None:
+        super().__init__(Kept())
+        self._comes, self.blocks = comes, list[int]()
+
+    def insert(self, segments: Sequence[SegmentRows]) -> None:
+        self.blocks.append(len(segments))
+        if len(self.blocks) == 1:
+            self._comes()
+
+
+def test_what_comes_while_a_block_goes_in_waits_for_the_next_and_what_waits_at_the_end_is_brought_in(
+    tmp_path: Path,
+) -> None:
+    books, files = StackBooks(), SegmentFiles(str(tmp_path / "data"))
+    each = rows(window(1, 4, 3), books.of("default"))
+
+    def comes() -> None:
+        indexer.expect(each)
+        indexer.add(each)
+
+    store = Slow(comes)
+    indexer = Indexer(files, store, books, Retention(1e9, 1 << 40, 1e9), lambda *_, **_words: None, lambda _: None)
+    for _ in range(20):
+        comes()
+    indexer.start()
+    deadline = time.monotonic() + 60
+    while len(store.blocks) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    comes()
+    indexer.close()
+    assert store.blocks == [20, 1, 1]
     files.close()
 
 
