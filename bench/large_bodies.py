@@ -21,23 +21,26 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from bench.agent import interval
 from bench.attackers import Sender
 from bench.fleet import bodies
 from bench.served import served
+from pyprof.exporters.protobuf import data, number, packed
 
 _TEXTS, _LETTERS = 100_000, 1040
 _PAUSE_S, _BETWEEN_S = 0.02, 1.5
-KINDS = ("inflating", "flood", "stated", "chunked", "bomb", "slow")
+KINDS = ("inflating", "flood", "stated", "chunked", "bomb", "slow", "labels", "unknown")
+_LABELS = 300_000
+_UNKNOWN, _CALLS = 4000, 55
 ALONE, HERE, ELSEWHERE = "alone", "with large bodies", "with large bodies for another server"
 
 
-def large(window: bytes) -> bytes:
+def large() -> bytes:
     """A window with texts that no stack needs: 100 MiB of them in 2.3 MB."""
-    rng, found = random.Random(3), bytearray(gzip.decompress(window))
+    rng, found = random.Random(3), bytearray(gzip.decompress(bodies(1)[0]))
     for _ in range(_TEXTS):
         text = (f"{rng.getrandbits(112):028x}" + "function" * (_LETTERS // 8)).encode()[:_LETTERS]
         found += b"\x32" + bytes([len(text) & 127 | 128, len(text) >> 7]) + text
@@ -48,9 +51,37 @@ def bomb() -> bytes:
     return gzip.compress(bytes(130 << 20), 9)
 
 
+def labels() -> bytes:
+    """A sample for each of many values of a label."""
+    return _profile(([1], number + 1) for number in range(_LABELS))
+
+
+def unknown() -> bytes:
+    """As many stacks, which nobody can know by a digest, as a body has that one thread reads."""
+    rng = random.Random(5)
+    return _profile(([rng.randrange(1, 100) for _ in range(_CALLS)], 0) for _ in range(_UNKNOWN))
+
+
+def _profile(samples: Iterable[tuple[Sequence[int], int]]) -> bytes:
+    """samples: ids of locations below 100, and the value of a label."""
+    texts = (b"", b"cpu", b"nanoseconds", b"request", *(b"function_%d" % at for at in range(1, 100)))
+    parts = [data(1, number(1, 1) + number(2, 2))]
+    parts += [
+        data(2, data(1, bytes(ids)) + packed(2, (1,)) + data(3, number(1, 3) + number(3, value)))
+        for ids, value in samples
+    ]
+    parts += [data(4, number(1, at) + data(4, number(1, at))) for at in range(1, 100)]
+    parts += [data(5, number(1, at) + number(2, at + 3)) for at in range(1, 100)]
+    parts += [data(6, text) for text in texts]
+    return gzip.compress(b"".join(parts))
+
+
+BODIES = {"inflating": large, "bomb": bomb, "labels": labels, "unknown": unknown}
+
+
 @contextlib.contextmanager
 def attacked(kind: str, port: int, body: Path, statuses: Counter[str]) -> Iterator[None]:
-    kind = "inflating" if kind == "bomb" else kind
+    kind = "inflating" if kind in BODIES else kind
     command = [sys.executable, "-m", "bench.attackers", kind, str(port), str(body)]
     attacker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
@@ -83,13 +114,13 @@ def main() -> None:
     small = bodies(10)
     with tempfile.TemporaryDirectory(prefix="pyprof-bench-", dir=arguments.folder) as name:
         folder = Path(name)
-        for kind, data in (("inflating", large(small[0])), ("bomb", bomb())):
-            (folder / kind).write_bytes(data)
+        for kind, made in BODIES.items():
+            (folder / kind).write_bytes(made())
         with served(folder / "one") as (port, _), served(folder / "other") as (other, _):
             one = Sender(port, "small")
             turn(one, small, 5)
             for kind in arguments.kinds:
-                body = folder / ("bomb" if kind == "bomb" else "inflating")
+                body = folder / (kind if kind in BODIES else "inflating")
                 found: dict[str, list[list[float]]] = defaultdict(list)
                 statuses = {HERE: Counter[str](), ELSEWHERE: Counter[str]()}
                 for _ in range(arguments.rounds):

@@ -77,11 +77,24 @@ class KnownDigests(Protocol):
     def clear(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class LittleWork:
+    """Samples, different threads, and stacks that are not known, of which a reader reads no more."""
+
+    samples: int
+    threads: int
+    unknown: int
+
+
+class MuchWork(Exception):
+    """A file has more than a reader was to read."""
+
+
 class Builder:
     """Takes frames and samples of one file or of several with the same value types; build() is the Profile. modules:
     those that frames refer to, each once. samples, nodes: how many there are so far. labels: of threads. known, stacks:
     for a reader of several files: numbers of frames and of stacks by what tells them apart in such files. digests: of
-    frames by their numbers; by_digest: stacks (model/stack_digest.py).
+    frames by their numbers; by_digest: stacks (model/stack_digest.py). little: what its reader may do; None: all.
     """
 
     def __init__(self) -> None:
@@ -92,6 +105,7 @@ class Builder:
         self.stacks: dict[bytes, int] = {}
         self.digests: dict[int, bytes] = {}
         self.by_digest: KnownDigests = {}
+        self.little: LittleWork | None = None
         self._module_of: dict[tuple[object, ...], int] = {}
         self._frames: dict[Frame, int] = {}
         self._tree = Tree()

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from pyprof.errors import FormatError
 from pyprof.importers import evidence
-from pyprof.importers.builder import NOBODY, About, Builder
+from pyprof.importers.builder import NOBODY, About, Builder, MuchWork
 from pyprof.importers.pprof_samples import AT_ONCE, Samples, samples
 from pyprof.importers.protobuf import MOST_ROWS, Grouped, columns, fields, numbers, packed, repeated, signed
 from pyprof.model.columns import largest_sum
@@ -82,7 +82,8 @@ def read_into(
 ) -> About:
     """Samples of one file beside those that the builder has. since_ns: what their times are counted from; None: from
     the file's beginning. wanted: are values of such types? Of a file that is not, or is refused, no sample is added.
-    most: as inflated() has it. Raises FormatError, and OverflowError for numbers that no Profile holds.
+    most: as inflated() has it. Raises FormatError, OverflowError for numbers that no Profile holds, and MuchWork where
+    the builder says what may be done.
     """
     return _Reader(inflated(data, most), builder).about(title, since_ns, wanted)
 
@@ -133,7 +134,7 @@ class _Reader:
             raise FormatError("pprof", 0, "the table of strings does not begin with an empty one")
         self._builder = builder
         self._left_out: set[str] = set()
-        self._letters = 0
+        self._letters = self._threads = 0
         self._modules: dict[int, int] = {}
         self._frame_of: dict[int, int] | None = None
         self._labels: dict[bytes, tuple[str, str]] = {}
@@ -257,6 +258,7 @@ class _Reader:
         return Frame(found.kind, address, address, rel, module, shown, found.trust, title, found.mark)
 
     def _samples(self, order: list[int], time_ns: int) -> None:
+        self._little(len(self._rows.get(SAMPLE, ())), 0, 0)
         digests = self._digests()
         stated = iter(digests)
         self._modules = self._mappings()
@@ -274,6 +276,12 @@ class _Reader:
                 raise FormatError("pprof", 0, "values that are too large together")
             self._builder.add(stacks, some.threads, time_ns, in_order)
 
+    def _little(self, samples: int, threads: int, unknown: int) -> None:
+        """Raises MuchWork."""
+        most = self._builder.little
+        if most is not None and (samples > most.samples or threads > most.threads or unknown > most.unknown):
+            raise MuchWork
+
     def _digests(self) -> list[bytes]:
         """Of the stacks, as the file states them. [] where it does not, or not one for each sample."""
         stated = self._rows.get(evidence.STACKS, (b"",))[-1]
@@ -287,6 +295,7 @@ class _Reader:
         new = [at for at, node in enumerate(found) if node is None]
         if not new:
             return [node for node in found if node is not None]
+        self._little(0, 0, len(new))
         ids, edges = repeated(some.stacks(new))
         frames, bounds = self._looked_up(ids), edges.tolist()
         for at, node, (first, end) in zip(new, self._stacks(frames, bounds), pairwise(bounds), strict=True):
@@ -343,6 +352,8 @@ class _Reader:
         return found
 
     def _thread(self, rows: Iterable[bytes]) -> int:
+        self._threads += 1
+        self._little(0, self._threads, 0)
         return self._builder.thread(self._info(dict(map(self._label, rows))))
 
     def _info(self, labels: dict[str, str]) -> ThreadInfo:

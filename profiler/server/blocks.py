@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.labels import Labels
-from pyprof.server.native import Block, BlockColumn, column, days, lists, numbers, texts
+from pyprof.server.native import Block, BlockColumn, column, days, lists, lists_of_bytes, numbers, text_bytes, texts
 from pyprof.server.rows import SegmentRows, hour_of
 from pyprof.server.stacks import StackBook
 
@@ -37,15 +37,26 @@ def stacks(found: Iterable[StacksOfDay]) -> Block:
     times = [len(wanted) for *_, wanted in rows]
     halves = [book.halves[wanted] for _, _, book, wanted in rows]
     both = np.concatenate(halves) if halves else np.zeros((0, 2), np.uint64)
-    frames = (book.frames(number) for _, _, book, wanted in rows for number in wanted.tolist())
     columns = (
         days("day", (row[0] for row in rows), times),
         texts("tenant", (row[1] for row in rows), times),
         column("stack", both[:, 0]),
         column("stack2", both[:, 1]),
-        lists("frames", frames),
+        _frames(rows),
     )
     return Block(sum(times), columns)
+
+
+def _frames(rows: Iterable[StacksOfDay]) -> BlockColumn:
+    """Many stacks have the same functions: each text is encoded once."""
+    sizes, parts = list[int](), list[bytes]()
+    for _, _, book, wanted in rows:
+        calls = [book.calls(number) for number in wanted.tolist()]
+        sizes += map(len, calls)
+        used, place = np.unique(np.concatenate(calls), return_inverse=True)
+        encoded = np.array([text_bytes(book.text(number)) for number in used.tolist()], object)
+        parts.append(b"".join(encoded[place.reshape(-1)].tolist()))
+    return lists_of_bytes("frames", sizes, parts)
 
 
 def series(found: Mapping[SeriesKey, Labels]) -> Block:

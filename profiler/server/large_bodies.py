@@ -1,8 +1,10 @@
-"""Large bodies are read by another process, one at a time: it has an interpreter of its own, and comes after others.
+"""Large bodies, and those that are much work, are read by another process, one at a time: it has an interpreter of its
+own, and comes after others.
 
-The server's threads share one interpreter: whoever reads 100 MiB in one of them takes half of it from all others. What
-is read comes back as rows with a book of their own, which the database takes as others. The process begins with the
-first large body, and ends when its input does. It rests between two bodies, for it takes room in the caches, and the
+The server's threads share one interpreter: whoever reads 100 MiB in one of them takes half of it from all others, and
+each of their calls of the system waits for it. What
+is read comes back as rows with a book of their own. The process begins with the
+first such body, and ends when its input does. It rests after a large one, for that takes room in the caches, and the
 memory's bandwidth, however nice it is.
 """
 
@@ -31,7 +33,7 @@ _READER = (
 _AFTER_OTHERS = 19
 """More nice than the server: it has what others leave."""
 _REST = 3
-"""Times as long as a body took: before the next is read."""
+"""Times as long as a large body took: before the next is read."""
 _MOST_READ = 32
 """Bodies, until another process takes its place: it keeps the memory that the largest one needed."""
 _Found = TypeVar("_Found")
@@ -56,7 +58,7 @@ class LargeBodies:
         self._clock, self._rested_at = clock, 0.0
         self._closed = closed or threading.Event()
 
-    def call(self, function: Callable[..., _Found], *arguments: object) -> _Found:
+    def call(self, is_large: bool, function: Callable[..., _Found], *arguments: object) -> _Found:
         """In the other process, after its rest. Raises PyprofError: that of the function, or FormatError where the
         process ends.
         """
@@ -67,7 +69,7 @@ class LargeBodies:
             return self._answered(function, *arguments)
         finally:
             ended = self._clock()
-            self._rested_at = ended + _REST * (ended - began)
+            self._rested_at = ended + _REST * is_large * (ended - began)
 
     def _answered(self, function: Callable[..., _Found], *arguments: object) -> _Found:
         if self._read >= _MOST_READ or (self._reader is not None and self._reader.poll() is not None):

@@ -39,11 +39,11 @@ class Block:
     def data(self) -> bytes:
         parts = [packed(len(self.columns)), packed(self.rows)]
         for column in self.columns:
-            parts += (_text(column.name), _text(column.type), column.data)
+            parts += (text_bytes(column.name), text_bytes(column.type), column.data)
         return b"".join(parts)
 
 
-def _text(text: str) -> bytes:
+def text_bytes(text: str) -> bytes:
     data = text.encode("utf-8", "replace")
     return packed(len(data)) + data
 
@@ -56,7 +56,7 @@ def days(name: str, values: Iterable[str], times: Sequence[int]) -> BlockColumn:
 
 def texts(name: str, values: Iterable[str], times: Sequence[int]) -> BlockColumn:
     return BlockColumn(
-        name, "String", b"".join(_text(value) * count for value, count in zip(values, times, strict=True))
+        name, "String", b"".join(text_bytes(value) * count for value, count in zip(values, times, strict=True))
     )
 
 
@@ -71,13 +71,13 @@ def column(name: str, values: npt.NDArray[np.int64] | npt.NDArray[np.uint64]) ->
 
 
 def lists(name: str, values: Iterable[Sequence[str]]) -> BlockColumn:
-    ends, parts, known, count = [], [], dict[str, bytes](), 0
+    sizes, parts = [], []
     for value in values:
-        count += len(value)
-        ends.append(count)
-        for text in value:
-            data = known.get(text)
-            if data is None:
-                data = known[text] = _text(text)
-            parts.append(data)
-    return BlockColumn(name, "Array(String)", np.array(ends, np.uint64).tobytes() + b"".join(parts))
+        sizes.append(len(value))
+        parts += map(text_bytes, value)
+    return lists_of_bytes(name, sizes, parts)
+
+
+def lists_of_bytes(name: str, sizes: Sequence[int], parts: Iterable[bytes]) -> BlockColumn:
+    """sizes: texts in each list. parts: all of them, as text_bytes() makes them, one or several in each."""
+    return BlockColumn(name, "Array(String)", np.cumsum(sizes, dtype=np.uint64).tobytes() + b"".join(parts))

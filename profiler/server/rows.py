@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pyprof.agent.segments import SegmentName, day_of
 from pyprof.errors import FormatError
 from pyprof.importers import pprof
-from pyprof.importers.builder import About, Builder, Parts
+from pyprof.importers.builder import About, Builder, LittleWork, Parts
 from pyprof.model.columns import largest_sum
 from pyprof.model.labels import LONGEST, Labels
 from pyprof.model.profile import Frame, FrameKind, ValueType
@@ -77,11 +77,19 @@ def hour_of(end_ns: int) -> int:
     return (end_ns - 1) // HOUR_NS
 
 
-def rows_of(tenant: str, name: SegmentName, data: bytes, book: StackBook, most: int | None = None) -> SegmentRows:
+def rows_of(
+    tenant: str,
+    name: SegmentName,
+    data: bytes,
+    book: StackBook,
+    most: int | None = None,
+    little: LittleWork | None = None,
+) -> SegmentRows:
     """book: the tenant's stacks; it learns those of this segment. most: bytes that a stranger's data may inflate
-    to; None: it has been taken, or is our own. Raises FormatError.
+    to; None: it has been taken, or is our own. little: no more is to be done. Raises FormatError, MuchWork.
     """
     builder = Builder()
+    builder.little = little
     builder.by_digest = seen = StatedStacks(book)
     try:
         about = pprof.read_into(builder, data, name.service, most=most)

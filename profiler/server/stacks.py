@@ -8,6 +8,7 @@ is not its stack's gets another of its own stacks.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -21,6 +22,7 @@ MOST_BYTES = 1 << 28
 _STACK, _TEXT = 400, 150
 """Bytes that one needs beside its frames, or letters."""
 _ROOM = 1024
+_AT_ONCE, _BETWEEN_S = 100, 0.002
 NOBODY = -1
 _Kind = TypeVar("_Kind", bound=np.generic)
 
@@ -78,6 +80,27 @@ class StackBook:
                 self._by_hash[found] = number
             return number
 
+    def adopted(self, other: StackBook, wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Stacks of another book, by their numbers there: their numbers here. Those that have digests are known by
+        them. From time to time others get the interpreter.
+        """
+        found, place = np.unique(wanted, return_inverse=True)
+        numbers: dict[int, int] = {}
+        for done, at in enumerate(found.tolist(), 1):
+            first, second = other.halves[at].tolist()
+            number = self._by_hash.get((first, second))
+            if number is None:
+                facts = StackFacts(other.build(other.leaf[at]), bool(other.bare[at]), other.build(other.cut[at]))
+                number = self.number((first, second), other.frames(at), facts)
+            numbers[at] = number
+            if done % _AT_ONCE == 0:
+                time.sleep(_BETWEEN_S)
+        self.by_digest.update((digest, ~numbers[~at]) for digest, at in other.by_digest.items() if ~at in numbers)
+        return np.array(list(numbers.values()), np.int64)[place.reshape(-1)]
+
+    def build(self, number: int) -> tuple[str, str] | None:
+        return None if number == NOBODY else self.builds[number]
+
     def _add(self, found: tuple[int, int], frames: Sequence[str], facts: StackFacts) -> int:
         number = len(self._frames)
         if number == len(self.bare):
@@ -109,7 +132,14 @@ class StackBook:
 
     def frames(self, number: int) -> list[str]:
         """Outermost first."""
-        return [self._text_of[at] for at in np.frombuffer(self._frames[number], np.int32).tolist()]
+        return [self._text_of[at] for at in self.calls(number).tolist()]
+
+    def calls(self, number: int) -> npt.NDArray[np.int32]:
+        """(calls,) numbers of its frames' texts, outermost first."""
+        return np.frombuffer(self._frames[number], np.int32)
+
+    def text(self, number: int) -> str:
+        return self._text_of[number]
 
 
 def _longer(column: npt.NDArray[_Kind]) -> npt.NDArray[_Kind]:

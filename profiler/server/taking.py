@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 from urllib.parse import unquote
 
 from pyprof.agent.segments import SegmentName, day_of, folder_of
 from pyprof.errors import FormatError
 from pyprof.exporters.utf8 import dumps
+from pyprof.importers.builder import LittleWork
+from pyprof.records import replace
 from pyprof.server import large_bodies
 from pyprof.server.access import WRITE, Access, Refused
 from pyprof.server.config import ServerConfig
@@ -64,7 +67,8 @@ class Taking:
                 raise Refused("no_such_page")
             name = self._named(scope["raw_path"])
             data = await self.body(headers.get(b"content-length", b"").decode("latin-1"), receive)
-            if not await self._take(tenant, data, lambda: [(self._rows(tenant, name, data, MOST_INFLATED), data)]):
+            what = tenant, name, data
+            if not await self._take(tenant, data, partial(self._read, *what), partial(self._read_much, *what), True):
                 raise Refused("segment_known")
         except ClientGone:
             return
@@ -121,14 +125,23 @@ class Taking:
 
     async def take_push(self, tenant: str, push: ForeignPush) -> None:
         """All of it durable, or nothing of it kept. Raises Refused."""
-        await self._take(tenant, push.body, lambda: self._pushed(tenant, push))
+        await self._take(
+            tenant, push.body, partial(self._pushed, tenant, push), partial(self._pushed_much, tenant, push), False
+        )
 
-    async def _take(self, tenant: str, body: bytes, read: Callable[[], list[ReadSegment]]) -> int:
+    async def _take(
+        self,
+        tenant: str,
+        body: bytes,
+        here: Callable[[LittleWork], list[ReadSegment]],
+        elsewhere: Callable[[], list[ReadSegment]],
+        is_ours: bool,
+    ) -> int:
         """How many segments were new. What was there is there: an agent that sends again must hear that it is done.
         Raises Refused.
         """
         try:
-            count = await self._threads.run(tenant, body, read, self._keep)
+            count = await self._threads.run(tenant, body, here, elsewhere, self._keep, is_ours)
         except FormatError as error:
             raise Refused("bad_segment", str(error)) from None
         if count:
@@ -139,29 +152,35 @@ class Taking:
     def _keep(self, segments: Iterable[ReadSegment]) -> int:
         return sum(self._kept(rows, data) for rows, data in segments)
 
-    def _pushed(self, tenant: str, push: ForeignPush) -> list[ReadSegment]:
+    def _pushed(self, tenant: str, push: ForeignPush, _: LittleWork) -> list[ReadSegment]:
         """Raises FormatError, Refused."""
-        if size_of(push.body) > LARGE:
-            found = self._large.call(large_bodies.pushed, tenant, push, time.time_ns(), MOST_INFLATED)
-            for rows, _ in found:
-                self._check_age(rows.name)
-                self._check_series(rows)
-            return found
         segments = push.segments(time.time_ns(), MOST_INFLATED)
-        for name, _ in segments:
-            self._check_age(name)
-        return [(self._rows(tenant, name, data), data) for name, data in segments]
+        return [(self._checked(rows_of(tenant, name, data, self._books.of(tenant))), data) for name, data in segments]
 
-    def _rows(self, tenant: str, name: SegmentName, data: bytes, most: int | None = None) -> SegmentRows:
-        if most is not None and size_of(data) > LARGE:
-            found = self._large.call(large_bodies.segment, tenant, name, data, most)
-        else:
-            found = rows_of(tenant, name, data, self._books.of(tenant), most)
-        self._check_series(found)
-        return found
+    def _pushed_much(self, tenant: str, push: ForeignPush) -> list[ReadSegment]:
+        found = self._large.call(True, large_bodies.pushed, tenant, push, time.time_ns(), MOST_INFLATED)
+        return [(self._adopted(rows), data) for rows, data in found]
 
-    def _check_series(self, rows: SegmentRows) -> None:
+    def _read(self, tenant: str, name: SegmentName, data: bytes, little: LittleWork) -> list[ReadSegment]:
+        """Raises FormatError, MuchWork, Refused."""
+        return [(self._checked(rows_of(tenant, name, data, self._books.of(tenant), MOST_INFLATED, little)), data)]
+
+    def _read_much(self, tenant: str, name: SegmentName, data: bytes) -> list[ReadSegment]:
+        """Raises FormatError, Refused."""
+        rows = self._large.call(size_of(data) > LARGE, large_bodies.segment, tenant, name, data, MOST_INFLATED)
+        return [(self._adopted(rows), data)]
+
+    def _adopted(self, rows: SegmentRows) -> SegmentRows:
+        """With stacks of the tenant's book: what another process has read is known here, too. Raises Refused."""
+        self._checked(rows)
+        book = self._books.of(rows.tenant)
+        return replace(rows, book=book, stacks=book.adopted(rows.book, rows.stacks))
+
+    def _checked(self, rows: SegmentRows) -> SegmentRows:
+        """Raises Refused."""
+        self._check_age(rows.name)
         self._series.take(rows.tenant, rows.name.day, rows.labels)
+        return rows
 
     def _kept(self, rows: SegmentRows, data: bytes) -> bool:
         """Is it new? Raises Refused."""

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from pyprof.importers import pprof
+from pyprof.importers.builder import LittleWork, MuchWork
 from pyprof.server.access import Refused
 
+SMALL = LittleWork(samples=4_000, threads=1_000, unknown=100)
+MIDDLE = LittleWork(samples=30_000, threads=2_000, unknown=100)
+"""What is read in this process: some 10 ms, and 100 ms."""
 _TOGETHER = 8
 """Segments that are written at once: while one waits for the disk another is."""
 _SMALL = 1 << 18
@@ -18,12 +23,11 @@ _SMALL = 1 << 18
 longer each of their calls of the system takes. Windows of 400 stacks have half as many.
 """
 LARGE = 1 << 23
-"""Of such ones one is read at a time."""
-_MOST_LARGE = 4
-"""Of a tenant, that wait to be read."""
+_MOST_LARGE, _MOST_WAITING = 4, 64
+"""Large bodies of a tenant, and all that another process is to read, that wait for it."""
 MOST_HELD = 1 << 29
-"""Bytes of bodies that have begun to come, and of large ones that wait."""
-_LARGE_RETRY_S = 30
+"""Bytes of bodies that have begun to come, and of those that wait."""
+_RETRY_S = 30
 _Read = TypeVar("_Read")
 _Kept = TypeVar("_Kept")
 
@@ -34,36 +38,54 @@ def size_of(body: bytes) -> int:
 
 
 class TakingThreads:
-    """Those that read bodies and keep what they say. However many large ones come, they hold up no small one: another
-    thread reads them, or has them read.
-    """
+    """Those that read bodies and keep what they say. However many come that are much work, they hold up no other."""
 
     def __init__(self) -> None:
         self._reader = ThreadPoolExecutor(1, "pyprof read")
-        self._usual = ThreadPoolExecutor(_TOGETHER, "pyprof keep")
-        self._large = ThreadPoolExecutor(1, "pyprof large")
+        self._middle = ThreadPoolExecutor(1, "pyprof middle")
+        self._elsewhere = ThreadPoolExecutor(1, "pyprof large")
+        self._keepers = ThreadPoolExecutor(_TOGETHER, "pyprof keep")
         self._waiting: Counter[str] = Counter()
         self._bytes = 0
 
-    async def run(self, tenant: str, body: bytes, read: Callable[[], _Read], keep: Callable[[_Read], _Kept]) -> _Kept:
-        """What keep returns of what read returns. Raises what they raise; Refused where too many large ones wait."""
+    async def run(
+        self,
+        tenant: str,
+        body: bytes,
+        here: Callable[[LittleWork], _Read],
+        elsewhere: Callable[[], _Read],
+        keep: Callable[[_Read], _Kept],
+        is_ours: bool = True,
+    ) -> _Kept:
+        """What keep returns of what is read: here, unless it is large, or MuchWork is raised. is_ours: it states
+        digests of its stacks, which may be known. Raises what they raise; Refused where too many wait.
+        """
         loop, size = asyncio.get_running_loop(), size_of(body)
-        if size <= _SMALL:
-            return await loop.run_in_executor(self._usual, keep, await loop.run_in_executor(self._reader, read))
         if size <= LARGE:
-            return await loop.run_in_executor(self._usual, lambda: keep(read()))
-        if self._waiting[tenant] >= _MOST_LARGE or self._bytes + len(body) > MOST_HELD:
-            text = f"{self._waiting[tenant]} large bodies of the tenant wait, {_MOST_LARGE} at most, or others' do"
-            raise Refused("too_many_requests", text, _LARGE_RETRY_S)
+            reader, little = (self._reader, SMALL) if is_ours and size <= _SMALL else (self._middle, MIDDLE)
+            with suppress(MuchWork):
+                found = await loop.run_in_executor(reader, here, little)
+                return await loop.run_in_executor(self._keepers, keep, found)
+        with self._wait(tenant, body, _MOST_LARGE if size > LARGE else _MOST_WAITING):
+            return await loop.run_in_executor(self._elsewhere, lambda: keep(elsewhere()))
+
+    @contextmanager
+    def _wait(self, tenant: str, body: bytes, most: int) -> Iterator[None]:
+        """Raises Refused."""
+        if self._waiting[tenant] >= most or self._bytes + len(body) > MOST_HELD:
+            text = (
+                f"{self._waiting[tenant]} bodies that are much work wait of the tenant, {most} at most, or others' do"
+            )
+            raise Refused("too_many_requests", text, _RETRY_S)
         self._waiting[tenant] += 1
         self._bytes += len(body)
         try:
-            return await loop.run_in_executor(self._large, lambda: keep(read()))
+            yield
         finally:
             self._waiting[tenant] -= 1
             self._bytes -= len(body)
 
     def close(self) -> None:
         """What has not begun is not done: nobody waits for its answer. Does not wait."""
-        for threads in (self._reader, self._usual, self._large):
+        for threads in (self._reader, self._middle, self._elsewhere, self._keepers):
             threads.shutdown(wait=False, cancel_futures=True)

@@ -181,13 +181,13 @@ def bodies() -> Iterator[LargeBodies]:
 
 
 def test_large_bodies_are_read_by_another_process_that_comes_after_others(bodies: LargeBodies) -> None:
-    reader = bodies.call(os.getpid)
+    reader = bodies.call(True, os.getpid)
     assert reader != os.getpid()
-    assert bodies.call(os.getpid) == reader
-    assert bodies.call(os.nice, 0) == min(os.nice(0) + 19, 19)
+    assert bodies.call(True, os.getpid) == reader
+    assert bodies.call(True, os.nice, 0) == min(os.nice(0) + 19, 19)
     with pytest.raises(FormatError, match="gzip"):
-        bodies.call(pprof.inflated, b"\x1f\x8bxyz")
-    assert bodies.call(os.getpid) == reader
+        bodies.call(True, pprof.inflated, b"\x1f\x8bxyz")
+    assert bodies.call(True, os.getpid) == reader
 
 
 class Ending(threading.Event):
@@ -202,30 +202,31 @@ class Ending(threading.Event):
         return self.is_set()
 
 
-def test_reader_of_large_bodies_rests_three_times_as_long_as_it_worked() -> None:
+@pytest.mark.parametrize(("is_large", "rest"), [(True, 5), (False, 0)])
+def test_reader_rests_three_times_as_long_as_it_worked_if_the_body_was_large(is_large: bool, rest: int) -> None:
     ending, moments = Ending(), iter((100, 100, 102, 103, 108, 109, 500, 500, 500))
     bodies = LargeBodies(lambda: next(moments), ending)
     try:
         for _ in range(3):
-            bodies.call(os.getpid)
-        assert ending.waits == [0, 5, 0]
+            bodies.call(is_large, os.getpid)
+        assert ending.waits == [0, rest, 0]
         bodies.close()
         moments = iter((500,))
         with pytest.raises(FormatError, match="any more"):
-            bodies.call(os.getpid)
+            bodies.call(True, os.getpid)
     finally:
         bodies.close()
 
 
 def test_reader_of_large_bodies_that_ends_costs_one_body(bodies: LargeBodies) -> None:
-    reader = bodies.call(os.getpid)
+    reader = bodies.call(True, os.getpid)
     with pytest.raises(FormatError, match="ended"):
-        bodies.call(os._exit, 1)
-    after = bodies.call(os.getpid)
+        bodies.call(True, os._exit, 1)
+    after = bodies.call(True, os.getpid)
     assert after != reader
     os.kill(after, signal.SIGKILL)
     os.waitid(os.P_PID, after, os.WEXITED | os.WNOWAIT)
-    found = [bodies.call(os.getpid) for _ in range(40)]
+    found = [bodies.call(True, os.getpid) for _ in range(40)]
     assert after not in found
     assert len(set(found)) == 2, "none keeps the memory of the largest one for ever"
 
@@ -233,7 +234,7 @@ def test_reader_of_large_bodies_that_ends_costs_one_body(bodies: LargeBodies) ->
 _DIES = """
 import os
 from pyprof.server.large_bodies import LargeBodies
-os.write(1, b"%d" % LargeBodies().call(os.getpid))
+os.write(1, b"%d" % LargeBodies().call(True, os.getpid))
 os._exit(0)
 """
 

@@ -10,7 +10,7 @@ import pytest
 
 from pyprof.agent.segments import SegmentName
 from pyprof.exporters.base import ExportOptions
-from pyprof.importers.builder import About, Builder, named
+from pyprof.importers.builder import About, Builder, LittleWork, MuchWork, named
 from pyprof.importers.pprof import _Reader
 from pyprof.model.profile import Profile, ValueType
 from pyprof.records import replace
@@ -162,6 +162,34 @@ def test_window_that_comes_while_the_database_is_behind_counts_once(tmp_path: Pa
     engine.listed = []
     assert indexer.catch_up() == 2, "a database that was lost gets both again"
     files.close()
+
+
+@pytest.mark.parametrize("much", ["samples", "threads", "unknown"])
+def test_more_work_than_was_to_be_done_is_not_done(much: str) -> None:
+    data = export("pprof", window(1, 40, 30), EVIDENCE)
+    name, book = SegmentName.new("checkout", NOW), StackBook()
+    enough = LittleWork(**dict.fromkeys(("samples", "threads", "unknown"), 40))
+    with pytest.raises(MuchWork):
+        rows_of("default", name, data, book, little=replace(enough, **{much: 0}))
+    assert not book.by_digest
+    assert content(rows_of("default", name, data, book, little=enough)) == content(rows(window(1, 40, 30), StackBook()))
+    if much == "unknown":
+        rows_of("default", name, data, book, little=replace(enough, unknown=0))
+
+
+def test_stacks_that_another_has_read_are_known_as_if_they_had_been_read_here() -> None:
+    profile, book, other = window(1, 250, 200), StackBook(), StackBook()
+    rows(window(1, 40, 30), book)
+    before, found = len(book.by_digest), rows(profile, other)
+    assert len(other.by_digest) > before > 10
+    adopted = replace(found, book=book, stacks=book.adopted(other, found.stacks))
+    assert content(adopted) == content(found)
+    assert book.by_digest.keys() >= other.by_digest.keys()
+    data, known = export("pprof", profile, EVIDENCE), LittleWork(1000, 1000, 0)
+    assert content(rows_of("default", SegmentName.new("checkout", NOW + 1), data, book, little=known)) == content(found)
+    numbers = book.adopted(other, found.stacks)
+    assert numbers.tolist() == adopted.stacks.tolist(), "they are not there twice"
+    assert len(book.adopted(other, found.stacks[:0])) == 0
 
 
 class Slow(Store):
