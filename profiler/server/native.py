@@ -71,7 +71,7 @@ def column(name: str, values: npt.NDArray[np.int64] | npt.NDArray[np.uint64]) ->
 
 
 def lists(name: str, values: Iterable[Sequence[str]]) -> BlockColumn:
-    sizes, parts = [], []
+    sizes, parts = list[int](), list[bytes]()
     for value in values:
         sizes.append(len(value))
         parts += map(text_bytes, value)
