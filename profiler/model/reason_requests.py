@@ -31,7 +31,7 @@ REQUESTS = (
     Reason("question_too_dear", Stage.SERVER, "The question costs more time or memory than one may.",
            retry="a shorter span, one service, or a larger limits.question_time and limits.question_memory"),
     Reason("too_many_requests", Stage.SERVER,
-           "The tenant sends more a second than limits.rate, or bodies that are large or much work faster than they are read.",
+           "The tenant sends more a second than limits.rate, or what is much work faster than it is read.",
            retry="a larger limits.rate; of such bodies, a wait"),
     Reason("store_failed", Stage.SERVER, "The database refused, or is not there."),
     Reason("disk_full", Stage.SERVER, "The disk has no room: nothing of the segment is kept, what was there stays."),
