@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
+from typing import TypeVar
 from urllib.parse import unquote
 
 from pyprof.agent.segments import SegmentName, day_of, folder_of
@@ -23,7 +24,7 @@ from pyprof.server.receiving import ForeignPush
 from pyprof.server.rows import SegmentRows, rows_of
 from pyprof.server.series_limit import SeriesLimit
 from pyprof.server.serving import ServerParts
-from pyprof.server.taking_threads import LARGE, MOST_HELD, TakingThreads, size_of
+from pyprof.server.taking_threads import ELSEWHERE, LARGE, MOST_HELD, TakingThreads, size_of
 
 MOST_INFLATED = 1 << 27
 """Bytes that a request may inflate to."""
@@ -33,6 +34,7 @@ JSON = "application/json"
 _FUTURE_S = 600
 _BODY_S = 60
 """In which a body must come."""
+_Found = TypeVar("_Found")
 ReadSegment = tuple[SegmentRows, bytes]
 """And its file's contents."""
 _HERE = ("localhost", "127.0.0.1", "[::1]")
@@ -53,10 +55,13 @@ class Taking:
         self._series = SeriesLimit(config.series, parts.store)
         self._threads = TakingThreads()
         self._large = LargeBodies()
+        self._readers = [LargeBodies() for _ in range(ELSEWHERE)]
+        self._idle = list(self._readers)
 
     def close(self) -> None:
         self._threads.close()
-        self._large.close()
+        for each in (self._large, *self._readers):
+            each.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
@@ -68,7 +73,7 @@ class Taking:
             name = self._named(scope["raw_path"])
             data = await self.body(headers.get(b"content-length", b"").decode("latin-1"), receive)
             what = tenant, name, data
-            if not await self._take(tenant, data, partial(self._read, *what), partial(self._read_much, *what), True):
+            if not await self._take(tenant, data, partial(self._read, *what), partial(self._read_much, *what)):
                 raise Refused("segment_known")
         except ClientGone:
             return
@@ -125,23 +130,20 @@ class Taking:
 
     async def take_push(self, tenant: str, push: ForeignPush) -> None:
         """All of it durable, or nothing of it kept. Raises Refused."""
-        await self._take(
-            tenant, push.body, partial(self._pushed, tenant, push), partial(self._pushed_much, tenant, push), False
-        )
+        await self._take(tenant, push.body, None, partial(self._pushed, tenant, push))
 
     async def _take(
         self,
         tenant: str,
         body: bytes,
-        here: Callable[[LittleWork], list[ReadSegment]],
+        here: Callable[[LittleWork], list[ReadSegment]] | None,
         elsewhere: Callable[[], list[ReadSegment]],
-        is_ours: bool,
     ) -> int:
         """How many segments were new. What was there is there: an agent that sends again must hear that it is done.
         Raises Refused.
         """
         try:
-            count = await self._threads.run(tenant, body, here, elsewhere, self._keep, is_ours)
+            count = await self._threads.run(tenant, body, here, elsewhere, self._keep)
         except FormatError as error:
             raise Refused("bad_segment", str(error)) from None
         if count:
@@ -152,13 +154,9 @@ class Taking:
     def _keep(self, segments: Iterable[ReadSegment]) -> int:
         return sum(self._kept(rows, data) for rows, data in segments)
 
-    def _pushed(self, tenant: str, push: ForeignPush, _: LittleWork) -> list[ReadSegment]:
+    def _pushed(self, tenant: str, push: ForeignPush) -> list[ReadSegment]:
         """Raises FormatError, Refused."""
-        segments = push.segments(time.time_ns(), MOST_INFLATED)
-        return [(self._checked(rows_of(tenant, name, data, self._books.of(tenant))), data) for name, data in segments]
-
-    def _pushed_much(self, tenant: str, push: ForeignPush) -> list[ReadSegment]:
-        found = self._large.call(True, large_bodies.pushed, tenant, push, time.time_ns(), MOST_INFLATED)
+        found = self._elsewhere(push.body, large_bodies.pushed, tenant, push, time.time_ns(), MOST_INFLATED)
         return [(self._adopted(rows), data) for rows, data in found]
 
     def _read(self, tenant: str, name: SegmentName, data: bytes, little: LittleWork) -> list[ReadSegment]:
@@ -167,8 +165,18 @@ class Taking:
 
     def _read_much(self, tenant: str, name: SegmentName, data: bytes) -> list[ReadSegment]:
         """Raises FormatError, Refused."""
-        rows = self._large.call(size_of(data) > LARGE, large_bodies.segment, tenant, name, data, MOST_INFLATED)
+        rows = self._elsewhere(data, large_bodies.segment, tenant, name, data, MOST_INFLATED)
         return [(self._adopted(rows), data)]
+
+    def _elsewhere(self, body: bytes, function: Callable[..., _Found], *arguments: object) -> _Found:
+        """What another process finds in a body. Raises PyprofError."""
+        if size_of(body) > LARGE:
+            return self._large.call(True, function, *arguments)
+        reader = self._idle.pop()  # there are as many as threads that come here
+        try:
+            return reader.call(False, function, *arguments)
+        finally:
+            self._idle.append(reader)
 
     def _adopted(self, rows: SegmentRows) -> SegmentRows:
         """With stacks of the tenant's book: what another process has read is known here, too. Raises Refused."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +24,10 @@ _SMALL = 1 << 18
 longer each of their calls of the system takes. Windows of 400 stacks have half as many.
 """
 LARGE = 1 << 23
+ELSEWHERE = min(os.cpu_count() or 1, 4)
+"""Bodies that are much work are read at once, each by another process; large ones one by one."""
 _MOST_LARGE, _MOST_WAITING = 4, 64
-"""Large bodies of a tenant, and all that another process is to read, that wait for it."""
+"""Large bodies of a tenant, and all that other processes are to read, that wait for them."""
 MOST_HELD = 1 << 29
 """Bytes of bodies that have begun to come, and of those that wait."""
 _RETRY_S = 30
@@ -43,7 +46,8 @@ class TakingThreads:
     def __init__(self) -> None:
         self._reader = ThreadPoolExecutor(1, "pyprof read")
         self._middle = ThreadPoolExecutor(1, "pyprof middle")
-        self._elsewhere = ThreadPoolExecutor(1, "pyprof large")
+        self._large = ThreadPoolExecutor(1, "pyprof large")
+        self._much = ThreadPoolExecutor(ELSEWHERE, "pyprof much")
         self._keepers = ThreadPoolExecutor(_TOGETHER, "pyprof keep")
         self._waiting: Counter[str] = Counter()
         self._bytes = 0
@@ -52,22 +56,22 @@ class TakingThreads:
         self,
         tenant: str,
         body: bytes,
-        here: Callable[[LittleWork], _Read],
+        here: Callable[[LittleWork], _Read] | None,
         elsewhere: Callable[[], _Read],
         keep: Callable[[_Read], _Kept],
-        is_ours: bool = True,
     ) -> _Kept:
-        """What keep returns of what is read: here, unless it is large, or MuchWork is raised. is_ours: it states
-        digests of its stacks, which may be known. Raises what they raise; Refused where too many wait.
+        """What keep returns of what is read: here, unless it is large, or MuchWork is raised. here: None for what is
+        much work in any case. Raises what they raise; Refused where too many wait.
         """
         loop, size = asyncio.get_running_loop(), size_of(body)
-        if size <= LARGE:
-            reader, little = (self._reader, SMALL) if is_ours and size <= _SMALL else (self._middle, MIDDLE)
+        if here is not None and size <= LARGE:
+            reader, little = (self._reader, SMALL) if size <= _SMALL else (self._middle, MIDDLE)
             with suppress(MuchWork):
                 found = await loop.run_in_executor(reader, here, little)
                 return await loop.run_in_executor(self._keepers, keep, found)
-        with self._wait(tenant, body, _MOST_LARGE if size > LARGE else _MOST_WAITING):
-            return await loop.run_in_executor(self._elsewhere, lambda: keep(elsewhere()))
+        threads, most = (self._large, _MOST_LARGE) if size > LARGE else (self._much, _MOST_WAITING)
+        with self._wait(tenant, body, most):
+            return await loop.run_in_executor(threads, lambda: keep(elsewhere()))
 
     @contextmanager
     def _wait(self, tenant: str, body: bytes, most: int) -> Iterator[None]:
@@ -87,5 +91,5 @@ class TakingThreads:
 
     def close(self) -> None:
         """What has not begun is not done: nobody waits for its answer. Does not wait."""
-        for threads in (self._reader, self._middle, self._elsewhere, self._keepers):
+        for threads in (self._reader, self._middle, self._large, self._much, self._keepers):
             threads.shutdown(wait=False, cancel_futures=True)

@@ -32,6 +32,7 @@ from pyprof.server.paced import App, Receive, Scope, Send
 from pyprof.server.series_limit import MOST_OF_SEGMENT, SeriesLimit
 from pyprof.server.store import Store
 from pyprof.server.taking import answer
+from pyprof.server.taking_threads import ELSEWHERE
 from tests.agent.filled import segment
 from tests.server.serving import PATIENCE_S, Served, free_port, served, windows
 
@@ -170,7 +171,7 @@ def test_large_body_is_read_elsewhere_and_counts_like_others(server: Served) -> 
     assert (answer.status, answer.json()["reason"]) == (400, "bad_segment")
     assert server.process is not None
     readers = subprocess.run(["pgrep", "-P", str(server.process.pid), "-f", "large_bodies"], capture_output=True)
-    assert len(readers.stdout.split()) == 1
+    assert 1 <= len(readers.stdout.split()) <= 1 + ELSEWHERE
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 
 from pyprof.importers.builder import LittleWork, MuchWork
 from pyprof.server.access import Refused
-from pyprof.server.taking_threads import MIDDLE, SMALL, TakingThreads
+from pyprof.server.taking_threads import ELSEWHERE, MIDDLE, SMALL, TakingThreads
 from tests.server.serving import PATIENCE_S
 
 LARGE = bytes(9 << 20)
@@ -113,17 +113,14 @@ def test_what_turns_out_to_be_much_work_is_read_elsewhere_and_holds_up_no_small_
     asyncio.run(several())
 
 
-def test_body_of_others_is_no_small_one() -> None:
-    """Their stacks have no digests: to read them is much work, however few they are."""
-
-    async def both() -> None:
-        threads = TakingThreads()
-        for is_ours, little in ((True, SMALL), (False, MIDDLE)):
-            found = await threads.run("one", b"", lambda found: found, lambda: SMALL, lambda found: found, is_ours)
-            assert found is little
+def test_several_that_are_much_work_are_read_at_once() -> None:
+    async def together() -> None:
+        threads, all_here = TakingThreads(), threading.Barrier(ELSEWHERE)
+        found = [threads.run("one", b"", None, partial(all_here.wait, PATIENCE_S), str) for _ in range(ELSEWHERE)]
+        assert set(await asyncio.gather(*found)) == set(map(str, range(ELSEWHERE)))
         threads.close()
 
-    asyncio.run(both())
+    asyncio.run(together())
 
 
 def test_large_bodies_that_have_not_begun_when_the_server_ends_are_not_read() -> None:
