@@ -79,7 +79,9 @@ class KnownDigests(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LittleWork:
-    """Samples, different threads, and stacks that are not known, of which a reader reads no more."""
+    """Samples (and other rows of one kind), different threads, and stacks that are not known, of which a reader reads
+    no more.
+    """
 
     samples: int
     threads: int

@@ -19,7 +19,16 @@ from pyprof.errors import FormatError
 from pyprof.importers import evidence
 from pyprof.importers.builder import NOBODY, About, Builder, MuchWork
 from pyprof.importers.pprof_samples import AT_ONCE, Samples, samples
-from pyprof.importers.protobuf import MOST_ROWS, Grouped, columns, fields, numbers, packed, repeated, signed
+from pyprof.importers.protobuf import (
+    MOST_ROWS,
+    Grouped,
+    columns,
+    fields,
+    numbers,
+    packed,
+    repeated,
+    signed,
+)
 from pyprof.model.columns import largest_sum
 from pyprof.model.labels import LONGEST, MOST, RESERVED, Labels
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
@@ -82,8 +91,8 @@ def read_into(
 ) -> About:
     """Samples of one file beside those that the builder has. since_ns: what their times are counted from; None: from
     the file's beginning. wanted: are values of such types? Of a file that is not, or is refused, no sample is added.
-    most: as inflated() has it. Raises FormatError, OverflowError for numbers that no Profile holds, and MuchWork where
-    the builder says what may be done.
+    most: as inflated() has it. Raises FormatError, OverflowError for numbers that no Profile holds, and MuchWork or
+    TooManyRows where the builder says what may be done.
     """
     return _Reader(inflated(data, most), builder).about(title, since_ns, wanted)
 
@@ -125,14 +134,15 @@ class _Reader:
     """It reads up to the tables of locations where digests stand before them, and those only if it must."""
 
     def __init__(self, data: bytes, builder: Builder) -> None:
-        self._message = Grouped(data)
+        little = builder.little
+        self._message = Grouped(data, MOST_ROWS if little is None else little.samples)
+        self._builder = builder
         self._message.read(evidence.STACKS, (LOCATION, FUNCTION))
         self._rows, self._header = self._message.rows, self._message.numbers
         self._strings: list[str] = []
         self._read_strings()
         if not self._strings or self._strings[0]:
             raise FormatError("pprof", 0, "the table of strings does not begin with an empty one")
-        self._builder = builder
         self._left_out: set[str] = set()
         self._letters = self._threads = 0
         self._modules: dict[int, int] = {}
@@ -258,7 +268,6 @@ class _Reader:
         return Frame(found.kind, address, address, rel, module, shown, found.trust, title, found.mark)
 
     def _samples(self, order: list[int], time_ns: int) -> None:
-        self._little(len(self._rows.get(SAMPLE, ())), 0, 0)
         digests = self._digests()
         stated = iter(digests)
         self._modules = self._mappings()
@@ -276,10 +285,10 @@ class _Reader:
                 raise FormatError("pprof", 0, "values that are too large together")
             self._builder.add(stacks, some.threads, time_ns, in_order)
 
-    def _little(self, samples: int, threads: int, unknown: int) -> None:
+    def _little(self, threads: int, unknown: int) -> None:
         """Raises MuchWork."""
         most = self._builder.little
-        if most is not None and (samples > most.samples or threads > most.threads or unknown > most.unknown):
+        if most is not None and (threads > most.threads or unknown > most.unknown):
             raise MuchWork
 
     def _digests(self) -> list[bytes]:
@@ -295,7 +304,7 @@ class _Reader:
         new = [at for at, node in enumerate(found) if node is None]
         if not new:
             return [node for node in found if node is not None]
-        self._little(0, 0, len(new))
+        self._little(0, len(new))
         ids, edges = repeated(some.stacks(new))
         frames, bounds = self._looked_up(ids), edges.tolist()
         for at, node, (first, end) in zip(new, self._stacks(frames, bounds), pairwise(bounds), strict=True):
@@ -353,7 +362,7 @@ class _Reader:
 
     def _thread(self, rows: Iterable[bytes]) -> int:
         self._threads += 1
-        self._little(0, self._threads, 0)
+        self._little(self._threads, 0)
         return self._builder.thread(self._info(dict(map(self._label, rows))))
 
     def _info(self, labels: dict[str, str]) -> ThreadInfo:

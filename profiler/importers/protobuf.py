@@ -54,19 +54,23 @@ def fields(data: bytes) -> list[Field]:
     return found
 
 
+class TooManyRows(FormatError):
+    """More fields of one kind than were to be read."""
+
+
 class Grouped:
     """The fields of a message that has very many. rows: those that are bytes, by their numbers; numbers: the others,
-    the last of each; as far as read() has come.
+    the last of each; as far as read() has come. most: rows of one number.
     """
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, most: int = MOST_ROWS) -> None:
         self.rows: defaultdict[int, list[bytes]] = defaultdict(list)
         self.numbers: dict[int, int] = {}
-        self._data, self._at = data, 0
+        self._data, self._at, self._most = data, 0, most
 
     def read(self, after: int = 0, before: Container[int] = ()) -> None:
         """All; or up to a row of one of the numbers `before` that comes after one of the number `after`. Goes on where
-        it ended.
+        it ended. Raises FormatError, TooManyRows.
         """
         data, rows, at, end = self._data, self.rows, self._at, len(self._data)
         while at < end:
@@ -89,18 +93,18 @@ class Grouped:
                     at = began
                     break
                 row = rows[tag >> 3]
-                if len(row) >= MOST_ROWS:
-                    raise FormatError("protobuf", at, f"more than {MOST_ROWS:,} fields of one kind")
+                if len(row) >= self._most:
+                    raise TooManyRows("protobuf", at, f"more than {self._most:,} fields of one kind")
                 row.append(data[at : at + size])
-                at = _like(data, at + size, tag, row)
+                at = _like(data, at + size, tag, row, self._most - len(row))
                 continue
             at += size
         self._at = at
 
 
-def _like(data: bytes, at: int, tag: int, rows: list[bytes]) -> int:
+def _like(data: bytes, at: int, tag: int, rows: list[bytes], room: int) -> int:
     """Rows that follow with the same tag, shorter than 2^14, are added; where they end. Wrong ones are left."""
-    take, room, end = rows.append, MOST_ROWS - len(rows), len(data)
+    take, end = rows.append, len(data)
     while at + 2 < end and data[at] == tag and room > 0:
         begin, size = at + 2, data[at + 1]
         if size >= 0x80:

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from pyprof.agent.segments import SegmentName, day_of
 from pyprof.errors import FormatError
 from pyprof.importers import pprof
-from pyprof.importers.builder import About, Builder, LittleWork, Parts
+from pyprof.importers.builder import About, Builder, LittleWork, MuchWork, Parts
+from pyprof.importers.protobuf import TooManyRows
 from pyprof.model.columns import largest_sum
 from pyprof.model.labels import LONGEST, Labels
 from pyprof.model.profile import Frame, FrameKind, ValueType
@@ -94,6 +95,10 @@ def rows_of(
     try:
         about = pprof.read_into(builder, data, name.service, most=most)
         parts = builder.parts(about)
+    except TooManyRows:
+        if little is None:
+            raise
+        raise MuchWork from None
     except OverflowError as error:
         raise FormatError("pprof", 0, str(error)) from None
     values = parts.values

@@ -177,6 +177,15 @@ def test_more_work_than_was_to_be_done_is_not_done(much: str) -> None:
         rows_of("default", name, data, book, little=replace(enough, unknown=0))
 
 
+def test_tables_that_are_much_work_are_not_read_where_a_stack_is_unknown() -> None:
+    data, book = export("pprof", window(1, 3, 3000), EVIDENCE), StackBook()
+    name, little = SegmentName.new("checkout", NOW), LittleWork(samples=20, threads=20, unknown=20)
+    with pytest.raises(MuchWork):
+        rows_of("default", name, data, book, little=little)
+    rows_of("default", name, data, book)
+    rows_of("default", name, data, book, little=little)
+
+
 def test_stacks_that_another_has_read_are_known_as_if_they_had_been_read_here() -> None:
     profile, book, other = window(1, 250, 200), StackBook(), StackBook()
     rows(window(1, 40, 30), book)
