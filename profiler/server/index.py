@@ -55,6 +55,7 @@ class Indexer:
         self._limits = limits
         self._waiting: deque[SegmentRows] = deque()
         self._coming: Counter[tuple[str, str]] = Counter()
+        self._passed_over: set[tuple[str, str]] = set()
         self._behind = True
         self._ending = threading.Event()
         self._arrived = threading.Event()
@@ -84,12 +85,31 @@ class Indexer:
         self._arrived.set()
 
     def forget(self, segments: Iterable[SegmentRows]) -> None:
+        """They were not kept. A file of that name may have been there all the time, and been passed over for this."""
+        if self._done_with(segments):
+            self._behind = True
+            self._arrived.set()
+
+    def _done_with(self, segments: Iterable[SegmentRows]) -> bool:
+        """Was one passed over?"""
+        passed_over = False
         with self._lock:
             for each in segments:
                 key = each.tenant, each.name.path
                 self._coming[key] -= 1
                 if not self._coming[key]:
                     del self._coming[key]
+                    passed_over |= key in self._passed_over
+                    self._passed_over.discard(key)
+        return passed_over
+
+    def _is_coming(self, key: tuple[str, str]) -> bool:
+        """Then it is passed over."""
+        with self._lock:
+            coming = key in self._coming
+            if coming:
+                self._passed_over.add(key)
+        return coming
 
     @property
     def waiting(self) -> int:
@@ -128,7 +148,7 @@ class Indexer:
             try:
                 self._store.insert(block)
             finally:
-                self.forget(block)
+                self._done_with(block)
             self._next_block = time.monotonic() + min(max(len(block) / _FEW, _PAUSE_S), _LONGEST_PAUSE_S)
 
     def _tend(self) -> None:
@@ -161,7 +181,7 @@ class Indexer:
         for tenant, name, _ in self._files.all():
             if tenant not in listed:
                 listed[tenant] = self._store.listed(tenant)
-            if name.path not in listed[tenant] and (tenant, name.path) not in self._coming:
+            if name.path not in listed[tenant] and not self._is_coming((tenant, name.path)):
                 rows = self._read(tenant, name)
                 if rows is not None:
                     yield rows

@@ -164,6 +164,35 @@ def test_window_that_comes_while_the_database_is_behind_counts_once(tmp_path: Pa
     files.close()
 
 
+def test_file_of_a_killed_server_that_is_sent_again_while_it_would_be_found_is_brought_in(tmp_path: Path) -> None:
+    """Nobody had an answer: the agent sends it again, is told that it is known, and looks no more."""
+    engine, books, files = Kept(), StackBooks(), SegmentFiles(str(tmp_path / "data"))
+    indexer = Indexer(
+        files, Store(engine), books, Retention(1e9, 1 << 40, 1e9), lambda *_, **_words: None, lambda _: None
+    )
+    old, each = (rows(window(seed, 40, 30), books.of("default")) for seed in (1, 2))
+    data = export("pprof", window(1, 40, 30), EVIDENCE)
+    assert files.keep("default", old.name, data)
+    indexer.start()
+    until(lambda: engine.given.get("windows") == 1)
+    engine.listed = [[old.name.path]]
+    assert files.keep("default", each.name, data)
+    indexer.expect(each)
+    assert indexer.catch_up() == 0
+    assert not files.keep("default", each.name, data)
+    indexer.forget([each])
+    until(lambda: engine.given["windows"] == 2)
+    indexer.close()
+    files.close()
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("much", ["samples", "threads", "unknown"])
 def test_more_work_than_was_to_be_done_is_not_done(much: str) -> None:
     data = export("pprof", window(1, 40, 30), EVIDENCE)
