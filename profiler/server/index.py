@@ -39,6 +39,40 @@ class Retention:
     hours_after: float
 
 
+class _Coming:
+    """Files that will be there in a moment; for several threads."""
+
+    def __init__(self) -> None:
+        self._times: Counter[tuple[str, str]] = Counter()
+        self._passed_over: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
+
+    def add(self, rows: SegmentRows) -> None:
+        with self._lock:
+            self._times[rows.tenant, rows.name.path] += 1
+
+    def passes_over(self, tenant: str, name: SegmentName) -> bool:
+        """Is it coming? Who looks for files that are not in the database leaves it then."""
+        with self._lock:
+            coming = (tenant, name.path) in self._times
+            if coming:
+                self._passed_over.add((tenant, name.path))
+        return coming
+
+    def drop(self, segments: Iterable[SegmentRows]) -> bool:
+        """They are no longer coming. Was one passed over?"""
+        passed_over = False
+        with self._lock:
+            for each in segments:
+                key = each.tenant, each.name.path
+                self._times[key] -= 1
+                if not self._times[key]:
+                    del self._times[key]
+                    passed_over |= key in self._passed_over
+                    self._passed_over.discard(key)
+        return passed_over
+
+
 class Indexer:
     """say: takes lines of the log. count: takes names of the server's numbers."""
 
@@ -54,8 +88,7 @@ class Indexer:
         self._files, self._store, self._books, self._say, self._count = files, store, books, say, count
         self._limits = limits
         self._waiting: deque[SegmentRows] = deque()
-        self._coming: Counter[tuple[str, str]] = Counter()
-        self._passed_over: set[tuple[str, str]] = set()
+        self._coming = _Coming()
         self._behind = True
         self._ending = threading.Event()
         self._arrived = threading.Event()
@@ -70,8 +103,7 @@ class Indexer:
         """Its file will be there in a moment: who looks for files that are not in the database passes it over. add() or
         forget() follows. From any thread; so are these.
         """
-        with self._lock:
-            self._coming[rows.tenant, rows.name.path] += 1
+        self._coming.add(rows)
 
     def add(self, rows: SegmentRows) -> None:
         """Does not wait."""
@@ -86,30 +118,9 @@ class Indexer:
 
     def forget(self, segments: Iterable[SegmentRows]) -> None:
         """They were not kept. A file of that name may have been there all the time, and been passed over for this."""
-        if self._done_with(segments):
+        if self._coming.drop(segments):
             self._behind = True
             self._arrived.set()
-
-    def _done_with(self, segments: Iterable[SegmentRows]) -> bool:
-        """Was one passed over?"""
-        passed_over = False
-        with self._lock:
-            for each in segments:
-                key = each.tenant, each.name.path
-                self._coming[key] -= 1
-                if not self._coming[key]:
-                    del self._coming[key]
-                    passed_over |= key in self._passed_over
-                    self._passed_over.discard(key)
-        return passed_over
-
-    def _is_coming(self, key: tuple[str, str]) -> bool:
-        """Then it is passed over."""
-        with self._lock:
-            coming = key in self._coming
-            if coming:
-                self._passed_over.add(key)
-        return coming
 
     @property
     def waiting(self) -> int:
@@ -148,7 +159,7 @@ class Indexer:
             try:
                 self._store.insert(block)
             finally:
-                self._done_with(block)
+                self._coming.drop(block)
             self._next_block = time.monotonic() + min(max(len(block) / _FEW, _PAUSE_S), _LONGEST_PAUSE_S)
 
     def _tend(self) -> None:
@@ -181,7 +192,7 @@ class Indexer:
         for tenant, name, _ in self._files.all():
             if tenant not in listed:
                 listed[tenant] = self._store.listed(tenant)
-            if name.path not in listed[tenant] and not self._is_coming((tenant, name.path)):
+            if name.path not in listed[tenant] and not self._coming.passes_over(tenant, name):
                 rows = self._read(tenant, name)
                 if rows is not None:
                     yield rows
