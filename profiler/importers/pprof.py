@@ -19,16 +19,7 @@ from pyprof.errors import FormatError
 from pyprof.importers import evidence
 from pyprof.importers.builder import NOBODY, About, Builder, MuchWork
 from pyprof.importers.pprof_samples import AT_ONCE, Samples, samples
-from pyprof.importers.protobuf import (
-    MOST_ROWS,
-    Grouped,
-    columns,
-    fields,
-    numbers,
-    packed,
-    repeated,
-    signed,
-)
+from pyprof.importers.protobuf import MOST_ROWS, Grouped, columns, fields, numbers, packed, repeated, signed
 from pyprof.model.columns import largest_sum
 from pyprof.model.labels import LONGEST, MOST, RESERVED, Labels
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType

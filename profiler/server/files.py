@@ -45,18 +45,19 @@ class SegmentFiles:
             self._write(folder, part, data, tenant, name)
             try:
                 self._disk.link(part, path)  # not rename: of two that come at once one is there already
+                new = True
             except FileExistsError:
-                return False
+                new = False
             finally:
                 self._disk.unlink(part)
-            self._disk.sync_folder(folder)
+            self._disk.sync_folder(folder)  # also of one that another, or a killed server, has just named
         except OSError as error:
             if error.errno in FULL:
                 if os.path.lexists(path):
                     return False
                 raise DiskFull from None
             raise
-        return True
+        return new
 
     def _write(self, folder: str, part: str, data: bytes, tenant: str, name: SegmentName) -> None:
         fd = self._create(folder, part, tenant, name)

@@ -2,10 +2,9 @@
 own, and comes after others.
 
 The server's threads share one interpreter: whoever reads 100 MiB in one of them takes half of it from all others, and
-each of their calls of the system waits for it. What
-is read comes back as rows with a book of their own. The process begins with the
-first such body, and ends when its input does. It rests after a large one, for that takes room in the caches, and the
-memory's bandwidth, however nice it is.
+each of their calls of the system waits for it. What is read comes back as rows with a book of their own. The process
+begins with the first such body, and ends when its input does. It rests after a large one, for that takes room in the
+caches, and the memory's bandwidth, however nice it is.
 """
 
 from __future__ import annotations

@@ -19,11 +19,12 @@ MIDDLE = LittleWork(samples=30_000, threads=2_000, unknown=100)
 """What is read in this process: some 10 ms, and 100 ms."""
 _TOGETHER = 8
 """Segments that are written at once: while one waits for the disk another is."""
-_SMALL = 1 << 18
+_SMALL_BYTES = 1 << 18
 """Bytes of a body as it is inflated: one thread reads all of them, for the more threads want the interpreter, the
 longer each of their calls of the system takes. Windows of 400 stacks have half as many.
 """
 LARGE = 1 << 23
+"""Bytes as it is inflated, from which on a body is read elsewhere, one at a time."""
 ELSEWHERE = min(os.cpu_count() or 1, 4)
 """Bodies that are much work are read at once, each by another process; large ones one by one."""
 _MOST_LARGE, _MOST_WAITING = 4, 64
@@ -65,7 +66,7 @@ class TakingThreads:
         """
         loop, size = asyncio.get_running_loop(), size_of(body)
         if here is not None and size <= LARGE:
-            reader, little = (self._reader, SMALL) if size <= _SMALL else (self._middle, MIDDLE)
+            reader, little = (self._reader, SMALL) if size <= _SMALL_BYTES else (self._middle, MIDDLE)
             with suppress(MuchWork):
                 found = await loop.run_in_executor(reader, here, little)
                 return await loop.run_in_executor(self._keepers, keep, found)

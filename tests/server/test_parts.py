@@ -261,6 +261,18 @@ def test_segment_that_is_there_is_known_when_the_disk_is_full(tmp_path: Path) ->
     files.close()
 
 
+def test_segment_that_is_there_is_known_when_its_name_is_durable(tmp_path: Path) -> None:
+    """Who has just named it may be killed before."""
+    disk = WritingDown()
+    files, name = SegmentFiles(str(tmp_path / "data"), disk), name_of("x", 60)
+    assert files.keep("default", name, b"a")
+    disk.done.clear()
+    assert not files.keep("default", name, b"a")
+    folder = f"{files.root}/default/{name.day}/{name.folder}"
+    assert disk.done == [("create", folder), ("sync", folder)]
+    files.close()
+
+
 def test_second_segment_of_a_name_is_not_kept_and_changes_nothing(tmp_path: Path) -> None:
     files = SegmentFiles(str(tmp_path / "data"))
     name = name_of(marked().title)
