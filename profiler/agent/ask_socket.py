@@ -133,14 +133,16 @@ class AskSocket:
 
     def close(self, until: float = 0.0) -> None:
         """until: so long (monotonic) those that are being answered are waited for."""
-        self._closing = True
+        with self._lock:
+            self._closing = True
+            taken_in = list(self._threads.items())
         if self._listener is None:
             return
         with suppress(OSError):
             os.unlink(NAME, dir_fd=self._folder)
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
-        for thread, connection in list(self._threads.items()):
+        for thread, connection in taken_in:
             thread.join(max(until - time.monotonic(), 0))
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -162,17 +164,18 @@ class AskSocket:
         """Served by a thread of its own. While many are, the one that has been silent for longest is hung up on."""
         thread = threading.Thread(target=self._serve, args=(connection,), name="pyprof asked", daemon=True)
         with self._lock:
+            if self._closing:
+                return False
             if len(self._threads) >= MOST_ASKERS:
                 if not self._silent or len(self._threads) >= 2 * MOST_ASKERS:
                     return False
                 with suppress(OSError):
                     self._silent.pop(next(iter(self._silent))).shutdown(socket.SHUT_RDWR)
+            try:
+                thread.start()
+            except RuntimeError:  # there are too many, of all processes
+                return False
             self._threads[thread] = self._silent[thread] = connection
-        try:
-            thread.start()
-        except RuntimeError:  # there are too many, of all processes
-            self._ended(thread)
-            return False
         return True
 
     def _ended(self, thread: threading.Thread) -> None:

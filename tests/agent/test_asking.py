@@ -217,6 +217,26 @@ def test_silent_ones_and_garbage_hold_nobody_up(tmp_path: Path, monkeypatch: pyt
             each.close()
 
 
+def test_one_that_came_as_the_agent_ended_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    came = threading.Event()
+
+    class Slow(threading.Thread):
+        def start(self) -> None:
+            if self.name == "pyprof asked":
+                came.set()
+                time.sleep(0.1)
+            super().start()
+
+    door = AskSocket(lambda request, asker: asker.say(done=1), lambda peer, outcome: None)
+    door.begin(str(tmp_path), "")
+    monkeypatch.setattr(threading, "Thread", Slow)
+    with connected(tmp_path) as connection:
+        assert came.wait(60)
+        connection.sendall(REQUEST.line())
+        door.close(time.monotonic() + 60)
+        assert said(connection) == {"done": 1}
+
+
 def test_asker_that_is_too_slow_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ask_socket, "REQUEST_S", 0.05)
     with listening(tmp_path, lambda request, asker: asker.say(done=1)), connected(tmp_path) as connection:
