@@ -9,6 +9,7 @@ otlp        OpenTelemetry's profiles signal as it is sent
 perf_data   A `perf.data` file, through perf itself where it is installed
 perf_script  What `perf script` prints
 pprof       pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped or not
+pprof_frames   Frames, from its tables of mappings, functions and locations
 pprof_samples  Rows of its samples, many at once
 protobuf    Fields of a protocol buffer's message
 pushed      Profiles as other profilers push them

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -79,24 +79,37 @@ class KnownDigests(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LittleWork:
-    """Samples (and other rows of one kind), different threads, and stacks that are not known, of which a reader reads
-    no more.
+    """Samples (and other rows of one kind), different threads, stacks that are not known, their calls, and frames that
+    are not, of which a reader reads no more.
     """
 
     samples: int
     threads: int
     unknown: int
+    calls: int
+    frames: int
 
 
 class MuchWork(Exception):
     """A file has more than a reader was to read."""
 
 
+class ReadFrame(NamedTuple):
+    """A frame of a file, of the first one that had it: in others its module may have another number. digest: see
+    model/stack_digest.py. letters: of all its texts.
+    """
+
+    frame: Frame
+    digest: bytes
+    letters: int
+
+
 class Builder:
     """Takes frames and samples of one file or of several with the same value types; build() is the Profile. modules:
     those that frames refer to, each once. samples, nodes: how many there are so far. labels: of threads. known, stacks:
     for a reader of several files: numbers of frames and of stacks by what tells them apart in such files. digests: of
-    frames by their numbers; by_digest: stacks (model/stack_digest.py). little: what its reader may do; None: all.
+    frames by their numbers; by_digest: stacks (model/stack_digest.py). read: frames by what files say of them, which
+    other builders may share. little: what its reader may do; None: all.
     """
 
     def __init__(self) -> None:
@@ -107,12 +120,19 @@ class Builder:
         self.stacks: dict[bytes, int] = {}
         self.digests: dict[int, bytes] = {}
         self.by_digest: KnownDigests = {}
+        self.read: dict[Hashable, ReadFrame] = {}
         self.little: LittleWork | None = None
         self._module_of: dict[tuple[object, ...], int] = {}
         self._frames: dict[Frame, int] = {}
         self._tree = Tree()
         self._columns = array("q")
         self._values = array("q")
+
+    def check_work(self, **much: int) -> None:
+        """much: as LittleWork names it. Raises MuchWork."""
+        most = self.little
+        if most is not None and any(count > getattr(most, name) for name, count in much.items()):
+            raise MuchWork
 
     @property
     def samples(self) -> int:

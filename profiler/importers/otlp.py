@@ -14,7 +14,8 @@ import numpy as np
 
 from pyprof.errors import FormatError
 from pyprof.importers.builder import About, Builder
-from pyprof.importers.pprof import MOST_LABELLED, MOST_LETTERS
+from pyprof.importers.pprof import MOST_LABELLED
+from pyprof.importers.pprof_frames import MOST_LETTERS
 from pyprof.importers.protobuf import columns, fields, fixed64, grouped, indices, numbers, signed, texts
 from pyprof.importers.pushed import SERVICE, PushedProfile, named
 from pyprof.model.labels import Labels

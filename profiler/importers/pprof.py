@@ -7,7 +7,6 @@ The value that the file names as its default, else the last one, is the primary 
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Callable, Container, Iterable
 from itertools import islice, pairwise
@@ -17,14 +16,15 @@ import numpy.typing as npt
 
 from pyprof.errors import FormatError
 from pyprof.importers import evidence
-from pyprof.importers.builder import NOBODY, About, Builder, MuchWork
+from pyprof.importers.builder import NOBODY, About, Builder
+from pyprof.importers.pprof_frames import FrameTables, text_at
 from pyprof.importers.pprof_samples import AT_ONCE, Samples, samples
-from pyprof.importers.protobuf import MOST_ROWS, Grouped, columns, fields, numbers, packed, repeated, signed
+from pyprof.importers.protobuf import MOST_ROWS, Grouped, numbers, repeated, signed
 from pyprof.model.columns import largest_sum
 from pyprof.model.labels import LONGEST, MOST, RESERVED, Labels
-from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
+from pyprof.model.profile import Profile, ThreadInfo, ValueType
 from pyprof.model.reasons import said
-from pyprof.model.stack_digest import SIZE, of_frame, of_stack
+from pyprof.model.stack_digest import SIZE, of_stack
 from pyprof.model.summary import Summary
 from pyprof.records import replace
 
@@ -39,20 +39,6 @@ _MOST_STACKS, _LONGEST_STACK = 100_000, 1 << 10
 """Stacks that are remembered from file to file, and bytes of one."""
 _MOST_TYPES = 100
 """Of values. A push is a segment for each."""
-MOST_LETTERS = 1 << 28
-"""Of the names of all locations: each is looked at whole for each location that has it."""
-_NUMBER = rb"[\x80-\xff]{0,9}[\0-\x7f]"
-_USUAL_LOCATION = re.compile(
-    rb"\x08%(n)b(?:\x10%(n)b)?(?:\x18%(n)b)?"
-    rb"\x22([\0-\x7f])(\x08%(n)b(?:\x10%(n)b)?)(?:\xc2\x3e([\0-\x7f])(.*))?" % {b"n": _NUMBER},
-    re.DOTALL,
-)
-"""Of one function, its fields as they are usually written. Whether the sizes are right is for the caller."""
-FunctionNames = tuple[str, str, str | None]
-"""name, system_name, file."""
-FunctionLine = tuple[FunctionNames, int]
-_HEAD, _ID = (1, 2, 3), 1 << 3
-"""Of a location: its id, its mapping's, its address."""
 MOST_LABELLED = 10_000
 """Different labels together that samples may have."""
 
@@ -135,8 +121,8 @@ class _Reader:
         if not self._strings or self._strings[0]:
             raise FormatError("pprof", 0, "the table of strings does not begin with an empty one")
         self._left_out: set[str] = set()
-        self._letters = self._threads = 0
-        self._modules: dict[int, int] = {}
+        self._frames = FrameTables(builder, self._strings)
+        self._threads = 0
         self._frame_of: dict[int, int] | None = None
         self._labels: dict[bytes, tuple[str, str]] = {}
 
@@ -166,104 +152,20 @@ class _Reader:
         return replace(about, note=said("read_from_pprof", more=more), done=done, evidence=known)
 
     def _text(self, at: int) -> str:
-        if at >= len(self._strings):
-            raise FormatError("pprof", at, "a text that does not exist")
-        return self._strings[at]
+        return text_at(self._strings, at)
 
-    def _mappings(self) -> dict[int, int]:
-        """Index of the module by id."""
-        found: dict[int, int] = {}
-        for row in map(numbers, self._rows.get(MAPPING, ())):
-            path, build_id = self._text(row.get(5, 0)), self._text(row.get(6, 0))
-            span = row.get(2, 0), row.get(3, 0), row.get(4, 0)
-            info = ModuleInfo(path, build_id, *span, bool(row.get(7)), bool(row.get(9)))
-            found[row.get(1, 0)] = self._builder.module(info)
-        return found
-
-    def _frames(self, wanted: Container[int] | None) -> dict[int, int]:
+    def _read_frames(self, wanted: Container[int] | None) -> dict[int, int]:
         """Index of the frame by id of the location. wanted: ids; None: all."""
         self._message.read()
         self._read_strings()
-        functions: dict[int, FunctionNames] = {}
-        ids, *texts = columns(self._rows.get(FUNCTION, ()), (1, 2, 3, 4))
-        self._text(max(map(max, texts)) if ids else 0)
-        known_texts = self._strings.__getitem__
-        for id_, name, system_name, file in zip(ids, *(map(known_texts, column) for column in texts), strict=True):
-            functions[id_] = (name or system_name, system_name or name, file or None)
-        spans = []
-        lines: list[bytes] = []
-        heads: list[bytes] = []
-        for location in self._rows.get(LOCATION, ()):
-            if wanted is not None and _id(location) not in wanted:
-                continue
-            first, found_by = len(lines), b""
-            usual = _USUAL_LOCATION.fullmatch(location)
-            if usual is not None and len(usual[2]) == usual[1][0] and len(usual[4] or b"") == (usual[3] or b"\0")[0]:
-                lines.append(usual[2])
-                heads.append(location[: usual.start(1) - 1])
-                found_by = usual[4] or b""
-            else:
-                head = {}
-                for key, value in fields(location):
-                    if isinstance(value, int):
-                        head[key] = value
-                    elif key == 4:
-                        lines.append(value)
-                    elif key == evidence.FIELD:
-                        found_by = value
-                heads.append(b"".join(packed(key << 3) + packed(head[key]) for key in _HEAD if key in head))
-            if len(lines) > MOST_ROWS:
-                raise FormatError("pprof", len(lines), f"more than {MOST_ROWS:,} lines of locations")
-            spans.append((first, len(lines), found_by))
-        shown = self._lines(lines, functions)
-        known = zip(*columns(heads, _HEAD), spans, strict=True)
-        return {
-            id_: self._known(address, self._modules.get(mapping, -1), tuple(shown[first:end]), found_by)
-            for id_, mapping, address, (first, end, found_by) in known
-        }
-
-    def _lines(self, rows: list[bytes], functions: dict[int, FunctionNames]) -> list[FunctionLine]:
-        ids, numbers_of = columns(rows, (1, 2))
-        unknown = next((id_ for id_ in ids if id_ not in functions), None)
-        if unknown is not None:
-            raise FormatError("pprof", unknown, "a function that does not exist")
-        return [(functions[id_], max(signed(line), 0)) for id_, line in zip(ids, numbers_of, strict=True)]
-
-    def _known(self, address: int, module: int, lines: tuple[FunctionLine, ...], found_by: bytes) -> int:
-        """The number of a frame. Files of one program have the same ones: they are made once."""
-        known = self._builder.known
-        key = (address, module, lines, found_by)
-        number = known.get(key)
-        if number is None:
-            number = known[key] = self._builder.frame(self._frame(address, module, lines, found_by))
-            where = self._builder.modules[module] if module >= 0 else None
-            shown = [(name, system_name, file or "", line) for (name, system_name, file), line in lines]
-            self._letters += len(where.path + where.build_id) if where is not None else 0
-            self._letters += sum(len(text) for *texts, _ in shown for text in texts)
-            if self._letters > MOST_LETTERS:
-                raise FormatError("pprof", 0, f"names of more than {MOST_LETTERS:,} letters, counted for each location")
-            self._builder.digests.setdefault(number, of_frame(address, where, shown, found_by))
-        return number
-
-    def _frame(self, address: int, module: int, lines: tuple[FunctionLine, ...], found_by: bytes) -> Frame:
-        known = self._builder.modules[module] if module >= 0 else None
-        rel = (address - known.start + known.offset) % (1 << 64) if known is not None else 0
-        title = f"{known.name}+{rel:#x}" if known is not None else f"{address:#x}"
-        kind = FrameKind.NATIVE
-        named = tuple(Line(name, system_name, 0, file, line) for (name, system_name, file), line in lines)
-        if named and not address and module < 0:
-            kind = FrameKind.MARKER if named[-1].function.startswith("[") else FrameKind.INTERPRETER
-        title = named[-1].function if named else title
-        found = evidence.of_frame(found_by, kind, title)
-        shown = () if found.kind is FrameKind.MARKER else named
-        return Frame(found.kind, address, address, rel, module, shown, found.trust, title, found.mark)
+        return self._frames.read(self._rows.get(FUNCTION, ()), self._rows.get(LOCATION, ()), wanted)
 
     def _samples(self, order: list[int], time_ns: int) -> None:
         digests = self._digests()
         stated = iter(digests)
-        self._modules = self._mappings()
+        self._frames.take_modules(self._rows.get(MAPPING, ()))
         if not digests:
-            self._frame_of = self._frames(None)
+            self._frame_of = self._read_frames(None)
         total = 0.0
         for some in samples(self._rows.get(SAMPLE, ()), self._thread):
             stacks = self._stacks_of(list(islice(stated, len(some))), some)
@@ -275,12 +177,6 @@ class _Reader:
             if total >= _MOST_SUM:
                 raise FormatError("pprof", 0, "values that are too large together")
             self._builder.add(stacks, some.threads, time_ns, in_order)
-
-    def _little(self, threads: int, unknown: int) -> None:
-        """Raises MuchWork."""
-        most = self._builder.little
-        if most is not None and (threads > most.threads or unknown > most.unknown):
-            raise MuchWork
 
     def _digests(self) -> list[bytes]:
         """Of the stacks, as the file states them. [] where it does not, or not one for each sample."""
@@ -295,8 +191,9 @@ class _Reader:
         new = [at for at, node in enumerate(found) if node is None]
         if not new:
             return [node for node in found if node is not None]
-        self._little(0, len(new))
+        self._builder.check_work(unknown=len(new))
         ids, edges = repeated(some.stacks(new))
+        self._builder.check_work(calls=len(ids))
         frames, bounds = self._looked_up(ids), edges.tolist()
         for at, node, (first, end) in zip(new, self._stacks(frames, bounds), pairwise(bounds), strict=True):
             found[at] = node
@@ -312,7 +209,7 @@ class _Reader:
         """
         if self._frame_of is None:
             small = sum(map(len, self._rows.get(SAMPLE, ()))) <= AT_ONCE
-            self._frame_of = self._frames(set(ids.tolist()) if small else None)
+            self._frame_of = self._read_frames(set(ids.tolist()) if small else None)
         frames = self._frame_of
         keys, indices = np.array(list(frames), np.uint64), np.array(list(frames.values()), np.int32)
         order = np.argsort(keys)
@@ -353,7 +250,7 @@ class _Reader:
 
     def _thread(self, rows: Iterable[bytes]) -> int:
         self._threads += 1
-        self._little(self._threads, 0)
+        self._builder.check_work(threads=self._threads)
         return self._builder.thread(self._info(dict(map(self._label, rows))))
 
     def _info(self, labels: dict[str, str]) -> ThreadInfo:
@@ -372,16 +269,6 @@ class _Reader:
 def _fit(labels: Labels) -> bool:
     """Are they as few and as short as labels are?"""
     return len(labels) <= MOST and all(len(text) <= LONGEST for pair in labels for text in pair)
-
-
-def _id(location: bytes) -> int:
-    """Of a location; it stands first, as it is usually written."""
-    if len(location) > 2 and location[0] == _ID:
-        if location[1] < 0x80:
-            return location[1]
-        if location[2] < 0x80:
-            return location[1] & 0x7F | location[2] << 7
-    return numbers(location).get(1, 0)
 
 
 def _number(text: str) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+import struct
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -20,7 +22,7 @@ from pyprof.model.labels import LONGEST, Labels
 from pyprof.model.profile import Frame, FrameKind, ValueType
 from pyprof.records import dataclass
 from pyprof.server.frames import cut_name, text_of
-from pyprof.server.stacks import NOBODY, StackBook, StackFacts, StatedStacks
+from pyprof.server.stacks import NOBODY, KnownFrames, ShownFrame, StackBook, StackFacts, StatedStacks, piece_of
 
 HOUR_NS = 3600 * 10**9
 HOST = "host"
@@ -31,7 +33,7 @@ _MOST_CALLS, _MOST_LETTERS = 1 << 24, 1 << 28
 """Of the stacks of a segment that are new, all together, as the database gets them: each with all its texts."""
 _MOST_OF_LABELS = 1 << 21
 """Letters of the sets of labels of a segment."""
-_HALF = 8
+_HALVES = struct.Struct("<QQ")
 _BARE = re.compile(r"!0x[0-9a-f]+$")
 """How a function is named of which only the beginning is known."""
 _MOST = 1 << 50
@@ -89,9 +91,9 @@ def rows_of(
     """book: the tenant's stacks; it learns those of this segment. most: bytes that a stranger's data may inflate
     to; None: it has been taken, or is our own. little: no more is to be done. Raises FormatError, MuchWork.
     """
-    builder = Builder()
+    builder = _WholeStacks()
     builder.little = little
-    builder.by_digest = seen = StatedStacks(book)
+    builder.by_digest, builder.read = (seen := StatedStacks(book)), book.known.read
     try:
         about = pprof.read_into(builder, data, name.service, most=most)
         parts = builder.parts(about)
@@ -106,7 +108,10 @@ def rows_of(
         raise FormatError("pprof", 0, "values below 0, or too large")
     if about.duration_ns > _MOST:
         raise FormatError("pprof", 0, "a window that is too long")
-    return _rows(tenant, name, about, parts, book, _numbers(parts, seen, book))
+    numbers = _numbers(parts.stack, builder.calls, _ShownFrames(parts, builder.digests, book.known), book)
+    book.by_digest.update((digest, ~int(numbers[node])) for digest, node in seen.items())
+    stack = parts.stack.astype(np.int64)
+    return _rows(tenant, name, about, parts, book, np.where(stack < 0, ~stack, numbers[np.maximum(stack, 0)]))
 
 
 def _rows(
@@ -152,49 +157,74 @@ def _check_texts(kind: ValueType, labels: Iterable[Labels]) -> None:
         raise FormatError("pprof", letters, f"sets of labels of more than {_MOST_OF_LABELS:,} letters together")
 
 
-def _numbers(parts: Parts, seen: StatedStacks, book: StackBook) -> npt.NDArray[np.int64]:
-    """Of the stack of each sample, in the book. Those that are new are added."""
-    stack = parts.stack.astype(np.int64)
-    nodes = np.unique(stack[stack >= 0])
-    if not len(nodes):
-        return ~stack
-    texts: dict[int, str] = {}
-    number_of_node = np.zeros(int(nodes[-1]) + 1, np.int64)
-    calls = letters = 0
-    for node in nodes.tolist():
-        path = _path(parts, node)
-        facts, shown = _facts(parts, path), list[str]()
-        calls += len(path)
-        letters += facts.letters
-        for frame in path[:_MOST_FRAMES]:
-            text = texts.get(frame)
-            if text is None:
-                text = texts[frame] = text_of(parts.frames[frame], parts.modules)
-            letters += len(text)
-            if letters > _MOST_LETTERS or calls > _MOST_CALLS:
-                raise FormatError(
-                    "pprof", node, f"stacks of more than {_MOST_CALLS:,} calls or {_MOST_LETTERS:,} letters"
-                )
-            shown.append(text)
-        number_of_node[node] = book.number(hash_of(shown), shown, facts)
-    book.by_digest.update((digest, ~int(number_of_node[node])) for digest, node in seen.items())
-    return np.where(stack < 0, ~stack, number_of_node[np.maximum(stack, 0)])
+class _WholeStacks(Builder):
+    """Of a file whose stacks go to the database, which has each as a whole: no tree is made. calls: frames of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Sequence[int]] = [()]
+        self._count = 0
+
+    def stack(self, frames: Iterable[int], below: int = 0) -> int:
+        """Raises FormatError."""
+        path = array("i", frames)
+        self._count += len(path)
+        _check_stacks(self._count, 0)
+        self.calls.append(path)
+        return len(self.calls) - 1
 
 
-def _path(parts: Parts, node: int) -> list[int]:
-    """Frames of a stack, outermost first."""
-    parent, frame, found = parts.tree.parent, parts.tree.frame, []
-    while node:
-        found.append(frame[node])
-        node = parent[node]
-    return found[::-1]
+class _ShownFrames(dict[int, ShownFrame]):
+    """By the numbers of a file's frames, once they are asked for. Raises FormatError for too many letters."""
+
+    def __init__(self, parts: Parts, digests: Mapping[int, bytes], known: KnownFrames) -> None:
+        super().__init__()
+        self._parts, self._digests, self._known = parts, digests, known
+        self._letters = 0
+
+    def __missing__(self, number: int) -> ShownFrame:
+        digest = self._digests[number]
+        shown = self._known.shown.get(digest)
+        if shown is None:
+            frame = self._parts.frames[number]
+            text = text_of(frame, self._parts.modules)
+            self._letters += len(text)
+            _check_stacks(0, self._letters)
+            is_marker, build = frame.kind == FrameKind.MARKER, _build(self._parts, frame)
+            shown = self._known.show(
+                digest, text, build, is_bare(frame), is_marker, is_marker and frame.mark is not None
+            )
+        self[number] = shown
+        return shown
 
 
-def _facts(parts: Parts, path: Sequence[int]) -> StackFacts:
-    frames = [parts.frames[each] for each in path]
-    leaf = frames[-1] if frames else None
-    bare = leaf is not None and is_bare(leaf)
-    return StackFacts(_build(parts, leaf), bare, _build(parts, _cut_in(frames)))
+def _check_stacks(calls: int, letters: int) -> None:
+    """Of those that are new. Raises FormatError."""
+    if letters > _MOST_LETTERS or calls > _MOST_CALLS:
+        raise FormatError("pprof", 0, f"stacks of more than {_MOST_CALLS:,} calls or {_MOST_LETTERS:,} letters")
+
+
+def _numbers(
+    stack: npt.NDArray[np.int32], calls: Sequence[Sequence[int]], shown: _ShownFrames, book: StackBook
+) -> npt.NDArray[np.int64]:
+    """In the book, of the stacks that samples have; those that are new are added. calls: frames of each stack."""
+    found = np.zeros(len(calls), np.int64)
+    letters = 0
+    for number in np.unique(stack[stack >= 0]).tolist():
+        frames = [shown[each] for each in calls[number]]
+        facts, kept = _facts(frames), frames[:_MOST_FRAMES]
+        letters += facts.letters + sum([each.letters for each in kept])
+        _check_stacks(0, letters)
+        found[number] = book.number(hash_of_pieces([each.piece for each in kept]), kept, facts)
+    return found
+
+
+def _facts(frames: Sequence[ShownFrame]) -> StackFacts:
+    """Of the whole stack, outermost first."""
+    if not frames:
+        return StackFacts()
+    cut = next((frame.build for frame in frames if not frame.is_marker), None) if frames[0].is_cut else None
+    return StackFacts(frames[-1].build, frames[-1].bare, cut)
 
 
 def is_bare(frame: Frame) -> bool:
@@ -202,15 +232,8 @@ def is_bare(frame: Frame) -> bool:
     return not frame.lines or _BARE.search(frame.title) is not None
 
 
-def _cut_in(frames: Sequence[Frame]) -> Frame | None:
-    """The outermost frame of code below a marker that says that the stack was cut."""
-    if not frames or frames[0].kind != FrameKind.MARKER or frames[0].mark is None:
-        return None
-    return next((frame for frame in frames if frame.kind != FrameKind.MARKER), None)
-
-
-def _build(parts: Parts, frame: Frame | None) -> tuple[str, str] | None:
-    if frame is None or frame.module < 0:
+def _build(parts: Parts, frame: Frame) -> tuple[str, str] | None:
+    if frame.module < 0:
         return None
     module = parts.modules[frame.module]
     return cut_name(module.path), cut_name(module.build_id)
@@ -234,9 +257,11 @@ def number_of(labels: Labels) -> int:
     return hash_of([part for pair in labels for part in pair])[0]
 
 
-def hash_of(texts: Sequence[str]) -> tuple[int, int]:
+def hash_of(texts: Iterable[str]) -> tuple[int, int]:
     """The two halves of 128 bits over length-prefixed texts: no two lists are alike by where one text ends."""
-    encoded = [text.encode("utf-8", "replace") for text in texts]
-    joined = b"".join(part for data in encoded for part in (len(data).to_bytes(4, "little"), data))
-    found = hashlib.blake2b(joined, digest_size=2 * _HALF).digest()
-    return int.from_bytes(found[:_HALF], "little"), int.from_bytes(found[_HALF:], "little")
+    return hash_of_pieces(map(piece_of, texts))
+
+
+def hash_of_pieces(pieces: Iterable[bytes]) -> tuple[int, int]:
+    """The same of texts with their lengths."""
+    return _HALVES.unpack(hashlib.blake2b(b"".join(pieces), digest_size=_HALVES.size).digest())

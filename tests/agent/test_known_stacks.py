@@ -72,13 +72,13 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        read = pprof._Reader._frames
+        read = pprof._Reader._read_frames
 
         def frames(reader: pprof._Reader, wanted: Container[int] | None) -> dict[int, int]:
             self.count += 1
             return read(reader, wanted)
 
-        monkeypatch.setattr(pprof._Reader, "_frames", frames)
+        monkeypatch.setattr(pprof._Reader, "_read_frames", frames)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30), st.sampled_from((1, 4, 40))), min_size=1, max_size=6))

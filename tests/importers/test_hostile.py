@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.errors import FormatError, PyprofError, RecordingError
-from pyprof.importers import builder, collapsed, perf_script, pprof, pprof_samples, protobuf, speedscope
+from pyprof.importers import builder, collapsed, perf_script, pprof, pprof_frames, pprof_samples, protobuf, speedscope
 from pyprof.importers.registry import load
 from tests.agent.filled import segment
 from tests.exporters.profiles import golden
@@ -172,7 +172,8 @@ def test_file_that_is_filled_with_one_thing_is_refused(
         (protobuf, "MOST_FIELDS", 100),
         (protobuf, "MOST_ROWS", 150),
         (pprof, "MOST_ROWS", 150),
-        (pprof, "MOST_LETTERS", 350),
+        (pprof_frames, "MOST_ROWS", 150),
+        (pprof_frames, "MOST_LETTERS", 350),
         (pprof_samples, "_LONGEST_ROW", 250),
         (builder, "MOST_NODES", 180),
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Callable, Container, Sequence
 from pathlib import Path
@@ -12,7 +13,8 @@ from pyprof.agent.segments import SegmentName
 from pyprof.exporters.base import ExportOptions
 from pyprof.importers.builder import About, Builder, LittleWork, MuchWork, named
 from pyprof.importers.pprof import _Reader
-from pyprof.model.profile import Profile, ValueType
+from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ValueType
+from pyprof.model.walk import Trust
 from pyprof.records import replace
 from pyprof.server.engine import StoreError
 from pyprof.server.files import SegmentFiles
@@ -29,6 +31,7 @@ from tests.exporters.support import export
 DAY_NS = 86_400 * 10**9
 NOW = time.time_ns() // DAY_NS * DAY_NS
 EVIDENCE = ExportOptions(evidence=True)
+ENOUGH = LittleWork(samples=40, threads=40, unknown=40, calls=200, frames=40)
 
 
 def rows(profile: Profile, book: StackBook, days_ago: int = 0, options: ExportOptions = EVIDENCE) -> SegmentRows:
@@ -53,13 +56,13 @@ def test_segment_gives_the_same_rows_if_its_stacks_are_known_in_whole_or_in_part
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     profiles = [window(seed, 40, 30) for seed in range(4)] + [marked()]
-    read, asked = _Reader._frames, list[object]()
+    read, asked = _Reader._read_frames, list[object]()
 
     def frames(reader: _Reader, ids: Container[int] | None) -> dict[int, int]:
         asked.append(ids)
         return read(reader, ids)
 
-    monkeypatch.setattr(_Reader, "_frames", frames)
+    monkeypatch.setattr(_Reader, "_read_frames", frames)
     book = StackBook()
     for profile in (*profiles, *profiles):
         assert content(rows(profile, book)) == content(rows(profile, StackBook()))
@@ -68,6 +71,42 @@ def test_segment_gives_the_same_rows_if_its_stacks_are_known_in_whole_or_in_part
         assert content(rows(profile, book, options=ExportOptions())) == content(
             rows(profile, StackBook(), 0, ExportOptions())
         )
+
+
+def of_files(*paths: str, turn: int) -> Profile:
+    """A stack of a function of each file, in turn's order; files are numbered in the order of paths."""
+    builder = Builder()
+    for path in paths:
+        builder.module(ModuleInfo(path, path[1:].encode().hex(), 0x1000, 0x9000, 0, True, True))
+    lines = {path: Line(f"of {path}", f"of {path}", 0, None, 0) for path in paths}
+    frames = [
+        builder.frame(
+            Frame(FrameKind.NATIVE, pc, pc, pc - 0x1000, number, (lines[path],), Trust.EH_FRAME, f"of {path}")
+        )
+        for pc, number, path in sorted((0x2000 + len(path), number, path) for number, path in enumerate(paths))
+    ]
+    builder.sample(builder.stack(frames[turn:] + frames[:turn]), (1, 10))
+    return builder.build(About("x", (ValueType("samples", "count"), ValueType("cpu", "nanoseconds")), "", NOW, 1000))
+
+
+def test_frames_that_are_known_are_those_of_their_file_whatever_number_it_has() -> None:
+    book, other, little = StackBook(), StackBook(), replace(ENOUGH, frames=0)
+    first, second, third = (
+        export("pprof", of_files(*paths, turn=turn), EVIDENCE)
+        for turn, paths in enumerate((("/a", "/bb", "/ccc"), ("/ccc", "/a", "/bb"), ("/bb", "/ccc", "/a")))
+    )
+    name = SegmentName.new("checkout", NOW)
+    found = rows_of("default", name, first, StackBook())
+    assert content(rows_of("default", name, first, book)) == content(found)
+    assert content(rows_of("default", name, second, book, little=little)) == content(
+        rows_of("default", name, second, other)
+    )
+    adopting = StackBook()
+    adopting.adopted(pickle.loads(pickle.dumps(found.book)), found.stacks)
+    assert content(rows_of("default", name, third, adopting, little=little)) == content(
+        rows_of("default", name, third, StackBook())
+    )
+    assert min(adopting.memory, book.memory) > 5000, "what it remembers is counted"
 
 
 def test_process_that_has_its_files_elsewhere_has_the_same_stacks() -> None:
@@ -193,22 +232,21 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("much", ["samples", "threads", "unknown"])
+@pytest.mark.parametrize("much", ["samples", "threads", "unknown", "calls", "frames"])
 def test_more_work_than_was_to_be_done_is_not_done(much: str) -> None:
     data = export("pprof", window(1, 40, 30), EVIDENCE)
     name, book = SegmentName.new("checkout", NOW), StackBook()
-    enough = LittleWork(**dict.fromkeys(("samples", "threads", "unknown"), 40))
     with pytest.raises(MuchWork):
-        rows_of("default", name, data, book, little=replace(enough, **{much: 0}))
+        rows_of("default", name, data, book, little=replace(ENOUGH, **{much: 0}))
     assert not book.by_digest
-    assert content(rows_of("default", name, data, book, little=enough)) == content(rows(window(1, 40, 30), StackBook()))
-    if much == "unknown":
-        rows_of("default", name, data, book, little=replace(enough, unknown=0))
+    assert content(rows_of("default", name, data, book, little=ENOUGH)) == content(rows(window(1, 40, 30), StackBook()))
+    if much not in ("samples", "threads"):
+        rows_of("default", name, data, book, little=replace(ENOUGH, **{much: 0}))
 
 
 def test_tables_that_are_much_work_are_not_read_where_a_stack_is_unknown() -> None:
     data, book = export("pprof", window(1, 3, 3000), EVIDENCE), StackBook()
-    name, little = SegmentName.new("checkout", NOW), LittleWork(samples=20, threads=20, unknown=20)
+    name, little = SegmentName.new("checkout", NOW), replace(ENOUGH, samples=20)
     with pytest.raises(MuchWork):
         rows_of("default", name, data, book, little=little)
     rows_of("default", name, data, book)
@@ -223,7 +261,7 @@ def test_stacks_that_another_has_read_are_known_as_if_they_had_been_read_here() 
     adopted = replace(found, book=book, stacks=book.adopted(other, found.stacks))
     assert content(adopted) == content(found)
     assert book.by_digest.keys() >= other.by_digest.keys()
-    data, known = export("pprof", profile, EVIDENCE), LittleWork(1000, 1000, 0)
+    data, known = export("pprof", profile, EVIDENCE), LittleWork(1000, 1000, 0, 0, 0)
     assert content(rows_of("default", SegmentName.new("checkout", NOW + 1), data, book, little=known)) == content(found)
     numbers = book.adopted(other, found.stacks)
     assert numbers.tolist() == adopted.stacks.tolist(), "they are not there twice"

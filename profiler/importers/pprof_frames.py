@@ -1,0 +1,164 @@
+"""Frames of a pprof file, from its tables of mappings, functions and locations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable, Sequence
+
+from pyprof.errors import FormatError
+from pyprof.importers import evidence
+from pyprof.importers.builder import Builder, ReadFrame
+from pyprof.importers.protobuf import MOST_ROWS, columns, fields, numbers, packed, signed
+from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
+from pyprof.model.stack_digest import of_frame
+from pyprof.records import replace
+
+MOST_LETTERS = 1 << 28
+"""Of the names of all locations: each is looked at whole for each location that has it."""
+_NUMBER = rb"[\x80-\xff]{0,9}[\0-\x7f]"
+_USUAL_LOCATION = re.compile(
+    rb"\x08%(n)b(?:\x10%(n)b)?(?:\x18%(n)b)?"
+    rb"\x22([\0-\x7f])(\x08%(n)b(?:\x10%(n)b)?)(?:\xc2\x3e([\0-\x7f])(.*))?" % {b"n": _NUMBER},
+    re.DOTALL,
+)
+"""Of one function, its fields as they are usually written. Whether the sizes are right is for the caller."""
+FunctionNames = tuple[str, str, str | None]
+"""name, system_name, file."""
+FunctionLine = tuple[FunctionNames, int]
+_HEAD, _ID = (1, 2, 3), 1 << 3
+"""Of a location: its id, its mapping's, its address."""
+
+
+class FrameTables:
+    """Of one file. strings: its texts, which may grow until frames are read."""
+
+    def __init__(self, builder: Builder, strings: Sequence[str]) -> None:
+        self._builder, self._strings = builder, strings
+        self._modules: dict[int, int] = {}
+        self._places: dict[int, tuple[str | int, ...]] = {}
+        self._letters = self._made = 0
+
+    def take_modules(self, mappings: Iterable[bytes]) -> None:
+        """Before frames are read."""
+        for row in map(numbers, mappings):
+            path, build_id = (text_at(self._strings, row.get(key, 0)) for key in (5, 6))
+            span = row.get(2, 0), row.get(3, 0), row.get(4, 0)
+            info = ModuleInfo(path, build_id, *span, bool(row.get(7)), bool(row.get(9)))
+            module = self._modules[row.get(1, 0)] = self._builder.module(info)
+            self._places[module] = (path, build_id, *span)
+
+    def read(
+        self, functions: Sequence[bytes], locations: Iterable[bytes], wanted: Container[int] | None
+    ) -> dict[int, int]:
+        """Index of the frame by id of the location. wanted: ids; None: all. Raises FormatError, MuchWork."""
+        spans: list[tuple[int, int, bytes]] = []
+        lines: list[bytes] = []
+        heads: list[bytes] = []
+        for location in locations:
+            if wanted is not None and _id(location) not in wanted:
+                continue
+            first, found_by = len(lines), b""
+            usual = _USUAL_LOCATION.fullmatch(location)
+            if usual is not None and len(usual[2]) == usual[1][0] and len(usual[4] or b"") == (usual[3] or b"\0")[0]:
+                lines.append(usual[2])
+                heads.append(location[: usual.start(1) - 1])
+                found_by = usual[4] or b""
+            else:
+                head = {}
+                for key, value in fields(location):
+                    if isinstance(value, int):
+                        head[key] = value
+                    elif key == 4:
+                        lines.append(value)
+                    elif key == evidence.FIELD:
+                        found_by = value
+                heads.append(b"".join(packed(key << 3) + packed(head[key]) for key in _HEAD if key in head))
+            if len(lines) > MOST_ROWS:
+                raise FormatError("pprof", len(lines), f"more than {MOST_ROWS:,} lines of locations")
+            spans.append((first, len(lines), found_by))
+        return self._numbered(columns(heads, _HEAD), self._lines(lines, self._functions(functions)), spans)
+
+    def _functions(self, rows: Sequence[bytes]) -> dict[int, FunctionNames]:
+        ids, *texts = columns(rows, (1, 2, 3, 4))
+        text_at(self._strings, max(map(max, texts)) if ids else 0)
+        known_texts = self._strings.__getitem__
+        return {
+            id_: (name or system_name, system_name or name, file or None)
+            for id_, name, system_name, file in zip(ids, *(map(known_texts, column) for column in texts), strict=True)
+        }
+
+    def _lines(self, rows: list[bytes], functions: dict[int, FunctionNames]) -> list[FunctionLine]:
+        ids, numbers_of = columns(rows, (1, 2))
+        unknown = next((id_ for id_ in ids if id_ not in functions), None)
+        if unknown is not None:
+            raise FormatError("pprof", unknown, "a function that does not exist")
+        return [(functions[id_], max(signed(line), 0)) for id_, line in zip(ids, numbers_of, strict=True)]
+
+    def _numbered(
+        self, heads: list[list[int]], lines: list[FunctionLine], spans: list[tuple[int, int, bytes]]
+    ) -> dict[int, int]:
+        """Files of one program have the same frames: they are made once, and told apart by their digests."""
+        read, known, places = self._builder.read, self._builder.known, self._places
+        found: dict[int, int] = {}
+        for id_, mapping, address, (first, end, found_by) in zip(*heads, spans, strict=True):
+            module = self._modules.get(mapping, -1)
+            key = (address, places.get(module), tuple(lines[first:end]), found_by)
+            made = read.get(key)
+            if made is None:
+                made = read[key] = self._new(address, module, key[2], found_by)
+            number = known.get((made.digest, module))
+            found[id_] = self._add(made, module) if number is None else number
+        return found
+
+    def _add(self, made: ReadFrame, module: int) -> int:
+        self._letters += made.letters
+        if self._letters > MOST_LETTERS:
+            raise FormatError("pprof", 0, f"names of more than {MOST_LETTERS:,} letters, counted for each location")
+        frame = made.frame if made.frame.module == module else replace(made.frame, module=module)
+        number = self._builder.known[made.digest, module] = self._builder.frame(frame)
+        self._builder.digests.setdefault(number, made.digest)
+        return number
+
+    def _new(self, address: int, module: int, lines: tuple[FunctionLine, ...], found_by: bytes) -> ReadFrame:
+        self._made += 1
+        self._builder.check_work(frames=self._made)
+        where = self._builder.modules[module] if module >= 0 else None
+        shown = [(name, system_name, file or "", line) for (name, system_name, file), line in lines]
+        letters = len(where.path + where.build_id) if where is not None else 0
+        letters += sum(len(text) for *texts, _ in shown for text in texts)
+        return ReadFrame(
+            _frame(address, module, where, lines, found_by), of_frame(address, where, shown, found_by), letters
+        )
+
+
+def _frame(
+    address: int, module: int, known: ModuleInfo | None, lines: tuple[FunctionLine, ...], found_by: bytes
+) -> Frame:
+    """known: of that number."""
+    rel = (address - known.start + known.offset) % (1 << 64) if known is not None else 0
+    title = f"{known.name}+{rel:#x}" if known is not None else f"{address:#x}"
+    kind = FrameKind.NATIVE
+    named = tuple(Line(name, system_name, 0, file, line) for (name, system_name, file), line in lines)
+    if named and not address and module < 0:
+        kind = FrameKind.MARKER if named[-1].function.startswith("[") else FrameKind.INTERPRETER
+    title = named[-1].function if named else title
+    found = evidence.of_frame(found_by, kind, title)
+    shown = () if found.kind is FrameKind.MARKER else named
+    return Frame(found.kind, address, address, rel, module, shown, found.trust, title, found.mark)
+
+
+def text_at(strings: Sequence[str], at: int) -> str:
+    """Raises FormatError."""
+    if at >= len(strings):
+        raise FormatError("pprof", at, "a text that does not exist")
+    return strings[at]
+
+
+def _id(location: bytes) -> int:
+    """Of a location; it stands first, as it is usually written."""
+    if len(location) > 2 and location[0] == _ID:
+        if location[1] < 0x80:
+            return location[1]
+        if location[2] < 0x80:
+            return location[1] & 0x7F | location[2] << 7
+    return numbers(location).get(1, 0)
