@@ -77,8 +77,12 @@ class Attack:
         self._again(lambda: sender.push(self._body))
 
     def flood(self) -> None:
-        body = bytes(range(256)) * ((1 << 24) // 256)
+        self._all_at_once(bytes(range(256)) * ((1 << 24) // 256))
 
+    def new(self) -> None:
+        self._all_at_once(self._body)
+
+    def _all_at_once(self, body: bytes) -> None:
         def one(number: int) -> None:
             sender = Sender(self._port, f"flood-{number}")
             self._again(lambda: sender.push(body), 0.0)

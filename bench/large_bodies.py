@@ -32,9 +32,9 @@ from pyprof.exporters.protobuf import data, number, packed
 
 _TEXTS, _LETTERS = 100_000, 1040
 _PAUSE_S, _BETWEEN_S = 0.02, 1.5
-KINDS = ("inflating", "flood", "stated", "chunked", "bomb", "slow", "labels", "unknown")
+KINDS = ("inflating", "flood", "stated", "chunked", "bomb", "slow", "labels", "unknown", "new")
 _LABELS = 300_000
-_UNKNOWN, _CALLS = 4000, 55
+_UNKNOWN, _NEW, _CALLS = 4000, 500, 55
 ALONE, HERE, ELSEWHERE = "alone", "with large bodies", "with large bodies for another server"
 
 
@@ -56,10 +56,15 @@ def labels() -> bytes:
     return _profile(([1], number + 1) for number in range(_LABELS))
 
 
-def unknown() -> bytes:
+def unknown(count: int = _UNKNOWN) -> bytes:
     """As many stacks, which nobody can know by a digest, as a body has that one thread reads."""
     rng = random.Random(5)
-    return _profile(([rng.randrange(1, 100) for _ in range(_CALLS)], 0) for _ in range(_UNKNOWN))
+    return _profile(([rng.randrange(1, 100) for _ in range(_CALLS)], 0) for _ in range(count))
+
+
+def new() -> bytes:
+    """Stacks that nobody can know, of functions that are known: what services in Python send each minute."""
+    return unknown(_NEW)
 
 
 def _profile(samples: Iterable[tuple[Sequence[int], int]]) -> bytes:
@@ -76,12 +81,12 @@ def _profile(samples: Iterable[tuple[Sequence[int], int]]) -> bytes:
     return gzip.compress(b"".join(parts))
 
 
-BODIES = {"inflating": large, "bomb": bomb, "labels": labels, "unknown": unknown}
+BODIES = {"inflating": large, "bomb": bomb, "labels": labels, "unknown": unknown, "new": new}
 
 
 @contextlib.contextmanager
 def attacked(kind: str, port: int, body: Path, statuses: Counter[str]) -> Iterator[None]:
-    kind = "inflating" if kind in BODIES else kind
+    kind = "inflating" if kind in BODIES and kind != "new" else kind
     command = [sys.executable, "-m", "bench.attackers", kind, str(port), str(body)]
     attacker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:

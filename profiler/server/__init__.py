@@ -14,6 +14,7 @@ files      The segments that were taken, as files
 frames     A frame as a text of the database, and back
 hours      Rows by hours are made, and take the place of those of old days
 index      The thread that brings files into the database, and drops what is too old
+known_frames  Frames that were read of a tenant's segments
 large_bodies  Large bodies are read by another process
 merged     From rows of the database to a Profile
 native     A block of rows as ClickHouse reads it fastest, column after column

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import resource
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from typing import Any, TypeVar, cast
 
 from pyprof.agent.segments import SegmentName
 from pyprof.errors import FormatError, PyprofError
+from pyprof.server.known_frames import FramesOfTenants
 from pyprof.server.receiving import ForeignPush
 from pyprof.server.rows import SegmentRows, rows_of
 from pyprof.server.stacks import StackBook
@@ -33,19 +35,22 @@ _AFTER_OTHERS = 19
 """More nice than the server: it has what others leave."""
 _REST = 3
 """Times as long as a large body took: before the next is read."""
-_MOST_READ = 32
-"""Bodies, until another process takes its place: it keeps the memory that the largest one needed."""
+_MOST_MEMORY = 1 << 29
+"""Bytes that it may keep of what a body needed, until another process takes its place."""
 _Found = TypeVar("_Found")
+_known = FramesOfTenants()
+"""From the bodies that this process has read for the server."""
 
 
 def segment(tenant: str, name: SegmentName, data: bytes, most: int) -> SegmentRows:
     """See rows_of(). Raises FormatError."""
-    return rows_of(tenant, name, data, StackBook(), most)
+    return rows_of(tenant, name, data, StackBook(_known.of(tenant)), most)
 
 
 def pushed(tenant: str, push: ForeignPush, now_ns: int, most: int) -> list[tuple[SegmentRows, bytes]]:
     """See ForeignPush.segments(). Raises FormatError."""
-    return [(rows_of(tenant, name, data, StackBook()), data) for name, data in push.segments(now_ns, most)]
+    known = _known.of(tenant)
+    return [(rows_of(tenant, name, data, StackBook(known)), data) for name, data in push.segments(now_ns, most)]
 
 
 class LargeBodies:
@@ -53,7 +58,6 @@ class LargeBodies:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, closed: threading.Event | None = None) -> None:
         self._reader: subprocess.Popen[bytes] | None = None
-        self._read = 0
         self._clock, self._rested_at = clock, 0.0
         self._closed = closed or threading.Event()
 
@@ -71,7 +75,9 @@ class LargeBodies:
             self._rested_at = ended + _REST * is_large * (ended - began)
 
     def _answered(self, function: Callable[..., _Found], *arguments: object) -> _Found:
-        if self._read >= _MOST_READ or (self._reader is not None and self._reader.poll() is not None):
+        if self._reader is not None and (
+            self._reader.poll() is not None or _memory_of(self._reader.pid) > _MOST_MEMORY
+        ):
             self._end()
         try:
             answer = self._asked(pickle.dumps((function, arguments), pickle.HIGHEST_PROTOCOL))
@@ -88,10 +94,9 @@ class LargeBodies:
             command = [sys.executable, "-c", _READER, json.dumps(sys.path)]
             pipe = subprocess.PIPE
             reader = subprocess.Popen(command, stdin=pipe, stdout=pipe, process_group=0)  # Ctrl-C is for the server
-            self._reader, self._read = reader, 0
+            self._reader = reader
         assert reader.stdin is not None
         assert reader.stdout is not None
-        self._read += 1
         reader.stdin.write(question)
         reader.stdin.flush()
         return pickle.load(reader.stdout)
@@ -107,6 +112,15 @@ class LargeBodies:
             reader.kill()
             with reader:  # its pipes are closed
                 pass
+
+
+def _memory_of(pid: int) -> int:
+    """Bytes that are resident, none of one that has ended."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except (OSError, IndexError):
+        return 0
 
 
 def read_all() -> None:

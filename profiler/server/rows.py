@@ -22,7 +22,8 @@ from pyprof.model.labels import LONGEST, Labels
 from pyprof.model.profile import Frame, FrameKind, ValueType
 from pyprof.records import dataclass
 from pyprof.server.frames import cut_name, text_of
-from pyprof.server.stacks import NOBODY, KnownFrames, ShownFrame, StackBook, StackFacts, StatedStacks, piece_of
+from pyprof.server.known_frames import KnownFrames, ShownFrame, piece_of
+from pyprof.server.stacks import NOBODY, StackBook, StackFacts, StatedStacks
 
 HOUR_NS = 3600 * 10**9
 HOST = "host"

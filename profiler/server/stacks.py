@@ -10,21 +10,20 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.importers.builder import ReadFrame
 from pyprof.records import dataclass
+from pyprof.server.known_frames import KnownFrames, ShownFrame
 
 MOST_BYTES = 1 << 28
 """Of all tenants' stacks, as estimated here."""
-_STACK, _TEXT, _FRAME = 400, 150, 700
+_STACK, _BUILD = 400, 150
 """Bytes that one needs beside its frames, or letters."""
-_MOST_ADOPTED = 4_000
-"""Frames that are taken over with the stacks of one body: of more none are, for all other bodies wait meanwhile."""
 _ROOM = 1024
 _AT_ONCE, _BETWEEN_S = 100, 0.002
 NOBODY = -1
@@ -46,96 +45,14 @@ class StackFacts:
         return sum(len(text) for build in (self.leaf, self.cut) for text in build or ())
 
 
-class ShownFrame(NamedTuple):
-    """What stacks say of a frame. number: of its text. piece: its text with its length, see piece_of(). build: path and
-    build-id of its file. bare: its function has no name. is_cut: it says that the stack was cut here.
-    """
-
-    number: int
-    piece: bytes
-    letters: int
-    build: tuple[str, str] | None
-    bare: bool
-    is_marker: bool
-    is_cut: bool
-
-
-def piece_of(text: str) -> bytes:
-    """No two lists of texts are the same pieces joined."""
-    data = text.encode("utf-8", "replace")
-    return len(data).to_bytes(4, "little") + data
-
-
-class _ReadFrames(dict[Hashable, ReadFrame]):
-    """Builder.read. memory: bytes that it needs, an estimate."""
-
-    memory = 0
-
-    def __setitem__(self, key: Hashable, made: ReadFrame) -> None:
-        self.memory += _FRAME + made.letters
-        super().__setitem__(key, made)
-
-
-class KnownFrames:
-    """Of the segments that a book knows. read: see Builder. shown: by their digests. texts: by their numbers."""
-
-    def __init__(self) -> None:
-        self.read = _ReadFrames()
-        self.shown: dict[bytes, ShownFrame] = {}
-        self.texts: list[str] = []
-        self._number_of: dict[str, int] = {}
-        self._memory = 0
-        self._lock = threading.Lock()
-
-    def __getstate__(self) -> dict[str, object]:
-        """What a book needs that adopts another's stacks."""
-        return {"texts": self.texts, "read": dict(self.read) if len(self.read) <= _MOST_ADOPTED else {}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.texts, self.read = state["texts"], state["read"]
-
-    @property
-    def memory(self) -> int:
-        """Bytes that they need, an estimate."""
-        return self._memory + self.read.memory
-
-    def text(self, text: str) -> int:
-        """Its number."""
-        number = self._number_of.get(text)
-        if number is None:
-            with self._lock:
-                number = self._number_of.get(text)
-                if number is None:
-                    number = len(self.texts)
-                    self.texts.append(text)
-                    self._number_of[text] = number  # last: others look here without the lock
-                    self._memory += _TEXT + len(text)
-        return number
-
-    def show(
-        self, digest: bytes, text: str, build: tuple[str, str] | None, bare: bool, is_marker: bool, is_cut: bool
-    ) -> ShownFrame:
-        """A frame, known by its digest from then on."""
-        shown = ShownFrame(self.text(text), piece_of(text), len(text), build, bare, is_marker, is_cut)
-        with self._lock:
-            self._memory += _FRAME + len(shown.piece)
-        self.shown[digest] = shown
-        return shown
-
-    def adopt(self, other: KnownFrames) -> None:
-        """What it has read."""
-        for key, made in other.read.items():
-            if key not in self.read:
-                self.read[key] = made
-
-
 class StackBook:
     """by_digest: ~number of stacks: below 0, unlike nodes of a tree. halves: (stacks, 2), of their hashes. leaf, cut:
     (stacks,) numbers of builds, NOBODY for none. bare: (stacks,). letters: (stacks,) of their texts. builds: paths and
     build-ids. Columns are longer than there are stacks. known: their frames, and others of their segments.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, known: KnownFrames | None = None) -> None:
+        """known: of the tenant's segments before; it learns those of this book."""
         self.by_digest: dict[bytes, int] = {}
         self.builds: list[tuple[str, str]] = []
         self.halves: npt.NDArray[np.uint64] = np.zeros((_ROOM, 2), np.uint64)
@@ -143,19 +60,31 @@ class StackBook:
         self.cut: npt.NDArray[np.int32] = np.full(_ROOM, NOBODY, np.int32)
         self.bare: npt.NDArray[np.bool_] = np.zeros(_ROOM, np.bool_)
         self.letters: npt.NDArray[np.int64] = np.zeros(_ROOM, np.int64)
-        self.known = KnownFrames()
+        self.known = KnownFrames() if known is None else known
+        self._before = len(self.known.read)
         self._memory = 0
         self._by_hash: dict[tuple[int, int], int] = {}
         self._build_of: dict[tuple[str, str], int] = {}
         self._frames: list[bytes] = []
         self._lock = threading.Lock()
 
-    def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+    def __getstate__(self) -> dict[str, Any]:
+        """What adopted() needs: of the frames only those of its stacks, and those that are new."""
+        calls = np.frombuffer(b"".join(self._frames), np.int32)
+        used, place = np.unique(calls, return_inverse=True)
+        ends = np.cumsum([len(each) for each in self._frames]).tolist()
+        joined = place.astype(np.int32).tobytes()
+        count = len(self._frames)
+        columns = {name: getattr(self, name)[:count] for name in ("halves", "leaf", "cut", "bare", "letters")}
+        return columns | {
+            "by_digest": dict(self.by_digest),
+            "builds": self.builds,
+            "known": self.known.part(used.tolist(), self._before),
+            "_frames": [joined[first:end] for first, end in pairwise([0, *ends])],
+        }
 
-    def __setstate__(self, state: dict[str, object]) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock = threading.Lock()
 
     @property
     def memory(self) -> int:
@@ -167,8 +96,8 @@ class StackBook:
         number = self._by_hash.get(found)
         if number is None:
             with self._lock:
-                letters = sum([each.letters for each in frames])
-                number = self._add(found, [each.number for each in frames], letters, facts)
+                calls = array("i", [each.number for each in frames]).tobytes()
+                number = self._add(found, calls, sum([each.letters for each in frames]), facts)
         return number
 
     def adopted(self, other: StackBook, wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -177,13 +106,14 @@ class StackBook:
         """
         found, place = np.unique(wanted, return_inverse=True)
         numbers: dict[int, int] = {}
+        here = _TextsHere(other.known.texts, self.known)
         for done, at in enumerate(found.tolist(), 1):
             first, second = other.halves[at].tolist()
             number = self._by_hash.get((first, second))
             if number is None:
                 facts = StackFacts(other.build(other.leaf[at]), bool(other.bare[at]), other.build(other.cut[at]))
                 with self._lock:
-                    calls = [self.known.text(text) for text in other.frames(at)]
+                    calls = array("i", [here[each] for each in other.calls(at).tolist()]).tobytes()
                     number = self._add((first, second), calls, int(other.letters[at]), facts)
             numbers[at] = number
             if done % _AT_ONCE == 0:
@@ -195,8 +125,8 @@ class StackBook:
     def build(self, number: int) -> tuple[str, str] | None:
         return None if number == NOBODY else self.builds[number]
 
-    def _add(self, found: tuple[int, int], calls: Sequence[int], letters: int, facts: StackFacts) -> int:
-        """calls: numbers of its frames' texts. Under the lock."""
+    def _add(self, found: tuple[int, int], calls: bytes, letters: int, facts: StackFacts) -> int:
+        """calls: numbers of its frames' texts, int32. Under the lock."""
         number = self._by_hash.get(found, NOBODY)
         if number != NOBODY:
             return number
@@ -208,8 +138,8 @@ class StackBook:
         self.leaf[number], self.bare[number] = self._build(facts.leaf), facts.bare
         self.cut[number] = self._build(facts.cut)
         self.letters[number] = letters
-        self._frames.append(array("i", calls).tobytes())
-        self._memory += _STACK + 4 * len(calls)
+        self._frames.append(calls)
+        self._memory += _STACK + len(calls)
         self._by_hash[found] = number
         return number
 
@@ -219,7 +149,7 @@ class StackBook:
         number = self._build_of.setdefault(build, len(self.builds))
         if number == len(self.builds):
             self.builds.append(build)
-            self._memory += _TEXT + sum(map(len, build))
+            self._memory += _BUILD + sum(map(len, build))
         return number
 
     def frames(self, number: int) -> list[str]:
@@ -232,6 +162,18 @@ class StackBook:
 
     def text(self, number: int) -> str:
         return self.known.texts[number]
+
+
+class _TextsHere(dict[int, int]):
+    """Numbers of texts by their numbers in another book."""
+
+    def __init__(self, there: Sequence[str], here: KnownFrames) -> None:
+        super().__init__()
+        self._there, self._here = there, here
+
+    def __missing__(self, number: int) -> int:
+        found = self[number] = self._here.text(self._there[number])
+        return found
 
 
 def _longer(column: npt.NDArray[_Kind]) -> npt.NDArray[_Kind]:

@@ -14,8 +14,8 @@ from pyprof.importers import pprof
 from pyprof.importers.builder import LittleWork, MuchWork
 from pyprof.server.access import Refused
 
-SMALL = LittleWork(samples=4_000, threads=1_000, unknown=500, calls=30_000, frames=200)
-MIDDLE = LittleWork(samples=30_000, threads=2_000, unknown=500, calls=30_000, frames=200)
+SMALL = LittleWork(samples=4_000, threads=1_000, unknown=100, calls=10_000, frames=100)
+MIDDLE = LittleWork(samples=30_000, threads=2_000, unknown=100, calls=10_000, frames=100)
 """What is read in this process: some 10 ms, and 100 ms."""
 _TOGETHER = 8
 """Segments that are written at once: while one waits for the disk another is."""

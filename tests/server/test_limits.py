@@ -24,7 +24,7 @@ from pyprof.errors import FormatError
 from pyprof.importers import pprof
 from pyprof.importers.builder import About, Builder, named
 from pyprof.model.profile import ThreadInfo, ValueType
-from pyprof.server import patience
+from pyprof.server import large_bodies, patience
 from pyprof.server.access import Refused
 from pyprof.server.engine import StoreError
 from pyprof.server.large_bodies import LargeBodies
@@ -227,9 +227,17 @@ def test_reader_of_large_bodies_that_ends_costs_one_body(bodies: LargeBodies) ->
     assert after != reader
     os.kill(after, signal.SIGKILL)
     os.waitid(os.P_PID, after, os.WEXITED | os.WNOWAIT)
-    found = [bodies.call(True, os.getpid) for _ in range(40)]
-    assert after not in found
-    assert len(set(found)) == 2, "none keeps the memory of the largest one for ever"
+    assert bodies.call(True, os.getpid) not in (reader, after)
+
+
+def test_reader_that_needed_much_memory_is_replaced(bodies: LargeBodies, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len({bodies.call(True, os.getpid) for _ in range(40)}) == 1
+    monkeypatch.setattr(large_bodies, "_MOST_MEMORY", 1 << 27)
+    first = bodies.call(True, os.getpid)
+    assert bodies.call(True, len, bytes(1 << 20)) == 1 << 20
+    assert bodies.call(True, os.getpid) == first
+    bodies.call(True, exec, "import builtins; builtins.kept = bytes(1 << 27) + b'.'")
+    assert bodies.call(True, os.getpid) != first
 
 
 _DIES = """
