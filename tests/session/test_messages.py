@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import mmap
 import os
 import pickle
 import socket
@@ -12,6 +13,7 @@ import struct
 import subprocess
 import sys
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -25,7 +27,7 @@ from pyprof.model.profile import FrameKind
 from pyprof.model.sample import OuterStack
 from pyprof.model.summary import Summary
 from pyprof.model.walk import Trust
-from pyprof.session.worker import answers
+from pyprof.session.worker import answers, channel
 from pyprof.session.worker.answers import AnswerRefused, AskFailed, BatchTaken, Done, SamplerCall
 from pyprof.session.worker.channel import Channel, Closed, Received
 from pyprof.session.worker.messages import Reply
@@ -129,38 +131,89 @@ def test_columns_of_feedback_come_as_they_were_sent() -> None:
         assert np.array_equal(getattr(found, name), getattr(sent, name))
 
 
-def sent_file(data: bytes, seals: int) -> Received | None:
+def sent_file(file: int, seals: int = 0) -> Received | None:
     """What is received where a message says that its parts are in this file."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    file = os.memfd_create("sent", os.MFD_ALLOW_SEALING)
-    channel = Channel(theirs)
+    end = Channel(theirs)
     with ours:
-        os.write(file, data)
-        fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
+        if seals:
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
         head = struct.pack("<QII", 16, 1, 1)
         socket.send_fds(ours, [head], [file])
-        os.close(file)
         try:
-            return channel.receive(5)
+            return end.receive(5)
         finally:
-            channel.close()
+            end.close()
+
+
+@contextlib.contextmanager
+def memory(data: bytes) -> Iterator[int]:
+    file = os.memfd_create("sent", os.MFD_ALLOW_SEALING)
+    try:
+        os.write(file, data)
+        yield file
+    finally:
+        os.close(file)
 
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 ONE_PART = struct.pack("<QQ", 3, 0) + b"abc".ljust(16)
 
 
-@pytest.mark.parametrize("missing", [fcntl.F_SEAL_SHRINK, fcntl.F_SEAL_WRITE])
-def test_file_that_its_sender_may_still_change_is_refused(missing: int) -> None:
-    found = sent_file(ONE_PART, SEALS)
-    assert found is not None
-    assert [bytes(part) for part in found.parts] == [b"abc"]
+@pytest.mark.parametrize("seals", [SEALS, SEALS & ~fcntl.F_SEAL_SHRINK, SEALS & ~fcntl.F_SEAL_WRITE, 0])
+def test_file_that_its_sender_changes_later_is_what_it_was(seals: int) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(Closed, match="cut off"):
-        sent_file(ONE_PART, SEALS & ~missing)
-    with pytest.raises(Closed, match="cut off"):
-        sent_file(ONE_PART[:-1], SEALS)
+    with memory(ONE_PART) as file:
+        found = sent_file(file, seals)
+        with contextlib.suppress(PermissionError):
+            os.pwrite(file, bytes(len(ONE_PART)), 0)
+        with contextlib.suppress(PermissionError):
+            os.ftruncate(file, 0)
+        assert found is not None
+        assert [bytes(part) for part in found.parts] == [b"abc"]
+    del found
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("seals", [SEALS, 0])
+def test_file_that_is_too_short_is_refused(seals: int) -> None:
+    with memory(ONE_PART[:-1]) as file, pytest.raises(Closed, match="cut off"):
+        sent_file(file, seals)
+
+
+def test_what_is_no_memory_file_is_not_read(tmp_path: Path) -> None:
+    """To read some files takes for ever."""
+    path = tmp_path / "part"
+    path.write_bytes(ONE_PART)
+    reading, writing = os.pipe()
+    before = len(os.listdir("/proc/self/fd"))
+    for file in (reading, os.open(path, os.O_RDONLY)):
+        with pytest.raises(Closed, match="no memory file"):
+            sent_file(file)
+        os.close(file)
+    os.close(writing)
+    assert len(os.listdir("/proc/self/fd")) == before - 2
+
+
+def test_message_that_the_kernel_does_not_seal_comes_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as somebody else has a page of the file, who may write to it: here it is this process."""
+    held: list[mmap.mmap] = []
+
+    def mapped(name: str, sealing: bool) -> int:
+        file = memory_file(name, sealing)
+        os.ftruncate(file, 1 << 21)
+        held.append(mmap.mmap(file, 1 << 21))
+        return file
+
+    monkeypatch.setattr(channel, "memory_file", mapped)
+    ours, theirs = Channel.pair()
+    ours.send([bytes(1 << 20), b"abc"])
+    received = theirs.receive(5)
+    assert received is not None
+    held[0][:] = b"x" * (1 << 21)
+    assert [bytes(part) for part in received.parts] == [bytes(1 << 20), b"abc"]
+    ours.close()
+    theirs.close()
 
 
 def test_memory_of_a_message_is_given_back_when_nobody_looks_at_it() -> None:

@@ -1,14 +1,15 @@
 """One end of a socket between two processes of ours: whole messages, with descriptors.
 
 A message is a few parts of bytes. Small ones travel in the socket, large ones in a memory file whose descriptor does:
-neither end waits for the other to take megabytes. The file is sealed, so that the receiver maps it in place of making
-a copy, and the kernel has its memory back as soon as nobody looks at the parts. What a part holds is not decided here
-(wire.py, answers.py).
+neither end waits for the other to take megabytes. The file is sealed, where the kernel does that, so that the receiver
+maps it in place of making a copy, and the kernel has its memory back as soon as nobody looks at the parts. What a part
+holds is not decided here (wire.py, answers.py).
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import mmap
 import os
@@ -36,7 +37,7 @@ _HEAD = struct.Struct("<QII")
 """Bytes of all parts with their padding, number of parts, are they in a memory file?"""
 _IOV_MAX = 512
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-"""Without them the sender might change, or cut, what is mapped here."""
+"""Without them the sender might change, or cut, what is mapped here: then it is copied."""
 
 
 class Closed(Exception):
@@ -161,11 +162,20 @@ def _memory_file(pieces: Sequence[Part]) -> int:
                     written -= len(rest.pop(0))
                 if written:
                     rest[0] = rest[0][written:]
-        fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
+        _seal(file)
     except BaseException:
         os.close(file)
         raise
     return file
+
+
+def _seal(file: int) -> None:
+    """The kernel refuses as long as it holds a page of the file, whatever for: then the receiver makes a copy."""
+    try:
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
 
 
 def _parsed(data: memoryview, fds: Sequence[int]) -> Received:
@@ -192,11 +202,18 @@ def _parsed(data: memoryview, fds: Sequence[int]) -> Received:
 
 
 def _whole_file(fd: int, size: int) -> memoryview:
-    """Mapped, with all of its pages at once."""
+    """Mapped, with all of its pages at once; or a copy, if the sender could still write to it. Raises Closed."""
     try:
         sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS == _SEALS
     except OSError:
-        sealed = False  # no memory file
-    if not sealed or os.fstat(fd).st_size < size:
+        raise Closed("a message that is no memory file") from None
+    if os.fstat(fd).st_size < size:
         raise Closed("a message that was cut off")
-    return memoryview(mmap.mmap(fd, size, mmap.MAP_PRIVATE | mmap.MAP_POPULATE, mmap.PROT_READ))
+    if sealed:
+        return memoryview(mmap.mmap(fd, size, mmap.MAP_PRIVATE | mmap.MAP_POPULATE, mmap.PROT_READ))
+    copy = bytearray()
+    while piece := os.pread(fd, size - len(copy), len(copy)):
+        copy += piece
+    if len(copy) < size:
+        raise Closed("a message that was cut off")
+    return memoryview(copy).toreadonly()
