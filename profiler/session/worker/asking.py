@@ -6,11 +6,10 @@ import errno
 import json
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from pyprof.exporters.base import Journal, JournalBeginning, JournalPart
-from pyprof.model.profile import Profile
 from pyprof.objfile.foreign_path import Rights
 from pyprof.objfile.opener import Opener
 from pyprof.session.worker import answers
@@ -32,11 +31,14 @@ class AskingOpener(Opener):
         self._channel = channel
         self._asking = threading.Lock()
 
-    def _ask(self, *question: object, parts: Sequence[Bytes] = ()) -> tuple[object, int]:
-        """(value, descriptor or -1). Raises OSError, and what a sink raised."""
+    def _ask(
+        self, *question: object, parts: Sequence[Bytes] = (), sent: Callable[[], None] = lambda: None
+    ) -> tuple[object, int]:
+        """(value, descriptor or -1). sent: is called before the answer comes. Raises OSError, and what sinks raise."""
         try:
             with self._asking, exchange():
                 self._channel.send([json.dumps(question).encode(), *parts])
+                sent()
                 received = self._channel.receive()
         except Closed:
             raise OSError(errno.EPIPE, _GONE) from None
@@ -113,9 +115,16 @@ class AskingOpener(Opener):
     def end_journal(self) -> None:
         self._ask("journal ends")
 
-    def deliver(self, sink: int, profile: Profile, delivered: int) -> None:
-        """To the sink of a number. Raises what it raises."""
-        self._ask("deliver", sink, delivered, parts=answers.packed_value(profile))
+    def deliver(self, sink: int, parts: list[Bytes], delivered: int, trim: Callable[[], None]) -> None:
+        """A profile, as answers.packed_value() makes it, to the sink of a number. That may need as much memory, so parts
+        are let go once they are sent, and trim() is called. Raises what the sink raises.
+        """
+
+        def sent() -> None:
+            parts.clear()
+            trim()
+
+        self._ask("deliver", sink, delivered, parts=parts, sent=sent)
 
     def close(self) -> None:
         """The keeper ends."""

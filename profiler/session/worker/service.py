@@ -297,34 +297,41 @@ class Service:
             self._channel.send(answers.pack(_failed(0, error)))
 
     def _answer(self, ask: Ask) -> None:
-        observed, state = self._observed, ask.state
+        observed = self._observed
         self._unpacker.update(ask.news)
         answer: Done | AskFailed
-        functions: tuple[int, ...] = ()
         try:
-            if cut := ask.extent is Extent.CUT:
+            if ask.extent is Extent.CUT:
                 observed.end_keeping()
                 self._kept = max(self._kept, ask.delivered)
                 self._standing = None  # what was asked for is not given again, should the sampler be killed now
-            window = observed.window(state, ask.extent)
-            try:
-                profile = self._named(window, ask)
-            finally:
-                observed.said(ask.extent)
-                if cut:
-                    functions = tuple(observed.session.retire(window))
-            if not ask.sink:
-                answer = Done(ask.number, functions, answers.packed_value(profile))
-            else:
-                self._keeper.deliver(ask.sink, profile, ask.delivered)
-                answer = Done(ask.number, functions, ())
+            parts, functions = self._packed(observed, ask)
+            if ask.sink:
+                self._keeper.deliver(ask.sink, parts, ask.delivered, partial(self._trim, ask))
+            answer = Done(ask.number, functions, tuple(parts))
         except Closed:
             raise
         except Exception as error:
             answer = _failed(ask.number, error)
         self._channel.send(answers.pack(answer))
+        if not ask.sink:
+            self._trim(ask)
+
+    def _trim(self, ask: Ask) -> None:
+        """A window's end leaves memory that nobody uses. A sink is about to need as much."""
         if ask.extent is Extent.CUT:
-            self._heap.trim(observed.session.files.names.rest)
+            self._heap.trim(self._observed.session.files.names.rest)
+
+    def _packed(self, observed: _Observed, ask: Ask) -> tuple[list[answers.Part], tuple[int, ...]]:
+        """The profile, of which nothing is kept beside it, and Done.functions."""
+        window, functions = observed.window(ask.state, ask.extent), ()
+        try:
+            profile = self._named(window, ask)
+        finally:
+            observed.said(ask.extent)
+            if ask.extent is Extent.CUT:
+                functions = tuple(observed.session.retire(window))
+        return [*answers.packed_value(profile)], functions
 
     def _examine(self, message: Examine) -> None:
         diagnostics = Diagnostics()
@@ -352,7 +359,9 @@ class Service:
         state = replace(self._standing.state, now_ns=time.time_ns())
         window = self._of.window(state, Extent.CUT)
         ask = Ask(0, Extent.CUT, state, SentNews(), self._standing.sink, self._standing.delivered, requested=True)
-        self._keeper.deliver(ask.sink, self._named(window, ask), ask.delivered)
+        self._keeper.deliver(
+            ask.sink, [*answers.packed_value(self._named(window, ask))], ask.delivered, partial(self._trim, ask)
+        )
 
     def _named(self, window: Window, ask: Ask) -> Profile:
         """With all names, or, out of time, with those that are known already."""
