@@ -87,10 +87,14 @@ def assemble(
 def amounts(window: Window | Rows, period_ns: int) -> npt.NDArray[np.int64]:
     """(samples, nanoseconds) of each row. An interval of known length has as many samples as sampling times were in it:
     what is left of a period counts for the thread's next one, so that a thread has as many as its time has periods.
+    Rows that are all alike are one row in memory.
     """
-    values = np.empty((len(window.weight), 2), np.int64)
-    values[:, 0], values[:, 1] = 1, window.weight * period_ns
     rows = np.flatnonzero(window.length_ns >= 0)
+    weight = window.weight
+    if len(weight) and not len(rows) and weight.min() == weight.max():
+        return np.broadcast_to(np.array([1, int(weight[0]) * period_ns], np.int64), (len(weight), 2))
+    values = np.empty((len(weight), 2), np.int64)
+    values[:, 0], values[:, 1] = 1, weight * period_ns
     rows = rows[np.argsort(window.thread[rows], kind="stable")]
     if len(rows):
         thread, length_ns = window.thread[rows], window.length_ns[rows]

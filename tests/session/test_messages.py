@@ -15,7 +15,7 @@ import sys
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -23,10 +23,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.collectors.linux.rights import memory_file
-from pyprof.model.profile import FrameKind
+from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.sample import OuterStack
 from pyprof.model.summary import Summary
 from pyprof.model.walk import Trust
+from pyprof.records import replace
 from pyprof.session.worker import answers, channel
 from pyprof.session.worker.answers import AnswerRefused, AskFailed, BatchTaken, Done, SamplerCall
 from pyprof.session.worker.channel import Channel, Closed, Received
@@ -129,6 +130,31 @@ def test_columns_of_feedback_come_as_they_were_sent() -> None:
     assert (found.number, found.look, found.took_ns) == (5, True, 7)
     for name in ("top", "missing", "stop"):
         assert np.array_equal(getattr(found, name), getattr(sent, name))
+
+
+def test_rows_that_are_one_in_memory_are_sent_once() -> None:
+    values = np.broadcast_to(np.array([1, 7], np.int64), (100_000, 2))
+    sent = replace(golden(), values=values)
+    parts = answers.packed_value(sent)
+    assert sum(map(len, parts)) < 100_000
+    found = answers.unpacked_profile(parts)
+    assert found.values.strides == values.strides
+    assert np.array_equal(found.values, values)
+    for few in (values[:0], np.broadcast_to(np.array([[1], [7]]), (2, 3)), np.array([[3, 4], [5, 6]])):
+        again = answers.unpacked_profile(answers.packed_value(replace(sent, values=few)))
+        assert np.array_equal(again.values, few)
+
+
+@pytest.mark.parametrize(
+    ("row", "count"), [((1, 2), 1 << 27), ((1, 2), -1), ((1.5,), 3), (((1, 2),), 3), ((1 << 64,), 3)]
+)
+def test_rows_that_cannot_be_are_refused(row: tuple[object, ...], count: int) -> None:
+    class Made:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return answers.all_alike, (row, count)
+
+    with pytest.raises(AnswerRefused):
+        answers.unpacked_value([pickle.dumps(Made())], Profile)
 
 
 def sent_file(file: int, seals: int = 0) -> Received | None:

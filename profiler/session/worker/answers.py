@@ -56,7 +56,26 @@ def _member(member: Enum) -> tuple[type[Enum], tuple[object]]:
 
 _FROM_BUFFER: Any = np.arange(1).__reduce_ex__(5)[0]
 """How numpy makes an array of bytes that travel beside a pickle; it refuses arrays of objects."""
-_PLAIN: tuple[Any, ...] = (_FROM_BUFFER, np.dtype)
+
+
+_MOST_ALIKE = 1 << 26
+
+
+def all_alike(row: Sequence[int], count: int) -> npt.NDArray[np.int64]:
+    """An array of so many rows, each of which is this one: in memory there is one. Raises ValueError."""
+    if not 0 <= count <= _MOST_ALIKE or not all(isinstance(each, int) for each in row):
+        raise ValueError(f"{count} rows that are alike")
+    return np.broadcast_to(np.array(row, np.int64), (count, len(row)))
+
+
+def _reduced(array: npt.NDArray[Any]) -> Any:
+    """How an array is pickled: of rows that are one in memory only that one."""
+    if array.dtype == np.int64 and array.ndim == 2 and not array.strides[0] and 0 < len(array) <= _MOST_ALIKE:
+        return all_alike, (tuple(array[0].tolist()), len(array))
+    return np.ascontiguousarray(array).__reduce_ex__(5)
+
+
+_PLAIN: tuple[Any, ...] = (_FROM_BUFFER, np.dtype, all_alike)
 _SENT = _values(Profile, _values(base.JournalPart, _values(base.JournalBeginning, {}))) | {
     (value.__module__, value.__qualname__): value for value in _PLAIN
 }
@@ -190,7 +209,9 @@ def packed_value(found: object) -> tuple[Part, ...]:
     buffers: list[pickle.PickleBuffer] = []
     data = io.BytesIO()
     pickler = pickle.Pickler(data, protocol=5, buffer_callback=buffers.append)
-    by_value: Any = {kind: _member for kind in _allowed(type(found)).values() if _is_enum(kind)}
+    by_value: Any = {kind: _member for kind in _allowed(type(found)).values() if _is_enum(kind)} | {
+        np.ndarray: _reduced
+    }
     pickler.dispatch_table = copyreg.dispatch_table | by_value
     pickler.dump(found)
     return data.getvalue(), *(buffer.raw() for buffer in buffers)

@@ -116,8 +116,8 @@ class AskingOpener(Opener):
         self._ask("journal ends")
 
     def deliver(self, sink: int, parts: list[Bytes], delivered: int, trim: Callable[[], None]) -> None:
-        """A profile, as answers.packed_value() makes it, to the sink of a number. That may need as much memory, so parts
-        are let go once they are sent, and trim() is called. Raises what the sink raises.
+        """A profile, as answers.packed_value() makes it, to the sink of a number. That may need as much memory, so once
+        they are sent parts are let go, and trim() is called. Raises what the sink raises.
         """
 
         def sent() -> None:

@@ -30,7 +30,7 @@ from pyprof.session.session import Session
 from pyprof.session.worker import answers
 from pyprof.session.worker.answers import AskFailed, BatchTaken, Done, ErrandPiece, SamplerCall
 from pyprof.session.worker.asking import AskingOpener
-from pyprof.session.worker.channel import Channel, Closed, Received
+from pyprof.session.worker.channel import Channel, Closed, Part, Received
 from pyprof.session.worker.hurry import Hurry
 from pyprof.session.worker.idle import idle, may_come_back
 from pyprof.session.worker.messages import (
@@ -300,12 +300,20 @@ class Service:
         observed = self._observed
         self._unpacker.update(ask.news)
         answer: Done | AskFailed
+        functions: tuple[int, ...] = ()
         try:
             if ask.extent is Extent.CUT:
                 observed.end_keeping()
                 self._kept = max(self._kept, ask.delivered)
                 self._standing = None  # what was asked for is not given again, should the sampler be killed now
-            parts, functions = self._packed(observed, ask)
+            window = observed.window(ask.state, ask.extent)
+            try:
+                parts = self._packed(window, ask)
+            finally:
+                observed.said(ask.extent)
+                if ask.extent is Extent.CUT:
+                    functions = tuple(observed.session.retire(window))
+            del window  # a sink needs that memory
             if ask.sink:
                 self._keeper.deliver(ask.sink, parts, ask.delivered, partial(self._trim, ask))
             answer = Done(ask.number, functions, tuple(parts))
@@ -321,17 +329,6 @@ class Service:
         """A window's end leaves memory that nobody uses. A sink is about to need as much."""
         if ask.extent is Extent.CUT:
             self._heap.trim(self._observed.session.files.names.rest)
-
-    def _packed(self, observed: _Observed, ask: Ask) -> tuple[list[answers.Part], tuple[int, ...]]:
-        """The profile, of which nothing is kept beside it, and Done.functions."""
-        window, functions = observed.window(ask.state, ask.extent), ()
-        try:
-            profile = self._named(window, ask)
-        finally:
-            observed.said(ask.extent)
-            if ask.extent is Extent.CUT:
-                functions = tuple(observed.session.retire(window))
-        return [*answers.packed_value(profile)], functions
 
     def _examine(self, message: Examine) -> None:
         diagnostics = Diagnostics()
@@ -359,15 +356,13 @@ class Service:
         state = replace(self._standing.state, now_ns=time.time_ns())
         window = self._of.window(state, Extent.CUT)
         ask = Ask(0, Extent.CUT, state, SentNews(), self._standing.sink, self._standing.delivered, requested=True)
-        self._keeper.deliver(
-            ask.sink, [*answers.packed_value(self._named(window, ask))], ask.delivered, partial(self._trim, ask)
-        )
+        self._keeper.deliver(ask.sink, self._packed(window, ask), ask.delivered, partial(self._trim, ask))
 
-    def _named(self, window: Window, ask: Ask) -> Profile:
-        """With all names, or, out of time, with those that are known already."""
+    def _packed(self, window: Window, ask: Ask) -> list[Part]:
+        """The profile, with all names, or, out of time, with those that are known already."""
         found = partial(self._observed.profile, window, ask.state, ask.extent, ask.requested)
         profile = self._hurry.unless_late(found)
-        return profile if profile is not None else found(known_only=True)
+        return [*answers.packed_value(profile if profile is not None else found(known_only=True))]
 
     # what only the sampler knows: wire.Asking
 
