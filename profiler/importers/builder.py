@@ -50,7 +50,7 @@ class About:
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What a Builder has. tree: of frames, by their indices. Columns of the samples: time_ns since the file's
-    beginning, stack (a node), thread (an index), values (samples, types).
+    beginning, stack (what the Builder's stack() gives), thread (an index), values (samples, types).
     """
 
     frames: tuple[Frame, ...]
@@ -91,17 +91,22 @@ class LittleWork:
 
 
 class MuchWork(Exception):
-    """A file has more than a reader was to read."""
+    """A file has more than a reader was to read. of_frames: more frames that are not known."""
+
+    def __init__(self, of_frames: bool = False) -> None:
+        super().__init__()
+        self.of_frames = of_frames
 
 
 class ReadFrame(NamedTuple):
-    """A frame of a file, of the first one that had it: in others its module may have another number. digest: see
-    model/stack_digest.py. letters: of all its texts.
+    """A frame of a file, of the first one that had it: in others its module may have another number, and be elsewhere.
+    digest: see model/stack_digest.py. letters: of all its texts. memory: bytes that it needs, an estimate.
     """
 
     frame: Frame
     digest: bytes
     letters: int
+    memory: int
 
 
 class Builder:
@@ -109,7 +114,8 @@ class Builder:
     those that frames refer to, each once. samples, nodes: how many there are so far. labels: of threads. known, stacks:
     for a reader of several files: numbers of frames and of stacks by what tells them apart in such files. digests: of
     frames by their numbers; by_digest: stacks (model/stack_digest.py). read: frames by what files say of them, which
-    other builders may share. little: what its reader may do; None: all.
+    other builders may share; met: those of them that this one has, None if nobody asks. little: what its reader may do;
+    None: all.
     """
 
     def __init__(self) -> None:
@@ -121,6 +127,7 @@ class Builder:
         self.digests: dict[int, bytes] = {}
         self.by_digest: KnownDigests = {}
         self.read: dict[Hashable, ReadFrame] = {}
+        self.met: dict[Hashable, ReadFrame] | None = None
         self.little: LittleWork | None = None
         self._module_of: dict[tuple[object, ...], int] = {}
         self._frames: dict[Frame, int] = {}
@@ -128,10 +135,12 @@ class Builder:
         self._columns = array("q")
         self._values = array("q")
 
-    def check_work(self, **much: int) -> None:
-        """much: as LittleWork names it. Raises MuchWork."""
+    def check_work(self, threads: int = 0, unknown: int = 0, calls: int = 0, frames: int = 0) -> None:
+        """Of one file, so far: see LittleWork. Raises MuchWork."""
         most = self.little
-        if most is not None and any(count > getattr(most, name) for name, count in much.items()):
+        if most is not None and frames > most.frames:
+            raise MuchWork(of_frames=True)
+        if most is not None and (threads > most.threads or unknown > most.unknown or calls > most.calls):
             raise MuchWork
 
     @property

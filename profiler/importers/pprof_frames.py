@@ -15,6 +15,8 @@ from pyprof.records import replace
 
 MOST_LETTERS = 1 << 28
 """Of the names of all locations: each is looked at whole for each location that has it."""
+MOST_MEMORY, _LINE = 1 << 16, 200
+"""Bytes of a frame that is remembered, as ReadFrame.memory has them; what a line needs beside its letters."""
 _NUMBER = rb"[\x80-\xff]{0,9}[\0-\x7f]"
 _USUAL_LOCATION = re.compile(
     rb"\x08%(n)b(?:\x10%(n)b)?(?:\x18%(n)b)?"
@@ -35,7 +37,7 @@ class FrameTables:
     def __init__(self, builder: Builder, strings: Sequence[str]) -> None:
         self._builder, self._strings = builder, strings
         self._modules: dict[int, int] = {}
-        self._places: dict[int, tuple[str | int, ...]] = {}
+        self._places: dict[int, tuple[int, *tuple[str | int, ...]]] = {-1: (0,)}
         self._letters = self._made = 0
 
     def take_modules(self, mappings: Iterable[bytes]) -> None:
@@ -45,7 +47,7 @@ class FrameTables:
             span = row.get(2, 0), row.get(3, 0), row.get(4, 0)
             info = ModuleInfo(path, build_id, *span, bool(row.get(7)), bool(row.get(9)))
             module = self._modules[row.get(1, 0)] = self._builder.module(info)
-            self._places[module] = (path, build_id, *span)
+            self._places[module] = (info.start - info.offset, path, build_id) if build_id else (0, path, *span)
 
     def read(
         self, functions: Sequence[bytes], locations: Iterable[bytes], wanted: Container[int] | None
@@ -97,24 +99,35 @@ class FrameTables:
     def _numbered(
         self, heads: list[list[int]], lines: list[FunctionLine], spans: list[tuple[int, int, bytes]]
     ) -> dict[int, int]:
-        """Files of one program have the same frames: they are made once, and told apart by their digests."""
+        """Files of one program have the same frames: they are made once, and told apart by their digests. Code of a
+        file with a build-id is where it is in the file, wherever a process has the file.
+        """
         read, known, places = self._builder.read, self._builder.known, self._places
         found: dict[int, int] = {}
         for id_, mapping, address, (first, end, found_by) in zip(*heads, spans, strict=True):
             module = self._modules.get(mapping, -1)
-            key = (address, places.get(module), tuple(lines[first:end]), found_by)
+            base, *place = places[module]
+            key = (address - base, *place, tuple(lines[first:end]), found_by)
             made = read.get(key)
             if made is None:
-                made = read[key] = self._new(address, module, key[2], found_by)
+                made = self._new(address, module, tuple(lines[first:end]), found_by)
+                if made.memory <= MOST_MEMORY:
+                    read[key] = made
             number = known.get((made.digest, module))
-            found[id_] = self._add(made, module) if number is None else number
+            if number is None:
+                number = self._add(made, module, address)
+                if self._builder.met is not None:
+                    self._builder.met[key] = made
+            found[id_] = number
         return found
 
-    def _add(self, made: ReadFrame, module: int) -> int:
+    def _add(self, made: ReadFrame, module: int, address: int) -> int:
         self._letters += made.letters
         if self._letters > MOST_LETTERS:
             raise FormatError("pprof", 0, f"names of more than {MOST_LETTERS:,} letters, counted for each location")
-        frame = made.frame if made.frame.module == module else replace(made.frame, module=module)
+        frame = made.frame
+        if frame.module != module or frame.pc != address:
+            frame = replace(frame, module=module, pc=address, lookup=address)
         number = self._builder.known[made.digest, module] = self._builder.frame(frame)
         self._builder.digests.setdefault(number, made.digest)
         return number
@@ -126,9 +139,9 @@ class FrameTables:
         shown = [(name, system_name, file or "", line) for (name, system_name, file), line in lines]
         letters = len(where.path + where.build_id) if where is not None else 0
         letters += sum(len(text) for *texts, _ in shown for text in texts)
-        return ReadFrame(
-            _frame(address, module, where, lines, found_by), of_frame(address, where, shown, found_by), letters
-        )
+        frame = _frame(address, module, where, lines, found_by)
+        memory = letters + len(found_by) + _LINE * len(lines)
+        return ReadFrame(frame, of_frame(address, where, shown, found_by), letters, memory)
 
 
 def _frame(

@@ -7,7 +7,7 @@ read from the segment then.
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -15,8 +15,8 @@ from pyprof.importers.builder import ReadFrame
 
 _TEXT, _FRAME = 150, 700
 """Bytes that one needs beside its letters."""
-_MOST_ADOPTED = 4_000
-"""Frames that are taken over with the stacks of one body: of more none are, for all other bodies wait meanwhile."""
+_MOST_ADOPTED, _MOST_LENT = 4_000, 1 << 12
+"""Frames that are adopted of one body, and bytes of one: other bodies wait meanwhile."""
 _MOST_BYTES = 1 << 26
 """Of the frames that a process knows which reads for the server."""
 
@@ -47,36 +47,39 @@ class _ReadFrames(dict[Hashable, ReadFrame]):
     memory = 0
 
     def __setitem__(self, key: Hashable, made: ReadFrame) -> None:
-        self.memory += _FRAME + made.letters
+        self.memory += _FRAME + made.memory
         super().__setitem__(key, made)
 
 
 class KnownFrames:
-    """Of the segments that a book knows. read: see Builder. shown: by their digests. texts: by their numbers."""
+    """Of the segments that a book knows. read: see Builder. shown: by their digests. texts: by their numbers. lent:
+    some that were read, for a book that adopts stacks of them.
+    """
 
     def __init__(self) -> None:
         self.read = _ReadFrames()
         self.shown: dict[bytes, ShownFrame] = {}
         self.texts: list[str] = []
+        self.lent: Mapping[Hashable, ReadFrame] = {}
         self._number_of: dict[str, int] = {}
         self._memory = 0
         self._lock = threading.Lock()
 
+    def part(self, texts: Iterable[int], lent: Mapping[Hashable, ReadFrame]) -> KnownFrames:
+        """Some texts, and as many of the lent frames as may be adopted."""
+        found = KnownFrames()
+        found.texts = [self.texts[number] for number in texts]
+        found.lent = dict(
+            islice(((key, made) for key, made in lent.items() if made.memory <= _MOST_LENT), _MOST_ADOPTED)
+        )
+        return found
+
     def __getstate__(self) -> dict[str, Any]:
-        """What adopt() and others' texts need."""
-        return {"texts": self.texts, "read": dict(self.read)}
+        """Of a part."""
+        return {"texts": self.texts, "lent": self.lent}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-
-    def part(self, texts: Iterable[int], since: int) -> KnownFrames:
-        """Some texts, and what was read since so many were."""
-        found = KnownFrames()
-        found.texts = [self.texts[number] for number in texts]
-        new = len(self.read) - since
-        if new <= _MOST_ADOPTED:
-            found.read.update(islice(reversed(self.read.items()), new))
-        return found
 
     @property
     def memory(self) -> int:
@@ -107,8 +110,8 @@ class KnownFrames:
         return shown
 
     def adopt(self, other: KnownFrames) -> None:
-        """What it has read."""
-        for key, made in other.read.items():
+        """What it lends."""
+        for key, made in other.lent.items():
             if key not in self.read:
                 self.read[key] = made
 

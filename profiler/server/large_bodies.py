@@ -35,16 +35,16 @@ _AFTER_OTHERS = 19
 """More nice than the server: it has what others leave."""
 _REST = 3
 """Times as long as a large body took: before the next is read."""
-_MOST_MEMORY = 1 << 29
-"""Bytes that it may keep of what a body needed, until another process takes its place."""
+_MOST_MEMORY = 1 << 28
+"""Bytes that it may keep of what a body needed: else another process takes its place."""
 _Found = TypeVar("_Found")
 _known = FramesOfTenants()
 """From the bodies that this process has read for the server."""
 
 
-def segment(tenant: str, name: SegmentName, data: bytes, most: int) -> SegmentRows:
+def segment(tenant: str, name: SegmentName, data: bytes, most: int, lends: bool) -> SegmentRows:
     """See rows_of(). Raises FormatError."""
-    return rows_of(tenant, name, data, StackBook(_known.of(tenant)), most)
+    return rows_of(tenant, name, data, StackBook(_known.of(tenant)), most, lends=lends)
 
 
 def pushed(tenant: str, push: ForeignPush, now_ns: int, most: int) -> list[tuple[SegmentRows, bytes]]:
@@ -99,7 +99,10 @@ class LargeBodies:
         assert reader.stdout is not None
         reader.stdin.write(question)
         reader.stdin.flush()
-        return pickle.load(reader.stdout)
+        answer = pickle.load(reader.stdout)
+        if _memory_of(reader.pid) > _MOST_MEMORY:
+            self._end()
+        return answer
 
     def close(self) -> None:
         """From any thread."""

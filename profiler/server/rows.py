@@ -88,13 +88,17 @@ def rows_of(
     book: StackBook,
     most: int | None = None,
     little: LittleWork | None = None,
+    lends: bool = False,
 ) -> SegmentRows:
     """book: the tenant's stacks; it learns those of this segment. most: bytes that a stranger's data may inflate
-    to; None: it has been taken, or is our own. little: no more is to be done. Raises FormatError, MuchWork.
+    to; None: it has been taken, or is our own. little: no more is to be done. lends: the book lends its frames to who
+    adopts its stacks. Raises FormatError, MuchWork.
     """
     builder = _WholeStacks()
     builder.little = little
     builder.by_digest, builder.read = (seen := StatedStacks(book)), book.known.read
+    if lends:
+        builder.met = book.lent = {}
     try:
         about = pprof.read_into(builder, data, name.service, most=most)
         parts = builder.parts(about)
@@ -164,15 +168,19 @@ class _WholeStacks(Builder):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[Sequence[int]] = [()]
+        self._number_of: dict[bytes, int] = {b"": 0}
         self._count = 0
 
     def stack(self, frames: Iterable[int], below: int = 0) -> int:
-        """Raises FormatError."""
+        """Its number in calls. Raises FormatError."""
+        assert not below, "a whole stack"
         path = array("i", frames)
-        self._count += len(path)
-        _check_stacks(self._count, 0)
-        self.calls.append(path)
-        return len(self.calls) - 1
+        number = self._number_of.setdefault(path.tobytes(), len(self.calls))
+        if number == len(self.calls):
+            self._count += len(path)
+            _check_stacks(self._count, 0)
+            self.calls.append(path)
+        return number
 
 
 class _ShownFrames(dict[int, ShownFrame]):

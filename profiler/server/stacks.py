@@ -10,13 +10,14 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.importers.builder import ReadFrame
 from pyprof.records import dataclass
 from pyprof.server.known_frames import KnownFrames, ShownFrame
 
@@ -46,9 +47,10 @@ class StackFacts:
 
 
 class StackBook:
-    """by_digest: ~number of stacks: below 0, unlike nodes of a tree. halves: (stacks, 2), of their hashes. leaf, cut:
-    (stacks,) numbers of builds, NOBODY for none. bare: (stacks,). letters: (stacks,) of their texts. builds: paths and
-    build-ids. Columns are longer than there are stacks. known: their frames, and others of their segments.
+    """by_digest: ~number of stacks: below 0, unlike what a Builder gives them. halves: (stacks, 2), of their hashes.
+    leaf, cut: (stacks,) numbers of builds, NOBODY for none. bare: (stacks,). letters: (stacks,) of their texts. builds:
+    paths and build-ids. Columns are longer than there are stacks. known: their frames, and others of their segments.
+    lent: frames that who adopts its stacks does not know.
     """
 
     def __init__(self, known: KnownFrames | None = None) -> None:
@@ -61,7 +63,7 @@ class StackBook:
         self.bare: npt.NDArray[np.bool_] = np.zeros(_ROOM, np.bool_)
         self.letters: npt.NDArray[np.int64] = np.zeros(_ROOM, np.int64)
         self.known = KnownFrames() if known is None else known
-        self._before = len(self.known.read)
+        self.lent: Mapping[Hashable, ReadFrame] = {}
         self._memory = 0
         self._by_hash: dict[tuple[int, int], int] = {}
         self._build_of: dict[tuple[str, str], int] = {}
@@ -69,7 +71,7 @@ class StackBook:
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What adopted() needs: of the frames only those of its stacks, and those that are new."""
+        """What adopted() needs: of the frames only those of its stacks, and those that are lent."""
         calls = np.frombuffer(b"".join(self._frames), np.int32)
         used, place = np.unique(calls, return_inverse=True)
         ends = np.cumsum([len(each) for each in self._frames]).tolist()
@@ -79,7 +81,7 @@ class StackBook:
         return columns | {
             "by_digest": dict(self.by_digest),
             "builds": self.builds,
-            "known": self.known.part(used.tolist(), self._before),
+            "known": self.known.part(used.tolist(), self.lent),
             "_frames": [joined[first:end] for first, end in pairwise([0, *ends])],
         }
 
@@ -182,7 +184,7 @@ def _longer(column: npt.NDArray[_Kind]) -> npt.NDArray[_Kind]:
 
 
 class StatedStacks(dict[bytes, int]):
-    """What the reader of a segment knows (Builder.by_digest): the book's stacks. Its items are nodes of those that the
+    """What the reader of a segment knows (Builder.by_digest): the book's stacks. Its items are those that the
     reader has worked out itself.
     """
 

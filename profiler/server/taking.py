@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from pyprof.agent.segments import SegmentName, day_of, folder_of
 from pyprof.errors import FormatError
 from pyprof.exporters.utf8 import dumps
-from pyprof.importers.builder import LittleWork
+from pyprof.importers.builder import LittleWork, MuchWork
 from pyprof.records import replace
 from pyprof.server import large_bodies
 from pyprof.server.access import WRITE, Access, Refused
@@ -72,8 +72,7 @@ class Taking:
                 raise Refused("no_such_page")
             name = self._named(scope["raw_path"])
             data = await self.body(headers.get(b"content-length", b"").decode("latin-1"), receive)
-            what = tenant, name, data
-            if not await self._take(tenant, data, partial(self._read, *what), partial(self._read_much, *what)):
+            if not await self._take(tenant, data, *self._readings(tenant, name, data)):
                 raise Refused("segment_known")
         except ClientGone:
             return
@@ -159,14 +158,27 @@ class Taking:
         found = self._elsewhere(push.body, large_bodies.pushed, tenant, push, time.time_ns(), MOST_INFLATED)
         return [(self._adopted(rows), data) for rows, data in found]
 
-    def _read(self, tenant: str, name: SegmentName, data: bytes, little: LittleWork) -> list[ReadSegment]:
-        """Raises FormatError, MuchWork, Refused."""
-        return [(self._checked(rows_of(tenant, name, data, self._books.of(tenant), MOST_INFLATED, little)), data)]
+    def _readings(
+        self, tenant: str, name: SegmentName, data: bytes
+    ) -> tuple[Callable[[LittleWork], list[ReadSegment]], Callable[[], list[ReadSegment]]]:
+        """How a segment is read here, and how elsewhere: then with frames if it was those that were not known here."""
+        lends = False
 
-    def _read_much(self, tenant: str, name: SegmentName, data: bytes) -> list[ReadSegment]:
-        """Raises FormatError, Refused."""
-        rows = self._elsewhere(data, large_bodies.segment, tenant, name, data, MOST_INFLATED)
-        return [(self._adopted(rows), data)]
+        def here(little: LittleWork) -> list[ReadSegment]:
+            nonlocal lends
+            try:
+                return [
+                    (self._checked(rows_of(tenant, name, data, self._books.of(tenant), MOST_INFLATED, little)), data)
+                ]
+            except MuchWork as much:
+                lends = much.of_frames
+                raise
+
+        def elsewhere() -> list[ReadSegment]:
+            rows = self._elsewhere(data, large_bodies.segment, tenant, name, data, MOST_INFLATED, lends)
+            return [(self._adopted(rows), data)]
+
+        return here, elsewhere
 
     def _elsewhere(self, body: bytes, function: Callable[..., _Found], *arguments: object) -> _Found:
         """What another process finds in a body. Raises PyprofError."""

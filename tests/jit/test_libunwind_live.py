@@ -8,6 +8,9 @@ from tests import warm
 from tests.jit.programs_built import dyn
 from tests.live.support.recording import Recording, record, running
 
+TURN_MS = "150"
+"""A sampler that shares the processors with others looks tens of milliseconds after a registration has come."""
+
 
 def turns(recording: Recording) -> dict[str, tuple[int, int]]:
     """Samples that each of the two functions has, and those of them whose stacks are whole."""
@@ -26,7 +29,7 @@ def are_whole(recording: Recording) -> bool:
 
 def test_registration_and_cancellation_in_a_loop_are_seen_while_recorded(tmp_path: Path) -> None:
     """Two functions take turns at one address: with the other one's rules hardly a stack would reach main."""
-    with running(dyn(tmp_path, "offset"), "loop", "40") as program:
+    with running(dyn(tmp_path, "offset"), "loop", TURN_MS) as program:
         recording = record(program.pid, tmp_path, until=are_whole)
     assert are_whole(recording), recording.stacks
     assert min(count for count, _ in turns(recording).values()) > 0.2 * recording.samples
@@ -34,7 +37,7 @@ def test_registration_and_cancellation_in_a_loop_are_seen_while_recorded(tmp_pat
 
 def test_windows_of_a_recording_each_have_the_names_of_their_time(tmp_path: Path) -> None:
     """What no stack refers to any more is dropped between two windows; what one still does is not."""
-    with running(dyn(tmp_path, "offset"), "loop", "40") as program:
+    with running(dyn(tmp_path, "offset"), "loop", TURN_MS) as program:
         options = ("-d", "3.5", "--every", "1", "-q", "-r", "199", "-o", str(tmp_path / "w%i.collapsed"))
         done = warm.run("record", "-p", str(program.pid), *options, timeout=90)
     assert done.returncode == 0, done.stderr

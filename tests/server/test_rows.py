@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import time
 from collections.abc import Callable, Container, Sequence
@@ -11,9 +12,10 @@ import pytest
 
 from pyprof.agent.segments import SegmentName
 from pyprof.exporters.base import ExportOptions
+from pyprof.exporters.protobuf import data, number
 from pyprof.importers.builder import About, Builder, LittleWork, MuchWork, named
 from pyprof.importers.pprof import _Reader
-from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ValueType
+from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.walk import Trust
 from pyprof.records import replace
 from pyprof.server.engine import StoreError
@@ -101,12 +103,42 @@ def test_frames_that_are_known_are_those_of_their_file_whatever_number_it_has() 
     assert content(rows_of("default", name, second, book, little=little)) == content(
         rows_of("default", name, second, other)
     )
-    adopting = StackBook()
-    adopting.adopted(pickle.loads(pickle.dumps(found.book)), found.stacks)
+    for lends in (False, True):
+        lent, adopting = rows_of("default", name, first, StackBook(found.book.known), lends=lends), StackBook()
+        adopting.adopted(pickle.loads(pickle.dumps(lent.book)), lent.stacks)
+        with contextlib.nullcontext() if lends else pytest.raises(MuchWork):
+            rows_of("default", name, third, adopting, little=little)
     assert content(rows_of("default", name, third, adopting, little=little)) == content(
         rows_of("default", name, third, StackBook())
     )
     assert min(adopting.memory, book.memory) > 5000, "what it remembers is counted"
+
+
+@pytest.mark.parametrize("lines", [0, 1000])
+def test_frame_that_needs_much_memory_is_not_remembered(lines: int) -> None:
+    """It says so much of itself, or has so many lines: a tenant may send another one each time."""
+    evidence = bytes(0 if lines else 1 << 17)
+    location = number(1, 1) + number(2, 1) + data(4, number(1, 1)) * lines + data(1000, data(9, evidence))
+    texts = [data(6, text) for text in (b"", b"cpu", b"nanoseconds", b"f", b"/bin/f")]
+    tables = [data(3, number(1, 1) + number(3, 1 << 40) + number(5, 4)), data(5, number(1, 1) + number(2, 3))]
+    sample = data(2, data(1, b"\1") + data(2, b"\5"))
+    found = b"".join([data(1, number(1, 1) + number(2, 2)), sample, *tables, data(4, location), *texts])
+    book = StackBook()
+    for _ in range(2):
+        made = rows_of("default", SegmentName.new("checkout", NOW), found, book, lends=True)
+        assert len(made.stacks) == 1
+        assert not book.known.read
+        assert len(pickle.dumps(book)) < 1 << 16
+
+
+def test_deep_stack_of_many_threads_is_one() -> None:
+    builder = Builder()
+    deep = builder.stack([builder.frame(named(f"f{each}" + "x" * 1000)) for each in range(400)])
+    for tid in range(1000):
+        builder.sample(deep, (1, 10), ThreadInfo(1, tid, "t", "p"))
+    kinds = (ValueType("samples", "count"), ValueType("cpu", "nanoseconds"))
+    profile = builder.build(About("x", kinds, "", NOW, 1000))
+    assert rows(profile, StackBook(), options=ExportOptions()).counts.tolist() == [1000]
 
 
 def test_process_that_has_its_files_elsewhere_has_the_same_stacks() -> None:
@@ -118,9 +150,12 @@ def test_process_that_has_its_files_elsewhere_has_the_same_stacks() -> None:
     )
     book = StackBook()
     first = content(rows(here, book))
-    known = len(book.by_digest)
+    known, frames = len(book.by_digest), len(book.known.read)
     assert content(rows(moved, book)) == first
     assert len(book.by_digest) == known > 10
+    unknown = StackBook(book.known)
+    assert content(rows(moved, unknown)) == first
+    assert len(book.known.read) == frames > 10
 
 
 class Kept:

@@ -59,18 +59,19 @@ _FROM_BUFFER: Any = np.arange(1).__reduce_ex__(5)[0]
 
 
 _MOST_ALIKE = 1 << 26
+"""Numbers of an array whose rows are alike."""
 
 
 def all_alike(row: Sequence[int], count: int) -> npt.NDArray[np.int64]:
     """An array of so many rows, each of which is this one: in memory there is one. Raises ValueError."""
-    if not 0 <= count <= _MOST_ALIKE or not all(isinstance(each, int) for each in row):
+    if not 0 <= count * len(row) <= _MOST_ALIKE or not all(isinstance(each, int) for each in row):
         raise ValueError(f"{count} rows that are alike")
     return np.broadcast_to(np.array(row, np.int64), (count, len(row)))
 
 
 def _reduced(array: npt.NDArray[Any]) -> Any:
     """How an array is pickled: of rows that are one in memory only that one."""
-    if array.dtype == np.int64 and array.ndim == 2 and not array.strides[0] and 0 < len(array) <= _MOST_ALIKE:
+    if array.dtype == np.int64 and array.ndim == 2 and not array.strides[0] and 0 < array.size <= _MOST_ALIKE:
         return all_alike, (tuple(array[0].tolist()), len(array))
     return np.ascontiguousarray(array).__reduce_ex__(5)
 

@@ -36,6 +36,8 @@ _MOST_BYTES = 4 << 30
 _HEAD = struct.Struct("<QII")
 """Bytes of all parts with their padding, number of parts, are they in a memory file?"""
 _IOV_MAX = 512
+_PIECE = 1 << 20
+"""Bytes that are copied at once."""
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 """Without them the sender might change, or cut, what is mapped here: then it is copied."""
 
@@ -211,9 +213,10 @@ def _whole_file(fd: int, size: int) -> memoryview:
         raise Closed("a message that was cut off")
     if sealed:
         return memoryview(mmap.mmap(fd, size, mmap.MAP_PRIVATE | mmap.MAP_POPULATE, mmap.PROT_READ))
-    copy = bytearray()
-    while piece := os.pread(fd, size - len(copy), len(copy)):
-        copy += piece
-    if len(copy) < size:
+    copy, at = bytearray(size), 0
+    while piece := os.pread(fd, min(size - at, _PIECE), at):
+        copy[at : at + len(piece)] = piece
+        at += len(piece)
+    if at < size:
         raise Closed("a message that was cut off")
     return memoryview(copy).toreadonly()

@@ -316,14 +316,13 @@ class Service:
             del window  # a sink needs that memory
             if ask.sink:
                 self._keeper.deliver(ask.sink, parts, ask.delivered, partial(self._trim, ask))
-            answer = Done(ask.number, functions, tuple(parts))
+            answer = Done(ask.number, functions, () if ask.sink else tuple(parts))
         except Closed:
             raise
         except Exception as error:
             answer = _failed(ask.number, error)
         self._channel.send(answers.pack(answer))
-        if not ask.sink:
-            self._trim(ask)
+        self._trim(ask)
 
     def _trim(self, ask: Ask) -> None:
         """A window's end leaves memory that nobody uses. A sink is about to need as much."""
@@ -356,7 +355,9 @@ class Service:
         state = replace(self._standing.state, now_ns=time.time_ns())
         window = self._of.window(state, Extent.CUT)
         ask = Ask(0, Extent.CUT, state, SentNews(), self._standing.sink, self._standing.delivered, requested=True)
-        self._keeper.deliver(ask.sink, self._packed(window, ask), ask.delivered, partial(self._trim, ask))
+        parts = self._packed(window, ask)
+        del window
+        self._keeper.deliver(ask.sink, parts, ask.delivered, partial(self._trim, ask))
 
     def _packed(self, window: Window, ask: Ask) -> list[Part]:
         """The profile, with all names, or, out of time, with those that are known already."""
