@@ -1,8 +1,9 @@
 """`python -m bench.attackers KIND PORT BODY`: one who sends a server too much, until its input ends.
 
 inflating: bodies of the file BODY, two a second at most, one after the other. flood: bodies of 16 MB by eight
-connections, without a pause. stated: 1 GB, sent on whatever is answered, two a second at most. chunked: the same
-without its length. slow: 50 clients with a byte a second. What was answered is written as JSON, by status; 0 is none.
+connections, without a pause. new: the same with BODY. stated: 1 GB, sent on whatever is answered, two a second at most.
+chunked: the same without its length. slow: 50 clients with a byte a second. What was answered is written as JSON, by
+status; 0 is none.
 """
 
 from __future__ import annotations
