@@ -187,12 +187,15 @@ def _details(summary: Summary, width: int) -> list[str]:
 
 
 def lacking_modules(summary: Summary) -> list[str]:
-    """What each object file lacks, and the command that helps."""
+    """What each object file lacks, and the command that helps, once for all that it helps against."""
     lines = []
     for module in (module for module in summary.modules if module.problems):
         lines += ["", f"  {module.path}"]
+        texts: dict[str, list[str]] = {}
         for problem in module.problems:
-            lines += [f"    {problem.text}", *([f"      {advice(problem.remedy)}"] if problem.remedy else [])]
+            texts.setdefault(problem.remedy, []).append(f"    {problem.text}")
+        for remedy, lacks in texts.items():
+            lines += [*lacks, *([f"      {advice(remedy)}"] if remedy else [])]
     return lines
 
 

@@ -119,6 +119,17 @@ def test_counters_in_our_own_words_are_told_only_where_asked_for() -> None:
     assert "apt-get install a-dbg" in everything
 
 
+def test_what_helps_against_several_things_is_said_once() -> None:
+    slow = Problem("lines only in part: slow", "pyprof report --symbols /lib/a.so")
+    none = Problem("no symbols: only exported names", "apt-get install a-dbg")
+    module = ModuleSummary("/lib/a.so", "", 10, (slow, none, replace(slow, text="lines only in part: no time")))
+    lines = text(profile(modules=(module,)), verbose=True).splitlines()
+    assert [line.strip() for line in lines[lines.index("  /lib/a.so") + 1 :]][:5] == [
+        *("lines only in part: slow", "lines only in part: no time", "pyprof report --symbols /lib/a.so"),
+        *("no symbols: only exported names", "apt-get install a-dbg"),
+    ]
+
+
 def test_modules_without_symbols_in_which_no_time_was_spent_have_no_share() -> None:
     waits = ModuleSummary("/lib/a.so", "", 10, (Problem("no symbols: only exported names", "apt-get install a-dbg"),))
     assert "missing symbols of 1 module: see Summary" in running_text(profile(modules=(waits,), errors={}))
