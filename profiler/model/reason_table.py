@@ -33,6 +33,10 @@ ENDS = (
            "The recording had ended and unwinding was not done: only the innermost frame is known. What functions have "
            "in themselves is right, what they have with their callees is too little.",
            retry="a lower rate (-r)", words="no time left to unwind", cuts=True),
+    Reason("gone", Stage.STACKS,
+           "Nothing of the stack was there any more: the process had ended and the kernel took its memory apart, or "
+           "exec put another program in its place; or all of it was swapped out. Only the innermost function is known.",
+           words="memory given up (exit or exec)", cuts=True),
     Reason("not_sampled", Stage.SAMPLING,
            "Processor time that no sample stands for: of threads or processes that ran too short, whose records were "
            "lost, or in the kernel where it may not be sampled. The marker in the picture says which.",

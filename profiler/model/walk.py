@@ -68,6 +68,7 @@ class StackEnd(IntEnum):
     STUCK = 4  # the cfa did not move up
     DEPTH = 5  # hit max_depth
     LATE = 6  # not walked: no time was left
+    GONE = 7  # nothing of the stack was there any more: the process had ended, or was in exec
 
     @property
     def label(self) -> str:

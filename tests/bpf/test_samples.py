@@ -103,7 +103,8 @@ def test_stacks_of_threads_that_change_mappings_from_their_first_moment_are_whol
             target.pid, tmp_path, *options, rate=999, until=lambda found: found.summary["errors"].get(reason, 0) > 20
         )
     assert found.summary["errors"][reason] > 20
-    cut = [stack for stack in found.stacks if "stack not readable" in stack[0]]
+    assert not any("stack not readable" in stack[0] for stack in found.stacks)
+    cut = [stack for stack in found.stacks if "memory given up" in stack[0]]
     assert all(stack[1:] == ("start_thread",) for stack in cut), "a thread that ends has no memory any more"
 
 
@@ -117,6 +118,33 @@ def test_children_of_a_command_are_sampled_from_their_first_moment(tmp_path: Pat
         names = sum(n for frames, n in found if any(frame.startswith("work") for frame in frames))
         assert count(found) > 20
         assert names > least * count(found), what
+
+
+ENDING = """
+import os, sys
+for n in range(int(sys.argv[1])):
+    if not os.fork():
+        held = b"x" * (1 << 27)
+        os._exit(0)
+    os.wait()
+os.execv("/bin/true", ["true"])
+"""
+
+
+def test_process_whose_memory_the_kernel_takes_apart_has_ended_and_is_not_cut_by_us(tmp_path: Path) -> None:
+    output, summary = tmp_path / "ending.collapsed", tmp_path / "summary.json"
+    for children in ("30", "300"):
+        options = ("-r", "999", "-o", str(output), "--summary", str(summary))
+        done = warm.run("record", "-q", *options, *BY_BPF, "--", sys.executable, "-c", ENDING, children, timeout=120)
+        assert done.returncode == 0, done.stderr
+        gone = [(frames, n) for frames, n in stacks(output) if "memory given up (exit or exec)" in frames[0]]
+        if count(gone) > 20:
+            break
+    assert count(gone) > 20
+    assert count([(frames, n) for frames, n in gone if frames[-1] in ("_exit", "__GI__exit", "execve")]) == count(gone)
+    ends = json.loads(summary.read_text())["ends"]
+    assert ends["gone"] == count(gone)
+    assert ends.get("unreadable", 0) <= 1 + ends["gone"] // 10
 
 
 SHORT = """

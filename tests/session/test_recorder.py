@@ -109,6 +109,21 @@ def rows_of(window: Window) -> list[tuple[int, list[int]]]:
     return found
 
 
+class Unreadable(OneFrame):
+    def walk(self, batch: SampleBatch) -> Walk:
+        walk = super().walk(batch)
+        walk.end[:] = StackEnd.UNREADABLE
+        return walk
+
+
+def test_stack_of_which_nothing_was_there_is_gone() -> None:
+    rec = Recorder(Script(), Interning(Unreadable(), None, None), Diagnostics())
+    samples = batch((STOPPED, 1, 0x10), (STOPPED, 2, 0x20))
+    samples.stack.size[1] = 16
+    rec.add(samples)
+    assert pcs(rec) == [(1, [StackEnd.GONE, 0x10]), (2, [StackEnd.UNREADABLE, 0x20])]
+
+
 def test_parts_of_a_window_are_the_window() -> None:
     """Each with its own time, counts and stacks alone; the window is not cut by them."""
     now = [10**9]
