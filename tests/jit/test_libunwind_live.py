@@ -38,12 +38,12 @@ def test_registration_and_cancellation_in_a_loop_are_seen_while_recorded(tmp_pat
 def test_windows_of_a_recording_each_have_the_names_of_their_time(tmp_path: Path) -> None:
     """What no stack refers to any more is dropped between two windows; what one still does is not."""
     with running(dyn(tmp_path, "offset"), "loop", TURN_MS) as program:
-        options = ("-d", "3.5", "--every", "1", "-q", "-r", "199", "-o", str(tmp_path / "w%i.collapsed"))
+        options = ("-d", "4.5", "--every", "1", "-q", "-r", "199", "-o", str(tmp_path / "w%i.collapsed"))
         done = warm.run("record", "-p", str(program.pid), *options, timeout=90)
     assert done.returncode == 0, done.stderr
     windows = sorted(tmp_path.glob("w*.collapsed"))
-    assert len(windows) >= 3
-    for window in windows[:3]:
+    assert len(windows) >= 4
+    for window in windows[1:4]:  # stacks of the first may all be cut, see are_whole()
         text = window.read_text()
         assert "take_turns;even_turn" in text
         assert "take_turns;odd_turn" in text
