@@ -52,31 +52,25 @@ class _ReadFrames(dict[Hashable, ReadFrame]):
 
 
 class KnownFrames:
-    """Of the segments that a book knows. read: see Builder. shown: by their digests. texts: by their numbers. lent:
-    some that were read, for a book that adopts stacks of them.
-    """
+    """Of the segments that a book knows. read: see Builder. shown: by their digests. texts: by their numbers."""
 
     def __init__(self) -> None:
         self.read = _ReadFrames()
         self.shown: dict[bytes, ShownFrame] = {}
         self.texts: list[str] = []
-        self.lent: Mapping[Hashable, ReadFrame] = {}
         self._number_of: dict[str, int] = {}
         self._memory = 0
         self._lock = threading.Lock()
 
-    def part(self, texts: Iterable[int], lent: Mapping[Hashable, ReadFrame]) -> KnownFrames:
-        """Some texts, and as many of the lent frames as may be adopted."""
+    def part(self, texts: Iterable[int]) -> KnownFrames:
+        """Some texts."""
         found = KnownFrames()
         found.texts = [self.texts[number] for number in texts]
-        found.lent = dict(
-            islice(((key, made) for key, made in lent.items() if made.memory <= _MOST_LENT), _MOST_ADOPTED)
-        )
         return found
 
     def __getstate__(self) -> dict[str, Any]:
         """Of a part."""
-        return {"texts": self.texts, "lent": self.lent}
+        return {"texts": self.texts}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -109,11 +103,15 @@ class KnownFrames:
         self.shown[digest] = shown
         return shown
 
-    def adopt(self, other: KnownFrames) -> None:
-        """What it lends."""
-        for key, made in other.lent.items():
+    def adopt(self, lent: Mapping[Hashable, ReadFrame]) -> None:
+        for key, made in lent.items():
             if key not in self.read:
                 self.read[key] = made
+
+
+def lendable(met: Mapping[Hashable, ReadFrame]) -> dict[Hashable, ReadFrame]:
+    """As many frames of a segment as may be adopted."""
+    return dict(islice(((key, made) for key, made in met.items() if made.memory <= _MOST_LENT), _MOST_ADOPTED))
 
 
 class FramesOfTenants:

@@ -75,9 +75,7 @@ class LargeBodies:
             self._rested_at = ended + _REST * is_large * (ended - began)
 
     def _answered(self, function: Callable[..., _Found], *arguments: object) -> _Found:
-        if self._reader is not None and (
-            self._reader.poll() is not None or _memory_of(self._reader.pid) > _MOST_MEMORY
-        ):
+        if self._reader is not None and self._reader.poll() is not None:
             self._end()
         try:
             answer = self._asked(pickle.dumps((function, arguments), pickle.HIGHEST_PROTOCOL))

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from pyprof.importers.builder import ReadFrame
 from pyprof.records import dataclass
-from pyprof.server.known_frames import KnownFrames, ShownFrame
+from pyprof.server.known_frames import KnownFrames, ShownFrame, lendable
 
 MOST_BYTES = 1 << 28
 """Of all tenants' stacks, as estimated here."""
@@ -81,7 +81,8 @@ class StackBook:
         return columns | {
             "by_digest": dict(self.by_digest),
             "builds": self.builds,
-            "known": self.known.part(used.tolist(), self.lent),
+            "known": self.known.part(used.tolist()),
+            "lent": lendable(self.lent),
             "_frames": [joined[first:end] for first, end in pairwise([0, *ends])],
         }
 
@@ -121,7 +122,7 @@ class StackBook:
             if done % _AT_ONCE == 0:
                 time.sleep(_BETWEEN_S)
         self.by_digest.update((digest, ~numbers[~at]) for digest, at in other.by_digest.items() if ~at in numbers)
-        self.known.adopt(other.known)
+        self.known.adopt(other.lent)
         return np.array(list(numbers.values()), np.int64)[place.reshape(-1)]
 
     def build(self, number: int) -> tuple[str, str] | None:

@@ -121,7 +121,8 @@ class Interning:
     def intern(self, batch: SampleBatch, stacks: StackTable) -> Interned:
         """Walk a batch, all of whose lanes have registers, and put its stacks into the tree."""
         walk = self.walker.walk(batch)
-        walk.end[(walk.end == StackEnd.UNREADABLE) & (batch.stack.size == 0)] = StackEnd.GONE
+        if not batch.stopped:
+            walk.end[(walk.end == StackEnd.UNREADABLE) & (batch.stack.size == 0)] = StackEnd.GONE
         state = None
         if self.merger is not None and batch.chains:
             walk, node, state = self._with_interpreter(self.merger, batch, walk.whole(), stacks)

@@ -118,10 +118,12 @@ class Unreadable(OneFrame):
 
 def test_stack_of_which_nothing_was_there_is_gone() -> None:
     rec = Recorder(Script(), Interning(Unreadable(), None, None), Diagnostics())
-    samples = batch((STOPPED, 1, 0x10), (STOPPED, 2, 0x20))
+    samples = replace(batch((STOPPED, 1, 0x10), (STOPPED, 2, 0x20)), stopped=False)
     samples.stack.size[1] = 16
     rec.add(samples)
     assert pcs(rec) == [(1, [StackEnd.GONE, 0x10]), (2, [StackEnd.UNREADABLE, 0x20])]
+    rec.add(batch((STOPPED, 1, 0x10)))
+    assert pcs(rec) == [(1, [StackEnd.UNREADABLE, 0x10])], "a thread that was stopped had its memory"
 
 
 def test_parts_of_a_window_are_the_window() -> None:
