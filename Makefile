@@ -107,6 +107,9 @@ check: lint types test ## lint, types, tests
 bpf: ## compile the program in the kernel (needs clang and llvm); its object is part of the package
 	collectors/bpf/build
 
+native: ## compile the code that samples by stops (needs clang and lld); it is part of the package
+	collectors/native/build
+
 bench: $(BIN)/pytest ## run the benchmarks (see bench/README.md)
 	$(BIN)/python -m bench
 
@@ -121,4 +124,4 @@ format: $(BIN)/pytest ## let ruff format and fix
 clean: ## remove what the build made
 	rm -rf $(VENV) build *.egg-info $(PAGE)/node_modules .mypy_cache .pytest_cache .ruff_cache
 
-.PHONY: help bpf install demo fuzz test quick test-system test-kills test-agents coverage oracle lint lint-page types docs check bench bench-quick format clean
+.PHONY: help bpf native install demo fuzz test quick test-system test-kills test-agents coverage oracle lint lint-page types docs check bench bench-quick format clean

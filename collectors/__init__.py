@@ -4,6 +4,7 @@ bpf/               Samples by a program in the kernel (BPF)
 gdb/               Samples of a target behind a stub of the GDB remote serial protocol
 hybrid/            Which thread is sampled by which collector while a recording runs
 linux/             The kernel's interfaces: system calls, /proc, what a stopped task says
+native/            What has to be quicker than Python: rounds of samples by stops, as machine code
 offcpu/            Time off the processor: intervals between switches, and the stacks that they are attributed to
 perf/              Samples from the kernel's perf_events
 postmortem/        Samples of threads that no longer run: core files and crash dumps

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -81,11 +81,12 @@ class StackMemory(Protocol):
 
 class ArenaMemory:
     """Room for at least one copy of most_copy bytes with its further pieces. address: where memory begins; what is not
-    used yet is for the code that copies.
+    used yet is for the code that copies. further: bytes that the pieces of one copy may take.
     """
 
     def __init__(self, most_copy: int) -> None:
-        self._need = 2 * most_copy + 8192
+        self.further = most_copy + 8192
+        self._need = most_copy + self.further
         arena = Arena(max(_ARENA, min(4 * most_copy, _MOST_ARENA), self._need))
         self._arena = arena
         self.address = arena.address
@@ -154,11 +155,13 @@ class _Copy(NamedTuple):
     size: int
 
 
+_NO_COPY = _Copy(0, 0, 0)
+
 Memory = TypeVar("Memory", bound=StackMemory)
 
 
 class BatchBuilder(Generic[Memory]):
-    """Lanes one by one. memory: where the stack copies are."""
+    """Lanes one by one. memory: where the stack copies are. It has 22 methods: each says one thing of a lane."""
 
     def __init__(
         self, arches: Sequence[Arch], memory: Memory, source_id: int, unknown: frozenset[int] | None = None
@@ -206,6 +209,22 @@ class BatchBuilder(Generic[Memory]):
         memory.used += (size + 7) & ~7
         self._regs[number] = 0
         return number
+
+    def reserve(self, count: int, used: int) -> int:
+        """So many lanes that fill() makes before anybody else looks at them, whose copies end where the memory's used
+        does from now on. Returns the first one's number.
+        """
+        number = len(self._lanes)
+        self._lanes.extend([cast(Lane, None)] * count)
+        self._copies.extend([_NO_COPY] * count)
+        self._regs[number : number + count] = 0
+        self.memory.used = used
+        return number
+
+    def fill(self, number: int, lane: Lane, base: int, offset: int, size: int) -> None:
+        """A lane that was reserved. offset: of its copy in the memory."""
+        self._lanes[number] = lane
+        self._copies[number] = _Copy(base, offset, size)
 
     def set_regset(self, lane: int, words: npt.NDArray[np.unsignedinteger]) -> None:
         """words: the kernel's user_regs_struct of the lane's architecture. Which are wanted is seen for all lanes at

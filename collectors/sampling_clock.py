@@ -79,6 +79,24 @@ class SamplingClock:
         jitter = (2 * self._random() - 1) * JITTER
         return self.start_ns + round((slot + 0.5 + jitter) * self.period_ns)
 
+    @property
+    def is_plain(self) -> bool:
+        """Is each slot used?"""
+        return self._limit is None and self._stride.every == 1
+
+    def slot_after(self, count: int) -> tuple[int, int]:
+        """When to sample in the slot so many after the last one, 0: in that one itself, and when it ends."""
+        slot = self._slot + count
+        jitter = (2 * self._random() - 1) * JITTER
+        end_ns = self.start_ns + (slot + 1) * self.period_ns
+        return self.start_ns + round((slot + 0.5 + jitter) * self.period_ns), end_ns
+
+    def passed(self, slots: int, used: int) -> None:
+        """Of a plain clock: slots went by from the last one on, that one included, of which some were used."""
+        self.skipped += slots - used
+        self._used += used - 1
+        self._slot += slots - 1
+
     def ended(self, now_ns: int) -> None:
         """No slot is used any more. Those that went by since the last one are skipped, too."""
         following = max(self._slot + self._stride.every, self._affordable())

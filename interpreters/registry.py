@@ -10,7 +10,7 @@ from pyprof.interpreters.base import Detected, Interpreter, InterpreterContext, 
 from pyprof.interpreters.code_book import NamedCode
 from pyprof.interpreters.cpython.interpreter import CPython
 from pyprof.interpreters.ruby.interpreter import Ruby
-from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, Gather, KernelReader, ThreadPlace
+from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, FramesAhead, Gather, KernelReader, ThreadPlace
 from pyprof.model.modules import AddressSpace
 from pyprof.records import dataclass
 
@@ -34,6 +34,10 @@ class ProcessReaders:
     def current(self) -> ProcessReader:
         return self._current
 
+    @property
+    def reads(self) -> bool:
+        return self._current.reads
+
     def look(self, space: AddressSpace, tids: Collection[int]) -> None:
         for reader in self.readers:
             reader.look(space, tids)
@@ -44,6 +48,14 @@ class ProcessReaders:
 
     def learn(self) -> None:
         self._current.learn()
+
+    def ahead(self, tid: int) -> FramesAhead | None:
+        return self._current.ahead(tid)
+
+    def copied_ahead(
+        self, tid: int, ahead: FramesAhead, stack: memoryview, base: int, gather: Gather, now: Gather
+    ) -> None:
+        self._current.copied_ahead(tid, ahead, stack, base, gather, now)
 
     def left(self, tid: int) -> str:
         return next(filter(None, [reader.left(tid) for reader in self.readers]), "")

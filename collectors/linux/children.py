@@ -38,9 +38,14 @@ POLLING_NOTE = said("children_polled")
 
 
 class ChildFinder(Protocol):
-    """note: what the reader of the profile should know, "" if nothing."""
+    """note: what the reader of the profile should know, "" if nothing. news: a descriptor that can be read when there
+    may be something to find, -1 if none.
+    """
 
     note: str
+
+    @property
+    def news(self) -> int: ...
 
     def find(self, pids: Iterable[int]) -> list[int]:
         """Pids that may be new children of these processes; some may have ended already."""
@@ -79,6 +84,10 @@ class Connector:
         except OSError:
             self._socket.close()
             raise
+
+    @property
+    def news(self) -> int:
+        return self._socket.fileno()
 
     def find(self, pids: Iterable[int]) -> list[int]:
         self._known.update(pids)
@@ -128,6 +137,7 @@ class Poller:
     """Children by reading /proc: what begins and ends between two readings is not seen."""
 
     note = POLLING_NOTE
+    news = -1
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._clock = clock

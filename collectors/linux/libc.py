@@ -1,4 +1,4 @@
-"""System calls that Python lacks, by ctypes. No other file uses ctypes.
+"""System calls that Python lacks, by ctypes. Only native/code.py uses it, too.
 
 Calls between a stop and its DETACH use PyDLL, which keeps the GIL: no other thread of the profiler can delay the
 resume. (Where all other threads of the process are ours and rest, read_without_gil() lets them run while memory is
@@ -31,8 +31,7 @@ P_PID, WSTOPPED, WNOHANG, WALL = 1, 2, 1, 0x40000000
 REGSET_ROOM = 1024
 """Bytes of the largest user_regs_struct, and more."""
 
-NT_PRSTATUS = 1
-NT_ARM_PAC_MASK = 0x406
+NT_PRSTATUS, NT_ARM_PAC_MASK = 1, 0x406
 
 _SI_SIGNO, _SI_CODE, _SI_STATUS = 0, 2, 6 if ctypes.sizeof(ctypes.c_void_p) == 8 else 5
 """siginfo_t of SIGCHLD as int32 words: si_signo, si_errno, si_code, padding (64-bit), si_pid, si_uid, si_status."""
@@ -67,6 +66,10 @@ def read_without_gil() -> None:
     _readv = _patient_readv
 
 
+def reads_without_gil() -> bool:
+    return _readv is _patient_readv
+
+
 class _Iovec(ctypes.Structure):
     _fields_ = (("base", ctypes.c_void_p), ("size", ctypes.c_size_t))
 
@@ -93,8 +96,8 @@ def detach(tid: int, signum: int = 0) -> int:
 class PtraceCalls:
     """Preallocated buffers for one stop at a time, used by one thread of ours.
 
-    regs, narrow_regs: the registers last read, as words of 64 and of 32 bits. hurries: hurry() has an effect here. It
-    has 23 attributes because every buffer and its address are made beforehand: nothing is allocated in a stop.
+    regs, narrow_regs: the registers last read, as words of 64 and of 32 bits. hurries: has hurry() an effect? policy:
+    without it. It has 23 attributes because every buffer and its address are made beforehand, none in a stop.
     """
 
     def __init__(self) -> None:
@@ -112,9 +115,9 @@ class PtraceCalls:
         self._chld_at = ctypes.addressof(self._chld)
         self._timeout = _Timespec()
         self._timeout_at = ctypes.addressof(self._timeout)
-        self._policy = os.sched_getscheduler(0)
+        self.policy = os.sched_getscheduler(0)
         self._hurrying = False
-        self.hurries = self._policy not in (os.SCHED_FIFO, os.SCHED_RR)
+        self.hurries = self.policy not in (os.SCHED_FIFO, os.SCHED_RR)
         self._first, self._usual = ctypes.c_int(1), ctypes.c_int(0)  # struct sched_param: the priority
         self._first_at, self._usual_at = ctypes.addressof(self._first), ctypes.addressof(self._usual)
         self._all = (ctypes.c_uint64 * 16)(*([2**64 - 1] * 16))
@@ -185,7 +188,7 @@ class PtraceCalls:
         """Back to the policy that we were started with."""
         if self._hurrying:
             self._hurrying = False
-            _setscheduler(0, self._policy, self._usual_at)
+            _setscheduler(0, self.policy, self._usual_at)
 
     def block_signals(self) -> None:
         """Block every signal of this thread, until restore_signals."""
@@ -263,10 +266,8 @@ class Gatherer:
         return self._view[begin:end]
 
 
-_IOV_MAX = 1024
-_BUDGET_NS = 2_000_000
-_FREE_CALLS = 16
-"""So many calls are answered however late it is."""
+_IOV_MAX, _BUDGET_NS = 1024, 2_000_000
+_FREE_CALLS = 16  # are answered however late it is
 
 
 def _possible(span: tuple[int, int]) -> bool:
@@ -353,8 +354,7 @@ def bpf(command: int, attr: bytearray) -> int:
     return int(result) if result >= 0 else -_get_errno()
 
 
-PR_SET_DUMPABLE = 4
-PR_SET_NO_NEW_PRIVS = 38
+PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38
 PR_SET_PTRACER = 0x59616D61
 """Yama: which process may trace us that is none of our ancestors; 0 for none."""
 _SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}

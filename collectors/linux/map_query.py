@@ -44,11 +44,13 @@ def executable_vmas(mappings: Iterable[Mapping]) -> tuple[Vma, ...]:
 
 
 class MapQuery:
-    """open_maps: gives a descriptor of the process's maps. Methods never raise: they are called at a stop."""
+    """open_maps: gives a descriptor of the process's maps; fd: it, -1 where the kernel knows no such questions. Methods
+    never raise: they are called at a stop.
+    """
 
     def __init__(self, open_maps: Callable[[], int]) -> None:
         self._open = open_maps
-        self._fd = -1
+        self.fd = -1
         self._buffer = bytearray(_STRUCT.size)
         self.renew()
 
@@ -56,27 +58,27 @@ class MapQuery:
         """From now on questions are for the image that the process has now."""
         self.close()
         try:
-            self._fd = self._open()
+            self.fd = self._open()
         except OSError:
-            self._fd = -1
+            self.fd = -1
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
 
     def near(self, pc: int, expected: Collection[Vma]) -> Answer:
         """Is the mapping at pc among those expected?"""
-        if self._fd < 0:
+        if self.fd < 0:
             return Answer.UNKNOWN
         try:
-            return Answer.NEAR if _query(self._fd, _EXECUTABLE, pc, self._buffer) in expected else Answer.CHANGED
+            return Answer.NEAR if _query(self.fd, _EXECUTABLE, pc, self._buffer) in expected else Answer.CHANGED
         except OSError as error:
             return self._refused(error)
 
     def every(self, expected: Sequence[Vma]) -> Answer:
         """Are the executable mappings these, ascending?"""
-        if self._fd < 0:
+        if self.fd < 0:
             return Answer.UNKNOWN
         try:
             return self._compare(expected)
@@ -107,7 +109,7 @@ class MapQuery:
 
     def _executable(self, address: int) -> Vma:
         """The executable mapping at an address, or the next one. Raises OSError: ENOENT where there is none."""
-        return _query(self._fd, _EXECUTABLE | _COVERING_OR_NEXT, address, self._buffer)
+        return _query(self.fd, _EXECUTABLE | _COVERING_OR_NEXT, address, self._buffer)
 
 
 def vma_at(fd: int, avma: int) -> Vma:

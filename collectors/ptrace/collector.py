@@ -19,11 +19,14 @@ from pyprof.collectors.cpu_accounts import Accounts
 from pyprof.collectors.linux.children import ChildFinder, child_finder
 from pyprof.collectors.linux.rights import raise_file_limit
 from pyprof.collectors.ptrace.guard import StopGuard
+from pyprof.collectors.ptrace.held_thread import Outcome
 from pyprof.collectors.ptrace.process import TracedProcess
+from pyprof.collectors.ptrace.quick_rounds import QuickRounds
 from pyprof.collectors.ptrace.sampler import TRANSFERRING, Sampler
 from pyprof.collectors.ptrace.scheduler import Scheduler
-from pyprof.collectors.ptrace.stop import Outcome, Stopper
+from pyprof.collectors.ptrace.stop import Stopper
 from pyprof.collectors.ptrace.targets import Readers, Targets
+from pyprof.collectors.ptrace.thread_rounds import RestOfRound, ThreadRounds
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.targets.selection import Processes
 from pyprof.collectors.thread_lives import Identities
@@ -46,7 +49,7 @@ class PtraceCollector:
     source_id: of its batches. Raises NoSuchProcess, AccessDenied where the process cannot even be looked at (see
     attach.check_target).
 
-    It has 24 methods: the steps of a round, and what a Collector is asked.
+    It has 28 methods: the steps of a round, and what a Collector is asked.
     """
 
     def __init__(
@@ -78,6 +81,8 @@ class PtraceCollector:
         self._scheduler = Scheduler(options)
         self._accounts = Accounts(options)
         self._targets = Targets(options, diagnostics, ids, readers, wanted)
+        quick = QuickRounds(self._stopper, self._builder, self._sampler.turns, options)
+        self._rounds = ThreadRounds(self._sampler, quick, self._scheduler, self._targets, self._guard, diagnostics)
         try:
             self._targets.add(pid)
         except ProcessLookupError:
@@ -88,11 +93,13 @@ class PtraceCollector:
         if selection is not None:
             self._notes.extend(selection.refused)
             self._targets.add_all(selection.pids)
-        self._finder: ChildFinder | None = None
-        if options.subprocesses:
-            self._finder = child_finder(diagnostics, lambda pid: self._targets.was_seen(pid) or self._builder.has(pid))
-            if self._finder.note:
-                self._notes.append(self._finder.note)
+        self._finder = self._child_finder() if options.subprocesses else None
+
+    def _child_finder(self) -> ChildFinder:
+        finder = child_finder(self._diagnostics, lambda pid: self._targets.was_seen(pid) or self._builder.has(pid))
+        if finder.note:
+            self._notes.append(finder.note)
+        return finder
 
     @property
     def refused(self) -> set[int]:
@@ -113,19 +120,18 @@ class PtraceCollector:
             self._accounts.begin(targets.roots)
             while not scheduler.stopping and (targets.by_pid or (self._selection and self._selection.lasting)):
                 self._sampler.turns.ready()
-                if scheduler.wait(self._look_after):
+                self._find()
+                rest = self._rounds.run_on(self._finder, self._is_there) if self._look is None else None
+                if rest is None and scheduler.wait(self._look_after):
                     self._sampler.turns.arrived()
-                    if self._selection is not None:
-                        targets.add_all(self._selection.find(targets.by_pid.keys() | targets.refused))
-                    yield from self._tick()
-                    scheduler.ticked()
-                    self._account()
-                    targets.round_passed()
-                    if targets.fresh:
-                        targets.fresh = False
-                        scheduler.hasten()
+                    yield from self._round()
+                elif rest is not None:
+                    yield from self._round(rest) if rest.checks is not None else ()
+                    self._rounds.decode()
+                    self._visit()
                 elif scheduler.stopping:
                     break
+                self._passed()
                 if scheduler.is_flush_due:
                     batches = self._flush()
                     scheduler.flushed(samples=len(batches[0]) > 0)
@@ -143,6 +149,24 @@ class PtraceCollector:
         finally:
             self._stopper.release_all()
             self._sampler.turns.close()
+
+    def _find(self) -> None:
+        """Processes that fit, and were not there before."""
+        if self._selection is not None:
+            self._targets.add_all(self._selection.find(self._targets.by_pid.keys() | self._targets.refused))
+
+    def _round(self, rest: RestOfRound | None = None) -> Iterator[SampleBatch]:
+        """One, or what is left of one."""
+        yield from self._tick(rest)
+        self._scheduler.ticked()
+        self._targets.round_passed()
+
+    def _passed(self) -> None:
+        """Some rounds are over, or it was waited for one in vain."""
+        self._account()
+        if self._targets.fresh:
+            self._targets.fresh = False
+            self._scheduler.hasten()
 
     def _account(self, force: bool = False) -> None:
         if not (force or self._accounts.is_due):
@@ -164,8 +188,8 @@ class PtraceCollector:
         self._sampler.turns.hurry()
         return True
 
-    def _tick(self) -> Iterator[SampleBatch]:
-        """One round of samples."""
+    def _tick(self, rest: RestOfRound | None = None) -> Iterator[SampleBatch]:
+        """One round of samples, or what is left of one."""
         stopped_before = self._stopper.stopped_ns
         try:
             self._guard.enter()
@@ -174,18 +198,17 @@ class PtraceCollector:
             if self._finder is not None and self._sampler.turns.lists:
                 self._targets.add_all(self._finder.find(self._targets.by_pid), "child")
             for target in self._to_look_at():
-                if not self._is_there(target):
+                if rest is not None and rest.target is target and rest.checks is not None and not rest.changed:
+                    checks = rest.checks
+                elif not self._is_there(target):
                     continue
-                for thread, rounds in _turns(target):
-                    if thread is first or self._sampler.sleeps_on(thread):
-                        continue
-                    if self._builder.full:
-                        self._guard.leave()
-                        yield from self._flush()
-                        self._guard.enter()
-                        if self._scheduler.stopping:
-                            return
-                    self._sample(target, thread, rounds)
+                else:
+                    checks = target.round()
+                yield from self._rounds.check(target, checks, first, self._flush)
+                if self._scheduler.stopping:
+                    return
+                with contextlib.suppress(OSError):  # it has ended: the next look says so
+                    yield from self._rounds.check(target, target.late(), first, self._flush)
                 if target.spaces.restless:
                     with contextlib.suppress(OSError):
                         target.look_at_modules(self._builder)
@@ -193,11 +216,15 @@ class PtraceCollector:
             self._sampler.turns.leave()
             self._stopper.relax()
             self._guard.leave()
-        if self._sampler.turns.visit(self._targets.by_pid, self._targets.brief):
-            self._scheduler.visit(len(self._sampler.turns.visited))
+        self._visit()
         if self._look is not None:
             self._look()
         self._scheduler.clock.stopped(self._stopper.stopped_ns - stopped_before)
+
+    def _visit(self) -> None:
+        """Go to the processors one after the other from now on, where that is better."""
+        if self._sampler.turns.visit(self._targets.by_pid, self._targets.brief):
+            self._scheduler.visit(len(self._sampler.turns.visited))
 
     def _sample_displaced(self) -> Thread | None:
         """The thread whose processor we have, before it goes elsewhere; None if it is none of the targets'."""
@@ -207,7 +234,7 @@ class PtraceCollector:
             with contextlib.suppress(OSError):
                 thread = target.find_displaced(self._sampler.turns.is_displaced)
                 if thread is not None:
-                    self._sample(target, thread, 1)
+                    self._rounds.sample(target, thread, 1)
                     return thread
         child = self._targets.new_child(self._sampler.turns.is_displaced) if self._finder is not None else 0
         return self._catch(child) if child else None
@@ -243,25 +270,9 @@ class PtraceCollector:
             return True
         return False
 
-    def _sample(self, target: TracedProcess, thread: Thread, rounds: int) -> None:
-        """rounds: for how many rounds this look stands."""
-        weight = 1 if thread.first_slot else rounds * self._scheduler.clock.weight
-        thread.first_slot = False
-        try:
-            taken = self._sampler.sample(thread, target.spaces, weight)
-            if target.spaces.stale:
-                target.look_at_modules(self._builder, force=True)
-        except ProcessLookupError:
-            thread.ended = True
-        except PermissionError:
-            self._sampler.refused.add(thread.tid)
-            self._diagnostics.count("thread may not be traced")
-        else:
-            if taken and not thread.known:
-                self._targets.describe(target, thread)
-
     def _flush(self) -> list[SampleBatch]:
         """The batches so far, at least one."""
+        self._rounds.decode()
         self._rest()
         self._targets.settle(self._builder)
         batches = self._builder.take()
@@ -335,6 +346,7 @@ class PtraceCollector:
 
     def stop(self) -> None:
         self._scheduler.stopping = True
+        self._rounds.stop()
 
     def close(self) -> None:
         self._scheduler.stopping = True
@@ -351,10 +363,3 @@ def _seldom(threads: int) -> tuple[str, ...]:
     if not threads:
         return ()
     return (said("calls_cut_short", threads=f"{threads} thread{'s' * (threads > 1)}", rounds=TRANSFERRING),)
-
-
-def _turns(target: TracedProcess) -> Iterator[tuple[Thread, int]]:
-    """The threads to look at, and for how many rounds each look stands."""
-    yield from target.round()
-    with contextlib.suppress(OSError):  # it has ended: the next look tells
-        yield from target.late()

@@ -14,7 +14,7 @@ from pyprof.collectors.linux.map_query import MapQuery
 from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.linux.task_state import ENDED
 from pyprof.collectors.ptrace.deep_stack import DeepStack
-from pyprof.collectors.ptrace.idle_subsampling import IdleSubsampling
+from pyprof.collectors.ptrace.idle_subsampling import MANY, IdleSubsampling
 from pyprof.collectors.ptrace.processor_share import ProcessorShare
 from pyprof.collectors.ptrace.stack_shape import StackShape
 from pyprof.collectors.ptrace.thread_choice import ThreadChoice, Wants
@@ -135,6 +135,16 @@ class TracedProcess:
             if tid not in self.threads:
                 with contextlib.suppress(ProcessLookupError):
                     self._meet(tid)
+
+    @property
+    def is_many(self) -> bool:
+        """Are there so many threads that not each round looks at all?"""
+        return len(self.threads) >= MANY
+
+    @property
+    def thread_count(self) -> int:
+        """As of the last look."""
+        return self._count
 
     def _meet(self, tid: int) -> Thread:
         """A thread that was not known. Raises ProcessLookupError."""

@@ -7,21 +7,23 @@ import random
 from pyprof.collectors.ptrace.young_threads import YoungThreads
 from pyprof.records import dataclass, field
 
-_WINDOW_NS = 100_000_000
+WINDOW_NS = 100_000_000
 """So long a thread runs and waits until its share is known: the kernel counts at ticks and switches."""
-_WHOLE = 0.9
+WHOLE = 0.9
 """What is missing then is what we have disturbed, or a few switches."""
 
 
 @dataclass(eq=False, slots=True)
 class ProcessorShare:
-    """young: of the threads of the same processes that are too young to be known."""
+    """young: of the threads of the same processes that are too young to be known. ran, waited: when the share was found
+    last, ns, -1: never; share: -1 as long as it is not known; credit: a sample is due at 1.
+    """
 
     young: YoungThreads = field(default_factory=YoungThreads)
-    _ran: int = -1
-    _waited: int = 0
-    _share: float = -1.0
-    _credit: float = field(default_factory=random.random)
+    ran: int = -1
+    waited: int = 0
+    share: float = -1.0
+    credit: float = field(default_factory=random.random)
 
     def due(self, schedstat: bytes) -> bool:
         """Is a thread that could run to be sampled now? As often as it had a processor, of the time in which it ran or
@@ -31,16 +33,16 @@ class ProcessorShare:
         ran, waited, turns = map(int, schedstat.split()[:3])
         if not turns:
             return False
-        if self._ran < 0:
-            self._ran, self._waited = ran, waited
-        more, idle = ran - self._ran, waited - self._waited
-        if more + idle >= _WINDOW_NS:
+        if self.ran < 0:
+            self.ran, self.waited = ran, waited
+        more, idle = ran - self.ran, waited - self.waited
+        if more + idle >= WINDOW_NS:
             share = more / (more + idle)
-            self._share = share if share < _WHOLE else 1.0
-            self._ran, self._waited = ran, waited
-        is_young = self._share < 0
-        self._credit += self.young.share if is_young else self._share
-        taken = self._credit >= 1
-        self._credit -= taken
+            self.share = share if share < WHOLE else 1.0
+            self.ran, self.waited = ran, waited
+        is_young = self.share < 0
+        self.credit += self.young.share if is_young else self.share
+        taken = self.credit >= 1
+        self.credit -= taken
         self.young.found(is_young, taken)
         return taken

@@ -8,7 +8,9 @@ import time
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import task_state
 from pyprof.collectors.linux.syscalls import BlockedCall, parse_syscall, survives_stop
-from pyprof.collectors.ptrace.stop import Outcome, Stopper
+from pyprof.collectors.ptrace.held_thread import Outcome
+from pyprof.collectors.ptrace.process import TracedProcess
+from pyprof.collectors.ptrace.stop import Stopper
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.ptrace.turns import Turns
 from pyprof.collectors.targets.spaces import MapsEvidence, SpaceTracker
@@ -45,6 +47,19 @@ class Sampler:
         self._diagnostics = diagnostics
         self._options = options
         self._idle = options.idle
+
+    @property
+    def full(self) -> bool:
+        """Is there no room for a further sample?"""
+        return self._builder.full
+
+    def relax(self) -> None:
+        """No thread is to be stopped for now."""
+        self._stopper.relax()
+
+    def look_at_modules(self, target: TracedProcess) -> None:
+        """Something of the last sample is not known. Raises ProcessLookupError, PermissionError."""
+        target.look_at_modules(self._builder, force=True)
 
     def sleeps_on(self, thread: Thread) -> bool:
         """Has it slept since its last sample, and are sleepers not wanted? Then that is all: most threads are such."""
@@ -158,7 +173,10 @@ class Sampler:
         return self._stopper.copy.empty_lane(thread, spaces, weight, at_ns)
 
     def _stop(self, thread: Thread, spaces: SpaceTracker, weight: int, asleep: BlockedCall | None = None) -> bool:
-        outcome = self._stopper.stop(thread, spaces, weight, asleep)
+        return self.concluded(thread, self._stopper.stop(thread, spaces, weight, asleep))
+
+    def concluded(self, thread: Thread, outcome: Outcome) -> bool:
+        """How a stop ended. Is there a lane of the thread now?"""
         if outcome is Outcome.ASLEEP:
             self.turns.fell_asleep()
         elif outcome is Outcome.GONE:

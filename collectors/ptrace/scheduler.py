@@ -14,7 +14,7 @@ _PENDING_SLEEP_NS = 300_000  # another thread of ours may have taken the SIGCHLD
 _FIRST_FLUSH_NS = 20_000_000
 _WALK_NS = 100_000_000
 """So long the walk of a batch may take, about: who ends a recording waits for that of the last one."""
-_REST_NS = 50_000
+REST_NS = 50_000
 """So long we sleep at least, for the others to have our processor. A sampling time while we work would find that none
 of them runs there; and those while we wait for a processor are missed, so that most of the others would be such."""
 
@@ -57,14 +57,39 @@ class Scheduler:
         self.visits = processors
         self._start_clock()
 
+    def ahead(self, most_ns: int) -> list[tuple[int, int]]:
+        """The next sampling times, and when it is too late for each, until a batch is due; at most in most_ns. None
+        where not every one is used.
+        """
+        now, clock = time.monotonic_ns(), self.clock
+        until = min(now + most_ns, self._flushed_ns + self._flush_every_ns, self.handover.next_ns)
+        if not clock.is_plain or self.visits != 1 or now + clock.period_ns > until:
+            return []
+        first = self._due(now)
+        if clock.weight != 1:  # this one was chosen when not every one was used
+            return []
+        found = [(first, clock.slot_after(0)[1])]
+        while found[-1][1] < until:
+            found.append(clock.slot_after(len(found)))
+        return found
+
+    def passed(self, slots: int, used: int) -> None:
+        """So many of these sampling times are over, and so many of them were kept."""
+        if slots:
+            self.clock.passed(slots, used)
+            self._due_ns = None
+
+    def _due(self, now: int) -> int:
+        """The next sampling time."""
+        if self._due_ns is None:
+            self._due_ns = max(self.clock.next_due(now + REST_NS), now + REST_NS)
+        return self._due_ns
+
     def wait(self, look_after: Callable[[int], bool]) -> bool:
         """Sleep until a sampling time. False if it is time for a sign of life first, or to stop. look_after: sleeps for
         so many nanoseconds at most while threads are still to stop; False if there are none.
         """
-        if self._due_ns is None:
-            now = time.monotonic_ns()
-            self._due_ns = max(self.clock.next_due(now + _REST_NS), now + _REST_NS)
-        due = self._due_ns
+        due = self._due(time.monotonic_ns())
         alive_ns = self._alive_ns + max(self._soon_ns, _SLEEP_NS)
         while not self.stopping:
             now = time.monotonic_ns()
@@ -78,9 +103,9 @@ class Scheduler:
                 time.sleep(min(left, _SLEEP_NS) / 1e9)
         return False
 
-    def ticked(self) -> None:
-        """All threads were looked at."""
-        self._kept += 1 / self.visits
+    def ticked(self, rounds: int = 1) -> None:
+        """All threads were looked at, so often."""
+        self._kept += rounds / self.visits
         passed_ns = time.monotonic_ns() - self._began_ns
         self.ticking_ns = max(passed_ns, round(self.ticks * self.clock.period_ns * self.visits))
 

@@ -12,7 +12,9 @@ import numpy as np
 
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, Lane
 from pyprof.collectors.linux import libc
+from pyprof.collectors.native.code import SampleRow
 from pyprof.collectors.ptrace.deep_stack import pieces
+from pyprof.collectors.ptrace.frames_ahead import FramesRead
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.targets.spaces import MapsEvidence, SpaceTracker
 from pyprof.diagnostics import Diagnostics
@@ -54,13 +56,34 @@ class StackCopy:
         """The thread's stack, and what its interpreter's frames need."""
         self._copy(thread, spaces, sp)
         if thread.reader is not None:
-            used = self._memory.used
-            stack = self._arena[used : used + (self._size & ~7)].cast("Q")
-            self._gather.begin(thread.tid)
-            try:
-                thread.reader.copy(thread.tid, stack, self._base, self._gather)
-            except Exception:
-                self._reader_failed(thread)
+            self._copy_frames(thread)
+
+    def _copy_frames(self, thread: Thread) -> None:
+        assert thread.reader is not None
+        used = self._memory.used
+        stack = self._arena[used : used + (self._size & ~7)].cast("Q")
+        self._gather.begin(thread.tid)
+        try:
+            thread.reader.copy(thread.tid, stack, self._base, self._gather)
+        except Exception:
+            self._reader_failed(thread)
+
+    def take_frames(self, thread: Thread, lane: int, came: SampleRow, offset: int, read: FramesRead) -> None:
+        """Of a lane whose stack others have copied to this offset of the memory: what its interpreter ran. read: what
+        they read of that.
+        """
+        if thread.reader is None:
+            return
+        stack = self._arena[offset : offset + (came.size & ~7)].cast("Q")
+        self._gather.begin(thread.tid)
+        try:
+            thread.reader.copied_ahead(thread.tid, read.plan, stack, came.base, read.gather, self._gather)
+            chain = thread.reader.take()
+        except Exception:
+            self._reader_failed(thread)
+        else:
+            if chain is not None:
+                self._builder.set_chain(lane, chain)
 
     def warm_up(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
         """A copy for its effects: on our caches, and on what the reader of the interpreter asks for at once."""

@@ -18,8 +18,8 @@ RED_ZONE = 128
 RegionAt = Callable[[int], StackMapping | None]
 """The writable memory around an address, None where it is not listed."""
 
-_LEAST = 4096
-_SLACK = 256
+LEAST = 4096
+SLACK = 256
 _AWAY = 32 << 10
 _GROWTH = 16 << 10
 
@@ -67,7 +67,7 @@ class StackShape:
             assert self.home is not None
             end = self.home.end
             if sp < self.top:
-                end = min(end, max(self.top + _SLACK, base + _LEAST))
+                end = min(end, max(self.top + SLACK, base + LEAST))
         else:
             # a new thread's stack may be newer than the last list of mappings: the read ends where the stack does
             end = base + min(self.away if self.home else self.most, self.most)
@@ -82,7 +82,7 @@ class StackShape:
         base = max(lowest - RED_ZONE, 0) & ~7
         end = self.home.end
         if lowest < self.top:
-            end = min(end, self.top + _SLACK)
+            end = min(end, self.top + SLACK)
         return base, min(end - base, self.most)
 
     def learn(self, base: int, top: int, missing: int, region: StackMapping | None) -> bool:
@@ -101,7 +101,7 @@ class StackShape:
             elif region is not None and not (region.start <= base < region.end):
                 self.home, self.top = region, 0
             else:
-                self.away = min(self.most, max(2 * self.away, missing - base + _LEAST))
+                self.away = min(self.most, max(2 * self.away, missing - base + LEAST))
         elif home is not None and home.start <= top <= home.end and top > self.top:
             self.top = top
         return (self.home, self.top, self.away) != before

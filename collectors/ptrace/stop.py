@@ -14,16 +14,17 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from enum import IntEnum
 from functools import partial
 
-from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
+from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, Lane
 from pyprof.collectors.linux import libc
 from pyprof.collectors.linux.procfs import thread_status
 from pyprof.collectors.linux.regset import Regset
 from pyprof.collectors.linux.syscalls import BlockedCall
 from pyprof.collectors.linux.task_state import ENDED, is_own_child, state
 from pyprof.collectors.linux.transfers import ShortCall
+from pyprof.collectors.native.code import SampleRow, StopEnding, registers_of
+from pyprof.collectors.ptrace.held_thread import BOUND_NS, HeldThread, Outcome
 from pyprof.collectors.ptrace.interrupted_calls import INTERRUPTED, InterruptedCalls
 from pyprof.collectors.ptrace.stack_copy import StackCopy
 from pyprof.collectors.ptrace.threads import Thread
@@ -31,14 +32,11 @@ from pyprof.collectors.targets.spaces import MapsEvidence, SpaceTracker, TargetI
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
 from pyprof.model.kernel import Blocked
+from pyprof.model.modules import AddressSpace
 from pyprof.model.pauses import PauseLog
 from pyprof.model.sample import SampleKind
 from pyprof.options import CollectOptions
-from pyprof.records import dataclass
 
-_BOUND_NS = 200_000
-"""Longest wait for one thread to stop; then it is looked after between the other samples. A running thread stops in
-some 10 us, one that waits for a processor when it gets one."""
 _COLD_NS = 3_000_000
 """After so long a rest the stop is rehearsed before: code and page tables come back into the caches while the target
 still runs."""
@@ -47,36 +45,17 @@ _SLICE_NS = 100_000
 FELL_ASLEEP = "thread blocked before the stop"
 
 
-@dataclass(eq=False, slots=True)
-class HeldThread:
-    """A thread between SEIZE and DETACH. since_ns: monotonic, when it was last known to run; asked_ns: when it was told
-    to stop. asleep: the call in which it slept before that, None where it ran.
-    """
-
-    thread: Thread
-    spaces: SpaceTracker
-    weight: int
-    since_ns: int = 0
-    asked_ns: int = 0
-    asleep: BlockedCall | None = None
-
-
-class Outcome(IntEnum):
-    TAKEN = 0
-    PENDING = 1  # it has not stopped yet (uninterruptible sleep, no processor for it)
-    REFUSED = 2  # a debugger has it, or we may not
-    GONE = 3
-    UNUSABLE = 4  # it stopped, but there is nothing to unwind
-    ASLEEP = 5  # it had fallen asleep before it stopped, and sleepers are not wanted
+def _nobody() -> None:
+    return None
 
 
 class Stopper:
     """held: what is seized now. copy: of the stack of the thread that was stopped last. pauses: each stop in ns, from
     the last moment at which the thread surely ran; stopped_ns: their sum. transferring: threads of which a stop has cut
     a system call short. ended: pid -> sampling times at which a thread of it ran and ended before it stopped, until who
-    reads them clears them.
+    reads them clears them. unclaimed: gives a thread that others have stopped and not put into held.
 
-    It has 22 methods: a stop has many ways to end, and each leaves no thread held.
+    It has 25 methods: a stop has many ways to end, and each leaves no thread held.
     """
 
     def __init__(
@@ -99,7 +78,8 @@ class Stopper:
         self._diagnostics = diagnostics
         self._idle = options.idle
         self.copy = StackCopy(self.ptrace, builder, diagnostics, options.stack_size)
-        self._last_stop_ns = 0
+        self.unclaimed: Callable[[], HeldThread | None] = _nobody
+        self.last_stop_ns = 0
 
     def stop(self, thread: Thread, spaces: SpaceTracker, weight: int, asleep: BlockedCall | None = None) -> Outcome:
         """Sample a thread by stopping it; its lane is in the builder if TAKEN. asleep: as HeldThread has it."""
@@ -152,7 +132,7 @@ class Stopper:
 
     def _stop(self, thread: Thread, spaces: SpaceTracker, weight: int, asleep: BlockedCall | None) -> Outcome:
         tid = thread.tid
-        if thread.last_sp and time.monotonic_ns() - self._last_stop_ns > _COLD_NS:
+        if thread.last_sp and time.monotonic_ns() - self.last_stop_ns > _COLD_NS:
             self._rehearse(thread, spaces)
         failed = libc.seize(tid)
         if failed:
@@ -164,16 +144,53 @@ class Stopper:
         failed = libc.interrupt(tid)
         return self._lost(tid) if failed else self._await(held)
 
+    def went_on(self, held: HeldThread, came: SampleRow) -> Outcome:
+        """A thread that machine code has stopped, or tried to, and left to us. held: it is in `held` already."""
+        tid = held.thread.tid
+        held.since_ns = held.asked_ns = came.since_ns
+        if came.ending == StopEnding.HELD:
+            return self._finish(held, came.status)
+        if came.ending == StopEnding.PENDING:
+            return self._await(held)
+        if came.ending == StopEnding.LOST:
+            return self._lost(tid)
+        del self.held[tid]
+        outcome = self._refused(tid, -came.error)
+        self.ended[held.thread.pid] += held.weight * (outcome is Outcome.GONE)
+        return outcome
+
+    def took(self, held: HeldThread, space: AddressSpace, arch: Arch, came: SampleRow, lane: int, offset: int) -> None:
+        """A thread that machine code has stopped and let go, whose stack it has copied to an offset of the memory: its
+        lane, which was reserved. space, arch: in which it ran.
+        """
+        thread, spaces = held.thread, held.spaces
+        held.since_ns = came.since_ns
+        self._passed(held, came.resumed_ns)
+        kind, started = SampleKind.STOPPED, thread.started
+        made = Lane(arch, kind, came.at_ns, thread.pid, thread.tid, space, held.weight, started)
+        self._builder.fill(lane, made, came.base, offset, came.size)
+        self._builder.set_regset(lane, registers_of(came, arch.kernel.regset_size // 8))
+        sp, pc = (came.registers[arch.kernel.prstatus[column]] for column in (arch.sp, arch.pc))
+        thread.last_sp = sp
+        if spaces.current is space:
+            spaces.took(lane, arch.code_address(pc), sp, spaces.answered())
+
+    def _passed(self, held: HeldThread, now_ns: int) -> None:
+        """It runs again."""
+        self.last_stop_ns = max(self.last_stop_ns, now_ns)
+        self.stopped_ns += now_ns - held.since_ns
+        self.pauses.add(now_ns - held.since_ns)
+
     def _await(self, held: HeldThread) -> Outcome:
         """Until it stops, or is pending."""
         tid = held.thread.tid
-        deadline = time.monotonic_ns() + _BOUND_NS
+        deadline = time.monotonic_ns() + BOUND_NS
         while True:
             woken = self.ptrace.wait_sigchld(min(_SLICE_NS, max(deadline - time.monotonic_ns(), 0)))
             status = self.ptrace.poll_stop(tid)
             if status > 0:
                 outcome = self._finish(held, status)
-                self._finish_others(None, self._last_stop_ns)
+                self._finish_others(None, self.last_stop_ns)
                 return outcome
             if status < 0 or (woken and state(tid) in ENDED):
                 return self._lost(tid)
@@ -250,6 +267,9 @@ class Stopper:
     def release_all(self, timeout_ns: int = 1_000_000_000) -> None:
         """Detach from everything. What does not stop in time is detached by the kernel when we end."""
         deadline = time.monotonic_ns() + timeout_ns
+        left = self.unclaimed()
+        if left is not None:
+            self.held[left.thread.tid] = left
         for tid in self.held:
             libc.interrupt(tid)
         while self.held and time.monotonic_ns() < deadline:
@@ -297,9 +317,7 @@ class Stopper:
                     held.spaces.image.set_pac_mask(self.ptrace.read_pac_mask(tid))
         finally:
             self._release(tid, status)
-            self._last_stop_ns = time.monotonic_ns()
-            self.stopped_ns += self._last_stop_ns - held.since_ns
-            self.pauses.add(self._last_stop_ns - held.since_ns)
+            self._passed(held, time.monotonic_ns())
         self._judge(thread, call)
         if got < 0:
             return Outcome.GONE

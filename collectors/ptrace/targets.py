@@ -151,10 +151,10 @@ class Targets:
         """The same of any process that was sampled."""
         return self._root_of.get(pid, pid)
 
-    def round_passed(self) -> None:
-        """All threads were looked at."""
+    def round_passed(self, rounds: int = 1) -> None:
+        """All threads were looked at, so often."""
         for young in self._young.values():
-            young.rounds += 1
+            young.rounds += rounds
 
     def settle_young(self, spent_ns: Callable[[int], int]) -> None:
         """spent_ns: processor time of all that descend from a process, so far."""

@@ -28,6 +28,7 @@ class Thread:
     dropped. known: its name has been read. reader: of the process's interpreter, None where it is not wanted.
     still: checks in a row that found it asleep. share: of a processor. steadiness: of its turns. deep: of a stack that
     is longer than what is copied. transfers: a stop has cut one of its system calls short. started: see ThreadKey.
+    schedstat_fd, syscall_fd, sched_fd: of its files, -1 where they are not open.
 
     It has 23 fields because each is written by another step of a sample, and a stop reads them without a detour.
     """
@@ -52,15 +53,15 @@ class Thread:
     still: int = 0
     transfers: bool = False
     deep: DeepStack = field(default_factory=DeepStack)
-    _schedstat_fd: int = field(default=-1)
-    _syscall_fd: int = field(default=-1)
-    _sched_fd: int = field(default=-1)
+    schedstat_fd: int = field(default=-1)
+    syscall_fd: int = field(default=-1)
+    sched_fd: int = field(default=-1)
 
     def open(self) -> None:
         """Raises ProcessLookupError; where descriptors are short, each read opens the file anew."""
         try:
-            self._syscall_fd = self.directory.open(f"task/{self.tid}/syscall")
-            self._schedstat_fd = self.directory.open(f"task/{self.tid}/schedstat")
+            self.syscall_fd = self.directory.open(f"task/{self.tid}/syscall")
+            self.schedstat_fd = self.directory.open(f"task/{self.tid}/schedstat")
         except ProcessLookupError:
             raise
         except OSError:
@@ -68,28 +69,33 @@ class Thread:
 
     def schedstat(self) -> bytes:
         """Time run, time waited, time slices. Raises ProcessLookupError."""
-        if self._schedstat_fd >= 0:
-            return os.pread(self._schedstat_fd, _SIZE, 0)
+        if self.schedstat_fd >= 0:
+            return os.pread(self.schedstat_fd, _SIZE, 0)
         return self.directory.read(f"task/{self.tid}/schedstat")
 
     def syscall(self) -> bytes:
         """b"running", or the system call in which the thread is blocked. Raises ProcessLookupError, PermissionError."""
-        if self._syscall_fd >= 0:
-            return os.pread(self._syscall_fd, _SIZE, 0)
+        if self.syscall_fd >= 0:
+            return os.pread(self.syscall_fd, _SIZE, 0)
         return self.directory.read(f"task/{self.tid}/syscall")
 
     def sched(self) -> bytes:
         """The scheduler's numbers, b"" where descriptors are short. Raises ProcessLookupError, also where the kernel
         has no such file.
         """
-        if self._sched_fd < 0:
+        if self.sched_fd < 0:
             try:
-                self._sched_fd = self.directory.open(f"task/{self.tid}/sched")
+                self.sched_fd = self.directory.open(f"task/{self.tid}/sched")
             except ProcessLookupError:
                 raise
             except OSError:
                 return b""
-        return os.pread(self._sched_fd, _SCHED_SIZE, 0)
+        return os.pread(self.sched_fd, _SCHED_SIZE, 0)
+
+    @property
+    def reads(self) -> bool:
+        """Are frames of an interpreter to be copied at its stops?"""
+        return self.reader is not None and self.reader.reads
 
     def woke(self) -> None:
         """The thread has run since it was last seen asleep."""
@@ -98,7 +104,7 @@ class Thread:
         self.stopped = None
 
     def close(self) -> None:
-        for fd in (self._syscall_fd, self._schedstat_fd, self._sched_fd):
+        for fd in (self.syscall_fd, self.schedstat_fd, self.sched_fd):
             if fd >= 0:
                 os.close(fd)
-        self._syscall_fd = self._schedstat_fd = self._sched_fd = -1
+        self.syscall_fd = self.schedstat_fd = self.sched_fd = -1

@@ -69,7 +69,11 @@ def _shorten_slice() -> None:
 
 
 class Turns:
-    """visited: the processors that are visited in turn; empty as long as all are looked at from wherever we are."""
+    """visited: the processors that are visited in turn; empty as long as all are looked at from wherever we are. own:
+    /proc/.../sched of our thread, -1 where nobody is asked who has a processor.
+
+    It has 22 methods: steps of a round, and what is asked of a thread in it.
+    """
 
     def __init__(self, ptrace: PtraceCalls, alone: bool, may_visit: bool) -> None:
         """alone: nobody else samples between two rounds. may_visit: more rounds a second are allowed."""
@@ -77,7 +81,7 @@ class Turns:
         self._may_visit = may_visit
         self.visited: tuple[int, ...] = ()
         self._ptrace = ptrace
-        self._own = -1
+        self.own = -1
         self._allowed: set[int] = set()
         self._began_ns = -1
         self._is_read = self._is_wanted = False
@@ -89,7 +93,7 @@ class Turns:
             return
         _shorten_slice()
         with contextlib.suppress(OSError):
-            self._own = os.open("/proc/thread-self/sched", os.O_RDONLY | os.O_CLOEXEC)
+            self.own = os.open("/proc/thread-self/sched", os.O_RDONLY | os.O_CLOEXEC)
             self._allowed = os.sched_getaffinity(0)
 
     def ready(self) -> None:
@@ -103,7 +107,7 @@ class Turns:
         """Before a sleep that may end at a sampling time. Who comes late, or is displaced while it looks, sees less of
         what runs on its processor than of what runs elsewhere.
         """
-        if self._own >= 0:
+        if self.own >= 0:
             self._ptrace.hurry()
 
     def arrived(self) -> None:
@@ -119,7 +123,7 @@ class Turns:
     def _read_own(self) -> None:
         self._is_read, self._began_ns = True, -1
         with contextlib.suppress(OSError, ValueError):
-            self._began_ns = turn_ns(os.pread(self._own, 4096, 0))
+            self._began_ns = turn_ns(os.pread(self.own, 4096, 0))
 
     def _has_displaced(self, at_ns: int) -> bool:
         """Did a turn that ended then end because ours began?"""
@@ -127,6 +131,27 @@ class Turns:
         if not self._is_read:
             self._read_own()
         return at_ns == self._began_ns
+
+    @property
+    def began(self) -> int | None:
+        """When our turn began, -1 where the kernel does not say; None: it was not read in this round."""
+        return self._began_ns if self._is_read else None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Did the last round ask when our turn began?"""
+        return self._is_wanted
+
+    def learned(self, is_read: bool, began_ns: int, is_wanted: bool) -> None:
+        """The same three, of a round that others have made."""
+        self._is_wanted = is_wanted
+        self._is_read, self._began_ns = is_read, began_ns or -1
+
+    def counted(self, thread: Thread, asked: int, waiting: int) -> None:
+        """So often others have asked whether a thread is due, and so often it waited for a processor."""
+        if not thread.steadiness.steady:
+            self._asked += asked
+            self._unsure += waiting
 
     def leave(self) -> None:
         """All threads were looked at."""
@@ -140,7 +165,7 @@ class Turns:
         A thread that has come to a processor once more than it had left one a moment later has not left it since: it
         runs, and nothing else need be read. That is most of them.
         """
-        if self._own < 0:
+        if self.own < 0:
             return Turn.UNKNOWN
         for _ in range(_TRIES):
             ran_ns, _, arrivals = map(int, schedstat.split())
@@ -229,6 +254,6 @@ class Turns:
     def close(self) -> None:
         self.leave()
         self.visited = ()
-        if self._own >= 0:
-            os.close(self._own)
-        self._own = -1
+        if self.own >= 0:
+            os.close(self.own)
+        self.own = -1

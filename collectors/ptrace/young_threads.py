@@ -36,6 +36,10 @@ class YoungThreads:
         self._taken += taken and young
         self._others += taken and not young
 
+    def found_older(self, taken: int) -> None:
+        """So often an older thread that can run was sampled."""
+        self._others += taken
+
     def settle(self, now_ns: int, spent_ns: int) -> None:
         """spent_ns: processor time of the tree so far."""
         elapsed = now_ns - self._since_ns

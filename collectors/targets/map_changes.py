@@ -21,20 +21,20 @@ class MappedSize:
 
     def __init__(self, directory: ProcDir) -> None:
         """Raises OSError."""
-        self._fd = directory.open("statm")
+        self.fd = directory.open("statm")
 
     def read(self) -> int:
         """Pages; -1 if it is not known."""
         try:
-            fields = os.pread(self._fd, 256, 0).split()
+            fields = os.pread(self.fd, 256, 0).split()
             return int(fields[0]) - int(fields[5])
         except (OSError, IndexError):
             return -1
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd = -1
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
 
 
 class MapChanges:
@@ -64,6 +64,25 @@ class MapChanges:
         self._doubted = answer is Answer.CHANGED
         return answer
 
+    def question(self, maps: MapsText) -> tuple[int, int, int]:
+        """What machine code asks in our place: a descriptor, -1 where the kernel is not asked, and where the expected
+        answers are, and how many.
+        """
+        if self._query is None or self._query.fd < 0:
+            return -1, 0, 0
+        return self._query.fd, maps.packed_vmas.buffer_info()[0], len(maps.vmas)
+
+    @property
+    def mapped_size(self) -> tuple[int, int]:
+        """A descriptor of statm, and the size when the mappings were seen last; -1, 0 where that is not known."""
+        if self._size is None or self._proved_size < 0 or self._doubted:
+            return -1, 0
+        return self._size.fd, self._proved_size
+
+    def answered(self) -> None:
+        """It was as expected."""
+        self._doubted = False
+
     def warm_up(self, maps: MapsText) -> None:
         """A question whose answer is discarded."""
         if self._query is not None and maps.vmas:
@@ -83,21 +102,25 @@ class MapChanges:
         return same
 
     def seem_same(self) -> bool:
-        """Is as much mapped as when is_same() was true?"""
+        """Is as much mapped as when they were seen last?"""
         if self._size is None or self._proved_size < 0 or self._doubted:
             return False
         return self._size.read() == self._proved_size
 
-    def compared(self, changed: bool) -> None:
-        """The text was read. changed: its executable mappings are others. Where it does not say what the kernel
-        answered, again and again, nothing is asked any more.
+    def measured(self) -> int:
+        """How much is mapped, right before the text is read; -1 if it is not known."""
+        return self._size.read() if self._size is not None else -1
+
+    def compared(self, changed: bool, size: int = -1) -> None:
+        """The text was read. size: as measured() before. changed: its executable mappings are others. Where it does not
+        say what the kernel answered, again and again, nothing is asked any more.
         """
         if self._doubted and not changed and self._query is not None:
             self._false_alarms += 1
             if self._false_alarms > _FALSE_ALARMS:
                 self._query.close()
         self._doubted = False
-        self._proved_size = -1
+        self._proved_size = size if size == self.measured() else -1
 
     def renew(self) -> None:
         """The image is another one."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from array import array
 from bisect import bisect_right
 from functools import lru_cache
+from itertools import chain
 
 from pyprof.collectors.linux.map_query import executable_vmas
 from pyprof.collectors.linux.procfs import parse_maps
@@ -31,7 +33,7 @@ class StackMapping:
 
 class MapsText:
     """text: as it was read. mappings: all of them, as of the last change of executable ones. vmas: the executable ones,
-    as the kernel answers questions about them.
+    as the kernel answers questions about them; packed_vmas: the same, six words each.
     """
 
     def __init__(self, text: bytes) -> None:
@@ -51,6 +53,7 @@ class MapsText:
             self.mappings = _parsed(text) if len(text) <= _SHORT else parse_maps(text)
             self.vmas = executable_vmas(self.mappings)
             self.known_vmas = frozenset(self.vmas)
+            self.packed_vmas = array("Q", chain.from_iterable(self.vmas))
         return changed
 
     def region_at(self, avma: int) -> StackMapping | None:

@@ -61,6 +61,7 @@ class MapsEvidence:
 
 
 _NOBODY_LOOKED = MapsEvidence()
+_PROVED = MapsEvidence(proved=True)
 
 
 class SpaceTracker:
@@ -122,7 +123,7 @@ class SpaceTracker:
         if answer is Answer.SAME:
             return MapsEvidence(self._maps.text, proved=True)
         if answer is Answer.NEAR:
-            return MapsEvidence(proved=True)
+            return _PROVED
         if answer is Answer.UNKNOWN:
             if not self.restless or self._usual_ns >= _EVIDENCE_NS:
                 return _NOBODY_LOOKED
@@ -133,6 +134,25 @@ class SpaceTracker:
             return MapsEvidence(self.directory.maps())
         except OSError:
             return _NOBODY_LOOKED
+
+    @property
+    def question(self) -> tuple[int, int, int]:
+        """See MapChanges. For a space that is not restless."""
+        return self._changes.question(self._maps)
+
+    @property
+    def mapped_size(self) -> tuple[int, int]:
+        """A descriptor of statm, -1 if it is not asked, and the pages that are no data when all mappings were as in the
+        current space.
+        """
+        return self._changes.mapped_size
+
+    def answered(self) -> MapsEvidence:
+        """The question was asked at a stop, and the mapping is as in the current space."""
+        if self.question[0] < 0:
+            return _NOBODY_LOOKED
+        self._changes.answered()
+        return _PROVED
 
     def warm_up(self) -> None:
         """Warm-up call of evidence(); the result is discarded."""
@@ -163,7 +183,8 @@ class SpaceTracker:
                 return []
         self._restless_reads = max(self._restless_reads - 1, 0)
         cpu_before = time.thread_time_ns()
-        moves = self._compare(self.directory.maps())
+        size = self._changes.measured()
+        moves = self._compare(self.directory.maps(), size)
         after = clock()
         read_ns = min(after - before, time.thread_time_ns() - cpu_before)  # waiting for a CPU is no work of ours
         self._usual_ns = min(read_ns, self._usual_ns * 9 // 8 or read_ns)
@@ -175,7 +196,7 @@ class SpaceTracker:
         """Something may have been mapped that is no code: the next look reads the text."""
         self._text_until_ns = 0
 
-    def _compare(self, text: bytes) -> Moves:
+    def _compare(self, text: bytes, size: int = -1) -> Moves:
         moves: Moves = []
         taken_in, changed = self.current, False
         if text and (text != self._maps.text or self._changes.replaced):
@@ -183,12 +204,17 @@ class SpaceTracker:
             if changed:
                 self._restless_reads = _RESTLESS_READS
                 moves = self._change(self._maps.mappings)
-        self._changes.compared(changed)
+        self._changes.compared(changed, size)
         if self.stale:
             self._unsettled.count_unexplained(moves, taken_in)
         self._unsettled.clear()
         self.stale = False
         return moves
+
+    @property
+    def settled(self) -> bool:
+        """Have modules not changed lately, and is nothing of the last samples unknown?"""
+        return self._restless_reads == 0 and not self.stale
 
     @property
     def restless(self) -> bool:

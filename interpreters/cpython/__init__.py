@@ -1,5 +1,6 @@
 """CPython 3.8 to 3.15: its runtime, threads, frames and code objects, read from outside.
 
+ahead             What the next stop of a thread reads of its frames, told beforehand
 awaiting_rows     Tasks that await the running one (asyncio), as a program in the kernel copies them
 capture           What is read of a Python thread while it stands still
 codes             Code objects

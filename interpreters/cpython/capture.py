@@ -7,6 +7,7 @@ not needed to find the next frame.
 
 from __future__ import annotations
 
+from pyprof.interpreters.cpython.ahead import AheadKey, AheadSizes, frames_ahead
 from pyprof.interpreters.cpython.copied import (
     MOST_IN_STOP,
     MOST_SCATTERED,
@@ -25,7 +26,7 @@ from pyprof.interpreters.cpython.greenlets import FrameWords, GreenletFrames, Gr
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.interpreters.cpython.runtime import PyThread
 from pyprof.interpreters.cpython.settled_codes import SettledCodes
-from pyprof.model.interpreter import Gather, Span
+from pyprof.model.interpreter import FramesAhead, Gather, Span
 
 MOST_FRAMES = 1 << 16
 """So many at least; as many as there may be in what is copied."""
@@ -53,6 +54,7 @@ class Copier:
         self, layout: Layout, code_at: int, code_size: int, most_stack: int, settled: SettledCodes | None = None
     ) -> None:
         self.seeks_greenlets = False
+        self._settled_codes = settled
         self._settled = settled.heads if settled is not None else {}
         self._layout = layout
         self._code_at = code_at
@@ -74,12 +76,7 @@ class Copier:
         """
         layout = self._layout
         chunks, frames = habits.chunks, habits.frames
-        spans = [
-            (thread.address, 8 * self._thread_words),
-            (thread.gil or thread.address, self._lock_size),
-            (thread.collecting & ~7, 8),
-            *(habits.spans or self._spans(habits)),
-        ]
+        spans = self._first_spans(thread, habits)
         data = gather(spans)
         words = words_of(data)
         parts = list(whole_parts(spans, words))
@@ -123,6 +120,39 @@ class Copier:
         if self.seeks_greenlets and not (copied.problem and copied.frames) and not copied.rest:
             self._add_greenlets(copied, stack, base, habits, InStop(copied, loose, gather))
         return copied
+
+    def _first_spans(self, thread: PyThread, habits: Habits) -> list[Span]:
+        """What is read at once."""
+        return [
+            (thread.address, 8 * self._thread_words),
+            (thread.gil or thread.address, self._lock_size),
+            (thread.collecting & ~7, 8),
+            *(habits.spans or self._spans(habits)),
+        ]
+
+    def ahead(self, thread: PyThread, habits: Habits) -> FramesAhead | None:
+        """What the next copy() of a thread is going to read."""
+        if self._settled_codes is None:
+            return None
+        sizes = AheadSizes(self._frame_size, self._in_stop, ROOM)
+        spans = self._first_spans(thread, habits)
+        return frames_ahead(self._layout, sizes, thread, habits, spans, self._settled_codes.addresses)
+
+    def copied_ahead(
+        self,
+        states: list[tuple[PyThread, Habits]],
+        ahead: FramesAhead,
+        stack: memoryview,
+        base: int,
+        gather: Gather,
+    ) -> Copied | None:
+        """copy() of what a stop has read ahead; None if the thread has another state by now."""
+        key = ahead.key
+        if not isinstance(key, AheadKey) or len(states) != 1 or states[0][0] != key.thread:
+            return None
+        habits = key.habits()
+        states[0] = key.thread, habits
+        return self.copy(key.thread, habits, stack, base, gather)
 
     def _add_greenlets(self, copied: Copied, stack: memoryview, base: int, habits: Habits, reader: InStop) -> None:
         base_frame = self._layout.thread.base_frame

@@ -16,7 +16,7 @@ from pyprof.interpreters.cpython.runtime import PyThread, Runtime
 from pyprof.interpreters.cpython.settled_codes import SettledCodes
 from pyprof.interpreters.cpython.tasks import Awaiters
 from pyprof.interpreters.cpython.threads import KnownThread
-from pyprof.model.interpreter import Chain, FunctionPlace, Gather, Run, SampleState
+from pyprof.model.interpreter import Chain, FramesAhead, FunctionPlace, Gather, Run, SampleState
 from pyprof.records import replace
 
 LOST = "python function freed before its name was read"
@@ -75,6 +75,24 @@ class FrameReader:
             else:
                 self._copied.append(copied)
         return current
+
+    def ahead(self, known: KnownThread) -> FramesAhead | None:
+        """What the next stop is to read; None where it has to be looked at first."""
+        if len(known.states) != 1 or self.awaiters is not None:
+            return None
+        return self._copier.ahead(*known.states[0])
+
+    def copied_ahead(
+        self, known: KnownThread, ahead: FramesAhead, stack: memoryview, base: int, gather: Gather, now: Gather
+    ) -> bool:
+        """See model.interpreter.StackReader. Is the thread's state still its own?"""
+        self._copied = []
+        copied = self._copier.copied_ahead(known.states, ahead, stack, base, gather)
+        if copied is None or copied.stale:
+            return False
+        copied.gather = now
+        self._copied = [copied]
+        return True
 
     def learn(self) -> None:
         for copied in self._copied:

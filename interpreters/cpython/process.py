@@ -15,7 +15,7 @@ from pyprof.interpreters.cpython.names import PythonThreadNames
 from pyprof.interpreters.cpython.programs import Programs
 from pyprof.interpreters.cpython.runtime import PyThread, Runtime
 from pyprof.interpreters.cpython.threads import NameBook, ThreadList
-from pyprof.model.interpreter import Chain, FunctionPlace, Gather, KernelReader
+from pyprof.model.interpreter import Chain, FramesAhead, FunctionPlace, Gather, KernelReader
 from pyprof.model.modules import AddressSpace
 
 if TYPE_CHECKING:  # what reads frames is loaded once there is a runtime
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # what reads frames is loaded once there is a runtime
 class PythonProcess:
     """threads, frames: of the runtime that there is now. tasks: of asyncio, once it is known which tasks await which.
 
-    It has 21 methods: those of a reader, and those of the parts of it that its own modules ask.
+    It has 24 methods: those of a reader, and those of the parts of it that its own modules ask.
     """
 
     def __init__(self, recording: InterpreterContext, programs: Programs, namespace_tid: Callable[[int], int]) -> None:
@@ -62,6 +62,10 @@ class PythonProcess:
     @property
     def module(self) -> str:
         return self.expected.located.module.path if self.expected is not None else ""
+
+    @property
+    def reads(self) -> bool:
+        return self.frames is not None
 
     @property
     def lockless(self) -> bool:
@@ -157,6 +161,23 @@ class PythonProcess:
     def learn(self) -> None:
         if self.frames is not None:
             self.frames.learn()
+
+    def ahead(self, tid: int) -> FramesAhead | None:
+        known = self.threads.known.get(tid) if self.threads is not None else None
+        if known is None or self.frames is None or self._finder.greenlets:
+            return None
+        return self.frames.ahead(known)
+
+    def copied_ahead(
+        self, tid: int, ahead: FramesAhead, stack: memoryview, base: int, gather: Gather, now: Gather
+    ) -> None:
+        known = self.threads.known.get(tid) if self.threads is not None else None
+        if self.frames is None or self.threads is None:
+            return
+        if known is None:
+            self.frames.forget()
+        elif not self.frames.copied_ahead(known, ahead, stack, base, gather, now):
+            self.threads.wanted = True
 
     def left(self, tid: int) -> str:
         if self.threads is not None:

@@ -9,6 +9,7 @@ again: its head is read in the stop.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 
 from pyprof.interpreters.cpython.memory import Memory
@@ -36,6 +37,16 @@ class SettledCodes:
         self._identity_size = identity.stop - identity.start
         self._unsteady: set[int] = set()
         self._together: dict[tuple[int, ...], tuple[list[Span], bytes]] = {}
+        self._sorted = array("Q")
+        self._sorted_of = (0, 0)
+
+    @property
+    def addresses(self) -> array[int]:
+        """Of heads, ascending."""
+        now = self.version, len(self.heads)
+        if now != self._sorted_of:
+            self._sorted_of, self._sorted = now, array("Q", sorted(self.heads))
+        return self._sorted
 
     def add(self, heads: Mapping[int, bytes]) -> None:
         """Their names are known. heads: as they were read in a stop."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntFlag
 from typing import NamedTuple, Protocol
@@ -110,12 +111,65 @@ Gather = Callable[[Sequence[Span]], memoryview]
 the rest is missing from there on."""
 
 
+class PlacedSpan(NamedTuple):
+    """Bytes of a process, and where they stand in what was read."""
+
+    avma: int
+    size: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FramesAhead:
+    """What a stop reads of an interpreter's frames without asking anybody: first the spans, of which the first one is
+    the head of the thread's state; then, along its chain of frames, those that are in none of these. Offsets are bytes
+    in the head or in a frame, -1: this version has no such field.
+
+    key: of who made it. ident, interpreter: what the head must say. chunks: of the data stack, newest first; room:
+    bytes of the newest one that count beyond its top; loose: frames that lie elsewhere. cframe: of the pointer to the
+    innermost CFrame, by_cframe: which names the innermost frame; root_cframe: the one that names none. most: frames
+    that are followed. codes: of which all is known, ascending; a frame of another one is not foreseen.
+
+    It has more fields than other classes: they are what machine code is told (collectors/native).
+    """
+
+    key: object
+    spans: Sequence[Span]
+    chunks: Sequence[PlacedSpan]
+    loose: Sequence[PlacedSpan]
+    codes: array[int]
+    ident: int
+    interpreter: int
+    thread_id: int
+    interp: int
+    frame: int
+    chunk: int
+    cframe: int
+    base_frame: int
+    by_cframe: bool
+    root_cframe: int
+    cframe_size: int
+    cframe_current: int
+    cframe_previous: int
+    previous: int
+    code: int
+    code_mask: int
+    frame_size: int
+    most: int
+    room: int
+
+
 class StackReader(Protocol):
     """Reads an interpreter's frames of the threads of one process, together with each thread's stack.
 
     look, then for each sample copy (while the thread stands still) and take (when it runs again). A copy that was only
     made to know better what to read at the next one is followed by learn.
     """
+
+    @property
+    def reads(self) -> bool:
+        """Does an interpreter run there whose frames are to be copied? As look() has found it."""
+        ...
 
     def look(self, space: AddressSpace, tids: Collection[int]) -> None:
         """Before samples are taken: the modules and threads as they are now."""
@@ -127,6 +181,18 @@ class StackReader(Protocol):
 
     def learn(self) -> None:
         """What the copy that was made last says of the next one."""
+        ...
+
+    def ahead(self, tid: int) -> FramesAhead | None:
+        """What the next stop of a thread is to read; None where only copy() knows how."""
+        ...
+
+    def copied_ahead(
+        self, tid: int, ahead: FramesAhead, stack: memoryview, base: int, gather: Gather, now: Gather
+    ) -> None:
+        """What ahead says was read in a stop: copy() of that, when the thread runs again. gather: gives what was read;
+        now: reads what is there now.
+        """
         ...
 
     def left(self, tid: int) -> str:

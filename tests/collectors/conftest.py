@@ -9,10 +9,17 @@ from typing import Any
 
 import pytest
 
+from pyprof.collectors.linux import libc
 from tests.collectors.targets import Program, start
 from tests.support import PROGRAMS, build
 
 Start = Callable[..., Program]
+
+
+@pytest.fixture(autouse=True)
+def as_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other thread of ours wants the interpreter: machine code may also wait for sampling times."""
+    monkeypatch.setattr(libc, "_readv", libc._patient_readv)
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.linux import libc
-from pyprof.collectors.ptrace import interrupted_calls, stop
+from pyprof.collectors.ptrace import interrupted_calls
+from pyprof.collectors.ptrace.held_thread import BOUND_NS, Outcome
 from pyprof.collectors.ptrace.interrupted_calls import INTERRUPTED, RESTARTED
-from pyprof.collectors.ptrace.stop import Outcome
 from pyprof.collectors.targets.launch import launch
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleKind
@@ -145,12 +145,12 @@ def test_sampling_idle_threads_makes_no_system_call_fail(program: Start) -> None
     assert {interrupted for _, _, interrupted in lines} == {"0"}
 
 
-@pytest.mark.parametrize("bound_ns", [stop._BOUND_NS, 0], ids=["at once", "later"])
+@pytest.mark.parametrize("bound_ns", [BOUND_NS, 0], ids=["at once", "later"])
 def test_a_sleeper_that_lacks_a_register_is_stopped_once_and_not_at_each_look_if_its_call_allows(
     bound_ns: int, program: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where it stops after we have turned to others, as on a machine whose processors are all busy."""
-    monkeypatch.setattr(stop, "_BOUND_NS", bound_ns)
+    monkeypatch.setattr("pyprof.collectors.ptrace.stop.BOUND_NS", bound_ns)
     target = program("c_sleepers", "0", "30000000", "futex", "epoll_wait", "semtimedop")
     wait_asleep(target.pid)
     tids = dict(zip(("futex", "epoll_wait", "semtimedop"), map(int, target.ready), strict=True))

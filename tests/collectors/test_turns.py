@@ -75,7 +75,7 @@ def test_turn_of_a_thread_is_by_counts_that_agree(
     own = tmp_path / "sched"
     own.write_bytes(_SCHED % (500, 3))
     turns = Turns(PtraceCalls(), alone=True, may_visit=True)
-    turns._own = os.open(own, os.O_RDONLY)
+    turns.own = os.open(own, os.O_RDONLY)
     turns.arrived()
     first, *more = [b"90 10 %d\n" % count for count in arrivals]
     assert turns.of(_Told(more, scheds), first) is turn
@@ -133,7 +133,7 @@ def test_processors_are_visited_as_soon_as_processes_end_before_they_are_looked_
         ptrace = PtraceCalls()
         ptrace.hurries = hurries
         turns = Turns(ptrace, alone=True, may_visit=True)
-        turns._own = os.open("/proc/self/sched", os.O_RDONLY)
+        turns.own = os.open("/proc/self/sched", os.O_RDONLY)
         turns._allowed = os.sched_getaffinity(0)
         begun[hurries] = [turns.visit([os.getpid()], brief) for brief in (0, 19, 20)]
         turns.close()

@@ -13,7 +13,7 @@ from pyprof.interpreters.cpython.codes import PythonCode
 from pyprof.interpreters.cpython.layout import LineTableFormat
 from pyprof.interpreters.registry import KINDS, Interpreters, ProcessReaders
 from pyprof.interpreters.symbols import KnownSymbols
-from pyprof.model.interpreter import Chain, FunctionPlace, Gather, SampleState
+from pyprof.model.interpreter import Chain, FramesAhead, FunctionPlace, Gather, SampleState
 from pyprof.model.modules import AddressSpace
 
 SPACE = AddressSpace(1, 1, 0, (), lambda avma, size: b"", "")
@@ -21,6 +21,7 @@ SPACE = AddressSpace(1, 1, 0, (), lambda avma, size: b"", "")
 
 class Reader:
     lockless = False
+    reads = True
 
     def __init__(self, module: str) -> None:
         self.names: dict[int, str] = {}
@@ -35,6 +36,13 @@ class Reader:
         self.copied = tid
 
     def learn(self) -> None: ...
+
+    def ahead(self, tid: int) -> None:
+        return None
+
+    def copied_ahead(
+        self, tid: int, ahead: FramesAhead, stack: memoryview, base: int, gather: Gather, now: Gather
+    ) -> None: ...
 
     def read_names(self) -> None: ...
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyprof.collectors.linux import libc
 from pyprof.collectors.linux.procfs import tasks
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.diagnostics import Diagnostics
@@ -110,6 +111,7 @@ def profiler(pid: int, idle: bool, ready: int, cut: memoryview | None = None) ->
         signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
+        libc.read_without_gil()  # as on the command line
         options = CollectOptions(rate_hz=5000, idle=idle, flush_s=0.01, subprocesses=True)
         diagnostics = Diagnostics() if cut is None else Diagnostics(_Shared(cut))
         for _ in PtraceCollector(pid, options, diagnostics).batches():

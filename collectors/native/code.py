@@ -1,0 +1,128 @@
+"""The code that samples by stops, loaded, and the structures by which it is asked (rounds.c, stop.h, frames.h)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from enum import IntEnum
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+
+class StopEnding(IntEnum):
+    """Of a stop, as it was left."""
+
+    TAKEN = 0  # copied, and it runs again
+    HELD = 1  # it stands still
+    PENDING = 2  # it was told to stop, and has not
+    REFUSED = 3  # it may not be traced, or is gone
+    LOST = 4  # it ended while it was told to stop
+
+
+class Why(IntEnum):
+    """Why a call ended."""
+
+    DONE = 0
+    STOPPED = 1  # the last sample: see its ending
+    ASK = 2  # the thread under way is to be looked at
+    CHANGED = 3  # a process is not as it was
+    FULL = 4  # there is no room for the thread under way
+
+
+def _words(names: str) -> list[tuple[str, type[ctypes.c_uint64 | ctypes.c_int64]]]:
+    """Fields of 64 bits; `-name` is signed."""
+    return [(name.lstrip("-"), ctypes.c_int64 if name[0] == "-" else ctypes.c_uint64) for name in names.split()]
+
+
+class MachineRow(ctypes.Structure):
+    _fields_ = [
+        *_words("registers_size -sp -pc -call -result call_code call_size zone slack least bound_ns window_ns"),
+        ("whole", ctypes.c_double),
+    ]
+
+
+class ProcessRow(ctypes.Structure):
+    _fields_ = _words("-maps mappings mappings_count -folder -size_file threads size")
+
+
+class ThreadRow(ctypes.Structure):
+    _fields_ = [
+        *_words("-tid -schedstat -syscall -sched process frames frames_size slept_size"),
+        ("slept", ctypes.c_char * 64),
+        *_words("start end top most last_sp share_ran share_waited"),
+        ("share", ctypes.c_double),
+        ("credit", ctypes.c_double),
+        *_words("still asked waiting ran_ns waits shared"),
+    ]
+
+
+class SampleRow(ctypes.Structure):
+    _fields_ = [
+        *_words("check due -ending -error -status whole at_ns since_ns resumed_ns base size frames frames_end"),
+        ("registers", ctypes.c_uint64 * 36),
+    ]
+
+
+class FramesRow(ctypes.Structure):
+    _fields_ = _words(
+        "spans spans_count size -thread_id -interp -frame -chunk -cframe -base_frame ident interpreter by_cframe "
+        "root_cframe cframe_size -cframe_current -cframe_previous previous code code_mask frame_size most "
+        "chunks chunks_count room loose loose_count codes codes_count"
+    )
+
+
+class Rounds(ctypes.Structure):
+    _fields_ = _words(
+        "machine threads checks processes processes_count dues dues_count due under_way check "
+        "samples samples_most samples_count into into_end frames frames_end -own_sched -policy -news stopping rest_ns "
+        "last_stop_ns why rounds own_is_read own_is_wanted own_began_ns"
+    )
+
+
+MOST_EXTRAS = 64
+EXTRAS_SIZE = 8 + 24 * MOST_EXTRAS
+"""Of struct extras: how many, then for each address, size, offset."""
+MOST_SLEPT = 64
+
+Call = Callable[[int], None]
+"""sample_rounds() of rounds.c: takes the address of a Rounds."""
+
+
+@cache
+def sample_rounds(with_gil: bool) -> Call | None:
+    """None where there is no code for this machine, or it may not be loaded. with_gil: see libc.read_without_gil()."""
+    path = Path(__file__).parent / f"rounds.{os.uname().machine}.so"
+    try:
+        found = (ctypes.PyDLL if with_gil else ctypes.CDLL)(str(path)).sample_rounds
+    except OSError:
+        return None
+    found.argtypes, found.restype = (ctypes.c_void_p,), None
+    return found
+
+
+class StopFlag(ctypes.Structure):
+    """Not 0 when nothing more is to be sampled."""
+
+    _fields_ = [("value", ctypes.c_uint8)]
+
+
+AnyRow = TypeVar("AnyRow", bound=ctypes.Structure)
+
+
+def rows_of(kind: type[AnyRow], count: int) -> ctypes.Array[AnyRow]:
+    """So many, of zeros."""
+    return (kind * count)()
+
+
+def address_of(structure: ctypes.Structure | ctypes.Array[AnyRow]) -> int:
+    return ctypes.addressof(structure)
+
+
+def registers_of(sample: SampleRow, count: int) -> npt.NDArray[np.uint64]:
+    """The first words of a thread's registers, in the order of user_regs_struct."""
+    return np.frombuffer(sample.registers, np.uint64, count)

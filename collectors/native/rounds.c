@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Rounds of samples by stops, without an interpreter between a stop and the next: it looks which threads run, stops those
+ * for some microseconds, and copies. Made for what is usual: threads that run in user mode on the stack that is known, or
+ * sleep, and processes that stay as they are. Whatever is not ends the call, and Python goes on from there
+ * (collectors/ptrace/). Nothing is allocated, and no library is used. The caller has blocked all signals.
+ */
+#include "calls.h"
+#include "stop.h"
+
+enum { EINTR = 4, TIMER_ABSTIME = 1, TEXT = 4096, COLD_NS = 3000000, LINKS = 4 /* STATX_NLINK */, POLLIN = 1, FIFO = 0x40000001 /* and RESET_ON_FORK */ };
+
+/* Why a call ended. */
+enum why { DONE, STOPPED /* sample: see its ending */, ASK /* the thread is to be looked at */, CHANGED /* a process */, FULL };
+
+struct due {
+	u64 at_ns, end_ns; /* when to sample; from then on it is too late */
+	u64 first, behind; /* which checks are made then */
+};
+
+struct rounds {
+	u64 machine, threads, checks; /* checks: u64, which threads are looked at */
+	u64 processes, processes_count;
+	u64 dues, dues_count, due; /* the next one, or the one under way */
+	u64 under_way, check;      /* of the round: the next one */
+	u64 samples, samples_most, samples_count;
+	u64 into, into_end; /* for stacks */
+	u64 frames, frames_end; /* for interpreters' frames */
+	s64 own_sched; /* our own /proc/.../sched; -1: threads are sampled by their share of a processor */
+	s64 policy;    /* our own, to which to go back after a stop; -1: it is left as it is */
+	s64 news; /* a descriptor that can be read when a process has begun, -1 */
+	u64 stopping; /* address of a byte: not 0 when nothing more is to be sampled */
+	u64 rest_ns, last_stop_ns;
+	/* the answer */
+	u64 why, rounds;
+	u64 own_is_read, own_is_wanted, own_began_ns;
+};
+
+struct statx {
+	u32 mask, block_size;
+	u64 attributes;
+	u32 links;
+	u32 rest[59];
+};
+
+static s64 read_text(s64 file, char *text, u64 most)
+{
+	return file < 0 ? -1 : call4(PREAD64, file, (u64)text, most, 0);
+}
+
+/* The numbers of a text, those in between are not digits. */
+static u64 number(const char **at)
+{
+	const char *p = *at;
+	while (*p && (*p < '0' || *p > '9'))
+		p++;
+	u64 value = 0;
+	while (*p >= '0' && *p <= '9')
+		value = 10 * value + (*p++ - '0');
+	*at = p;
+	return value;
+}
+
+/* Behind a word at the beginning of a line; 0: it is not there. */
+static const char *behind(const char *text, const char *word)
+{
+	for (const char *p = text; *p; p++) {
+		u64 n = 0;
+		while (word[n] && p[n] == word[n])
+			n++;
+		if (!word[n] && (p == text || p[-1] == '\n'))
+			return p + n;
+	}
+	return 0;
+}
+
+/* When a turn began or ended: ns of the processor's clock, written in ms with a point. */
+static u64 turn_ns(const char *sched)
+{
+	const char *at = behind(sched, "se.exec_start");
+	if (!at)
+		return 0;
+	u64 whole = number(&at);
+	return *at == '.' ? 1000000 * whole + number(&at) : 0;
+}
+
+static int is_same(const struct process *process)
+{
+	char text[256];
+	struct statx status;
+	if (process->folder < 0)
+		return 1;
+	if (call6(STATX, process->folder, (u64)"task", 0, LINKS, (u64)&status, 0) || status.links != process->threads)
+		return 0;
+	if (process->size_file < 0)
+		return 1;
+	s64 got = read_text(process->size_file, text, sizeof(text) - 1);
+	if (got <= 0)
+		return 0;
+	text[got] = 0;
+	const char *at = text;
+	u64 fields[6];
+	for (u64 n = 0; n < 6; n++)
+		fields[n] = number(&at);
+	return fields[0] - fields[5] == process->size;
+}
+
+/* What a look at a thread says: SLEEPS, WAITS for a processor, RUNS; else Python is to look. */
+enum look { SLEEPS, WAITS, RUNS, UNSURE };
+
+/* As ProcessorShare.due() has it. */
+static enum look by_share(const struct machine *machine, struct thread *thread, u64 ran, u64 waited, u64 arrivals)
+{
+	if (!arrivals)
+		return WAITS;
+	if (thread->share < 0)
+		return UNSURE;
+	u64 more = ran - thread->share_ran, idle = waited - thread->share_waited;
+	if (more + idle >= machine->window_ns) {
+		double share = (double)more / (double)(more + idle);
+		thread->share = share < machine->whole ? share : 1;
+		thread->share_ran = ran;
+		thread->share_waited = waited;
+	}
+	thread->credit += thread->share;
+	thread->still = 0;
+	thread->asked++;
+	if (thread->credit < 1)
+		return WAITS;
+	thread->credit -= 1;
+	thread->shared++;
+	return RUNS;
+}
+
+/* When our turn began. A tick of the kernel's timer moves that, so it is read at once where the last round wanted it. */
+static void read_own(struct rounds *rounds)
+{
+	char own[TEXT];
+	s64 got = read_text(rounds->own_sched, own, TEXT - 1);
+	own[got < 0 ? 0 : got] = 0;
+	rounds->own_began_ns = turn_ns(own);
+	rounds->own_is_read = 1;
+}
+
+static enum look look_at(struct rounds *rounds, struct thread *thread)
+{
+	char text[TEXT];
+	s64 got = read_text(thread->schedstat, text, 63);
+	if (got <= 0)
+		return UNSURE;
+	text[got] = 0;
+	if (thread->slept_size == (u64)got) {
+		u64 n = 0;
+		while (n < (u64)got && text[n] == (char)thread->slept[n])
+			n++;
+		if (n == (u64)got) {
+			thread->still++;
+			return SLEEPS;
+		}
+	}
+	const char *at = text;
+	u64 ran_ns = number(&at), waited_ns = number(&at), arrivals = number(&at);
+	got = read_text(thread->syscall, text, 63);
+	if (got < 7 || text[0] != 'r') /* running */
+		return UNSURE;
+	if (rounds->own_sched < 0)
+		return by_share((const struct machine *)rounds->machine, thread, ran_ns, waited_ns, arrivals);
+	got = read_text(thread->sched, text, TEXT - 1);
+	if (got <= 0)
+		return UNSURE;
+	text[got] = 0;
+	const char *switches = behind(text, "nr_switches");
+	const char *waits = switches ? behind(switches, "nr_voluntary_switches") : 0;
+	if (!waits)
+		return UNSURE;
+	thread->asked++;
+	thread->ran_ns = ran_ns;
+	thread->waits = number(&waits);
+	u64 departures = number(&switches);
+	if (arrivals - departures == 1)
+		return RUNS;
+	u64 left_ns = turn_ns(text);
+	if (!left_ns)
+		return UNSURE;
+	rounds->own_is_wanted = 1;
+	if (!rounds->own_is_read)
+		read_own(rounds);
+	if (!rounds->own_began_ns)
+		return UNSURE;
+	if (left_ns == rounds->own_began_ns) /* we have displaced it */
+		return RUNS;
+	got = read_text(thread->schedstat, text, 63);
+	if (got <= 0)
+		return UNSURE;
+	text[got] = 0;
+	at = text;
+	number(&at);
+	number(&at);
+	if (number(&at) != arrivals)
+		return UNSURE;
+	thread->waiting++;
+	return WAITS;
+}
+
+/* The next sampling time: not one that has gone by. 0: there is none. */
+static int sleep_until_due(struct rounds *rounds)
+{
+	const struct due *dues = (const struct due *)rounds->dues;
+	u64 now = now_ns() + rounds->rest_ns;
+	while (rounds->due < rounds->dues_count && dues[rounds->due].end_ns <= now)
+		rounds->due++;
+	if (rounds->due >= rounds->dues_count)
+		return 0;
+	u64 due = dues[rounds->due].at_ns;
+	due = due < now ? now : due;
+	struct timespec at = {due / 1000000000ul, due % 1000000000ul};
+	while (call4(CLOCK_NANOSLEEP, CLOCK_MONOTONIC, TIMER_ABSTIME, (u64)&at, 0) == -EINTR)
+		;
+	return 1;
+}
+
+static int has_news(struct rounds *rounds)
+{
+	struct {
+		s32 file;
+		u16 events, found;
+	} wanted = {rounds->news, POLLIN, 0};
+	struct timespec none = {0, 0};
+	return rounds->news >= 0 && call6(PPOLL, (u64)&wanted, 1, (u64)&none, 0, 8, 0) != 0;
+}
+
+static int has_room(const struct rounds *rounds, const struct thread *thread)
+{
+	return rounds->samples_count < rounds->samples_most && rounds->into + thread->most + 8 <= rounds->into_end &&
+	       rounds->frames + thread->frames_size <= rounds->frames_end;
+}
+
+/* A thread that runs; false if Python has to go on. */
+static int take(struct rounds *rounds, struct thread *thread)
+{
+	struct sample *sample = (struct sample *)rounds->samples + rounds->samples_count;
+	struct reading reading;
+	reading.data = rounds->frames;
+	reading.limit = rounds->frames + thread->frames_size;
+	sample->check = rounds->check;
+	sample->due = rounds->due;
+	sample->error = sample->status = sample->whole = sample->size = sample->frames = 0;
+	u32 first = 1, usual = 0;
+	if (rounds->policy >= 0)
+		call3(SCHED_SETSCHEDULER, 0, FIFO, (u64)&first);
+	if (now_ns() - rounds->last_stop_ns > COLD_NS)
+		rehearse((const struct machine *)rounds->machine, thread, sample, rounds->into, &reading);
+	stop((const struct machine *)rounds->machine, thread, sample, rounds->into, &reading);
+	if (rounds->policy >= 0 && sample->ending != HELD && sample->ending != PENDING)
+		call3(SCHED_SETSCHEDULER, 0, rounds->policy, (u64)&usual);
+	rounds->samples_count++;
+	if (sample->ending != TAKEN) {
+		rounds->why = STOPPED;
+		return 0;
+	}
+	rounds->last_stop_ns = sample->resumed_ns;
+	thread->last_sp = sample->registers[((const struct machine *)rounds->machine)->sp];
+	rounds->into += (sample->size + 7) & ~7ul;
+	if (sample->frames)
+		rounds->frames = sample->frames_end;
+	return 1;
+}
+
+static int look_at_all(struct rounds *rounds)
+{
+	const u64 *checks = (const u64 *)rounds->checks;
+	u64 behind = ((const struct due *)rounds->dues)[rounds->due].behind;
+	for (; rounds->check < behind; rounds->check++) {
+		struct thread *thread = (struct thread *)rounds->threads + checks[rounds->check];
+		rounds->why = FULL;
+		if (thread->syscall >= 0 && !has_room(rounds, thread))
+			return 0;
+		enum look look = look_at(rounds, thread);
+		rounds->why = ASK;
+		if (look == UNSURE || (look == RUNS && !take(rounds, thread)))
+			return 0;
+	}
+	return 1;
+}
+
+/* Rounds until something is unusual, or there are no more times. A round that is under way is gone on with. */
+__attribute__((visibility("default"))) void sample_rounds(struct rounds *rounds)
+{
+	for (;;) {
+		if (!rounds->under_way) {
+			rounds->why = DONE;
+			if (*(const volatile u8 *)rounds->stopping || !sleep_until_due(rounds))
+				return;
+			rounds->under_way = 1;
+			rounds->check = ((const struct due *)rounds->dues)[rounds->due].first;
+			rounds->own_is_read = 0;
+			if (rounds->own_is_wanted)
+				read_own(rounds);
+			rounds->own_is_wanted = 0;
+			rounds->why = CHANGED;
+			const struct process *processes = (const struct process *)rounds->processes;
+			for (u64 n = 0; n < rounds->processes_count; n++)
+				if (!is_same(processes + n))
+					return;
+			if (has_news(rounds))
+				return;
+		}
+		if (!look_at_all(rounds))
+			return;
+		rounds->under_way = 0;
+		rounds->rounds++;
+		rounds->due++;
+	}
+}

@@ -1,0 +1,291 @@
+"""Rounds of samples by machine code (collectors/native), and what becomes of what it brings.
+
+It is for what is usual: threads of processes that stay as they are, which run in user mode on the stack that is known,
+or sleep. A thread that is anything else is looked at in Python, at once, and the round goes on. Where Python would be
+asked at each sample its code is cold each time; so at 100 Hz it costs 2.3 times what it costs at 1,000.
+
+What has been copied gets its place in the batch at once, in the order of the stops. An interpreter's frames are decoded
+when nothing is under way.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from pyprof.collectors.batch_builder import MOST_LANES, ArenaMemory, BatchBuilder
+from pyprof.collectors.linux import libc
+from pyprof.collectors.native.code import SampleRow, StopEnding, ThreadRow, Why, address_of, sample_rounds
+from pyprof.collectors.ptrace.held_thread import HeldThread, Outcome
+from pyprof.collectors.ptrace.process import TracedProcess
+from pyprof.collectors.ptrace.round_rows import MOST_SAMPLES, NOW, Check, Plan, Round, RoundRows
+from pyprof.collectors.ptrace.scheduler import REST_NS
+from pyprof.collectors.ptrace.stop import Stopper
+from pyprof.collectors.ptrace.threads import Thread
+from pyprof.collectors.ptrace.turns import Turns
+from pyprof.model.arch import Arch
+from pyprof.model.modules import AddressSpace
+from pyprof.options import CollectOptions
+
+_DECODING_NS = 200_000
+"""So long it takes to decode the frames of a sample, at most, mostly."""
+
+
+class InPython(NamedTuple):
+    """What is done with a thread that is unusual. check: looks at it, for how many rounds that stands; concluded: its
+    stop has ended so.
+    """
+
+    check: Callable[[Thread, int], None]
+    concluded: Callable[[Thread, Outcome], None]
+
+
+class Came(NamedTuple):
+    """What came of rounds. done: that are over; passed: of those that were asked for, also those for which it was too
+    late; left: checks of the one under way, None if none is; changed: none of them, for the process is not as it was.
+    """
+
+    done: int
+    passed: int
+    left: Sequence[Check] | None
+    changed: bool
+
+
+class _Undecoded(NamedTuple):
+    """A sample whose frames are to be decoded. offset: of the stack's copy in the builder's memory. plan: by which its
+    frames were read.
+    """
+
+    lane: int
+    thread: Thread
+    came: SampleRow
+    offset: int
+    plan: Plan
+
+
+class QuickRounds:
+    """Of one collector. taken: threads that have samples, until who reads it clears it.
+
+    It has 21 methods: steps of a call, and of what comes after it.
+    """
+
+    def __init__(
+        self, stopper: Stopper, builder: BatchBuilder[ArenaMemory], turns: Turns, options: CollectOptions
+    ) -> None:
+        self.taken: set[Thread] = set()
+        self._stopper = stopper
+        self._builder = builder
+        self._turns = turns
+        self._wanted = options.running and not options.idle
+        self._rows = RoundRows()
+        self._rounds = self._rows.rounds
+        self._rounds.rest_ns = REST_NS
+        self._undecoded: list[_Undecoded] = []
+        self._placed = 0
+        self._weight = 1
+        self._space: AddressSpace | None = None
+        self._arch: Arch | None = None
+        self._is_handed_over = True
+        stopper.unclaimed = self._unclaimed
+
+    def stop(self) -> None:
+        """From any thread: nothing more is sampled."""
+        self._rows.stop.value = 1
+
+    @property
+    def usable(self) -> bool:
+        """Now. Threads that are still to stop, and processors that are visited, are Python's."""
+        return self._wanted and self._is_free() and sample_rounds(not libc.reads_without_gil()) is not None
+
+    def _is_free(self) -> bool:
+        return not (self._stopper.held or self._turns.visited or self._builder.full or self._undecoded)
+
+    @property
+    def runs_on(self) -> bool:
+        """May it also wait for sampling times? Not where other threads of ours want the interpreter meanwhile."""
+        return self.usable and libc.reads_without_gil()
+
+    def now(self, target: TracedProcess, checks: Sequence[Check], weight: int, python: InPython) -> Sequence[Check]:
+        """The checks of a round; those that are left for Python. weight: of one that stands for one round. usable."""
+        rounds = self._rounds
+        self._prepare(target, [Round(NOW, checks)], weight)
+        rounds.under_way, rounds.news = 1, -1
+        self._say_our_turn()
+        self._run(target, (), python)
+        left = self._left()
+        self.decode()
+        return left or ()
+
+    def ahead(self, target: TracedProcess, ahead: Sequence[Round], news: int, python: InPython) -> Came:
+        """Rounds that are to come. news: a descriptor that can be read when a process has begun, -1. runs_on.
+
+        It waits for most of them. While frames are decoded, the others are made as they come. What is still to be
+        decoded waits for decode().
+        """
+        rounds, first, last = self._rounds, ahead[0].due[0], ahead[-1].due[0]
+        meanwhile = min(len(ahead) ** 2 * _DECODING_NS // max(last - first, 1), len(ahead) // 2)
+        self._prepare(target, ahead, 1)
+        rounds.under_way, rounds.news = 0, news
+        rounds.own_is_read, rounds.own_is_wanted = 0, self._turns.is_wanted
+        rounds.dues_count = len(ahead) - meanwhile
+        self._run(target, ahead, python)
+        return Came(rounds.rounds, rounds.due, self._left(), rounds.why == Why.CHANGED)
+
+    def _prepare(self, target: TracedProcess, ahead: Sequence[Round], weight: int) -> None:
+        rounds, turns, ptrace = self._rounds, self._turns, self._stopper.ptrace
+        self._weight, self._placed = weight, 0
+        self._space, self._arch = target.spaces.current, target.spaces.image.arch
+        self._rows.fill(target, ahead)
+        rounds.own_sched = turns.own
+        rounds.policy = ptrace.policy if turns.own < 0 and ptrace.hurries else -1
+
+    def _run(self, target: TracedProcess, ahead: Sequence[Round], python: InPython) -> None:
+        """Until all is done, or nothing but Python may go on."""
+        rounds, rows = self._rounds, self._rows
+        while True:
+            self._call()
+            outcome = self._place(target)
+            if rounds.why == Why.DONE:
+                if self._decode_until(ahead):
+                    continue
+                break
+            if rounds.why not in (Why.ASK, Why.STOPPED):
+                break
+            thread, stands = rows.checks[rounds.check]
+            self._learn(thread, rows.row_of(thread))
+            self._learn_our_turn()
+            if outcome is None:
+                python.check(thread, stands)
+            else:
+                python.concluded(thread, outcome)
+            self._say_our_turn()
+            rounds.check += 1
+            if thread.ended or not self._goes_on(target):
+                break
+            rows.refill(target, thread)
+        for thread in rows.threads:
+            self._learn(thread, rows.row_of(thread))
+        self._learn_our_turn()
+
+    def _say_our_turn(self) -> None:
+        """What Python knows in this round of when our own turn began."""
+        began, rounds = self._turns.began, self._rounds
+        rounds.own_is_read, rounds.own_began_ns = began is not None, max(began or 0, 0)
+        rounds.own_is_wanted = self._turns.is_wanted
+
+    def _learn_our_turn(self) -> None:
+        rounds = self._rounds
+        self._turns.learned(bool(rounds.own_is_read), rounds.own_began_ns, bool(rounds.own_is_wanted))
+
+    def _goes_on(self, target: TracedProcess) -> bool:
+        """May machine code go on, after a thread was looked at in Python?"""
+        spaces, stopper, turns = target.spaces, self._stopper, self._turns
+        is_same = spaces.current is self._space and spaces.settled
+        return is_same and not (stopper.held or turns.visited or self._builder.full)
+
+    def _call(self) -> None:
+        rounds, builder = self._rounds, self._builder
+        memory = builder.memory
+        call = sample_rounds(not libc.reads_without_gil())
+        assert call is not None
+        rounds.into, rounds.into_end = memory.address + memory.used, memory.address + memory.size - memory.further
+        rounds.samples_most = min(MOST_SAMPLES, rounds.samples_count + MOST_LANES - 1 - len(builder))
+        rounds.last_stop_ns = self._stopper.last_stop_ns
+        if self._turns.own >= 0:
+            self._stopper.ptrace.hurry()
+        self._is_handed_over = False
+        call(address_of(rounds))
+
+    def _unclaimed(self) -> HeldThread | None:
+        """A thread that was left stopped when an exception came before anybody knew."""
+        rounds = self._rounds
+        if self._is_handed_over or rounds.why != Why.STOPPED or not rounds.samples_count:
+            return None
+        last = self._rows.samples[rounds.samples_count - 1]
+        return self._rows.held(last.check, 0) if last.ending in (StopEnding.HELD, StopEnding.PENDING) else None
+
+    def _place(self, target: TracedProcess) -> Outcome | None:
+        """What becomes of a thread that was left stopped, at once; and the lanes of the samples that have come."""
+        rounds, rows, builder, stopper = self._rounds, self._rows, self._builder, self._stopper
+        outcome: Outcome | None = None
+        held: HeldThread | None = None
+        is_left = rounds.why == Why.STOPPED
+        if is_left:
+            last = rows.samples[rounds.samples_count - 1]
+            held = rows.held(last.check, self._weight)
+            stopper.held[held.thread.tid] = held
+        self._is_handed_over = True
+        first, count = self._placed, rounds.samples_count - is_left - self._placed
+        offset = builder.memory.used
+        lane = builder.reserve(count, rounds.into - builder.memory.address)
+        self._placed = rounds.samples_count
+        asked = target.spaces.question[0] >= 0
+        if not asked:  # they are compared with the next list of mappings
+            self._fill(target, first, count, lane, offset)
+        if held is not None:
+            stopper.ptrace.hurry()
+            outcome = stopper.went_on(held, last)
+        if asked:
+            self._fill(target, first, count, lane, offset)
+        stopper.relax()
+        return outcome
+
+    def _fill(self, target: TracedProcess, first: int, count: int, lane: int, offset: int) -> None:
+        """The lanes of samples, in the space in which they were taken, with the registers that the program had then."""
+        assert self._space is not None
+        assert self._arch is not None
+        for number in range(first, first + count):
+            came = self._rows.samples[number]
+            held = self._rows.held(came.check, self._weight)
+            self._stopper.took(held, self._space, self._arch, came, lane, offset)
+            self.taken.add(held.thread)
+            if came.frames:
+                plan = self._rows.plans[held.thread]  # its next sample may have another
+                self._undecoded.append(_Undecoded(lane, held.thread, came, offset, plan))
+            lane, offset = lane + 1, offset + (came.size + 7 & ~7)
+
+    def _decode_until(self, ahead: Sequence[Round]) -> bool:
+        """Decode frames until the next sampling time comes; False if all are decoded before."""
+        rounds = self._rounds
+        due = rounds.due
+        while self._undecoded:
+            if due < len(ahead) and ahead[due].due[0] <= time.monotonic_ns():
+                rounds.dues_count = due + 1
+                return True
+            self._decode(self._undecoded.pop(0))
+        return False
+
+    def decode(self) -> None:
+        """All frames that wait for it. Who is still to stop is not kept waiting. Where signals are blocked."""
+        waiting, self._undecoded = self._undecoded, []
+        for each in waiting:
+            self._decode(each)
+            if self._stopper.held:
+                self._stopper.poll_pending()
+
+    def _decode(self, each: _Undecoded) -> None:
+        read = self._rows.frames_of(each.came, each.plan)
+        self._stopper.copy.take_frames(each.thread, each.lane, each.came, each.offset, read)
+
+    def _left(self) -> Sequence[Check] | None:
+        """Of the round under way."""
+        rounds, rows = self._rounds, self._rows
+        return rows.checks[rounds.check : rows.behind[rounds.due]] if rounds.under_way else None
+
+    def _learn(self, thread: Thread, row: ThreadRow) -> None:
+        """What was seen of a thread, whether or not it has samples."""
+        thread.still += row.still
+        if row.asked:
+            thread.woke()
+            thread.still = 0
+            if self._turns.own < 0:
+                share = thread.share
+                share.ran, share.waited, share.share, share.credit = (
+                    row.share_ran, row.share_waited, row.share, row.credit,
+                )  # fmt: skip
+                share.young.found_older(row.shared)
+            else:
+                thread.steadiness.learn(row.ran_ns, row.waits)
+                self._turns.counted(thread, row.asked, row.waiting)
+        row.still = row.asked = row.waiting = row.shared = 0

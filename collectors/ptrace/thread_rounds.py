@@ -1,0 +1,164 @@
+"""The threads of a process, round by round: by machine code as far as it goes, else in Python."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from pyprof.collectors.linux.children import ChildFinder
+from pyprof.collectors.ptrace.guard import StopGuard
+from pyprof.collectors.ptrace.held_thread import Outcome
+from pyprof.collectors.ptrace.process import TracedProcess
+from pyprof.collectors.ptrace.quick_rounds import InPython, QuickRounds
+from pyprof.collectors.ptrace.round_rows import Check, Due, Round
+from pyprof.collectors.ptrace.sampler import Sampler
+from pyprof.collectors.ptrace.scheduler import Scheduler
+from pyprof.collectors.ptrace.targets import Targets
+from pyprof.collectors.ptrace.threads import Thread
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.sample import SampleBatch
+
+_RUN_NS = 100_000_000
+"""So long machine code samples by itself at most."""
+
+_FEW = 8
+"""So many rounds at first, and where the last ones were not finished."""
+
+Flush = Callable[[], Iterable[SampleBatch]]
+
+
+class RestOfRound(NamedTuple):
+    """checks: of a round of a process, that machine code has left; None if no round is under way. changed: the process
+    is not as it was.
+    """
+
+    target: TracedProcess
+    checks: Sequence[Check] | None
+    changed: bool
+
+
+class ThreadRounds:
+    """Of one collector."""
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        quick: QuickRounds,
+        scheduler: Scheduler,
+        targets: Targets,
+        guard: StopGuard,
+        diagnostics: Diagnostics,
+    ) -> None:
+        self._sampler = sampler
+        self._quick = quick
+        self._scheduler = scheduler
+        self._targets = targets
+        self._guard = guard
+        self._diagnostics = diagnostics
+        self._most = _FEW
+
+    def stop(self) -> None:
+        """From any thread: nothing more is sampled."""
+        self._quick.stop()
+
+    def run_on(self, finder: ChildFinder | None, is_there: Callable[[TracedProcess], bool]) -> RestOfRound | None:
+        """Rounds of the next moments by machine code, and what is left of the last one. None where there are none: the
+        next sampling time is to be waited for. is_there: looks at a process before its threads. What is to be decoded
+        then waits for decode().
+        """
+        targets, scheduler = self._targets, self._scheduler
+        if len(targets.by_pid) != 1 or not self._quick.runs_on:
+            return None
+        (target,) = targets.by_pid.values()
+        news = finder.news if finder is not None else -1
+        dues = [] if finder is not None and news < 0 else scheduler.ahead(_RUN_NS)[: self._most]
+        if not dues or not is_there(target):
+            return None
+        ahead = _rounds(target, dues)
+        try:
+            self._guard.enter()
+            came = self._quick.ahead(target, ahead, news, self._in_python(target))
+            self._describe(target)
+        finally:
+            self._sampler.relax()
+            self._guard.leave()
+        under_way = came.left is not None
+        scheduler.passed(came.passed + under_way, came.done + under_way)
+        scheduler.ticked(came.done)
+        targets.round_passed(came.done)
+        self._most = max(2 * came.passed, _FEW)
+        return RestOfRound(target, came.left, came.changed)
+
+    def decode(self) -> None:
+        """What machine code has read is put into the batch. Before that leaves."""
+        try:
+            self._guard.enter()
+            self._quick.decode()
+        finally:
+            self._guard.leave()
+
+    def check(
+        self, target: TracedProcess, checks: Sequence[Check], first: Thread | None, flush: Flush
+    ) -> Iterator[SampleBatch]:
+        """Threads of a process, now. first: was sampled before. flush: gives the batches so far, if there is no more
+        room.
+        """
+        if checks and self._quick.usable:
+            checks = self._quick.now(target, checks, self._scheduler.clock.weight, self._in_python(target))
+            self._describe(target)
+        for thread, rounds in checks:
+            if self._sampler.full:
+                self._guard.leave()
+                yield from flush()
+                self._guard.enter()
+                if self._scheduler.stopping:
+                    return
+            if thread is not first:
+                self._check_one(target, thread, rounds)
+
+    def _in_python(self, target: TracedProcess) -> InPython:
+        return InPython(partial(self._check_one, target), partial(self._conclude, target))
+
+    def _check_one(self, target: TracedProcess, thread: Thread, rounds: int) -> None:
+        if not self._sampler.sleeps_on(thread):
+            self.sample(target, thread, rounds)
+
+    def sample(self, target: TracedProcess, thread: Thread, rounds: int) -> None:
+        """In Python. rounds: for how many this check stands."""
+        weight = 1 if thread.first_slot else rounds * self._scheduler.clock.weight
+        thread.first_slot = False
+        try:
+            taken = self._sampler.sample(thread, target.spaces, weight)
+            if target.spaces.stale:
+                self._sampler.look_at_modules(target)
+        except ProcessLookupError:
+            thread.ended = True
+        except PermissionError:
+            self._sampler.refused.add(thread.tid)
+            self._diagnostics.count("thread may not be traced")
+        else:
+            if taken and not thread.known:
+                self._targets.describe(target, thread)
+
+    def _conclude(self, target: TracedProcess, thread: Thread, outcome: Outcome) -> None:
+        """A thread that machine code had left stopped."""
+        if self._sampler.concluded(thread, outcome):
+            self._quick.taken.add(thread)
+        if target.spaces.stale:
+            with contextlib.suppress(OSError):  # it has ended: the next look says so
+                self._sampler.look_at_modules(target)
+
+    def _describe(self, target: TracedProcess) -> None:
+        """Threads that machine code has sampled."""
+        for thread in self._quick.taken:
+            if not thread.known:
+                self._targets.describe(target, thread)
+        self._quick.taken.clear()
+
+
+def _rounds(target: TracedProcess, dues: Sequence[Due]) -> list[Round]:
+    """All threads each time, or of many some."""
+    checks = target.round()
+    return [Round(due, target.round() if n and target.is_many else checks) for n, due in enumerate(dues)]

@@ -1,0 +1,87 @@
+"""What the next stop of a thread reads of its frames, told beforehand: what Copier.copy reads, and in that order."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate
+
+from pyprof.interpreters.cpython.copied import Habits
+from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
+from pyprof.interpreters.cpython.runtime import PyThread
+from pyprof.model.interpreter import FramesAhead, PlacedSpan, Span
+from pyprof.records import dataclass
+
+_FIXED = 3
+"""Spans before those of habits: the head, the lock, whether garbage is collected."""
+_MOST_SPANS = 1000
+_MOST_BYTES = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class AheadKey:
+    """Of which thread a stop read ahead, and what was known of it."""
+
+    thread: PyThread
+    chunks: list[tuple[int, int, int]]
+    frames: list[int]
+    codes: list[int]
+    asked: list[int]
+    spans: list[Span]
+
+    def habits(self) -> Habits:
+        return Habits(self.chunks, self.frames, self.codes, self.asked, self.spans)
+
+
+@dataclass(frozen=True, slots=True)
+class AheadSizes:
+    """Of the copier: bytes of a frame, frames that are followed, and what counts beyond the top of a data stack."""
+
+    frame: int
+    most: int
+    room: int
+
+
+def frames_ahead(
+    layout: Layout,
+    sizes: AheadSizes,
+    thread: PyThread,
+    habits: Habits,
+    spans: Sequence[Span],
+    settled: array[int],
+) -> FramesAhead | None:
+    """None where nothing is known of the thread, it needs too much, or runs code whose names may be gone soon. spans:
+    all that is read at once.
+    """
+    if not habits.spans or habits.asked or len(spans) > _MOST_SPANS or sum(size for _, size in spans) > _MOST_BYTES:
+        return None
+    offsets = list(accumulate((size for _, size in spans), initial=0))
+    placed = [PlacedSpan(at, size, offset) for (at, size), offset in zip(spans, offsets, strict=False)]
+    loose_at = _FIXED + len(habits.chunks)
+    of_thread, of_frame, cframe = layout.thread, layout.frame, layout.thread.cframe
+    return FramesAhead(
+        key=AheadKey(thread, habits.chunks, habits.frames, habits.codes, habits.asked, habits.spans),
+        spans=spans,
+        chunks=placed[_FIXED:loose_at],
+        loose=placed[loose_at : loose_at + len(habits.frames)],
+        codes=settled,
+        ident=thread.ident,
+        interpreter=thread.interpreter,
+        thread_id=of_thread.thread_id,
+        interp=of_thread.interp,
+        frame=of_thread.frame,
+        chunk=of_thread.chunk,
+        cframe=cframe,
+        base_frame=of_thread.base_frame,
+        by_cframe=cframe != NONE and layout.chain is not ChainKind.CFRAMES,
+        root_cframe=thread.address + of_thread.root_cframe,
+        cframe_size=of_thread.cframe_previous + 8,
+        cframe_current=of_thread.cframe_current,
+        cframe_previous=of_thread.cframe_previous,
+        previous=of_frame.previous,
+        code=of_frame.code,
+        code_mask=of_frame.code_mask,
+        frame_size=sizes.frame,
+        most=sizes.most,
+        room=sizes.room,
+    )

@@ -1,0 +1,198 @@
+"""Rounds by machine code: what they bring is what Python would have brought, and what is unusual is left to Python."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from pyprof.collectors.linux import libc, procfs
+from pyprof.collectors.native import code
+from pyprof.collectors.native.code import EXTRAS_SIZE, Rounds, StopEnding, Why
+from pyprof.collectors.ptrace import quick_rounds
+from pyprof.collectors.ptrace.frames_ahead import WasRead
+from pyprof.collectors.ptrace.quick_rounds import QuickRounds
+from pyprof.collectors.ptrace.turns import Turns
+from pyprof.model.sample import SampleKind
+from tests.collectors.conftest import Start
+from tests.collectors.targets import Recording, feedback, record, stops
+
+Child = Callable[[list[str]], subprocess.Popen[bytes]]
+KEPT = {"rbx": 0x10, "r12": 0x30, "r13": 0x40, "r14": 0x50, "r15": 0x60}
+"""What c_registers holds in each byte of these registers."""
+
+
+@dataclass
+class Calls:
+    """Of machine code. why: how they ended; endings: of their stops; rounds: in all."""
+
+    why: Counter[Why] = field(default_factory=Counter)
+    endings: Counter[StopEnding] = field(default_factory=Counter)
+    rounds: int = 0
+
+    @property
+    def count(self) -> int:
+        return self.why.total()
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    seen = Calls()
+    call = QuickRounds._call
+
+    def watched(self: QuickRounds) -> None:
+        before, stopped = self._rounds.rounds, self._rounds.samples_count
+        call(self)
+        seen.why[Why(self._rounds.why)] += 1
+        seen.rounds += self._rounds.rounds - before
+        seen.endings.update(
+            StopEnding(self._rows.samples[n].ending) for n in range(stopped, self._rounds.samples_count)
+        )
+
+    monkeypatch.setattr(QuickRounds, "_call", watched)
+    monkeypatch.setattr(Turns, "visit", lambda *_: False)  # processors are visited in turn by Python alone
+    return seen
+
+
+def spinning(program: Start, count: int) -> Recording:
+    return record(program("c_registers").pid, stops(count), learn=feedback, rate_hz=500, flush_s=0.2)
+
+
+def well_read(recording: Recording) -> list[int]:
+    """Lanes that were stopped, whose registers and stacks are the program's."""
+    lanes = recording.of(SampleKind.STOPPED)
+    for lane in lanes:
+        assert {name: lane.regs[name] for name in KEPT} == {
+            name: int(f"{byte:x}" * 8, 16) for name, byte in KEPT.items()
+        }
+        assert lane.word(lane.regs["rsp"]) == 0x7070707070707070
+        assert lane.base <= lane.regs["rsp"] - 128
+    return [lane.time_ns for lane in lanes]
+
+
+def test_rounds_come_without_python_between_them(program: Start, calls: Calls) -> None:
+    recording = spinning(program, 300)
+    times = well_read(recording)
+    assert calls.endings[StopEnding.TAKEN] > 100  # on a busy machine many come late
+    assert calls.count < calls.rounds / 2
+    assert times == sorted(times)
+    stats = recording.stats
+    assert stats is not None
+    assert len(stats.pauses) == len(times)
+    (account,) = stats.accounts.values()
+    assert 0.6 < account.seen_ns / account.spent_ns < 1.6  # a busy machine adds to it, with Python alone, too
+
+
+def test_rounds_end_where_other_threads_may_want_the_interpreter(
+    program: Start, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(libc, "_readv", libc._libc.process_vm_readv)
+    assert len(well_read(spinning(program, 100))) >= 100
+    assert calls.endings[StopEnding.TAKEN] > 30
+    assert calls.count >= calls.rounds
+
+
+def test_without_machine_code_the_same_comes(program: Start, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quick_rounds, "sample_rounds", lambda with_gil: None)
+    assert len(well_read(spinning(program, 100))) >= 100
+    assert calls.count == 0
+
+
+def test_thread_that_is_in_a_system_call_is_left_to_python(child: Child, calls: Calls) -> None:
+    target = child(["dd", "if=/dev/zero", "of=/dev/null", "bs=1"])
+    recording = record(target.pid, stops(200), rate_hz=1000, flush_s=0.1)
+    assert calls.endings[StopEnding.HELD] > 10
+    assert len(recording.of(SampleKind.STOPPED)) > 50
+
+
+def test_thread_that_is_left_stopped_when_an_exception_comes_goes_on(
+    child: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = child(["dd", "if=/dev/zero", "of=/dev/null", "bs=1"])
+    find = code.sample_rounds
+    states: list[str] = []
+
+    def breaking(with_gil: bool) -> Callable[[int], None]:
+        call = find(with_gil)
+        assert call is not None
+
+        def broken(address: int) -> None:
+            call(address)
+            if Rounds.from_address(address).why == Why.STOPPED:
+                states.append(procfs.state(target.pid, target.pid))
+                raise KeyboardInterrupt
+
+        return broken
+
+    monkeypatch.setattr(quick_rounds, "sample_rounds", breaking)
+    with pytest.raises(KeyboardInterrupt):
+        record(target.pid, stops(2000), rate_hz=1000, flush_s=0.1)
+    assert states == ["tracing stop"]
+    assert procfs.state(target.pid, target.pid) in ("running", "sleeping")
+
+
+def test_thread_that_begins_is_found_at_the_next_sampling_time(program: Start, calls: Calls) -> None:
+    target = program("c_births", "thread", "20000", "1")
+    recording = record(target.pid, stops(800), rate_hz=1000, flush_s=0.1)
+    assert calls.why[Why.CHANGED] > 0
+    assert len({lane.tid for lane in recording.lanes}) > 5
+
+
+def test_nothing_is_sampled_once_it_is_told_to_stop(program: Start, calls: Calls) -> None:
+    target = program("c_spin", "1")
+    with_stop: list[float] = []
+
+    def enough(recording: Recording) -> bool:
+        if len(recording.lanes) > 50 and not with_stop:
+            with_stop.append(time.monotonic_ns())
+        return bool(with_stop)
+
+    recording = record(target.pid, enough, rate_hz=200, flush_s=0.2)
+    assert calls.count > 0
+    late = [lane for lane in recording.lanes if lane.time_ns > with_stop[0] + 20_000_000]
+    assert late == []
+
+
+def test_sleepers_are_no_samples_and_cost_no_stop(program: Start, calls: Calls) -> None:
+    target = program("c_spin", "1")
+    recording = record(target.pid, stops(200), rate_hz=500, flush_s=0.2)
+    assert {lane.tid for lane in recording.lanes} == set(procfs.tasks(target.pid)) - {target.pid}
+    assert calls.endings[StopEnding.TAKEN] > 60
+
+
+def was_read(parts: dict[int, bytes], first: bytes) -> WasRead:
+    rows, data, offset = b"", b"", len(first) + EXTRAS_SIZE
+    for avma, part in parts.items():
+        rows += b"".join(word.to_bytes(8, "little") for word in (avma, len(part), offset + len(data)))
+        data += part
+    extras = (len(parts).to_bytes(8, "little") + rows).ljust(EXTRAS_SIZE, b"\0")
+    return WasRead(memoryview(b"before" + first + extras + data), len(b"before"), len(first))
+
+
+@pytest.mark.parametrize(
+    ("spans", "given"),
+    [
+        ([(64, 8)], b"B" * 8),
+        ([(64, 8), (128, 16)], b"B" * 8 + b"C" * 16),
+        ([(64, 8), (72, 8), (128, 16)], b"B" * 8),  # what stands behind what is missing is missing, too
+        ([(128, 24)], b""),
+        ([], b""),
+    ],
+)
+def test_what_was_read_is_given_and_nothing_else(spans: list[tuple[int, int]], given: bytes) -> None:
+    gather = was_read({64: b"B" * 8, 128: b"C" * 16}, b"first of all")
+    assert bytes(gather([(0, 99)])) == b"first of all"
+    assert bytes(gather(spans)) == given
+    assert bytes(gather([(64, 8)])) == b"B" * 8
+
+
+def test_code_that_may_not_be_loaded_is_done_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    find: Callable[[bool], object] = code.sample_rounds.__wrapped__
+    assert find(True) is not None
+    monkeypatch.setattr(code, "__file__", str(tmp_path / "code.py"))
+    assert find(True) is None
