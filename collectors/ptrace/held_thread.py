@@ -28,6 +28,11 @@ class HeldThread:
     asleep: BlockedCall | None = None
 
 
+def nobody() -> None:
+    """No thread is held without being known."""
+    return None
+
+
 class Outcome(IntEnum):
     """Of a stop."""
 

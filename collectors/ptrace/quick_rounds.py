@@ -135,7 +135,7 @@ class QuickRounds:
     def _prepare(self, target: TracedProcess, ahead: Sequence[Round], weight: int) -> None:
         rounds, turns, ptrace = self._rounds, self._turns, self._stopper.ptrace
         self._weight, self._placed = weight, 0
-        self._space, self._arch = target.spaces.current, target.spaces.image.arch
+        self._space, self._arch = target.spaces.current, self._stopper.arch_of(target.spaces.image)
         self._rows.fill(target, ahead)
         rounds.own_sched = turns.own
         rounds.policy = ptrace.policy if turns.own < 0 and ptrace.hurries else -1

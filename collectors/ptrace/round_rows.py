@@ -204,7 +204,7 @@ def _is_usual(thread: Thread, arch: Arch, pac_known: bool) -> bool:
         arch.word == _WORD
         and thread.shape.home is not None
         and thread.last_sp > 0
-        and thread.arch is arch
+        and thread.arch.name == arch.name
         and not (thread.transfers or thread.no_user_stack or thread.first_slot)
         and (pac_known or not arch.pac_mask)
     )

@@ -24,7 +24,7 @@ from pyprof.collectors.linux.syscalls import BlockedCall
 from pyprof.collectors.linux.task_state import ENDED, is_own_child, state
 from pyprof.collectors.linux.transfers import ShortCall
 from pyprof.collectors.native.code import SampleRow, StopEnding, registers_of
-from pyprof.collectors.ptrace.held_thread import BOUND_NS, HeldThread, Outcome
+from pyprof.collectors.ptrace.held_thread import BOUND_NS, HeldThread, Outcome, nobody
 from pyprof.collectors.ptrace.interrupted_calls import INTERRUPTED, InterruptedCalls
 from pyprof.collectors.ptrace.stack_copy import StackCopy
 from pyprof.collectors.ptrace.threads import Thread
@@ -45,17 +45,13 @@ _SLICE_NS = 100_000
 FELL_ASLEEP = "thread blocked before the stop"
 
 
-def _nobody() -> None:
-    return None
-
-
 class Stopper:
     """held: what is seized now. copy: of the stack of the thread that was stopped last. pauses: each stop in ns, from
     the last moment at which the thread surely ran; stopped_ns: their sum. transferring: threads of which a stop has cut
     a system call short. ended: pid -> sampling times at which a thread of it ran and ended before it stopped, until who
     reads them clears them. unclaimed: gives a thread that others have stopped and not put into held.
 
-    It has 25 methods: a stop has many ways to end, and each leaves no thread held.
+    It has 26 methods: a stop has many ways to end, and each leaves no thread held.
     """
 
     def __init__(
@@ -78,7 +74,7 @@ class Stopper:
         self._diagnostics = diagnostics
         self._idle = options.idle
         self.copy = StackCopy(self.ptrace, builder, diagnostics, options.stack_size)
-        self.unclaimed: Callable[[], HeldThread | None] = _nobody
+        self.unclaimed: Callable[[], HeldThread | None] = nobody
         self.last_stop_ns = 0
 
     def stop(self, thread: Thread, spaces: SpaceTracker, weight: int, asleep: BlockedCall | None = None) -> Outcome:
@@ -174,6 +170,10 @@ class Stopper:
         thread.last_sp = sp
         if spaces.current is space:
             spaces.took(lane, arch.code_address(pc), sp, spaces.answered())
+
+    def arch_of(self, image: TargetImage) -> Arch:
+        """As which the registers of a program's own code are read."""
+        return self._regsets[image.arch.name].arch
 
     def _passed(self, held: HeldThread, now_ns: int) -> None:
         """It runs again."""

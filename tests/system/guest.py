@@ -228,53 +228,6 @@ def kernel_stops() -> None:
     sampled_by_kernel("ptrace")
 
 
-WATCHED = """
-import sys
-from pyprof.collectors.native.code import StopEnding
-from pyprof.collectors.ptrace.quick_rounds import QuickRounds
-from pyprof_start import main
-seen, call = [], QuickRounds._call
-def watched(self):
-    before = self._rounds.samples_count
-    call(self)
-    seen.extend(each.ending for each in self._rows.samples[before : self._rounds.samples_count])
-QuickRounds._call = watched
-try:
-    main()
-finally:
-    print(seen.count(StopEnding.TAKEN), len(seen), flush=True)
-"""
-"""pyprof, which says how many threads machine code has stopped and let go, and how many it has stopped."""
-
-
-@check()
-def machine_code_stops() -> None:
-    for command in ([str(PROGRAMS / "ladder"), "spin", "600"], [sys.executable, "-c", PYTHON]):
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
-            assert program.stdout
-            program.stdout.readline()
-            try:
-                words = (
-                    "record",
-                    "-q",
-                    "-p",
-                    program.pid,
-                    "-d",
-                    5,
-                    "-r",
-                    50,
-                    "--collector",
-                    "ptrace",
-                    "-o",
-                    "/tmp/x.html",
-                )
-                said = call(sys.executable, "-c", WATCHED, *words)
-            finally:
-                program.kill()
-        print("   ", said.strip(), "stops by machine code")
-        assert int(said.split()[-2]) > 20, said
-
-
 @check()
 def ladder_by_eh_frame() -> None:
     standing("ladder", "eh_frame")
