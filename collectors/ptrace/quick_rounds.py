@@ -19,7 +19,7 @@ from pyprof.collectors.linux import libc
 from pyprof.collectors.native.code import SampleRow, StopEnding, ThreadRow, Why, address_of, sample_rounds
 from pyprof.collectors.ptrace.held_thread import HeldThread, Outcome
 from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.round_rows import MOST_SAMPLES, NOW, Check, Plan, Round, RoundRows
+from pyprof.collectors.ptrace.round_rows import MOST_SAMPLES, NOW, WORD, Check, Plan, Round, RoundRows
 from pyprof.collectors.ptrace.scheduler import REST_NS
 from pyprof.collectors.ptrace.stop import Stopper
 from pyprof.collectors.ptrace.threads import Thread
@@ -93,18 +93,19 @@ class QuickRounds:
         """From any thread: nothing more is sampled."""
         self._rows.stop.value = 1
 
-    @property
-    def usable(self) -> bool:
-        """Now. Threads that are still to stop, and processors that are visited, are Python's."""
-        return self._wanted and self._is_free() and sample_rounds(not libc.reads_without_gil()) is not None
+    def usable(self, target: TracedProcess) -> bool:
+        """Now, for a process. Threads that are still to stop, processors that are visited and 32-bit programs are
+        Python's.
+        """
+        suits = self._wanted and target.spaces.image.arch.word == WORD
+        return suits and self._is_free() and sample_rounds(not libc.reads_without_gil()) is not None
 
     def _is_free(self) -> bool:
         return not (self._stopper.held or self._turns.visited or self._builder.full or self._undecoded)
 
-    @property
-    def runs_on(self) -> bool:
+    def runs_on(self, target: TracedProcess) -> bool:
         """May it also wait for sampling times? Not where other threads of ours want the interpreter meanwhile."""
-        return self.usable and libc.reads_without_gil()
+        return libc.reads_without_gil() and self.usable(target)
 
     def now(self, target: TracedProcess, checks: Sequence[Check], weight: int, python: InPython) -> Sequence[Check]:
         """The checks of a round; those that are left for Python. weight: of one that stands for one round. usable."""

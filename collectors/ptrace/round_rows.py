@@ -34,7 +34,8 @@ MOST_SAMPLES = 256
 _FRAMES = 4 << 20
 _FURTHER = 32 << 10
 """Bytes of frames that are read one by one."""
-_WORD = 8
+WORD = 8
+"""Bytes of a register."""
 _LINKS = 2
 """Of a folder without folders."""
 
@@ -102,7 +103,7 @@ class RoundRows:
 
     def _fill_machine(self, arch: Arch) -> None:
         machine, kernel = self._machine, arch.kernel
-        if arch is self._arch or arch.word != _WORD:
+        if arch is self._arch:
             return
         self._arch = arch
         machine.registers_size = kernel.regset_size
@@ -201,8 +202,7 @@ class RoundRows:
 def _is_usual(thread: Thread, arch: Arch, pac_known: bool) -> bool:
     """May machine code sample a thread, but for its interpreter's frames?"""
     return (
-        arch.word == _WORD
-        and thread.shape.home is not None
+        thread.shape.home is not None
         and thread.last_sp > 0
         and thread.arch.name == arch.name
         and not (thread.transfers or thread.no_user_stack or thread.first_slot)

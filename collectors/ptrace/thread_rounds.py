@@ -69,9 +69,11 @@ class ThreadRounds:
         then waits for decode().
         """
         targets, scheduler = self._targets, self._scheduler
-        if len(targets.by_pid) != 1 or not self._quick.runs_on:
+        if len(targets.by_pid) != 1:
             return None
         (target,) = targets.by_pid.values()
+        if not self._quick.runs_on(target):
+            return None
         news = finder.news if finder is not None else -1
         dues = [] if finder is not None and news < 0 else scheduler.ahead(_RUN_NS)[: self._most]
         if not dues or not is_there(target):
@@ -105,7 +107,7 @@ class ThreadRounds:
         """Threads of a process, now. first: was sampled before. flush: gives the batches so far, if there is no more
         room.
         """
-        if checks and self._quick.usable:
+        if checks and self._quick.usable(target):
             checks = self._quick.now(target, checks, self._scheduler.clock.weight, self._in_python(target))
             self._describe(target)
         for thread, rounds in checks:
