@@ -120,7 +120,7 @@ def test_share_of_a_processor_is_what_python_finds(harness: ctypes.CDLL) -> None
 def test_turns_are_read_as_python_reads_them(harness: ctypes.CDLL) -> None:
     text = Path("/proc/self/sched").read_bytes()
     if b"se.exec_start" not in text:
-        return
+        pytest.skip("this kernel does not say when turns of threads began")
     assert harness.turn_of(text) == turn_ns(text) > 0
     assert harness.turn_of(b"nothing of that\n") == 0
     assert harness.turn_of(b"se.exec_start") == 0
