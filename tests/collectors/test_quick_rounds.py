@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import threading
 import time
@@ -14,7 +15,7 @@ import pytest
 
 from pyprof.collectors.linux import libc, procfs
 from pyprof.collectors.native import code
-from pyprof.collectors.native.code import EXTRAS_SIZE, Rounds, StopEnding, Why
+from pyprof.collectors.native.code import EXTRAS_SIZE, Rounds, SampleRow, StopEnding, Why
 from pyprof.collectors.ptrace import quick_rounds
 from pyprof.collectors.ptrace.frames_ahead import WasRead
 from pyprof.collectors.ptrace.quick_rounds import QuickRounds
@@ -22,7 +23,7 @@ from pyprof.collectors.ptrace.turns import Turns
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleKind
 from tests.collectors.conftest import Start
-from tests.collectors.targets import Recording, collecting, feedback, record, stops
+from tests.collectors.targets import Enough, Recording, collecting, feedback, record, stops
 
 Child = Callable[[list[str]], subprocess.Popen[bytes]]
 KEPT = {"rbx": 0x10, "r12": 0x30, "r13": 0x40, "r14": 0x50, "r15": 0x60}
@@ -31,11 +32,12 @@ KEPT = {"rbx": 0x10, "r12": 0x30, "r13": 0x40, "r14": 0x50, "r15": 0x60}
 
 @dataclass
 class Calls:
-    """Of machine code. why: how they ended; endings: of their stops; rounds: in all."""
+    """Of machine code. why: how they ended; endings: of their stops; rounds: in all; most: in one."""
 
     why: Counter[Why] = field(default_factory=Counter)
     endings: Counter[StopEnding] = field(default_factory=Counter)
     rounds: int = 0
+    most: int = 0
 
     @property
     def count(self) -> int:
@@ -52,6 +54,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         call(self)
         seen.why[Why(self._rounds.why)] += 1
         seen.rounds += self._rounds.rounds - before
+        seen.most = max(seen.most, self._rounds.rounds - before)
         seen.endings.update(
             StopEnding(self._rows.samples[n].ending) for n in range(stopped, self._rounds.samples_count)
         )
@@ -61,8 +64,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     return seen
 
 
-def spinning(program: Start, count: int) -> Recording:
-    return record(program("c_registers").pid, stops(count), learn=feedback, rate_hz=500, flush_s=0.2)
+def spinning(program: Start, enough: Enough) -> Recording:
+    return record(program("c_registers").pid, enough, learn=feedback, rate_hz=500, flush_s=0.2)
 
 
 def well_read(recording: Recording) -> list[int]:
@@ -78,10 +81,10 @@ def well_read(recording: Recording) -> list[int]:
 
 
 def test_rounds_come_without_python_between_them(program: Start, calls: Calls) -> None:
-    recording = spinning(program, 300)
+    recording = spinning(program, lambda _: calls.endings[StopEnding.TAKEN] > 200 and calls.most > 4)
     times = well_read(recording)
-    assert calls.endings[StopEnding.TAKEN] > 100  # on a busy machine many come late
-    assert calls.count < calls.rounds / 2
+    assert calls.endings[StopEnding.TAKEN] > 200
+    assert calls.most > 4
     assert times == sorted(times)
     stats = recording.stats
     assert stats is not None
@@ -94,22 +97,24 @@ def test_rounds_end_where_other_threads_may_want_the_interpreter(
     program: Start, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(libc, "_readv", libc._libc.process_vm_readv)
-    assert len(well_read(spinning(program, 100))) >= 100
-    assert calls.endings[StopEnding.TAKEN] > 30
-    assert calls.count >= calls.rounds
+    assert well_read(spinning(program, lambda _: calls.endings[StopEnding.TAKEN] > 50))
+    assert calls.endings[StopEnding.TAKEN] > 50
+    assert calls.most == 1
 
 
 def test_without_machine_code_the_same_comes(program: Start, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quick_rounds, "sample_rounds", lambda with_gil: None)
-    assert len(well_read(spinning(program, 100))) >= 100
+    assert len(well_read(spinning(program, stops(100)))) >= 100
     assert calls.count == 0
 
 
 def test_thread_that_is_in_a_system_call_is_left_to_python(child: Child, calls: Calls) -> None:
     target = child(["dd", "if=/dev/zero", "of=/dev/null", "bs=1"])
-    recording = record(target.pid, stops(200), rate_hz=1000, flush_s=0.1)
+    recording = record(
+        target.pid, lambda _: calls.endings[StopEnding.HELD] > 10 and calls.count > 100, rate_hz=1000, flush_s=0.1
+    )
     assert calls.endings[StopEnding.HELD] > 10
-    assert len(recording.of(SampleKind.STOPPED)) > 50
+    assert len(recording.of(SampleKind.STOPPED)) > 5
 
 
 def test_thread_that_is_left_stopped_when_an_exception_comes_goes_on(
@@ -125,7 +130,9 @@ def test_thread_that_is_left_stopped_when_an_exception_comes_goes_on(
 
         def broken(address: int) -> None:
             call(address)
-            if Rounds.from_address(address).why == Why.STOPPED:
+            rounds = Rounds.from_address(address)
+            last = rounds.samples + (rounds.samples_count - 1) * ctypes.sizeof(SampleRow)
+            if rounds.why == Why.STOPPED and SampleRow.from_address(last).ending == StopEnding.HELD:
                 states.append(procfs.state(target.pid, target.pid))
                 raise KeyboardInterrupt
 
@@ -140,9 +147,9 @@ def test_thread_that_is_left_stopped_when_an_exception_comes_goes_on(
 
 def test_thread_that_begins_is_found_at_the_next_sampling_time(program: Start, calls: Calls) -> None:
     target = program("c_births", "thread", "20000", "1")
-    recording = record(target.pid, stops(800), rate_hz=1000, flush_s=0.1)
-    assert calls.why[Why.CHANGED] > 0
-    assert len({lane.tid for lane in recording.lanes}) > 5
+    recording = record(target.pid, lambda _: calls.why[Why.CHANGED] > 3, rate_hz=1000, flush_s=0.1)
+    assert calls.why[Why.CHANGED] > 3
+    assert len({lane.tid for lane in recording.lanes}) > 3
 
 
 def test_nothing_is_sampled_once_it_is_told_to_stop(program: Start, calls: Calls) -> None:
@@ -161,14 +168,14 @@ def test_nothing_is_sampled_once_it_is_told_to_stop(program: Start, calls: Calls
         for batch in collector.batches():
             times += batch.time_ns.tolist()
         timer.join()
-    assert calls.rounds > 50
-    assert len(times) > 50
+    assert calls.rounds > 20
+    assert len(times) > 5
     assert sum(at > told[0] for at in times) <= 1  # of the round under way
 
 
 def test_sleepers_are_no_samples_and_cost_no_stop(program: Start, calls: Calls) -> None:
     target = program("c_spin", "1")
-    recording = record(target.pid, stops(200), rate_hz=500, flush_s=0.2)
+    recording = record(target.pid, lambda _: calls.endings[StopEnding.TAKEN] > 60, rate_hz=500, flush_s=0.2)
     assert {lane.tid for lane in recording.lanes} == set(procfs.tasks(target.pid)) - {target.pid}
     assert calls.endings[StopEnding.TAKEN] > 60
 
