@@ -161,7 +161,7 @@ Memory = TypeVar("Memory", bound=StackMemory)
 
 
 class BatchBuilder(Generic[Memory]):
-    """Lanes one by one. memory: where the stack copies are. It has 22 methods: each says one thing of a lane."""
+    """Lanes one by one. memory: where the stack copies are."""
 
     def __init__(
         self, arches: Sequence[Arch], memory: Memory, source_id: int, unknown: frozenset[int] | None = None

@@ -169,8 +169,6 @@ class Accounts:
     The kernel's account does not judge samples by events on processors. A thread that another processor has it preempt
     is charged from that decision on (rq_clock_skip_update in kernel/sched), though it runs only when the interrupt has
     come. On a virtual machine memcached under load was charged 12 to 20 % too much, and its clients too little.
-
-    It has 21 attributes because each account is read, made due and seen on its own.
     """
 
     def __init__(

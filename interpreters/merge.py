@@ -140,7 +140,6 @@ def merge(
 def _by_markers(
     pcs: Sequence[int], sps: Sequence[int], exacts: Sequence[bool], end: StackEnd, chain: Chain, evaluators: Evaluators
 ) -> Merged:
-    """It has more lines than others: both stacks are followed in one loop."""
     inserts: list[tuple[int, tuple[FunctionPlace, ...]]] = []
     reasons = SampleState.BROKEN_CHAIN if chain.problem else SampleState(0)
     unplaced, outside = 0, 0

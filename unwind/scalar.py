@@ -294,10 +294,7 @@ class ScalarWalker:
         accept: Accept | None = None,
         earlier: EarlierWalk | None = None,
     ) -> None:
-        """Add at most `most` callers of the frame whose registers are given. accept: see Accept.
-
-        It has more lines than others: a call for each round costs more than the round.
-        """
+        """Add at most `most` callers of the frame whose registers are given. accept: see Accept."""
         arch = self.arch
         frames = walk.frames
         most += len(frames)

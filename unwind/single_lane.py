@@ -91,10 +91,7 @@ class PlainRules:
         return found
 
     def run(self, words: npt.NDArray[np.unsignedinteger], base: int, pc: int, sp: int, fp: int, most: int) -> FrameRun:
-        """At most `most` callers of a frame that is not exact. words: those of the memory that stood at base.
-
-        It has more lines than others: a call for each round costs more than the round.
-        """
+        """At most `most` callers of a frame that is not exact. words: those of the memory that stood at base."""
         arch = self._arch
         if len(self._rules) > MOST_RULES:
             self._rules.clear()
@@ -211,10 +208,7 @@ class PlainRules:
         stride: int,
         most: int,
     ) -> tuple[U64, U64, U64, I64] | None:
-        """At most so many periods more; None if there is not one.
-
-        It has more lines than others: each step works on the columns of all before it.
-        """
+        """At most so many periods more; None if there is not one."""
         word, sp_off = self._arch.word, self._arch.sp_off
         step, n = stride // word, len(pcs)
         times = min(most, (len(words) * word + base - sps[-1]) // stride)

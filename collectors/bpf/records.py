@@ -36,7 +36,6 @@ class Records:
     frames (m, 5), anchors (k, 2), texts (j, 32) and kernel (l, 1); see sampler.h. why, call: of threads that leave
     their processor: the state of the task, and its system call. waiting: the last so many rows of frames are of
     activations that wait on the stack; awaiting: so many before them of tasks that await the running one.
-    It has 27 columns: those of the record, and the rows that belong to it.
     """
 
     time_ns: I64

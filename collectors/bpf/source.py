@@ -39,8 +39,6 @@ class BpfSource:
     process that forked it, 0 if that is not known. records, ended: what take() found. rates: which waits are recorded
     one by one. next_id: gives ids of address spaces. reader: makes the reader of a process's interpreter, by pid; None
     where no interpreter is wanted.
-
-    It has 24 methods: the steps of a drain, what it hears of processes, and settings of the program.
     """
 
     most_copy = MOST_STACK

@@ -65,8 +65,7 @@ class StopCandidates:
     """What the ptrace collector asks of a selection. threads, processes: how often one was chosen for its stacks. long:
     one was for their length, not because they go on in another stack. watch: called before it is said who is chosen.
 
-    A case's key is its tid, or minus its pid where it is a whole process. It has 22 methods because each event that
-    chooses or gives back is one, and all of them change the same cases.
+    A case's key is its tid, or minus its pid where it is a whole process.
     """
 
     refused: tuple[str, ...] = ()

@@ -97,7 +97,7 @@ class PtraceCalls:
     """Preallocated buffers for one stop at a time, used by one thread of ours.
 
     regs, narrow_regs: the registers last read, as words of 64 and of 32 bits. hurries: has hurry() an effect? policy:
-    without it. It has 23 attributes because every buffer and its address are made beforehand, none in a stop.
+    without it.
     """
 
     def __init__(self) -> None:

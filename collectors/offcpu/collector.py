@@ -33,8 +33,6 @@ _PERIODS = 2.5
 class WallClockCollector:
     """source: samples threads on processors, and reports switches. out_of_band: has the clock, and reads the stacks of
     threads that sleep. close() closes both.
-
-    It has 22 methods: those of a collector, those that composites ask, and the steps of a drain.
     """
 
     def __init__(

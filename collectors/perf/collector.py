@@ -53,8 +53,6 @@ class PerfCollector:
     of whoever else takes samples, those kept and those missed. most_copy: bytes of a stack that a sample can hold.
     wakes: the rings hold no samples, and whoever makes these wakes us where there is news. hold_s: see
     Cadence; young_wait_ns: so long samples wait for others where a process is young.
-    It has 33 methods: those of a collector; those that a composite (hybrid, offcpu) calls on the same rings; and steps
-    that BpfCollector overrides, whose samples come from a program in the kernel.
     Raises PerfNotAllowed where the kernel refuses, NoSuchProcess, AccessDenied.
     """
 

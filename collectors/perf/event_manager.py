@@ -72,8 +72,6 @@ class Ticks:
 class EventManager:
     """scope: what the events stand on now. ticks: how often the kernel took samples. lost: sampling times whose records
     found no room.
-
-    It has 21 methods: what a recording asks of its events, whatever they stand on, and the steps between two kinds.
     """
 
     def __init__(self, scope: Scope, options: CollectOptions, reader: RingReader) -> None:

@@ -81,7 +81,7 @@ class History:
     now.
 
     _changes: those that no settle() has taken in yet. _now: what was found last. _stale: that was before a change.
-    _look_ns: not to be looked again before. It has 16 attributes: all that a late sample may need.
+    _look_ns: not to be looked again before.
     """
 
     pid: int

@@ -57,10 +57,7 @@ class SwitchScan:
 
 
 def scan(ring: Ring, words: U64, until_ns: int, into: SwitchScan, heard_ns: int) -> int:
-    """Records of a ring up to until_ns; the time of the last one. heard_ns: of the last one before.
-
-    It has more lines than others: a call for each round costs more than the round.
-    """
+    """Records of a ring up to until_ns; the time of the last one. heard_ns: of the last one before."""
     position, head = ring.tail, ring.head
     if not 0 <= head - position <= ring.size:
         into.broken += 1

@@ -48,8 +48,6 @@ class PtraceCollector:
     batches(), learn() and close() belong to one thread: the kernel ties a tracee to the thread that seized it.
     source_id: of its batches. Raises NoSuchProcess, AccessDenied where the process cannot even be looked at (see
     attach.check_target).
-
-    It has 28 methods: the steps of a round, and what a Collector is asked.
     """
 
     def __init__(

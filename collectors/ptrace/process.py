@@ -38,8 +38,6 @@ _FEW = 16
 class TracedProcess:
     """started: of its first thread, see ThreadKey. Raises ProcessLookupError and PermissionError from every method that
     looks at the process. bridged: see DeepStack, of the last of its threads with a long stack.
-
-    It has 20 attributes because its files, its threads and when each was looked at last are known here only.
     """
 
     def __init__(

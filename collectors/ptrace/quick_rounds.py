@@ -65,10 +65,7 @@ class _Undecoded(NamedTuple):
 
 
 class QuickRounds:
-    """Of one collector. taken: threads that have samples, until who reads it clears it.
-
-    It has 21 methods: steps of a call, and of what comes after it.
-    """
+    """Of one collector. taken: threads that have samples, until who reads it clears it."""
 
     def __init__(
         self, stopper: Stopper, builder: BatchBuilder[ArenaMemory], turns: Turns, options: CollectOptions

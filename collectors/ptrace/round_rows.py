@@ -59,8 +59,6 @@ class RoundRows:
     """rounds: the structure that is given to machine code. samples: what it brings. checks: of all rounds, one after
     the other; threads: of them, each once, by its row; behind: of each round the check behind its last one. plans: of
     the interpreter's frames, as the rows have them now.
-
-    It has 16 attributes: each structure that machine code is given lives here.
     """
 
     def __init__(self) -> None:

@@ -76,8 +76,6 @@ class Sampler:
 
         schedstat is read on both sides of a look at a sleeping thread: equal means that it has not run in between
         (of a running thread that file alone proves nothing: it moves only at ticks and switches).
-
-        It has more lines than others: what is read, and in which order, is one argument.
         """
         if thread.no_user_stack:
             return False

@@ -22,8 +22,6 @@ of them runs there; and those while we wait for a processor are missed, so that 
 class Scheduler:
     """stopping: nothing is sampled any more. ticks: sampling times that were kept, in ticking_ns. visits: processors to
     which we go at each of them, one after the other; 1 where we look at all from one.
-
-    It has 16 attributes: of the sampling times, of the batches, and of the signs of life between them.
     """
 
     def __init__(self, options: CollectOptions) -> None:

@@ -50,8 +50,6 @@ class Stopper:
     the last moment at which the thread surely ran; stopped_ns: their sum. transferring: threads of which a stop has cut
     a system call short. ended: pid -> sampling times at which a thread of it ran and ended before it stopped, until who
     reads them clears them. unclaimed: gives a thread that others have stopped and not put into held.
-
-    It has 26 methods: a stop has many ways to end, and each leaves no thread held.
     """
 
     def __init__(

@@ -38,8 +38,6 @@ class Targets:
     """by_pid: the processes that are sampled now. refused: pids that may not be looked at. births: threads that were
     found, and processes that ended before they could be looked at. brief: the latter alone. fresh: there is something
     that no batch had before, a process, a module or a thread with a sample; until who reads it clears it.
-
-    It has 26 methods because each step of a round asks for all processes, and what is remembered of them is one.
     """
 
     def __init__(

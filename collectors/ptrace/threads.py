@@ -29,8 +29,6 @@ class Thread:
     still: checks in a row that found it asleep. share: of a processor. steadiness: of its turns. deep: of a stack that
     is longer than what is copied. transfers: a stop has cut one of its system calls short. started: see ThreadKey.
     schedstat_fd, syscall_fd, sched_fd: of its files, -1 where they are not open.
-
-    It has 23 fields because each is written by another step of a sample, and a stop reads them without a detour.
     """
 
     pid: int

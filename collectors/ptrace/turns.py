@@ -71,8 +71,6 @@ def _shorten_slice() -> None:
 class Turns:
     """visited: the processors that are visited in turn; empty as long as all are looked at from wherever we are. own:
     /proc/.../sched of our thread, -1 where nobody is asked who has a processor.
-
-    It has 22 methods: steps of a round, and what is asked of a thread in it.
     """
 
     def __init__(self, ptrace: PtraceCalls, alone: bool, may_visit: bool) -> None:

@@ -70,10 +70,7 @@ class Copier:
         self._greenlets = greenlet_search(layout)
 
     def copy(self, thread: PyThread, habits: Habits, stack: memoryview, base: int, gather: Gather) -> Copied:
-        """stack: the thread's stack copy as 64-bit words, which stood at base.
-
-        It has more lines than others: what is read, and in which order, is one argument.
-        """
+        """stack: the thread's stack copy as 64-bit words, which stood at base."""
         layout = self._layout
         chunks, frames = habits.chunks, habits.frames
         spans = self._first_spans(thread, habits)

@@ -46,8 +46,6 @@ class Copied:
     objects: other places that the next sample needs. used: the code objects that its frames run, known once habits are
     learned. gather: reads more, also when the thread runs again. waiting: markers of activations that are not in the
     thread's chain. marks: see model.interpreter.Chain.
-
-    It has more fields than other classes: they are what one stop has copied, read once, far from it.
     """
 
     thread: PyThread

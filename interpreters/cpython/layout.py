@@ -122,10 +122,7 @@ class CodeLayout:
 
 @dataclass(frozen=True, slots=True)
 class ObjectLayout:
-    """Objects that everything is made of. state bits as in PyASCIIObject: kind_shift; compact and ascii: masks.
-
-    It has more fields than other classes: each is an offset in a struct of the interpreter.
-    """
+    """Objects that everything is made of. state bits as in PyASCIIObject: kind_shift; compact and ascii: masks."""
 
     type: int
     var_size: int

@@ -48,7 +48,7 @@ _REFUSALS_S = 10.0
 
 class Agent:
     """load: reads the configuration anew. say: takes lines of the log. run() is the whole life; end() and reload() may
-    be called from any thread. It has more fields than other classes: what a whole agent has.
+    be called from any thread.
     """
 
     def __init__(self, load: Callable[[], AgentConfig], say: Say, notifier: Notifier) -> None:

@@ -87,7 +87,7 @@ class SamplingChoice:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The values of SETTINGS. It has 19 attributes: one for each setting, and the labels."""
+    """The values of SETTINGS."""
 
     path: str = ""
     max_bytes: int = 1 << 30

@@ -68,7 +68,6 @@ Restore = Callable[[Sequence[str], str, Callable[[], None]], Sequence[SpoolSegme
 class Spool:
     """Of one agent, which holds the lock (disk.locked). sinks: names of those that get a queue. diagnostics: counts
     what is dropped. open() comes first. recovered: segments of windows that were under way when an agent was killed.
-    It has more methods than other classes: each step of what a crash may come between.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from pyprof.records import dataclass
 
 @dataclass(frozen=True)
 class Arch:
-    """One architecture. It has more attributes than other classes: they are the facts that each file needs at once.
+    """One architecture.
 
     elf_machine, elf_class: e_machine, and 32 or 64. byteorder: of data, "little" or "big". word: bytes of an address.
     registers: column names; a column's index is its place in SampleBatch.regs.

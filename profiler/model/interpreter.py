@@ -129,8 +129,6 @@ class FramesAhead:
     bytes of the newest one that count beyond its top; loose: frames that lie elsewhere. cframe: of the pointer to the
     innermost CFrame, by_cframe: which names the innermost frame; root_cframe: the one that names none. most: frames
     that are followed. codes: of which all is known, ascending; a frame of another one is not foreseen.
-
-    It has more fields than other classes: they are what machine code is told (collectors/native).
     """
 
     key: object
@@ -236,8 +234,6 @@ class FrameOffsets:
     thread's stack that are in no chain: 1 where they are found by the fields behind it, 2 by CFrames. frame_height: of
     a half word of ones in frames that call native code. awaits: None where it is not asked, or not known, which tasks
     await which.
-
-    It has 33 fields, one for each thing that a program in the kernel has to find.
     """
 
     interpreters_head: int

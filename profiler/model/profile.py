@@ -147,8 +147,6 @@ class Profile:
     value last. Samples of one thread are in time order. start_ns: since the epoch. state: (n,) int32 SampleState; cpu:
     (n,) int32, the processor, -1 where nobody said; None: known of no sample. options: fields of RecordOptions as text.
     gaps: when nothing was recorded in between, since the epoch, in order.
-
-    It has more fields than other classes: each is a column that exporters read, or one fact of the recording.
     """
 
     value_types: tuple[ValueType, ...]

@@ -124,8 +124,6 @@ class SampleBatch:
     that each lane stands for, where that is known; -1: weight says it. source_id: of the collector that gets this
     batch's Feedback; 0: none. started: when each lane's thread began, see ThreadKey; None: not known of any. referred:
     its lanes stand for no time; stacks of others refer to theirs. around: by lane.
-
-    It has more columns than other classes: each is one fact of a sample, and a walk wants them side by side.
     """
 
     arch: Arch

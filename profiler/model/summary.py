@@ -149,8 +149,6 @@ class Summary:
     which may not be sampled; late_s: what fell into sampling times that were skipped, and is in none of them. children:
     those that were not followed. languages: whose functions were looked for.
     functions_missing: one entry a language.
-
-    It has more fields than other classes: each is one line of what a recording says about itself.
     """
 
     samples: int = 0

@@ -14,10 +14,7 @@ from pyprof.objfile.base import ObjectFile, Section, Segment, UnwindTable
 
 
 class AbsentFile:
-    """One segment from 0 on, without a byte in the file. Implements pyprof.objfile.base.ObjectFile.
-
-    It has more attributes than other classes: they are those of the protocol.
-    """
+    """One segment from 0 on, without a byte in the file. Implements pyprof.objfile.base.ObjectFile."""
 
     is_here = False
     min_vaddr = 0

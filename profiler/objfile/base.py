@@ -63,8 +63,6 @@ class ObjectFile(Protocol):
     """One object file, shared by every place where it is loaded. Compared by identity.
 
     name: for messages. oddities: what was tolerated, for a counter. Only FormatError is raised for broken input.
-
-    It has more methods than other classes: it is the one contract between formats and their readers.
     """
 
     name: str

@@ -50,10 +50,7 @@ class _Code:
 
 
 class RuntimeCode:
-    """Implements unwind.runtime.RuntimeRules, session.interning.CodeBinder and symbolize.described.DescribedCode.
-
-    It has more methods than other classes: they are those of three protocols, over the same processes.
-    """
+    """Implements unwind.runtime.RuntimeRules, session.interning.CodeBinder and symbolize.described.DescribedCode."""
 
     def __init__(self, images: ImageStore, options: UnwindOptions, diagnostics: Diagnostics) -> None:
         self._images = images

@@ -43,8 +43,6 @@ class Window:
     time_ns, node, thread, weight, length_ns, state, cpu: columns of Rows. keys: the threads by their numbers. before,
     after: the collector's statistics at the window's two ends. errors: what was counted in between, by everybody.
     unfollowed: what children that are not recorded spent beside their parents.
-
-    It has more fields than other classes: it is all that outlives the recording of a window, for other processes, too.
     """
 
     stacks: StackTable
@@ -130,10 +128,7 @@ class Fresh:
 
 
 class Recorder:
-    """Takes batches; hands out windows. samples: of the window under way.
-
-    It has 17 attributes: what lasts as long as the recording, and what is made anew for each window.
-    """
+    """Takes batches; hands out windows. samples: of the window under way."""
 
     def __init__(
         self, collector: Collector, interning: Interning, diagnostics: Diagnostics, clock: Clock = HERE

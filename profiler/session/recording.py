@@ -56,8 +56,6 @@ class Recording:
     subject: what is recorded. command: the program that was started for it, None where none was. failure: what ended
     the recording early, None where nothing did; what was recorded until then is good. asked_to_end: was it the duration
     or a call that ended it? deliveries: what goes to a sink.
-
-    It has 29 methods: what a caller, a signal and the loop itself do with one recording.
     """
 
     def __init__(

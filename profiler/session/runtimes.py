@@ -47,8 +47,6 @@ class InterpreterNews:
 class Runtimes:
     """One recording's. processes: by pid. book: what the functions of all of them are called; sent: those that another
     process has sent, see update(). follow_tasks: see interpreters.base.InterpreterContext.
-
-    It has 22 methods: what the collector, the recorder, the symbolizer and `doctor` each ask of interpreters.
     """
 
     def __init__(

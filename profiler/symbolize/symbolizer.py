@@ -82,7 +82,7 @@ class Symbolizer:
     none are wanted. known_only: there is no time to read anything: names are those that were read before. lacking: is
     called with what is missing; where the look-up will be repeated, that is of no interest. settled: has frames of
     before, and gets those that no look-up will change. unread: with known_only: of some frame in a file no function is
-    known; reading may bring it one. It has 22 methods: each step from an address to what is shown for it.
+    known; reading may bring it one.
     """
 
     def __init__(

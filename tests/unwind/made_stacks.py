@@ -199,7 +199,7 @@ class MadeLane:
     pieces: list[tuple[int, int]] = field(default_factory=list)
 
 
-def make_lane(program: Program, depth: int, signals: bool = False) -> MadeLane:
+def make_lane(program: Program, depth: int, signals: bool = False) -> MadeLane:  # noqa: C901
     """A stack of depth calls of the program's functions, innermost first, up to function 0."""
     arch, rng, word = program.arch, program.random, program.arch.word
     drop = arch.sp_off  # the caller's sp = cfa + sp_off

@@ -198,8 +198,6 @@ class DeepStacks:
     ) -> tuple[LaneWalk, FramePath | None]:
         """The walk in a lane's memory up to where it ends, or where it joins the known chain at an address from `low`
         on. Without a path it is a plain one, complete with its frames.
-
-        It has more lines than others: one decision after the other about one walk.
         """
         arch, fp = self._arch, self._arch.fp
         inner = replace(walker, max_depth=_INNER)
@@ -255,10 +253,7 @@ class DeepStacks:
         words: npt.NDArray[np.unsignedinteger],
         number: int,
     ) -> KnownChain:
-        """Of a whole walk. number: of the OuterStack that was its memory, 0 if it was a copy of one moment.
-
-        It has more lines than others: each step works on the columns of all before it.
-        """
+        """Of a whole walk. number: of the OuterStack that was its memory, 0 if it was a copy of one moment."""
         join, table, word = path.join, self._table, self._arch.word
         own = len(path) if join is None else join.own
         _, sps, fps, _, _, rules = path.since(0)

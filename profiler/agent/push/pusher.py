@@ -29,8 +29,7 @@ _TRIES = 6
 
 class Pusher:
     """Of one sink. writing: held while the spool is used, never while something is sent. say: takes lines of the
-    log. sent, later, refused: counts, the latter by word. It has more fields than other classes: what it uses, what it
-    counts, and how the last try went.
+    log. sent, later, refused: counts, the latter by word.
     """
 
     def __init__(

@@ -55,8 +55,6 @@ class SymbolFile:
     """One symbol file. Addresses are relative to the module's load address.
 
     module: its MODULE record. code_id: of INFO CODE_ID, lower-case hex, "" if there is none. name: for messages.
-
-    It has more methods than other classes: each is one question to the same index of records.
     """
 
     def __init__(self, source: ByteSource, name: str, diagnostics: Diagnostics) -> None:

@@ -51,8 +51,6 @@ class ElfFile:
 
     machine: e_machine; elf_class: 32 or 64; type: ET_*. segments: in file order. sections: {} if the table is broken or
     absent and nothing can be made up from the segments.
-
-    It has more methods than other classes: they are those of the protocol, over one file.
     """
 
     is_here = True

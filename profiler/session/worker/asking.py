@@ -23,9 +23,7 @@ _GONE = "the process that opens files and writes outputs has ended"
 
 
 class AskingOpener(Opener):
-    """Owns its end of the channel. Several threads may ask. It has more methods than other classes: one for each thing
-    that the keeper may be asked for.
-    """
+    """Owns its end of the channel. Several threads may ask."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel

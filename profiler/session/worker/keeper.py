@@ -239,11 +239,8 @@ class Keeper:
             for fd in fds:
                 os.close(fd)
 
-    def _served(self, parts: Sequence[Part], fds: list[int]) -> object:
-        """What is answered; descriptors into fds. Raises OSError, and what a sink raises.
-
-        It has more branches than others: one for each thing that may be asked for, all in one view.
-        """
+    def _served(self, parts: Sequence[Part], fds: list[int]) -> object:  # noqa: C901
+        """What is answered; descriptors into fds. Raises OSError, and what a sink raises."""
         opener = self._opener
         match json.loads(bytes(parts[0])):
             case ["below", str(root), str(name), rights, bool(follow)]:

@@ -50,8 +50,7 @@ class Sampling:
 
     unfollowed: watches what children spend that the recording leaves out, None where it leaves none out. sink,
     delivered: who takes what there is if this process is killed, and the window's number. sampled: the collector
-    has ended. leaves: this process ends with the recording. It has 24 attributes: the loop's, and what a profile
-    that is asked for takes from several of its steps.
+    has ended. leaves: this process ends with the recording.
     """
 
     def __init__(

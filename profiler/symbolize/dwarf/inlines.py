@@ -119,10 +119,7 @@ class Inlines:
 
 
 def _functions(unit: Unit, deadline: Deadline) -> list[Subprogram]:
-    """One pass over all entries of a unit, stepping over what is not asked for.
-
-    It has more lines than others: a call for each round costs more than the round, and a large library has millions.
-    """
+    """One pass over all entries of a unit, stepping over what is not asked for."""
     info, abbrevs = unit.info, unit.abbrevs
     code_of, end = info.bytes, unit.end
     skip_types = unit.constant(unit.top, LANGUAGE) in C_FAMILY

@@ -161,11 +161,8 @@ class LineTable:
             entries.append((path, directory))
         return entries, at
 
-    def _run(self, data: Data, at: int, end: int, header: _Header, deadline: Deadline) -> None:
-        """The state machine. Statement ends, columns and the like are passed over.
-
-        It has more branches than others, one for each opcode: a call for each round costs more than the round.
-        """
+    def _run(self, data: Data, at: int, end: int, header: _Header, deadline: Deadline) -> None:  # noqa: C901
+        """The state machine. Statement ends, columns and the like are passed over."""
         step, line_base, line_range, opcode_base, operands, address_size = header
         special = [
             ((op - opcode_base) // line_range * step, line_base + (op - opcode_base) % line_range) for op in range(256)

@@ -124,11 +124,8 @@ class _Run:
             self._offsets.append(at)
             rules.append(rule)
 
-    def _run(self, code: bytes) -> tuple[State, int]:
-        """The last state, and the offset from which it holds. The rows before it are kept.
-
-        It has more branches than others, one an instruction: a call for each round costs more than the round.
-        """
+    def _run(self, code: bytes) -> tuple[State, int]:  # noqa: C901
+        """The last state, and the offset from which it holds. The rows before it are kept."""
         machine, align = self._machine, self._program._code_align
         state = machine.start
         last: Rule | None = None

@@ -182,8 +182,7 @@ class StateMachine:
             raise ValueError(f"the CFA is in register {register}, which {self.arch.name} does not have")
         return column
 
-    def _extended(self, state: State, step: Step) -> State:
-        """It has more branches than others: a table, one instruction each."""
+    def _extended(self, state: State, step: Step) -> State:  # noqa: C901
         match step:
             case (op, int(offset)) if op == DEF_CFA_OFFSET:
                 return self._with_cfa(state, state.cfa_reg, signed64(offset), state.cfa_expr)

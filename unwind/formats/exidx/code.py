@@ -96,7 +96,6 @@ def _halves(code: bytes) -> memoryview:
 
 
 def _a32(word: int) -> _Meaning:
-    """It has more branches than others: a table, one kind of instruction each."""
     low, high = word & 0xFFFF, word >> 16 & 0xFFF
     if word >> 28 != 0xE:
         called = word >> 25 == 0b1111101 or word >> 24 & 0xF == 0xB
@@ -153,7 +152,6 @@ def _t32(half: int) -> _Meaning:
 
 
 def _t32_wide(first: int, second: int) -> _Meaning:
-    """It has more branches than others: a table, one kind of instruction each."""
     if first == 0xE92D:  # push
         return Effect.MOVE, -4 * second.bit_count(), -1
     if first == 0xE8BD:  # pop

@@ -64,8 +64,6 @@ class SFrameIndex:
     it lies outside the section. count: (n,) uint32 rows. info, info2: (n,) uint8 as in V3 (info2 is 0 before).
     repeat: (n,) uint8 bytes of a block of a PCMASK function. entry_at: (n,) int64, section offset of the FDE.
     rows_start, rows_end: section offsets of the sub-section of rows. oddities: what was tolerated, one sentence each.
-
-    It has more columns than other classes: they are those of the format's function descriptors.
     """
 
     version: int
