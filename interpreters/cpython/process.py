@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # what reads frames is loaded once there is a runtime
 
 
 class PythonProcess:
-    """threads, frames: of the runtime that there is now. tasks: of asyncio, once it is known which tasks await which."""
+    """A CPython process: its threads, the frames of its current runtime, and its asyncio tasks."""
 
     def __init__(self, recording: InterpreterContext, programs: Programs, namespace_tid: Callable[[int], int]) -> None:
         """programs: what is known of files. namespace_tid: a tid as the process's own pid namespace counts it."""
