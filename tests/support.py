@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
@@ -117,6 +120,25 @@ def missing(sentence: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(sentence)
     pytest.skip(sentence)
+
+
+@contextmanager
+def busy_loops(count: int = 4) -> Iterator[None]:
+    """Run this many busy loops of normal priority, each in a process and a session apart."""
+    # a loop ends with its parent: a test run that is killed must not leave one behind
+    loop = "import os; parent = os.getppid(); print(flush=True)\nwhile os.getppid() == parent: sum(range(10**6))"
+    command = [sys.executable, "-c", loop]
+    loops = [subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) for _ in range(count)]
+    try:
+        for process in loops:
+            assert process.stdout is not None
+            process.stdout.readline()
+        yield
+    finally:
+        for process in loops:
+            process.kill()
+        for process in loops:
+            process.communicate()
 
 
 def build(source: Path, output: Path, *flags: str, compiler: str = "gcc") -> Path:
