@@ -1,6 +1,6 @@
 """Check pyprof on a busy machine: `python -m bench.busy [--rounds 10] [--loads 0,8,20]`.
 
-A fixed set of commands runs beside N busy loops of normal priority in a session of their own. The targets write down
+A fixed set of commands runs beside N busy loops of normal priority in a separate session. The targets write down
 their own clocks (targets/clocks.c and clocks.py), so the sums of each recording are compared with the truth. py-spy and
 perf run in the same rounds. The table has, for each command and load: the runs that failed, the outputs that are empty
 or missing, the largest difference between recorded time and the program's own clock, the time to the first sample, and
@@ -77,7 +77,7 @@ class Clocks:
 
 @dataclass
 class Outcome:
-    """One run of one command.
+    """A run of a command.
 
     Attributes:
         case: The command's name.
@@ -339,7 +339,7 @@ CASES: dict[str, Check] = {
 
 @contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    """Run busy loops of normal priority in a session of their own, so that they share one autogroup."""
+    """Run busy loops of normal priority in a separate session, so that they share one autogroup."""
     loop = "for n in $(seq $0); do while :; do :; done & done; wait"
     process = subprocess.Popen(["sh", "-c", loop, str(count)], start_new_session=True) if count else None
     try:
@@ -352,7 +352,7 @@ def busy_loops(count: int) -> Iterator[None]:
 
 @contextmanager
 def running(command: list[str], file: Path, function: str) -> Iterator[Clocks]:
-    """Run a target in a session of its own until the block ends."""
+    """Run a target in a separate session until the block ends."""
     process = subprocess.Popen([*command, str(file)], stdout=subprocess.DEVNULL, start_new_session=True)
     try:
         yield Clocks(process.pid, file, function)
@@ -362,7 +362,7 @@ def running(command: list[str], file: Path, function: str) -> Iterator[Clocks]:
 
 
 def run_round(load: int, names: list[str], program: Path) -> Iterator[Outcome]:
-    """Run each case once beside so many busy loops, in random order, each with targets of its own."""
+    """Run each case once next to so many busy loops, in random order, each with new targets."""
     with busy_loops(load):
         for name in random.sample(names, len(names)):
             outcome = Outcome(name, load)
