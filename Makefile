@@ -25,11 +25,19 @@ install: $(BIN)/pytest ## set up .venv with pyprof (editable) and the developmen
 demo: $(BIN)/pyprof ## record the bundled workload for five seconds into demo.html
 	$(BIN)/pyprof record -d 5 -o demo.html -- $(BIN)/python examples/workload.py 6
 
-test: $(BIN)/pytest ## run all tests, in WORKERS processes (default: one more than processors, for many wait; four at most)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+test: $(BIN)/pytest ## run the tests that give the same result on every machine, and short recordings of real programs
+	$(PYTEST) -m 'not live and not matrix'
+
+test-live: $(BIN)/pytest ## run the tests of each interpreter, toolchain and kernel interface against running programs
+	$(PYTEST) -m 'live or matrix'
+
+test-busy: $(BIN)/pytest ## make the short recordings of real programs next to four busy loops
+	$(PYTEST) tests/smoke --busy-loops 4
 
 quick: $(BIN)/pytest ## run the tests that need no compiler, no rights and no program to look at (under a minute)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m unit -q
+	$(PYTEST) -m unit -q
 
 test-system: $(BIN)/pytest ## boot kernels of three Debian releases in qemu, x86-64 and AArch64, and let pyprof sample there (half an hour; tests/system)
 	$(BIN)/python -m tests.system
@@ -124,4 +132,4 @@ format: $(BIN)/pytest ## let ruff format and fix
 clean: ## remove what the build made
 	rm -rf $(VENV) build *.egg-info $(PAGE)/node_modules .mypy_cache .pytest_cache .ruff_cache
 
-.PHONY: help bpf native install demo fuzz test quick test-system test-kills test-agents coverage oracle lint lint-page types docs check bench bench-quick format clean
+.PHONY: help bpf native install demo fuzz test test-live test-busy quick test-system test-kills test-agents coverage oracle lint lint-page types docs check bench bench-quick format clean

@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -21,6 +22,22 @@ RERUNS_OF_LIVE_TESTS = 2
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("tests"), max_examples=20)  # of 100: all others try those
 settings.load_profile("tests")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--busy-loops", type=int, default=0, metavar="N", help="run N busy loops of normal priority next to the tests"
+    )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Start the busy loops, once a run: xdist's workers leave that to their controller."""
+    if hasattr(session.config, "workerinput"):
+        return
+    for _ in range(session.config.option.busy_loops):
+        loop = subprocess.Popen(["sh", "-c", "while :; do :; done"], start_new_session=True)
+        session.config.add_cleanup(loop.wait)
+        session.config.add_cleanup(loop.kill)
 
 
 def pytest_configure(config: pytest.Config) -> None:

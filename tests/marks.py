@@ -13,12 +13,14 @@ KINDS = {
     "unit": "needs nothing but Python: no compiler, no other tool, no rights, no program to look at",
     "live": "looks at running programs, whose threads run when the machine lets them: run again, twice, if it fails",
     "matrix": "the same for each interpreter, toolchain or architecture that can be had",
+    "smoke": "makes short recordings of real programs, with the rights of any user",
     "fuzz": "random, mutated or hostile input",
     "system": "needs tools of the system: compilers, debuggers, emulators, a browser, pip",
 }
 
 TABLE = {
     "*/test_fuzz*.py": "fuzz system",
+    "smoke/*": "smoke system",
     # by folder, what differs first
     "agent/test_agent_live.py": "live",
     "agent/test_full_disk.py": "live system",

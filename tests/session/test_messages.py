@@ -112,6 +112,7 @@ def test_answers_of_chance_are_refused_or_taken(parts: list[bytes]) -> None:
     "answer",
     [
         Done(3, (1, 1 << 60), (b"a", b"bc")),
+        Done(4, None, (b"a",)),
         AskFailed(0, "ValueError", "no", "hint", "trace"),
         SamplerCall("read", 7, 1 << 63, 4096),
     ],

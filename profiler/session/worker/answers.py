@@ -111,12 +111,16 @@ class BatchTaken:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An Ask was met. data: the profile, unless a sink took it (see unpacked_profile). functions: numbers of the
-    interpreters' functions in a window that was cut.
+    """The answer to an Ask.
+
+    Attributes:
+        number: The number of the Ask.
+        functions: Numbers of the interpreters' functions in the window that was closed, None if no window was closed.
+        data: The profile (see unpacked_profile), empty if a sink took it.
     """
 
     number: int
-    functions: tuple[int, ...]
+    functions: tuple[int, ...] | None
     data: tuple[Part, ...]
 
 
@@ -194,6 +198,8 @@ def unpack(parts: Sequence[memoryview]) -> Answer:
                 return BatchTaken(number, top, missing, np.frombuffer(parts[3], np.bool_), look, took_ns)
             case ["ErrandPiece", int(number)]:
                 return ErrandPiece(number, tuple(parts[1:]))
+            case ["Done", int(number), None]:
+                return Done(number, None, tuple(parts[1:]))
             case ["Done", int(number), list(functions)]:
                 return Done(number, tuple(map(int, functions)), tuple(parts[1:]))
             case ["AskFailed", int(number), str(kind), str(message), str(hint), str(trace)]:

@@ -330,7 +330,8 @@ class WorkerLink:
                 if (pending := self._asked.get(number)) is not None:
                     pending.add(data)
             case Done(number, functions, data):
-                self.functions.append(functions)
+                if functions is not None:
+                    self.functions.append(functions)
                 if (pending := self._asked.pop(number, None)) is not None:
                     pending.finish(data)
             case AskFailed(number):

@@ -300,7 +300,7 @@ class Service:
         observed = self._observed
         self._unpacker.update(ask.news)
         answer: Done | AskFailed
-        functions: tuple[int, ...] = ()
+        functions: tuple[int, ...] | None = None
         try:
             if ask.extent is Extent.CUT:
                 observed.end_keeping()
@@ -337,7 +337,7 @@ class Service:
         try:
             for piece in message.errand.pieces(diagnostics):
                 self._channel.send(answers.pack(ErrandPiece(message.number, answers.packed_value(piece))))
-            answer = Done(message.number, (), ())
+            answer = Done(message.number, None, ())
         except Closed:
             raise
         except Exception as error:
