@@ -82,6 +82,18 @@ def test_clang_lines_are_those_of_llvm_symbolizer(flags: tuple[str, ...], tmp_pa
     assert_agrees(build(PROGRAMS / "inlines.cc", tmp_path / "program", "-O2", "-g", *flags, compiler="clang++"))
 
 
+@pytest.mark.parametrize("uses_dwz", [False, True], ids=["plain", "dwz"])
+@pytest.mark.parametrize("version", [4, 5])
+def test_code_of_local_classes_has_the_inlined_functions_of_llvm_symbolizer(
+    version: int, uses_dwz: bool, tmp_path: Path
+) -> None:
+    source = PROGRAMS / "local_classes.cc"
+    program = build(source, tmp_path / "program", "-O2", "-g", f"-gdwarf-{version}", compiler="g++")
+    if uses_dwz:
+        subprocess.run([need("dwz"), str(program)], capture_output=True, timeout=60, check=True)
+    assert_agrees(program)
+
+
 @pytest.mark.parametrize("flags", [("-gdwarf-4",), ("-gdwarf-3", "-O0")], ids=str)
 def test_gcc_lines_are_those_of_addr2line(flags: tuple[str, ...], tmp_path: Path) -> None:
     """addr2line of binutils 2.40 takes the wrong file for some calls in DWARF 5: compared with what it can."""

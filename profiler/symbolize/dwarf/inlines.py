@@ -17,7 +17,11 @@ from pyprof.symbolize.dwarf.units import HIGH_PC, LANGUAGE, LOW_PC, RANGES, SIBL
 SUBPROGRAM, INLINED = 0x2E, 0x1D
 CALL_FILE, CALL_LINE = 0x58, 0x59
 TYPES = frozenset({0x01, 0x02, 0x04, 0x13, 0x15, 0x17})
-"""Arrays, classes, enumerations, structures, subroutine types, unions: of C and C++ they hold no code."""
+"""Arrays, classes, enumerations, structures, subroutine types, unions.
+
+In C and C++ such a type has code among its children only if it is declared in a function: GCC puts the code of a lambda
+and of a local class's member functions there.
+"""
 C_FAMILY = frozenset({0x01, 0x02, 0x04, 0x0C, 0x1A, 0x1D, 0x21, 0x2B, 0x2C})
 CXX = frozenset({0x04, 0x1A, 0x21, 0x2B, 0x3A, 0x3B})
 MAX_DEPTH = 4096
@@ -124,9 +128,10 @@ def _functions(unit: Unit, deadline: Deadline) -> list[Subprogram]:
     code_of, end = info.bytes, unit.end
     skip_types = unit.constant(unit.top, LANGUAGE) in C_FAMILY
     found: list[Subprogram] = []
-    around: list[tuple[Subprogram | None, int]] = []  # one for each open entry: its function, its inlined index
+    around: list[tuple[Subprogram | None, int, bool]] = []  # one for each open entry: the three values below
     function: Subprogram | None = None
     inlined = -1
+    is_local = False  # inside the entry of a function, be it one without code
     at, count = unit.die, 0
     while at < end:
         count += 1
@@ -140,11 +145,11 @@ def _functions(unit: Unit, deadline: Deadline) -> list[Subprogram]:
         if code == 0:
             if not around:
                 break
-            function, inlined = around.pop()
+            function, inlined, is_local = around.pop()
             continue
         abbrev = abbrevs[code]
         tag = abbrev.tag
-        if abbrev.children and skip_types and tag in TYPES and SIBLING in abbrev.attributes:
+        if skip_types and not is_local and tag in TYPES and abbrev.children and SIBLING in abbrev.attributes:
             attributes, _ = f.read_attributes(info, at, abbrev, unit.shape)
             sibling = unit.offset + attributes[SIBLING][1]
             if attributes[SIBLING][0] in f.REF_UNIT and offset < sibling <= end:
@@ -164,6 +169,6 @@ def _functions(unit: Unit, deadline: Deadline) -> list[Subprogram]:
         if abbrev.children:
             if len(around) > MAX_DEPTH:
                 raise FormatError(info.name, offset, "entries nested too deep")
-            around.append((function, inlined))
-            function, inlined = mine, my_index
+            around.append((function, inlined, is_local))
+            function, inlined, is_local = mine, my_index, is_local or tag == SUBPROGRAM
     return found
