@@ -37,6 +37,7 @@ OTHERS = {
     *("aio.py", "encoder.py", "Objects/locations.md"),  # CPython's
     *("minidump.py", "docs/symbol_files.md"),  # a package's, Breakpad's
     "oddities.append",
+    "shop.py",  # an example's
     *("row_number", "perf.data"),  # SQL's, perf's
 }
 """Not ours."""

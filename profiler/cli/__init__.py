@@ -19,6 +19,7 @@ dump_interpreter  How `pyprof dump` shows what an interpreter runs in a thread
 dump_subject      What was dumped, as values
 inspect           `pyprof inspect`: one window into all unwind tables of a file
 flight            When `pyprof record` begins, and when it writes: --delay, --every, --last and --trigger
+function_tables   The functions that tables in the terminal show, for native programs and for those with an interpreter
 interrupts        Signals such as Ctrl-C are taken by a thread of their own
 main              The parser and the one place that catches every named error
 merge             `pyprof merge`: several recordings, or other profilers' files, as one

@@ -5,16 +5,19 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping
 
+from pyprof.cli.function_tables import FunctionTables, function_tables
 from pyprof.cli.short_names import function_names
 from pyprof.cli.terminal import advice, printable
 from pyprof.cli.words import duration, many, percent, shorten
-from pyprof.model.functions import Costs, costs, lock_costs
+from pyprof.model.functions import Cost, lock_costs
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import ENDS, SENTENCES, counted, end_title, lacking, said
 from pyprof.model.summary import MUCH, ModuleSummary, Summary
 from pyprof.model.walk import StackEnd, Trust
 
 TOP = 5
+NATIVE = 3
+"""Rows of the table of native functions below an interpreter's."""
 _LABEL, _MODULE = 9, 22
 BY_PERF = "by perf_events"
 _WHAT = {"cpu": "processor time", "wall": "time", "offcpu": "time off the processor", "lock": "time in locks"}
@@ -31,7 +34,7 @@ def report(profile: Profile, width: int, page: bool, verbose: bool) -> list[str]
     if summary.samples:
         lines += [
             *_locks(profile, width),
-            *_tables(costs(profile), width),
+            *_tables(function_tables(profile), width),
             "",
             *_labelled("how", _sampled(summary), width),
         ]
@@ -77,21 +80,23 @@ def _locks(profile: Profile, width: int) -> Iterator[str]:
             yield _row(percent(value, profile.total), printable(title), "", width)
 
 
-def _tables(found: Costs, width: int) -> Iterator[str]:
-    tables = (
-        ("self", [(cost, cost.own) for cost in found.by_own(TOP)]),
-        ("total", [(cost, cost.total) for cost in found.by_total(TOP)]),
+def _tables(found: FunctionTables, width: int) -> Iterator[str]:
+    own, total = found.functions.by_own(TOP), found.functions.application_first(TOP)
+    mixed = len({cost.application for cost in found.functions.functions}) > 1
+    callees = ", native code that it calls included" if found.is_interpreted else ""
+    first = "; the application's functions first" if mixed else ""
+    tables: tuple[tuple[str, str, list[tuple[Cost, int]]], ...] = (
+        ("self", f"in the function itself{callees}", [(cost, cost.own) for cost in own]),
+        ("total", f"with what it calls{first}", [(cost, cost.total) for cost in total]),
+        ("native", "in native functions, whoever called them", [(cost, cost.own) for cost in found.native[:NATIVE]]),
     )
-    for heading, rows in tables:
+    for heading, meaning, rows in tables:
         if rows:
             yield ""
-            yield _row(heading, _HEADINGS[heading], "", width)
+            yield _row(heading, meaning, "", width)
             names = function_names([printable(cost.name) for cost, _ in rows], width - _LABEL - 3 - _MODULE)
             for (cost, value), name in zip(rows, names, strict=True):
-                yield _row(percent(value, found.value), name, printable(cost.module), width)
-
-
-_HEADINGS = {"self": "in the function itself", "total": "with what it calls"}
+                yield _row(percent(value, found.functions.value), name, printable(cost.module), width)
 
 
 def _row(share: str, name: str, module: str, width: int) -> str:

@@ -258,7 +258,7 @@ def _lines(profile: Profile, ended: bool, arguments: argparse.Namespace) -> Iter
     name = arguments.callers or arguments.callees
     if name is not None:
         return relations(profile, name, arguments.callers is not None, width, arguments.rows)
-    return top(profile, width, arguments.rows)
+    return top(profile, width, arguments.rows, by_frames=arguments.native is not None)
 
 
 def _source(profile: Profile, arguments: argparse.Namespace, width: int) -> Iterable[str]:

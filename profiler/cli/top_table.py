@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from pyprof.cli.function_tables import FunctionTables, function_tables
 from pyprof.cli.short_names import function_names
 from pyprof.cli.terminal import printable
 from pyprof.cli.words import duration, percent, shorten
 from pyprof.errors import UsageError
-from pyprof.model.functions import START_UP, costs, lock_costs
+from pyprof.model.functions import START_UP, Cost, costs, lock_costs
 from pyprof.model.labels import shown
 from pyprof.model.neighbours import NOBODY, FunctionWords, Neighbours, neighbours
 from pyprof.model.profile import Profile
@@ -20,23 +21,40 @@ _LEAST = 20
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
-def top(profile: Profile, width: int, count: int) -> Iterator[str]:
-    """Functions with what they cost in themselves, and with what they call."""
-    found = costs(profile)
-    yield heading(profile, found.value)
+def top(profile: Profile, width: int, count: int, by_frames: bool = False) -> Iterator[str]:
+    """Functions with what they cost in themselves, and with what they call.
+
+    Args:
+        by_frames: The frames stay as they are: native code is not counted in the interpreter's function that calls it.
+    """
+    found = FunctionTables(costs(profile)) if by_frames else function_tables(profile)
+    value = found.functions.value
+    yield heading(profile, value)
     if profile.labels:
         yield printable(f"labels: {shown(tuple(profile.labels.items()))}")
     yield ""
     if locks := lock_costs(profile)[:count]:
         yield f"{'lock':>{SHARE}} {'':{_BAR}} waited for; below: of who waited, and who gave it up"
-        for title, value in locks:
-            yield f"{share(value, found.value)} {bar(value, found.value)} {printable(title)}"
+        for title, waited in locks:
+            yield f"{share(waited, value)} {bar(waited, value)} {printable(title)}"
         yield ""
-    yield f"{'self':>{SHARE}} {'total':>{SHARE}} {'':{_BAR}} function"
+    callees = ", native code that it calls included" if found.is_interpreted else ""
+    yield f"{'self':>{SHARE}} {'total':>{SHARE}} {'':{_BAR}} function{callees}"
     # Of what costs nothing in itself first what is the program's own, and more than a call of another one.
-    rows = sorted(found.functions, key=lambda cost: (-cost.own, cost.name in START_UP, cost.wraps, -cost.total))[:count]
-    heads = [f"{share(cost.own, found.value)} {share(cost.total, found.value)}" for cost in rows]
-    bars = [f"{head} {bar(cost.own, found.value)}" for head, cost in zip(heads, rows, strict=True)]
+    rows = sorted(
+        found.functions.functions,
+        key=lambda cost: (-cost.own, cost.name in START_UP, cost.wraps, not cost.application, -cost.total),
+    )
+    yield from _costs(rows[:count], value, width)
+    if found.native:
+        yield ""
+        yield f"{'self':>{SHARE}} {'total':>{SHARE}} {'':{_BAR}} native function"
+        yield from _costs(found.native[: max(count // 3, 1)], value, width)
+
+
+def _costs(rows: Sequence[Cost], value: int, width: int) -> Iterator[str]:
+    heads = [f"{share(cost.own, value)} {share(cost.total, value)}" for cost in rows]
+    bars = [f"{head} {bar(cost.own, value)}" for head, cost in zip(heads, rows, strict=True)]
     yield from _rows(bars, [(cost.name, cost.module) for cost in rows], width)
 
 

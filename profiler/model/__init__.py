@@ -1,5 +1,6 @@
 """The values that travel through pyprof: samples in, walks, stacks, profiles out. No I/O, no policy.
 
+application       Predicates that tell application code from libraries and runtimes, by the path of a file
 arch              Architectures as data
 arch_arm          AArch64 and ARM (A32 and T32), each also with big-endian data
 arch_calls        Numbers of the system calls in which threads sleep, by architecture (the kernel's asm/unistd.h)

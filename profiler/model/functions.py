@@ -6,8 +6,11 @@ one, in however many processes it ran, under however many addresses.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
+from pyprof.model.application import is_application_file, is_application_module
 from pyprof.model.markers import MarkKind
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.records import dataclass
@@ -22,6 +25,8 @@ START_UP = frozenset({
 })  # fmt: skip
 """What stands outside a program's or a thread's own first function, whatever the program does."""
 _FIRST = frozenset({"main", "<module>", "main.main"})
+PASSED_ON = 0.95
+"""A function that passes this share of its total on to one other function tells nothing that the other does not."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,8 +41,9 @@ class Function:
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What a function cost, of one value of the profile. own: as the innermost one; total: somewhere on the stack, each
-    sample counted once however often it recurs. module: what people call its file, "" if none is known. wraps: some
-    function that it calls costs just as much in total: it does nothing but call that.
+    sample counted once however often it recurs. module: what people call its file, "" if none is known. wraps: it
+    passes PASSED_ON of its total on to one function, which is not less the application's. application: see
+    model/application.py.
     """
 
     function: Function
@@ -45,6 +51,7 @@ class Cost:
     own: int
     total: int
     wraps: bool = False
+    application: bool = False
 
     @property
     def name(self) -> str:
@@ -62,19 +69,44 @@ class Costs:
         return [cost for cost in self.functions[:count] if cost.own > 0]
 
     def by_total(self, count: int) -> list[Cost]:
-        """Without what every program starts with; its first function, and what only calls another one, come in where
-        there is room.
+        """Return the functions with the largest totals, largest first.
+
+        Functions that start every program are left out. Functions through which everything passes are used only to fill
+        the list.
         """
+        return sorted(self._telling(count, lambda cost: False), key=_by_total)
+
+    def application_first(self, count: int) -> list[Cost]:
+        """Return the same list with the application's functions in front of those of libraries."""
+        found = self._telling(count, lambda cost: not cost.application)
+        return sorted(found, key=lambda cost: (not cost.application, *_by_total(cost)))
+
+    def _telling(self, count: int, is_later: Callable[[Cost], bool]) -> list[Cost]:
         found = [cost for cost in self.functions if cost.total > 0 and cost.name not in START_UP]
-        found.sort(
-            key=lambda cost: (
-                cost.wraps or (cost.name in _FIRST and not cost.own),
-                -cost.total,
-                -cost.own,
-                cost.function,
-            )
-        )
-        return sorted(found[:count], key=lambda cost: (-cost.total, cost.wraps, -cost.own, cost.function))
+        found.sort(key=lambda cost: (self._is_trunk(cost), is_later(cost), *_by_total(cost)))
+        return found[:count]
+
+    def _is_trunk(self, cost: Cost) -> int:
+        """Return 2 for a function that only calls another one, 1 for one through which everything passes, else 0."""
+        is_first = cost.name in _FIRST and not cost.own
+        has_all = cost.total >= PASSED_ON * self.value and cost.own < (1 - PASSED_ON) * self.value
+        return 2 if cost.wraps else int(is_first or has_all)
+
+
+def _by_total(cost: Cost) -> tuple[int, bool, int, Function]:
+    return -cost.total, cost.wraps, -cost.own, cost.function
+
+
+def are_application(profile: Profile, frame: Frame) -> list[bool]:
+    """Return for each function of functions_of() whether it belongs to the application."""
+    if frame.kind == FrameKind.MARKER:
+        return []
+    files = [line.file or "" for line in reversed(frame.lines)] or [""]
+    if frame.kind == FrameKind.INTERPRETER:
+        return [is_application_file(file) for file in files]
+    path = profile.modules[frame.module].path if frame.module >= 0 else ""
+    is_own = frame.kind != FrameKind.KERNEL and is_application_module(path)
+    return [is_own and (not file or is_application_file(file)) for file in files]
 
 
 def functions_of(profile: Profile, frame: Frame) -> list[tuple[Function, str]]:
@@ -101,19 +133,25 @@ def costs(profile: Profile, column: int = -1) -> Costs:
     np.add.at(own, profile.stack, profile.values[:, column])
     ids: dict[Function, int] = {}
     modules: list[str] = []
+    application: list[bool] = []
     rows: list[list[int]] = []
     for frame in profile.frames:
         row = []
-        for function, module in functions_of(profile, frame):
+        for (function, module), is_own in zip(
+            functions_of(profile, frame), are_application(profile, frame), strict=True
+        ):
             at = ids.setdefault(function, len(ids))
             if at == len(modules):
                 modules.append(module)
+                application.append(is_own)
             row.append(at)
         rows.append(row)
     sums = TreeSums(profile, own.tolist(), rows, len(ids))
-    self_of, total_of, wraps = sums.own, sums.total, sums.wraps()
+    self_of, total_of = sums.own, sums.total
+    # An application's function that only calls a library tells more than the library.
+    wraps = [inner >= 0 and application[inner] >= application[outer] for outer, inner in enumerate(sums.wrapped())]
     found = [
-        Cost(function, modules[at], self_of[at], total_of[at], wraps[at])
+        Cost(function, modules[at], self_of[at], total_of[at], wraps[at], application[at])
         for function, at in ids.items()
         if self_of[at] or total_of[at]
     ]
@@ -140,7 +178,7 @@ def lock_costs(profile: Profile) -> list[tuple[str, int]]:
 
 
 class TreeSums:
-    """own, total: of each function; wraps(): see Cost."""
+    """The own cost and the total cost of each function of a tree."""
 
     def __init__(self, profile: Profile, own: list[int], rows: list[list[int]], count: int) -> None:
         """own: the value of each node alone. rows: the functions of each frame, outermost first."""
@@ -176,18 +214,24 @@ class TreeSums:
             todo.append(~node)
             todo.extend(children[node])
 
-    def wraps(self) -> list[bool]:
-        """Which functions have another one with the same total below them."""
-        found = [False] * len(self.total)
-        done = [-1] * len(self._parent)
-        places = [(-at, function) for function, (_, at) in enumerate(self._dearest) if at]
-        places.sort(key=lambda place: (place[0], self._rows[place[0]].index(place[1])))
-        for at, function in reversed(places):  # innermost first
-            node, total = at, self.total[function]
-            while node > 0 and self._inclusive[node] <= total and done[node] != total:
-                done[node] = total
-                row = self._rows[node]
-                for outer in row[: row.index(function)] if node == at else row:
-                    found[outer] |= outer != function and self.total[outer] == total
-                node = self._parent[node]
-        return found
+    def wrapped(self) -> list[int]:
+        """Return for each function the one to which it passes PASSED_ON of its total, -1 for none."""
+        heaviest = [0] * len(self._parent)
+        for node in range(len(self._parent) - 1, 0, -1):
+            parent = self._parent[node]
+            if not heaviest[parent] or self._inclusive[node] >= self._inclusive[heaviest[parent]]:
+                heaviest[parent] = node
+        return [self._wrapped(function, -at, heaviest) if at else -1 for function, (_, at) in enumerate(self._dearest)]
+
+    def _wrapped(self, function: int, node: int, heaviest: list[int]) -> int:
+        first, least = node, PASSED_ON * self._inclusive[node]
+        row = self._rows[node]
+        called = row[row.index(function) + 1 :]
+        while all(each == function for each in called):  # recursion and markers are no other function
+            node = heaviest[node]
+            if not node or self._inclusive[node] < least:
+                return -1
+            called = self._rows[node]
+        other = next(each for each in called if each != function)
+        is_inner = -self._dearest[other][1] >= first  # of two that call each other only the outer one wraps
+        return other if is_inner and self.total[other] >= PASSED_ON * self.total[function] else -1

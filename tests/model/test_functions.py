@@ -7,10 +7,12 @@ from dataclasses import replace
 
 from hypothesis import given
 
+from pyprof.cli.function_tables import function_tables
 from pyprof.cli.top_table import top
 from pyprof.model.functions import Cost, Function, costs, functions_of, lock_costs
 from pyprof.model.markers import Mark, MarkKind
-from pyprof.model.profile import FrameKind, ModuleInfo, Profile
+from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile
+from pyprof.model.walk import Trust
 from tests.exporters.profiles import LIBC, MODULES, Builder, code, deep, golden, marker, profiles
 
 
@@ -64,7 +66,7 @@ def test_innermost_inlined_function_has_the_own_cost_and_its_holder_the_total() 
     builder.sample(builder.node([code("main"), inlined]), cpu_ns=10)
     assert by_function(builder.build())["server", "std::min(int, int)"] == (10, 10)
     assert by_function(builder.build())["server", "handle(Request&)"] == (0, 10)
-    assert [cost.name for cost in costs(builder.build()).functions if not cost.wraps] == ["std::min(int, int)"]
+    assert [cost.name for cost in costs(builder.build()).functions if not cost.wraps] == ["std::min(int, int)", "clamp"]
     found = by_function(profile)
     assert found["server", "std::min(int, int)"] == (0, 50_000_000)
     assert found["server", "handle(Request&)"] == (0, 50_000_000)
@@ -78,7 +80,7 @@ def test_markers_are_no_functions_but_their_time_is_part_of_the_whole() -> None:
     builder.sample(builder.node([marker("[truncated]")]), cpu_ns=70)
     found = costs(builder.build())
     assert found.value == 100
-    assert found.functions == (Cost(Function("bb" * 20, "work", FrameKind.NATIVE), "server", 30, 30),)
+    assert found.functions == (Cost(Function("bb" * 20, "work", FrameKind.NATIVE), "server", 30, 30, application=True),)
 
 
 def test_dearest_come_first_and_start_up_is_not_among_the_totals() -> None:
@@ -130,3 +132,78 @@ def test_functions_that_cost_the_same_side_by_side_are_all_shown() -> None:
     found = costs(builder.build())
     assert {cost.name for cost in found.by_total(4)} == {"main", "one", "two", "three"}
     assert not any(cost.wraps for cost in found.functions)
+
+
+def python(name: str, file: str) -> Frame:
+    line = Line(name, name, 0, file, 3)
+    return Frame(FrameKind.INTERPRETER, 0, 0, 0, -1, (line,), Trust.CONTEXT, name)
+
+
+WEB = "/venv/lib/python3.11/site-packages/flask/app.py"
+SHOP = "/srv/shop/shop.py"
+
+
+def web_server() -> Profile:
+    """A request handler below a framework; half of its time is native code."""
+    serve = [python("<module>", "/venv/bin/gunicorn"), python("run", WEB), python("accept", WEB), python("handle", WEB)]
+    builder = Builder()
+    for name, inner, ns in (
+        ("load", [code("sqlite3_step", 2)], 30),
+        ("sign", [code("EVP_Digest", 2)], 20),
+        ("sign", [], 1),
+        ("render", [python("render", WEB)], 10),
+    ):
+        builder.sample(
+            builder.node([code("main"), *serve, python("dispatch", WEB), python(name, SHOP), *inner]), cpu_ns=ns
+        )
+    builder.sample(builder.node([code("main"), *serve, python("log", WEB)]), cpu_ns=30)
+    builder.sample(builder.node([code("main"), *serve[:3]]), cpu_ns=3)
+    return builder.build()
+
+
+def test_native_code_is_part_of_the_interpreters_function_that_calls_it() -> None:
+    found = function_tables(web_server())
+    assert [(cost.name, cost.own) for cost in found.functions.by_own(3)] == [("load", 30), ("log", 30), ("sign", 21)]
+    assert [(cost.name, cost.own) for cost in found.native] == [("sqlite3_step", 30), ("EVP_Digest", 20)]
+    assert found.is_interpreted
+
+
+def test_native_stacks_beside_an_interpreter_keep_their_functions() -> None:
+    builder = Builder()
+    builder.sample(builder.node([code("start_thread"), code("compress")]), cpu_ns=5)
+    builder.sample(builder.node([code("main"), python("work", SHOP), code("compress")]), cpu_ns=3)
+    found = function_tables(builder.build())
+    assert [(cost.name, cost.own) for cost in found.functions.by_own(9)] == [("compress", 5), ("work", 3)]
+    assert [(cost.name, cost.own) for cost in found.native] == [("compress", 3)]
+    assert not function_tables(golden_native()).native
+
+
+def golden_native() -> Profile:
+    builder = Builder()
+    builder.sample(builder.node([code("main"), code("compress")]), cpu_ns=5)
+    return builder.build()
+
+
+def test_application_comes_before_the_framework_that_calls_it() -> None:
+    found = function_tables(web_server()).functions
+    assert [cost.name for cost in found.application_first(3)] == ["load", "sign", "render"]
+    assert [cost.name for cost in found.application_first(5)] == ["load", "sign", "render", "dispatch", "log"]
+    assert found.by_total(1)[0].name == "dispatch"
+
+
+def test_function_through_which_nearly_everything_passes_is_left_out() -> None:
+    builder = Builder()
+    for name, ns in (("parse", 60), ("write", 36)):
+        builder.sample(builder.node([code("main"), code("loop"), code("step"), code(name)]), cpu_ns=ns)
+    builder.sample(builder.node([code("main"), code("loop")]), cpu_ns=3)
+    builder.sample(builder.node([code("main")]), cpu_ns=1)
+    found = costs(builder.build())
+    assert [cost.name for cost in found.by_total(2)] == ["parse", "write"]
+    assert {cost.name for cost in found.functions if cost.wraps} == {"main", "loop"}
+    assert [cost.name for cost in found.by_total(9)] == ["main", "loop", "step", "parse", "write"]
+
+
+def test_of_two_functions_that_call_each_other_only_the_outer_one_wraps() -> None:
+    builder = Builder()
+    builder.sample(builder.node([code("main"), *[code("even"), code("odd")] * 50]), cpu_ns=10)
+    assert {cost.name for cost in costs(builder.build()).functions if cost.wraps} == {"main", "even"}

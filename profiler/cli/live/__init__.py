@@ -14,7 +14,7 @@ screen     What a screen can do, and what is drawn on it
 session    One invocation on a terminal: the recording, the screen, signals, a command's own output
 stacks     Who calls a row of the table, and what it calls, as a tree
 tables     Tables for scripts, and for terminals that cannot be drawn on
-tally      What each function, thread, process, module and line cost in one window
+tally      Costs of functions, threads, processes, modules, lines and native functions in one window
 terminal   A screen on a terminal, which is restored whatever happens
 view       What is shown, and how: one value
 watched    What is watched, by one recording after the other: another mode needs another recording

@@ -107,9 +107,10 @@ def _open(view: View, around: Around) -> View:
 
 
 _FAR = 1 << 30
+_ROWS = {"native": "native function, also below an interpreter's"}
 
 KEYS = (
-    *(Key((str(n),), str(n), f"a row for each {table}", _by(table)) for n, table in enumerate(TABLES, 1)),
+    *(Key((str(n),), str(n), f"a row for each {_ROWS.get(row, row)}", _by(row)) for n, row in enumerate(TABLES, 1)),
     Key(("tab",), "Tab", "the next of these tables", lambda v, a: _by(_next(v.table, TABLES))(v, a), "table"),
     Key(("s",), "s", "sort by self or total", _sorted, "sort"),
     Key(("r",), "r", "how far back: 1 s, 10 s, 60 s, everything", _ranged),

@@ -21,7 +21,14 @@ _LEAST_NAME = 16
 _NOTE_SHARE = 4
 """The note has a fourth of the width, between these columns."""
 _NOTE_LEAST, _NOTE_MOST = 12, 30
-NOTE_OF = {"function": "module", "thread": "process", "process": "", "module": "", "line": "function"}
+NOTE_OF = {
+    "function": "module",
+    "thread": "process",
+    "process": "",
+    "module": "",
+    "line": "function",
+    "native": "module",
+}
 NUMBER_OF = {"thread": "tid", "process": "pid"}
 WHAT = {"cpu": "processors", "wall": "threads", "offcpu": "threads waiting", "lock": "threads waiting"}
 """What the sum of a mode's time in a second is."""

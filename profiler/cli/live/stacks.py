@@ -64,7 +64,7 @@ def opened(profile: Profile, table: str, row: TopRow, callers: bool) -> Opened:
     return Opened(int(profile.values[:, -1].sum()), root.value, _steps(root))
 
 
-_FRAMES = ("function", "module", "line")
+_FRAMES = ("function", "module", "line", "native")
 
 
 def _of_row(profile: Profile, table: str, row: TopRow) -> npt.NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""What each function, thread, process, module and line cost in one window."""
+"""Costs of functions, threads, processes, modules, lines and native functions in one window."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy as np
 
 from pyprof.cli.live.choices import TABLES
 from pyprof.model.functions import TreeSums, functions_of
-from pyprof.model.profile import Frame, Profile, ThreadInfo
+from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
 from pyprof.records import dataclass
+from pyprof.session.native_views import viewed
 
 MOST_ROWS = 50_000
 """Of one table. Those that cost least are forgotten."""
@@ -52,9 +53,8 @@ NOTHING = Tally(0, 0, 0, {table: {} for table in TABLES})
 
 def tally(profile: Profile) -> Tally:
     """Of one window."""
-    own = np.zeros(len(profile.parent), np.int64)
-    np.add.at(own, profile.stack, profile.values[:, -1])
-    tables = {table: _by_frames(profile, own.tolist(), table) for table in ("function", "module", "line")}
+    tables = {table: _by_frames(profile, table) for table in ("module", "line", "native")}
+    tables["function"] = _by_frames(viewed(profile, "none"), "function")
     spent = np.zeros(len(profile.threads), np.int64)
     np.add.at(spent, profile.thread, profile.values[:, -1])
     for table in ("thread", "process"):
@@ -87,6 +87,8 @@ def frame_rows(profile: Profile, frame: Frame, table: str) -> list[TopRow]:
     """Of a frame, outermost first: one for each function, so that rows of all three tables correspond."""
     functions = [TopRow(function.name, module) for function, module in functions_of(profile, frame)]
     functions = functions or [TopRow(frame.title, "")]
+    if table == "native":
+        return functions if frame.kind not in (FrameKind.INTERPRETER, FrameKind.MARKER) else []
     if table == "function":
         return functions
     if table == "module":
@@ -97,10 +99,12 @@ def frame_rows(profile: Profile, frame: Frame, table: str) -> list[TopRow]:
     return [TopRow(line, row.name) if line else row for line, row in zip(lines, functions, strict=True)]
 
 
-def _by_frames(profile: Profile, own: list[int], table: str) -> dict[TopRow, RowCost]:
+def _by_frames(profile: Profile, table: str) -> dict[TopRow, RowCost]:
+    own = np.zeros(len(profile.parent), np.int64)
+    np.add.at(own, profile.stack, profile.values[:, -1])
     ids: dict[TopRow, int] = {}
     rows = [[ids.setdefault(row, len(ids)) for row in frame_rows(profile, frame, table)] for frame in profile.frames]
-    sums = TreeSums(profile, own, rows, len(ids))
+    sums = TreeSums(profile, own.tolist(), rows, len(ids))
     found = zip(ids, sums.own, sums.total, strict=True)
     return {row: RowCost(self_, total) for row, self_, total in found if total}
 

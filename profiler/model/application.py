@@ -1,0 +1,44 @@
+"""Predicates that tell application code from libraries and runtimes, by the path of a file."""
+
+from __future__ import annotations
+
+import re
+
+_SYSTEM_LIBRARY = re.compile(r"/(?:usr/)?lib(?:32|64|x32)?/.*\.so(?:\.[\d.]*)?(?: \(deleted\))?", re.DOTALL)
+_C_LIBRARY = re.compile(
+    r"(?:lib(?:c|m|dl|rt|pthread|gcc_s|stdc\+\+|c\+\+|c\+\+abi)|ld-(?:linux|musl)[-\w]*)[-.\d]*\.so.*"
+)
+"""Libraries by their names: files of other profilers have no folders."""
+_RUNTIME = re.compile(
+    r"(?:lib)?(?:python|pypy|perl|php|node|lua|luajit|java|jvm|dotnet|coreclr|beam)"
+    r"(?:-?(?:fpm|cgi|jit))?[-.\d]*t?d?m?(?:\.smp)?(?:\.so.*)?"
+)
+"""Programs and libraries that run code of others."""
+_PACKAGE = re.compile(
+    r"^/usr/(?:local/)?lib(?:64)?/|(?:^|/)(?:site-packages|dist-packages|node_modules|gems|\.cargo/registry|go/pkg/mod"
+    r"|usr/local/go/src|usr/include|rustc/[0-9a-f]+/library|lib(?:64)?/(?:python|pypy|perl)\d[\d.]*t?"
+    r"|lib(?:64)?/\w{1,64}/\d+\.\d[\d.]*|lib_pypy|lib-python|python\d+\.zip|share/(?:perl|php|lua)[\d.]*)/"
+)
+"""Folders of installed packages and of standard libraries."""
+_TYPED_IN = ("<string>", "<stdin>", "<ipython-input", "<console>")
+_LONGEST = 4096
+
+
+def is_application_file(path: str) -> bool:
+    """Return True if a source file is neither of a standard library nor of an installed package."""
+    if not path or path.startswith(("node:", "internal/")):
+        return False
+    if path.startswith("<"):
+        return path.startswith(_TYPED_IN)
+    return not _PACKAGE.search(path[:_LONGEST])
+
+
+def is_application_module(path: str) -> bool:
+    """Return True if an object file is neither a system library, an installed package, a runtime nor the kernel."""
+    if not path or path.startswith("["):
+        return False
+    path = path[:_LONGEST]
+    name = path.rsplit("/", 1)[-1]
+    if _SYSTEM_LIBRARY.fullmatch(path) or _C_LIBRARY.fullmatch(name) or _RUNTIME.fullmatch(name):
+        return False
+    return not _PACKAGE.search(path.removeprefix("/usr"))  # programs lie in /usr/lib, too
