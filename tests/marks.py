@@ -121,6 +121,7 @@ TABLE = {
     "remote/test_usage.py": "unit",
     "remote/*": "live matrix system",
     "session/test_session.py": "live system",
+    "session/test_snapshot.py": "live",
     "session/test_recording.py": "live",
     "session/test_rehearsal.py": "live",
     "session/test_reused_ids.py": "live system",

@@ -16,11 +16,14 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.objfile import patience
 from pyprof.objfile.base import ObjectFile
+from pyprof.objfile.foreign_path import Rights
 from pyprof.objfile.opener import below, current, debuginfod_cache
 from pyprof.objfile.opening import open_object_file
 
 CRC_CHUNK = 1 << 20
 MAX_CRC = 4 << 30
+_Way = tuple[Callable[[], int], str]
+"""A function that opens a candidate and returns its descriptor, and the candidate's name."""
 
 
 class DebugFiles:
@@ -31,14 +34,27 @@ class DebugFiles:
         self._dirs = tuple(debug_dirs)
         self._found: WeakKeyDictionary[ObjectFile, ObjectFile | None] = WeakKeyDictionary()
 
-    def find(self, file: ObjectFile, path: str, root: str) -> ObjectFile | None:
-        """path: as the target names the file; root: where its names start."""
+    def find(self, file: ObjectFile, path: str, root: str, rights: Rights | None = None) -> ObjectFile | None:
+        """Return the debug file of an object file, or None if there is none.
+
+        Args:
+            path: The object file's name as the target has it.
+            root: The directory at which the target's names start.
+            rights: What the target may read. Names that the target chose are opened by these rights, also below the
+                root of this process. None: the rights of this process.
+        """
         if file not in self._found:
-            self._found[file] = self._search(file, path, root)
+            self._found[file] = self._search(file, path, root, rights)
         return self._found[file]
 
-    def find_alternate(self, debug: ObjectFile, root: str) -> ObjectFile | None:
-        """The file to which dwz moved what several debug files share (.gnu_debugaltlink); None if it is not there."""
+    def find_alternate(self, debug: ObjectFile, root: str, rights: Rights | None = None) -> ObjectFile | None:
+        """Return the file of .gnu_debugaltlink, to which dwz moved what several debug files share, or None.
+
+        Args:
+            debug: The debug file that has the link.
+            root: As in `find`.
+            rights: As in `find`.
+        """
         try:
             link = bytes(debug.section(".gnu_debugaltlink") or b"")[:4096]
         except FormatError:
@@ -49,23 +65,24 @@ class DebugFiles:
         path = os.path.normpath(os.path.join(os.path.dirname(debug.name), os.fsdecode(name)))
         wanted = build_id.hex()
         for prefix in _prefixes(root):
-            names = [f"{folder}/.build-id/{wanted[:2]}/{wanted[2:]}.debug" for folder in self._dirs]
-            for candidate in [*names, path]:
-                found = self._open(partial(below, prefix, candidate), candidate)
+            ways = list(self._in_debug_dirs(prefix, wanted, rights))
+            ways.append((partial(below, prefix, path, rights), path))
+            for way in ways:
+                found = self._open(*way)
                 if found is not None and found.build_id == wanted:
                     return found
         self._diagnostics.count("shared debug file not found")
         return None
 
-    def _search(self, file: ObjectFile, path: str, root: str) -> ObjectFile | None:
-        for name in self._by_build_id(file, root):
+    def _search(self, file: ObjectFile, path: str, root: str, rights: Rights | None) -> ObjectFile | None:
+        for name in self._by_build_id(file, root, rights):
             debug = self._open(*name)
             if debug is not None and debug.build_id == file.build_id:
                 return debug
         link = debug_link(file)
         if link is None:
             return None
-        for name in self._by_link(link[0], path, root):
+        for name in self._by_link(link[0], path, root, rights):
             debug = self._open(*name)
             if debug is None or debug.arch is not file.arch:
                 continue
@@ -75,24 +92,30 @@ class DebugFiles:
             self._diagnostics.count("debug file of another build")
         return None
 
-    def _by_build_id(self, file: ObjectFile, root: str) -> Iterator[tuple[Callable[[], int], str]]:
-        """(opens it, name)."""
+    def _by_build_id(self, file: ObjectFile, root: str, rights: Rights | None) -> Iterator[_Way]:
         build_id = file.build_id
         if len(build_id) < 4:
             return
         for prefix in _prefixes(root):
-            for folder in self._dirs:
-                name = f"{folder}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
-                yield partial(below, prefix, name), name
+            yield from self._in_debug_dirs(prefix, build_id, rights)
         yield partial(current().fetched, build_id), f"{debuginfod_cache()}/{build_id}/debuginfo"
 
-    def _by_link(self, name: str, path: str, root: str) -> Iterator[tuple[Callable[[], int], str]]:
+    def _in_debug_dirs(self, prefix: str, build_id: str, rights: Rights | None) -> Iterator[_Way]:
+        """Yield names that contain nothing of the target's but the digits of the build ID.
+
+        Below the target's root the target decides what these names lead to. Below ours the user does.
+        """
+        for folder in self._dirs:
+            name = f"{folder}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
+            yield partial(below, prefix, name, rights if prefix else None), name
+
+    def _by_link(self, name: str, path: str, root: str, rights: Rights | None) -> Iterator[_Way]:
         folder = os.path.dirname(path)
         if not path.startswith("/"):
             return
         folders = [folder, f"{folder}/.debug", *(f"{debug_dir}{folder}" for debug_dir in self._dirs)]
         for prefix in _prefixes(root):
-            yield from ((partial(below, prefix, f"{each}/{name}"), f"{each}/{name}") for each in folders)
+            yield from ((partial(below, prefix, f"{each}/{name}", rights), f"{each}/{name}") for each in folders)
 
     def _open(self, way: Callable[[], int], name: str) -> ObjectFile | None:
         try:

@@ -73,7 +73,7 @@ class Image:
     @property
     def debug(self) -> ObjectFile | None:
         """The separate debug file, found at the first use; None if there is none."""
-        return self.debug_files.find(self.file, self.module.path, self.root) if self.debug_files else None
+        return self.debug_files.find(self.file, self.module.path, self.root, self.rights) if self.debug_files else None
 
     @property
     def symbols(self) -> SymbolFile | None:
@@ -82,7 +82,7 @@ class Image:
 
     def alternate(self, debug: ObjectFile) -> ObjectFile | None:
         """The file that holds what debug shares with other debug files; None if there is none."""
-        return self.debug_files.find_alternate(debug, self.root) if self.debug_files else None
+        return self.debug_files.find_alternate(debug, self.root, self.rights) if self.debug_files else None
 
 
 class ImageStore:

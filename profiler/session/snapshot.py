@@ -73,13 +73,14 @@ def of_process(pid: int, options: DumpOptions, start: Start = spawned) -> Thread
     """
     check_stacks(options)
     attach.check_target(pid)
+    sources = _SourceFiles(pid)
     with _Looking(options, start) as looking:
         states = {tid: procfs.state(pid, tid) for tid in procfs.tasks(pid)}
         exe, arch = procfs.exe(pid), procfs.arch(pid).name
         runtimes = looking.runtimes
         collector = PtraceCollector(pid, looking.collect, looking.diagnostics, readers=runtimes.reader)
         profile = looking.profile(UntilWhole(collector, lambda: states.keys() & set(_tasks(pid)), _MOST_S), exe)
-        seen = _detailed(pid, list(thread_stacks(profile, states)), runtimes, options)
+        seen = _detailed(pid, list(thread_stacks(profile, states)), runtimes, sources, options)
         threads = sorted([*seen, *_unseen(pid, profile, states)], key=lambda thread: (thread.tid != pid, thread.tid))
         return ThreadStacks(pid, exe, arch, tuple(threads), tuple(runtimes.unread(pid)), profile=profile)
 
@@ -164,11 +165,14 @@ def _unseen(pid: int, profile: Profile, states: dict[int, str]) -> Iterator[Thre
             yield ThreadStack(info, states[tid], StackEnd.UNREADABLE, ())
 
 
-def _detailed(pid: int, threads: list[ThreadStack], runtimes: Runtimes, options: DumpOptions) -> Iterator[ThreadStack]:
-    """With what is known of interpreters' frames. Local variables are read now: only where the thread has the very
-    frames still that were sampled, each at the same line.
+def _detailed(
+    pid: int, threads: list[ThreadStack], runtimes: Runtimes, sources: _SourceFiles, options: DumpOptions
+) -> Iterator[ThreadStack]:
+    """Yield the threads with source lines and local variables of their interpreter frames.
+
+    Local variables are read now. They belong to the sampled frames only if the thread still has the same frames, each
+    at the same line.
     """
-    sources = _SourceFiles(pid)
     for thread in threads:
         frames = thread.interpreted
         values: list[tuple[FunctionPlace, dict[str, str]]] = []
@@ -183,7 +187,11 @@ def _detailed(pid: int, threads: list[ThreadStack], runtimes: Runtimes, options:
 
 
 class _SourceFiles:
-    """Lines of the target's source files, as they are now where the target sees them, and may read them."""
+    """Lines of the target's source files, opened below its root by the rights that it had when this object was made.
+
+    It is made before the stacks are taken. A target that gains rights afterwards (it executes a setuid program) has
+    files opened by the rights under which its frames named them.
+    """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid

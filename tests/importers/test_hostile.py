@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pyprof.errors import FormatError, PyprofError, RecordingError
 from pyprof.importers import builder, collapsed, perf_script, pprof, pprof_frames, pprof_samples, protobuf, speedscope
 from pyprof.importers.registry import load
+from pyprof.model.profile import Frame
 from tests.agent.filled import segment
 from tests.exporters.profiles import golden
 from tests.exporters.support import export
@@ -255,3 +256,31 @@ def test_any_json_or_bytes_give_a_profile_or_one_sentence(document: object) -> N
             module.read(data, "x")
         except (PyprofError, OverflowError):
             continue
+
+
+def test_collapsed_stack_deeper_than_the_limit_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"f 1\n" + b";".join([b"f"] * (collapsed.MAX_DEPTH + 1)) + b" 1\n")
+    with pytest.raises(RecordingError, match="a stack of more than 1,048,576 frames"):
+        load(path)
+
+
+def test_collapsed_stack_and_name_are_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    stacked: list[list[int]] = []
+    make_frame, add_stack = collapsed._frame, builder.Builder.stack
+
+    def frame(name: str) -> Frame:
+        made.append(name)
+        return make_frame(name)
+
+    def stack(self: builder.Builder, frames: list[int]) -> int:
+        stacked.append(frames)
+        return add_stack(self, frames)
+
+    monkeypatch.setattr(collapsed, "_frame", frame)
+    monkeypatch.setattr(builder.Builder, "stack", stack)
+    found = collapsed.read(b"main;parse;read 2\nmain;parse;wait 1\n" * 100, "title")
+    assert sorted(made) == ["main", "parse", "read", "wait"]
+    assert len(stacked) == 2
+    assert found.values.sum() == 300

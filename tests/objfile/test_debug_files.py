@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.modules import Mapping, Module
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.foreign_path import Rights
+from pyprof.objfile.images import Image
 from tests.objfile.live import library, where
 from tests.support import need
 
@@ -108,3 +112,58 @@ def test_file_shared_by_dwz_is_found(tmp_path: Path) -> None:
     (tmp_path / "common").unlink()
     assert DebugFiles(diagnostics, []).find_alternate(ElfFile.open(str(debugs[0])), "") is None
     assert diagnostics.counts["shared debug file not found"] == 1
+
+
+OWNER = Rights(uid=os.geteuid())
+STRANGER = Rights(uid=os.geteuid() + 4711)
+
+
+def module_of(path: Path) -> Module:
+    mapping = Mapping(0, 4096, "r-xp", 0, "00:00", 1, str(path))
+    return Module(0, 4096, str(path), "00:00", 1, False, (mapping,))
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> Path:
+    """A directory that only its owner may search."""
+    folder = tmp_path / "private"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+@pytest.mark.parametrize("root", ["", "/", "/proc/self/root"])
+def test_linked_debug_file_that_the_target_cannot_read_is_not_opened(root: str, private: Path) -> None:
+    program, debug = split(private)
+    file = ElfFile.open(str(program))
+    for rights, found in (OWNER, str(debug)), (STRANGER, None):
+        image = Image(module_of(program), file, 0, root, debug_files=DebugFiles(Diagnostics(), []), rights=rights)
+        assert (image.debug and image.debug.name) == found
+
+
+def test_shared_debug_file_that_the_target_cannot_read_is_not_opened(private: Path) -> None:
+    dwz = need("dwz")
+    _, debug = split(private)
+    twin = private / "twin"
+    twin.mkdir()
+    debugs = debug, split(twin, "-DWAYS=3")[1]
+    subprocess.run([dwz, "-m", str(private / "common"), *map(str, debugs)], check=True, timeout=60)
+    file = ElfFile.open(str(debug))
+    for rights, found in (OWNER, str(private / "common")), (STRANGER, None):
+        image = Image(module_of(debug), file, 0, debug_files=DebugFiles(Diagnostics(), []), rights=rights)
+        alternate = image.alternate(file)
+        assert (alternate and alternate.name) == found
+
+
+def test_debug_file_in_the_targets_root_by_build_id_is_opened_by_its_rights(private: Path) -> None:
+    program, debug = split(private)
+    build_id = ElfFile.open(str(program)).build_id
+    folder = private / "root/usr/lib/debug/.build-id" / build_id[:2]
+    folder.mkdir(parents=True)
+    debug.rename(folder / f"{build_id[2:]}.debug")
+    file, root = ElfFile.open(str(program)), str(private / "root")
+    (private / "root/usr").chmod(0o700)
+    for rights, has in (OWNER, True), (STRANGER, False):
+        found = DebugFiles(Diagnostics(), ["/usr/lib/debug"]).find(file, str(program), root, rights)
+        assert (found is not None) == has
+    ours = DebugFiles(Diagnostics(), [f"{root}/usr/lib/debug"]).find(file, str(program), "", STRANGER)
+    assert ours is not None, "the user named this directory"
