@@ -104,7 +104,7 @@ def _machine_findings() -> Iterator[Finding]:
         yield Finding(False, "seccomp filters our system calls: ptrace and process_vm_readv may be refused",
                       "docker run --cap-add=SYS_PTRACE --security-opt seccomp=unconfined …")  # fmt: skip
     else:
-        yield Finding(True, "seccomp: not active")
+        yield Finding(True, "seccomp: no filter, all system calls are allowed")
     yield _namespaces()
     yield _perf()
     yield _connector()
@@ -122,7 +122,8 @@ def _foreign(capable: bool) -> Finding:
 def _yama(capable: bool) -> Finding:
     scope = _sysctl("kernel/yama/ptrace_scope")
     if scope is None or scope == 0:
-        return Finding(True, "kernel.yama.ptrace_scope: " + ("not there" if scope is None else "0"))
+        missing = "this kernel has no such limit"
+        return Finding(True, f"kernel.yama.ptrace_scope: {missing if scope is None else '0, no limit'}")
     if scope >= 3:
         return _fatal(AccessDenied, "kernel.yama.ptrace_scope is 3: nobody may trace, until the next boot",
                       "set kernel.yama.ptrace_scope = 0 in /etc/sysctl.d and reboot")  # fmt: skip
@@ -132,6 +133,9 @@ def _yama(capable: bool) -> Finding:
     return Finding(False, f"kernel.yama.ptrace_scope is {scope}: {text}", "sudo sysctl kernel.yama.ptrace_scope=0")
 
 
+_OUR_NAMESPACES = "our namespaces and of those inside them"
+
+
 def _namespaces() -> Finding:
     apart = []
     for kind in ("pid", "user", "mnt"):
@@ -139,10 +143,14 @@ def _namespaces() -> Finding:
             if os.readlink(f"/proc/self/ns/{kind}") != os.readlink(f"/proc/1/ns/{kind}"):
                 apart.append(kind)
         except OSError:
-            return Finding(True, "namespaces: those of process 1 are not ours to see")
+            return Finding(True, f"namespaces: processes of {_OUR_NAMESPACES} can be recorded")
     if not apart:
         return Finding(True, "namespaces: those of process 1")
-    return Finding(True, f"namespaces: our own ({', '.join(apart)}); processes outside are out of reach")
+    own = ", ".join(apart)
+    if "pid" not in apart:
+        return Finding(True, f"namespaces: our own ({own}); processes of {_OUR_NAMESPACES} can be recorded")
+    return Finding(False, f"namespaces: our own ({own}); processes outside of this pid namespace cannot be recorded",
+                   "pyprof on the host, or: docker run --pid=host …")  # fmt: skip
 
 
 def _perf() -> Finding:
@@ -241,12 +249,12 @@ def _architecture(pid: int, directory: procfs.ProcDir) -> Finding:
     try:
         head = procfs.program_head(directory)
     except ProcessLookupError:
-        return Finding(True, "its program file is gone")
+        return Finding(False, "its program file is gone")
     except OSError as error:
         return Finding(False, f"its program file cannot be read: {error.strerror}")
     found = procfs.elf_arch(head)
     if found is None:
-        return Finding(True, "its program file is no ELF file")
+        return Finding(False, "its program file is no ELF file")
     machine, bits, _ = found
     arch, native = find_arch(*found), native_arches(os.uname().machine)
     if arch in native:

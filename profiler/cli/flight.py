@@ -132,10 +132,10 @@ def wait(delay: float | None, over: Callable[[], bool]) -> None:
 
 class Flight:
     """A flight recorder of one recording. to: who gets what is written out. output: where that goes, for the folder of
-    what is kept. Raises OutputError, UsageError.
+    what is kept. say: prints a line for the user. Raises OutputError, UsageError.
     """
 
-    def __init__(self, how: Timing, recording: Recording, to: Sink, output: str) -> None:
+    def __init__(self, how: Timing, recording: Recording, to: Sink, output: str, say: Callable[[str], None]) -> None:
         from pyprof.session.flight import Kept, window_s
         from pyprof.session.triggers import Triggers, condition
 
@@ -151,6 +151,7 @@ class Flight:
         self._kept = Kept(os.path.abspath(folder), how.last_s, how.most_bytes)
         self._deliveries = recording.deliveries
         self._to = to
+        self._say = say
         self._number = 0
         self._triggers = Triggers(conditions, self.write_out, _SIZED_REST_S if how.sized else how.last_s)
         self._deliveries.every(_SIZED_WINDOW_S if how.sized else window_s(how.last_s), self._kept)
@@ -166,10 +167,15 @@ class Flight:
         """Between two batches."""
         self._triggers.look()
 
-    def write_out(self) -> None:
-        """What is kept, soon; the recording goes on. From any thread."""
+    def write_out(self, cause: str) -> None:
+        """Write what is kept soon, and go on recording. Any thread may call this.
+
+        Args:
+            cause: the signal or the trigger, for the user.
+        """
         from pyprof.session.flight import WrittenOut
 
+        self._say(f"pyprof: {cause}: writing what is kept")
         self._deliveries.write_out(WrittenOut(self._kept, self._to, self._number))
         self._number += 1
         self._deliveries.inherit(self.at_end)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from pyprof import __version__
-from pyprof.cli.terminal import HelpFormatter, complain, refuse, tolerate_encodings
+from pyprof.cli.terminal import HelpFormatter, Parser, complain, refuse, tolerate_encodings
 from pyprof.errors import PyprofError
 
 DESCRIPTION = """\
@@ -54,14 +54,19 @@ COMMANDS = (
 
 
 def build_parser(commands: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="pyprof", description=DESCRIPTION, epilog=EPILOG, formatter_class=HelpFormatter
-    )
+    parser = Parser(prog="pyprof", description=DESCRIPTION, epilog=EPILOG, formatter_class=HelpFormatter)
     parser.add_argument("--version", action="version", version=f"pyprof {__version__}")
     parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="pyprof")
     for name in commands:
         import_module(f"pyprof.cli.{name.replace('-', '_')}").add(parsers)
     return parser
+
+
+def _only_pid(arguments: argparse.Namespace) -> int | None:
+    """Return the process that the command line names, None where there is none or more than one."""
+    given = getattr(arguments, "pid", None)
+    pids = given if isinstance(given, list) else [given]
+    return pids[0] if len(pids) == 1 and isinstance(pids[0], int) else None
 
 
 def run(argv: Sequence[str]) -> int:
@@ -81,7 +86,7 @@ def run(argv: Sequence[str]) -> int:
         sys.stdout.flush()
         return code
     except PyprofError as error:
-        refuse(error)
+        refuse(error, _only_pid(arguments))
         return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

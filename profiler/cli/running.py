@@ -126,7 +126,7 @@ class Invocation:
         if number != signal.SIGUSR1:
             self._end(number)
         elif self._flight is not None:
-            self._flight.write_out()
+            self._flight.write_out("SIGUSR1")
 
     def _end(self, number: int) -> None:
         """Finish. The terminal gives Ctrl-C to the command too; a SIGTERM or SIGHUP meant for both is sent on to it."""
@@ -203,7 +203,7 @@ class Invocation:
         self._over.set()
         for each in dict.fromkeys(failures):
             if not isinstance(each, OutputError):  # which the sink has reported
-                failure(each)
+                failure(each, subject.pid)
         if flight is not None and flight.left:
             sink.say(f"pyprof: what was kept is in {flight.left}: pyprof merge reads it")
         code = int(bool(failures))
@@ -212,7 +212,7 @@ class Invocation:
     def _delivered(self, recording: Recording, sink: WindowWriter) -> Flight | None:
         """Each window gets to where it is to go."""
         if self._when.last_s:
-            self._flight = Flight(self._when, recording, sink, self._how.output)
+            self._flight = Flight(self._when, recording, sink, self._how.output, sink.say)
         else:
             recording.deliveries.inherit(sink)
         if self._when.every:

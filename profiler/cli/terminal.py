@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import io
 import os
 import re
 import sys
 from contextlib import suppress
-from typing import TextIO
+from typing import Any, NoReturn, TextIO
 
 from pyprof.errors import PyprofError
 from pyprof.model.text import CONTROLS, DIRECTIONS
 
 _CONTROL = re.compile(f"[{CONTROLS}{DIRECTIONS}\ud800-\udfff]")
+_PROCESS = re.compile(r"\bprocess (\d+)\b")
+_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
+_UNKNOWN = "unrecognized arguments: "
 _COLUMNS = 80
 _AS_ROOT = re.compile(r"(?:, or: )?sudo pyprof …(?:, or(?: once)?: |, in a container: |, where .*)?|\bsudo ")
 
@@ -78,17 +82,51 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, width=columns() - 2)
 
 
-def refuse(error: PyprofError) -> None:
-    """What pyprof cannot do, and what helps: as the error says it, else as the table of reasons does."""
+class Parser(argparse.ArgumentParser):
+    """A parser that names the command or the option which a mistyped one resembles."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Report unknown options here: only the parser of a command knows the options of that command."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown and self._subparsers is None:
+            self.error(_UNKNOWN + " ".join(unknown))
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        super().error(message + self._suggestion(message))
+
+    def _suggestion(self, message: str) -> str:
+        if found := _CHOICE.search(message):
+            given, known = found[1], [choice.strip("' ") for choice in found[2].split(",")]
+        elif message.startswith(_UNKNOWN):
+            given = message.removeprefix(_UNKNOWN).split()[0].partition("=")[0]
+            known = [name for name in self._option_string_actions if name.startswith("--")]
+            if not given.startswith("--"):
+                return ""
+        else:
+            return ""
+        similar = difflib.get_close_matches(given, known, 1)
+        return f", did you mean {similar[0]}?" if similar else ""
+
+
+def refuse(error: PyprofError, pid: int | None = None) -> None:
+    """Print what pyprof cannot do and what helps, with the process's number in place of PID.
+
+    Args:
+        error: its own hint counts, else that of its row in the table of reasons.
+        pid: the process that was asked for. A process that the message names takes precedence.
+    """
     from pyprof.model.reasons import remedy
 
-    complain(error.message, remedy(error))
+    named = _PROCESS.search(error.message)
+    number = named[1] if named else str(pid) if pid else "PID"
+    complain(error.message, remedy(error).replace("doctor PID", f"doctor {number}"))
 
 
-def failure(error: BaseException) -> None:
+def failure(error: BaseException, pid: int | None = None) -> None:
     """What ended a recording early; what we did not foresee with its traceback, so that it can be mended."""
     if isinstance(error, PyprofError):
-        refuse(error)
+        refuse(error, pid)
         return
     import traceback
 

@@ -19,7 +19,11 @@ _FILE = "file:"
 
 
 class Condition(Protocol):
-    def holds(self) -> bool: ...
+    """A condition that is checked once a second."""
+
+    def check(self) -> str:
+        """Return what was observed where the condition holds, "" where it does not."""
+        ...
 
 
 @dataclass
@@ -35,20 +39,22 @@ class _Cpu:
     def _spent(self) -> dict[int, int]:
         return {pid: process_ns(pid) for pid in self.pids()}
 
-    def holds(self) -> bool:
+    def check(self) -> str:
         """A process that is new, or has ended, counts from the next look on."""
         then, before = self._before
         self._before = now, after = time.monotonic_ns(), self._spent()
         spent = sum(max(ns - before[pid], 0) for pid, ns in after.items() if pid in before)
-        return now > then and spent > self.share * (now - then)
+        if now <= then or spent <= self.share * (now - then):
+            return ""
+        return f"cpu>{100 * self.share:g}: {100 * spent / (now - then):.0f} % of a processor"
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
     path: str
 
-    def holds(self) -> bool:
-        return os.path.lexists(self.path)
+    def check(self) -> str:
+        return f"{self.path} appeared" if os.path.lexists(self.path) else ""
 
 
 def condition(text: str, pids: Callable[[], Iterable[int]]) -> Condition:
@@ -61,12 +67,15 @@ def condition(text: str, pids: Callable[[], Iterable[int]]) -> Condition:
 
 
 class Triggers:
-    """fire: called when a condition begins to hold, at most once in pause_s. One that holds already must end first."""
+    """Calls fire(observations) when a condition begins to hold, at most once in pause_s.
+
+    A condition that holds already must end first.
+    """
 
     def __init__(
         self,
         conditions: Iterable[Condition],
-        fire: Callable[[], None],
+        fire: Callable[[str], None],
         pause_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -84,8 +93,9 @@ class Triggers:
         if now < self._next:
             return
         self._next = now + LOOK_S
-        before, self._held = self._held, [condition.holds() for condition in self._conditions]
-        begun = any(holds and not held for holds, held in zip(self._held, before, strict=True))
+        found = [condition.check() for condition in self._conditions]
+        before, self._held = self._held, [bool(each) for each in found]
+        begun = [each for each, held in zip(found, before, strict=True) if each and not held]
         if begun and now >= self._not_before:
             self._not_before = now + self._pause_s
-            self._fire()
+            self._fire(", ".join(begun))

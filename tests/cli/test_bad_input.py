@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pyprof.cli.terminal import refuse
+from pyprof.errors import AccessDenied
 from tests.cli.support import BUSY, SLEEPY, one_sentence, pyprof, python
 
 
@@ -129,6 +131,38 @@ def test_impossible_options_are_usage_errors(arguments: tuple[str, ...], tmp_pat
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("mistyped", "meant"),
+    [
+        (("recrod",), "record"),
+        (("record", "-p", "1", "--colector=ptrace"), "--collector"),
+        (("record", "-p", "1", "--mode", "offcp"), "offcpu"),
+        (("agent", "stats"), "status"),
+    ],
+)
+def test_mistyped_word_is_answered_with_the_nearest_one(mistyped: tuple[str, ...], meant: str) -> None:
+    done = pyprof(*mistyped)
+    assert (done.returncode, done.stderr.endswith(f", did you mean {meant}?\n")) == (2, True)
+
+
+def test_word_like_no_other_is_answered_without_a_suggestion() -> None:
+    for arguments in (("frobnicate",), ("record", "-p", "1", "--xyzzy")):
+        assert "did you mean" not in pyprof(*arguments).stderr
+
+
+@pytest.mark.parametrize(
+    ("message", "pid", "hint"),
+    [
+        ("process 12 may not be traced", 34, "pyprof doctor 12 says what is missing"),
+        ("it may not be traced", 34, "pyprof doctor 34 says what is missing"),
+        ("they may not be traced", None, "pyprof doctor PID says what is missing"),
+    ],
+)
+def test_hint_names_the_process(message: str, pid: int | None, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    refuse(AccessDenied(message), pid)
+    assert capsys.readouterr().err == f"pyprof: {message}\n  hint: {hint}\n"
 
 
 def test_missing_command_is_told_as_by_a_shell(tmp_path: Path) -> None:

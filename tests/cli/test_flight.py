@@ -46,6 +46,8 @@ def test_last_part_is_written_by_signal_and_trigger_and_at_the_end(tmp_path: Pat
         recorder.send_signal(signal.SIGINT)
         _, said = recorder.communicate(timeout=PATIENCE_S)
     assert recorder.returncode == 0, said
+    assert "pyprof: SIGUSR1: writing what is kept\n" in said
+    assert f"pyprof: {flag} appeared: writing what is kept\n" in said
     found = [load(path) for path in files]
     assert all(each.duration_ns <= 1_000_000_000 and len(each.stack) for each in found)
     begins = [each.start_ns for each in found]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -222,6 +223,12 @@ def test_the_machine_is_described_with_a_remedy_for_each_problem() -> None:
     for word in ("x86_64", "CAP_SYS_PTRACE", "ptrace_scope", "seccomp", "namespaces", "perf_event", "CAP_NET_ADMIN"):
         assert word in text
     assert all(finding.remedy for finding in findings if not finding.ok and "not in this kernel" not in finding.text)
+
+
+def test_good_findings_say_nothing_that_reads_like_a_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attach, "_sysctl", lambda name: None)
+    good = " ".join(finding.text for finding in attach.machine_findings() if finding.ok)
+    assert not re.search(r"not there|not ours|out of reach|not active|cannot|gone", good)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,14 +100,14 @@ def test_file_that_cannot_be_read_costs_only_itself(tmp_path: Path) -> None:
 class Switch:
     on: bool
 
-    def holds(self) -> bool:
-        return self.on
+    def check(self) -> str:
+        return "on" if self.on else ""
 
 
 def test_trigger_fires_when_its_condition_begins_to_hold_and_not_again_in_the_time_that_is_kept() -> None:
     now, fired = [0.0], []
     first, second = Switch(on=True), Switch(on=False)
-    triggers = Triggers([first, second], lambda: fired.append(now[0]), 10, lambda: now[0])
+    triggers = Triggers([first, second], lambda _: fired.append(now[0]), 10, lambda: now[0])
 
     def step(one: bool, other: bool, seconds: float = LOOK_S) -> None:
         first.on, second.on = one, other
@@ -128,20 +129,29 @@ def test_trigger_fires_when_its_condition_begins_to_hold_and_not_again_in_the_ti
     assert fired == [3.0, 14.0]
 
 
+def test_trigger_reports_each_condition_that_began_to_hold() -> None:
+    now, fired, switch = [0.0], list[str](), Switch(on=False)
+    triggers = Triggers([switch, Switch(on=True), switch], fired.append, 10, lambda: now[0])
+    for switch.on in (False, True):
+        now[0] += LOOK_S
+        triggers.look()
+    assert fired == ["on, on"]
+
+
 def test_conditions_are_what_they_say(tmp_path: Path) -> None:
     path = tmp_path / "a"
     file = condition(f"file:{path}", set)
-    assert not file.holds()
+    assert not file.check()
     path.touch()
-    assert file.holds()
+    assert file.check() == f"{path} appeared"
     idle = condition("cpu>0.5", lambda: [1 << 23])
     busy, all_of_it = (condition(text, lambda: [os.getpid()]) for text in ("cpu>0.5", "cpu > 99999 %"))
     until = time.process_time() + 0.05
     while time.process_time() < until:
         pass
-    assert busy.holds()
-    assert not all_of_it.holds()
-    assert not idle.holds()
+    assert re.fullmatch(r"cpu>0\.5: \d+ % of a processor", busy.check())
+    assert not all_of_it.check()
+    assert not idle.check()
     for text in ("cpu", "cpu<3", "file:", "memory>3", "cpu>-1"):
         with pytest.raises(UsageError, match="no trigger"):
             condition(text, set)
