@@ -44,8 +44,13 @@ class LiveProcess:
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """An interpreter in a process. module: path of the file that holds it. unread: why its functions are not in the
-    stacks, "" if they are. stops: one sentence, why its functions need stops; "" if they do not.
+    """An interpreter in a process.
+
+    Attributes:
+        version: "" if it is not known.
+        module: Path of the file that holds it.
+        unread: Why its functions are not in the stacks, "" if they are.
+        stops: One sentence, why its functions need stops; "" if they do not.
     """
 
     language: str
@@ -58,7 +63,8 @@ class Detected:
     def sentence(self) -> str:
         """What it is, where it is, and that its functions are missing if they are."""
         missing = f": {self.language} functions are missing, {self.unread}" if self.unread else ""
-        return f"it runs {self.language} {self.version} in {self.module}{missing}"
+        name = f"{self.language} {self.version}".rstrip()
+        return f"it runs {name} in {self.module}{missing}"
 
 
 class ProcessReader(StackReader, Protocol):

@@ -9,12 +9,13 @@ from pyprof.errors import FormatError
 from pyprof.interpreters.base import Detected, Interpreter, InterpreterContext, LiveProcess, NotBegun, ProcessReader
 from pyprof.interpreters.code_book import NamedCode
 from pyprof.interpreters.cpython.interpreter import CPython
+from pyprof.interpreters.recognised import RUNTIMES
 from pyprof.interpreters.ruby.interpreter import Ruby
 from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, FramesAhead, Gather, KernelReader, ThreadPlace
 from pyprof.model.modules import AddressSpace
 from pyprof.records import dataclass
 
-KINDS: tuple[type[Interpreter], ...] = (CPython, Ruby)
+KINDS: tuple[type[Interpreter], ...] = (CPython, Ruby, *RUNTIMES)
 """In the order in which they are asked."""
 
 

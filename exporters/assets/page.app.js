@@ -102,6 +102,18 @@ function firstMetric() {
   return Math.max(measured.lastIndexOf(true), measured.includes(true) ? 0 : model.values.length - 1);
 }
 
+/**
+ * How much of the time has whole stacks, and whose functions none of them has.
+ * @param {Summary["shown"]} shown
+ * @returns {string}
+ */
+function wholeText(shown) {
+  const hidden = Object.entries(shown.not_shown || {});
+  const whole = hidden.reduce((sum, [, value]) => sum + value, shown.ends.root || 0);
+  const names = hidden.map(([name]) => `${name} functions are not shown`);
+  return [`${formatShare(whole, shown.total)} in whole ${hidden.length ? "native " : ""}stacks`, ...names].join(" · ");
+}
+
 function showHeader() {
   const { summary } = model;
   const { shown } = summary;
@@ -110,7 +122,7 @@ function showHeader() {
     formatCount(summary.threads, "thread"),
     lengthText(model),
     summary.rate_reached ? `${significant(summary.rate_reached)} Hz` : "",
-    shown.total && hasEvidence(model) ? `${formatShare(shown.ends.root || 0, shown.total)} in whole stacks` : "",
+    shown.total && hasEvidence(model) ? wholeText(shown) : "",
   ];
   byId("facts").textContent = model.changes ? changesText(model.changes) : parts.filter(Boolean).join(" · ");
   byId("facts").title = byId("facts").textContent;

@@ -12,7 +12,7 @@ from pyprof.cli.words import duration, many, percent, shorten
 from pyprof.model.functions import Cost, lock_costs
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import ENDS, SENTENCES, counted, end_title, lacking, said
-from pyprof.model.summary import MUCH, ModuleSummary, Summary
+from pyprof.model.summary import MUCH, ModuleSummary, Summary, lacks
 from pyprof.model.walk import StackEnd, Trust
 
 TOP = 5
@@ -53,8 +53,9 @@ def report(profile: Profile, width: int, page: bool, verbose: bool) -> list[str]
 def brief(profile: Profile) -> str:
     """One line on a window that others came before."""
     shown = profile.summary.shown
-    whole = percent(shown.ends.get(StackEnd.ROOT.label, 0), shown.total)
-    return f"pyprof: {_title(profile)}, {many(profile.summary.samples, 'sample')}, {whole} in whole stacks"
+    native = "native " if profile.summary.not_shown else ""
+    whole = percent(_whole(profile.summary), shown.total)
+    return f"pyprof: {_title(profile)}, {many(profile.summary.samples, 'sample')}, {whole} in whole {native}stacks"
 
 
 def _title(profile: Profile) -> str:
@@ -132,12 +133,22 @@ def _rate(hz: float) -> str:
 def _quality(summary: Summary) -> str:
     """Of what the picture shows, not of samples."""
     shown = summary.shown
-    whole = shown.ends.get(StackEnd.ROOT.label, 0)
-    others = sorted((-value, name) for name, value in shown.ends.items() if name != StackEnd.ROOT.label)
+    not_shown = summary.not_shown
+    apart = {StackEnd.ROOT.label, *map(lacks, not_shown)}
+    whole = percent(_whole(summary), shown.total)
+    others = sorted((-value, name) for name, value in shown.ends.items() if name not in apart)
+    first = [f"{whole} of the native stacks are whole" if not_shown else f"{whole} of the time in whole stacks"]
+    for language, value in not_shown.items():
+        share = "" if value >= (1 - MUCH) * shown.total else f" ({percent(value, shown.total)} of the time)"
+        first.append(f"{language} functions are not shown{share}")
     parts = [f"{percent(-value, shown.total)} {end_title(name)}" for value, name in others]
     if _may_be_guessed(summary):
         parts.append("--scan guesses what is outside of code made at run time")
-    return "; ".join([f"{percent(whole, shown.total)} of the time in whole stacks", *parts])
+    return "; ".join([*first, *parts])
+
+
+def _whole(summary: Summary) -> int:
+    return summary.shown.ends.get(StackEnd.ROOT.label, 0) + sum(summary.not_shown.values())
 
 
 def _may_be_guessed(summary: Summary) -> bool:
@@ -199,8 +210,8 @@ def lacking_modules(summary: Summary) -> list[str]:
         texts: dict[str, list[str]] = {}
         for problem in module.problems:
             texts.setdefault(problem.remedy, []).append(f"    {problem.text}")
-        for remedy, lacks in texts.items():
-            lines += [*lacks, *([f"      {advice(remedy)}"] if remedy else [])]
+        for remedy, found in texts.items():
+            lines += [*found, *([f"      {advice(remedy)}"] if remedy else [])]
     return lines
 
 

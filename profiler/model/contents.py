@@ -167,18 +167,22 @@ def _shown(
     """
     values = profile.values[:, -1]
     ends = _Inclusive.of(profile, own).by_end(profile, own)
-    nodes, from_root = _evaluators(profile, languages)
-    whole = from_root[profile.stack]
+    nodes, from_root, with_functions = _evaluators(profile, languages)
+    whole, is_read = from_root[profile.stack], with_functions[profile.stack]
     lacking = nodes[profile.stack]
     if profile.state is not None:
-        lacking[(profile.state & SampleState.INTERPRETED) != 0] = -1
+        is_read = is_read | ((profile.state & SampleState.INTERPRETED) != 0)
+        lacking[is_read] = -1
     pids = np.array([thread.pid for thread in profile.threads], np.int64)
+    starting = _before_first(profile, pids, is_read)
     missing = []
     for at, kind in enumerate(languages):
         lacks_it = lacking == at
         if lacks_it.any():
-            where = tuple(distinct(pids[profile.thread[lacks_it]]).tolist())
-            missing.append(FunctionsMissing(kind.name, where, int(values[lacks_it].sum()), kind.remedy))
+            later = lacks_it & ~starting
+            if later.any():
+                where = tuple(distinct(pids[profile.thread[later]]).tolist())
+                missing.append(FunctionsMissing(kind.name, where, int(values[later].sum()), kind.remedy))
             _cut(ends, lacks(kind.name), int(values[lacks_it & whole].sum()))
     if profile.state is not None:
         partly = ((profile.state & FRAMES_MISSING) != 0) & (lacking < 0) & whole
@@ -189,6 +193,18 @@ def _shown(
     return shown, tuple(missing)
 
 
+def _before_first(
+    profile: Profile, pids: npt.NDArray[np.int64], is_read: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Return which samples precede the first one of their process that has functions of an interpreter."""
+    process = np.searchsorted(distinct(pids), pids)[profile.thread]
+    never = np.iinfo(np.int64).max
+    first = np.full(len(pids), never, np.int64)
+    np.minimum.at(first, process[is_read], profile.time_ns[is_read])
+    found: npt.NDArray[np.bool_] = (profile.time_ns < first[process]) & (first[process] != never)
+    return found
+
+
 def _cut(ends: dict[str, int], label: str, value: int) -> None:
     """So much of what hangs on whole stacks is not whole."""
     if value:
@@ -196,9 +212,11 @@ def _cut(ends: dict[str, int], label: str, value: int) -> None:
         ends[label] = value
 
 
-def _evaluators(profile: Profile, languages: Sequence[Language]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def _evaluators(
+    profile: Profile, languages: Sequence[Language]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Of each node: which of the languages has its evaluator on the stack where no interpreter's function stands, -1
-    for none; whether it hangs below no marker of a cut.
+    for none; whether it hangs below no marker of a cut; whether an interpreter's function is on the stack.
     """
     kinds = [_evaluator(frame, languages) for frame in profile.frames]
     nodes = len(profile.parent)
@@ -212,14 +230,14 @@ def _evaluators(profile: Profile, languages: Sequence[Language]) -> tuple[npt.ND
         evaluated[node] = evaluated[parent] if evaluated[parent] >= 0 else kinds[frame]
         interpreted[node] = interpreted[parent] or profile.frames[frame].kind == FrameKind.INTERPRETER
         lacking[node] = -1 if interpreted[node] else evaluated[node]
-    return lacking, from_root
+    return lacking, from_root, np.array(interpreted, np.bool_)
 
 
 def _evaluator(frame: Frame, languages: Sequence[Language]) -> int:
     """Of which language a frame is an evaluator, -1 for none."""
     if frame.kind != FrameKind.NATIVE:
         return -1
-    names = [line.system_name for line in frame.lines]
+    names = [line.system_name for line in frame.lines] or [frame.title]
     return next(
         (at for at, kind in enumerate(languages) if any(name.startswith(kind.evaluators) for name in names)), -1
     )

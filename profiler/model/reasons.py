@@ -20,6 +20,7 @@ ENDS = {reason.name: reason for reason in reason_table.ENDS}
 """How stacks end, by label."""
 
 _OF_LANGUAGE = "no_"
+_SPELLINGS = {"php": "PHP", "luajit": "LuaJIT", "net": ".NET"}
 
 REFUSALS = {reason.name: reason for reason in reason_table.REFUSALS}
 """What is refused or fails as a whole, by PyprofError.reason."""
@@ -88,7 +89,8 @@ def end_reason(label: str) -> Reason | None:
     if label in ENDS or language == label:
         return ENDS.get(label)
     pattern = ENDS[f"{_OF_LANGUAGE}*"]
-    return replace(pattern, name=label, words=pattern.words.replace("*", language.capitalize()))
+    spelling = _SPELLINGS.get(language, language.capitalize())
+    return replace(pattern, name=label, words=pattern.words.replace("*", spelling))
 
 
 def end_title(label: str) -> str:

@@ -15,7 +15,7 @@ PARTLY_READ = "partly_interpreted"
 
 def lacks(language: str) -> str:
     """Label of whole native stacks that run functions of a language that were not read."""
-    return f"no_{language.lower()}"
+    return f"no_{language.lower().strip('.')}"
 
 
 MUCH = 0.05
@@ -70,7 +70,8 @@ class Language:
 
 @dataclass(frozen=True, slots=True)
 class FunctionsMissing:
-    """Processes that ran functions of a language that were not read, and the primary value of those stacks. remedy: the
+    """Processes that ran functions of a language that were not read, and the primary value of those stacks, without
+    those from before the first functions of their process were read: no option has more of a start. remedy: the
     option that has them, "" if none has. kernel: the kernel's frames were asked for, which stops cannot see.
     """
 
@@ -179,10 +180,21 @@ class Summary:
     names: NameCounts = NameCounts()
 
     @property
+    def not_shown(self) -> dict[str, int]:
+        """Return the primary value of whole native stacks by the language whose functions no option shows."""
+        labels = {language.name: lacks(language.name) for language in self.languages if not language.remedy}
+        return {name: value for name, label in labels.items() if (value := self.shown.ends.get(label, 0))}
+
+    @property
     def warnings(self) -> tuple[Problem, ...]:
         """What must be read before anything else."""
+        by_stops = 0 < self.samples <= self.stops.count  # then the remedy is in use
         found = (
-            *(missing.problem for missing in self.functions_missing if missing.value >= MUCH * self.shown.total),
+            *(
+                missing.problem
+                for missing in self.functions_missing
+                if missing.value >= MUCH * self.shown.total and not (missing.remedy and by_stops)
+            ),
             self.children.problem,
         )
         return tuple(problem for problem in found if problem is not None)
@@ -227,6 +239,7 @@ class Summary:
                 "unit": self.shown.unit,
                 "total": self.shown.total,
                 "ends": dict(sorted(self.shown.ends.items())),
+                "not_shown": self.not_shown,
             },
             "functions_missing": [missing.to_json() for missing in self.functions_missing],
             "warnings": _problems(self.warnings),

@@ -26,7 +26,7 @@ from pyprof.model.markers import Mark, MarkKind
 from pyprof.model.pauses import PauseLog
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import problem
-from pyprof.model.summary import FunctionsMissing, ModuleSummary, Shown, Stops, Summary
+from pyprof.model.summary import FunctionsMissing, Language, ModuleSummary, Shown, Stops, Summary
 from tests.cli.support import PYPROF
 from tests.exporters.profiles import Builder, code, marker
 from tests.support import PROGRAMS, build
@@ -169,6 +169,25 @@ def test_few_stacks_without_python_functions_are_part_of_the_quality_only() -> N
     said = text(profile(functions_missing=(replace(PYTHON, value=10),), shown=few))
     assert "missing in" not in said
     assert "1.0 % without Python functions" in said
+
+
+def test_missing_functions_are_not_said_first_where_stops_read_them_already() -> None:
+    shown = Shown("cpu", "nanoseconds", 100, {"root": 60, "no_python": 40})
+    said = running_text(profile(functions_missing=(PYTHON,), shown=shown, stops=Stops(1000, 1.0, 1.0, 1.0, 0.1)))
+    assert "missing in" not in said
+    assert "60.0 % of the time in whole stacks; 40.0 % without Python functions" in said
+
+
+def test_stacks_of_a_runtime_that_is_not_read_are_whole_native_ones() -> None:
+    php, python = Language("PHP", ("execute_ex",), ""), Language("Python", ("_PyEval",), "--collector ptrace")
+    all_of_it = Shown("cpu", "nanoseconds", 100, {"no_php": 100})
+    said = running_text(profile(shown=all_of_it, languages=(php, python)))
+    assert "100 % of the native stacks are whole; PHP functions are not shown missing" in said
+    assert brief(profile(shown=all_of_it, languages=(php,))).endswith("100 % in whole native stacks")
+    part = Shown("cpu", "nanoseconds", 100, {"root": 50, "no_php": 30, "no_python": 15, "no_rule": 5})
+    said = running_text(profile(shown=part, languages=(php, python)))
+    assert "80.0 % of the native stacks are whole; PHP functions are not shown (30.0 % of the time);" in said
+    assert "15.0 % without Python functions; 5.0 % cut short: no unwind rule" in said
 
 
 def test_stops_beside_perf_events_are_said_to_be_so() -> None:

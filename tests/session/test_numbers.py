@@ -119,16 +119,21 @@ def test_stacks_that_lack_python_are_those_with_its_evaluator_that_nobody_read(
     samples: list[tuple[int, int, tuple[int, ...]]],
 ) -> None:
     builder = Builder()
-    lacking = partly = 0
+    lacking = later = partly = 0
+    is_read = False
     for state, value, inner in samples:
         builder.sample(builder.node([FRAMES[0], *(FRAMES[at] for at in inner)]), 0, 1, value)
-        lacking += value if inner == (3,) and not state & SampleState.INTERPRETED else 0
+        is_lacking = inner == (3,) and not state & SampleState.INTERPRETED
+        is_read |= 4 in inner or bool(state & SampleState.INTERPRETED)
+        lacking += value if is_lacking else 0
+        later += value if is_lacking and is_read else 0
         partly += value if state == BROKEN else 0
     profile = builder.build(state=np.array([state for state, _, _ in samples], np.int32))
     empty = CollectorStats(0, PauseLog().snapshot(), 0, 0, 0, ())
     summary = summarize(_window(profile, empty, empty, 1), profile, Diagnostics(), 99)
     value = sum(missing.value for missing in summary.functions_missing if missing.language == "Python")
-    assert value == summary.shown.ends.get("no_python", 0) == lacking
+    assert value == (later if is_read else lacking), "without the start of a process whose functions are read"
+    assert summary.shown.ends.get("no_python", 0) == lacking
     assert summary.shown.ends.get("partly_interpreted", 0) == partly
 
 

@@ -137,7 +137,7 @@ interface Summary {
   modules: ModuleSummary[];
   profiler: { cpu_s: number; max_rss_kb: number };
   notes: string[];
-  shown: { type: string; unit: string; total: number; ends: Record<string, number> };
+  shown: { type: string; unit: string; total: number; ends: Record<string, number>; not_shown?: Record<string, number> };
   warnings: Problem[];
   counters: { name: string; count: number; stage: string; meaning: string; retry: string }[];
   reasons: Record<string, { title: string; stage: string; meaning: string; retry: string }>;
