@@ -9,6 +9,7 @@ clock       When windows end
 config      The agent's configuration: TOML in, checked values out
 config_file  A file of settings: TOML that nobody else may write, and errors with their lines
 disk        The file system, as far as the spool needs it
+exact_sums  Sums of a window by the kernel's clocks of its processes
 governor    How much the agent does: a law of control
 groups      A profile by label
 health      Is the agent well? /healthz and /metrics
@@ -24,6 +25,7 @@ on_demand   A recording that somebody asks the agent for
 own_cpu     What the agent costs
 peers       Who is at the other end of a local socket
 places      Where the agent's spool is, if nobody says
+process_clocks  Processor time of each process between two moments
 processes   Which processes there are, and what the rules say about each
 push/       Segments to receivers
 queues      Queues of a spool

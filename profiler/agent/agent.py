@@ -42,6 +42,8 @@ Say = Callable[..., None]
 """(level, event, **fields): one line of the log."""
 _ANSWERED_S = 0.8
 """So long after the end was asked for who asks is answered."""
+_DRAW_S = 600.0
+"""Where the budget leaves processes out, others are drawn after such a time. Each time files are read anew."""
 _REFUSALS_S = 10.0
 """Of those who ask and are refused one is a line of the log in such a time; /metrics counts all."""
 
@@ -71,6 +73,7 @@ class Agent:
         self._socket = AskSocket(self._on_demand.answer, self._asked)
         self._refusal_said = -_REFUSALS_S
         self._answer_until = 0.0
+        self._draw_at = 0.0
         self._begin()
         self._health = Health(values.every, self._gauges(), self._diagnostics, self._pushers.numbers)
 
@@ -179,8 +182,21 @@ class Agent:
             self._budget.pardon()
         if self._budget.keep():
             before, self._table.one_in = self._table.one_in, self._budget.effort.processes
-            for lane in self._lanes if self._table.one_in > before else ():
-                lane.begin_anew()
+            if self._table.one_in > before:
+                self._draw_processes()
+        elif self._table.one_in > 1 and time.monotonic() >= self._draw_at:
+            self._budget.pardon()
+            self._draw_processes()
+
+    def _draw_processes(self) -> None:
+        """Record others of the processes: a collector does not let go of one that runs, so recordings begin anew."""
+        self._draw_at = time.monotonic() + _DRAW_S
+        recent_ns: dict[tuple[int, int], int] = {}
+        for lane in self._lanes:
+            recent_ns.update(lane.recent_ns)
+        self._table.draw(recent_ns)
+        for lane in self._lanes:
+            lane.begin_anew()
 
     def _close(self) -> None:
         for lane in self._lanes:

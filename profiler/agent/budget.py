@@ -61,7 +61,9 @@ class BudgetKeeper:
                 return False
             self._said_at = now
         if verdict is not BudgetVerdict.NOTHING:
-            self._say("warning" if verdict is BudgetVerdict.BROKEN else "info", _EVENTS[verdict], **self._state())
+            is_broken = verdict is BudgetVerdict.BROKEN
+            needed = {"needed_cpu_percent": round(100 * self._governor.needed_cpu, 2)} if is_broken else {}
+            self._say("warning" if is_broken else "info", _EVENTS[verdict], **self._state(), **needed)
         return self.effort.processes != before.processes
 
     def _state(self) -> Mapping[str, object]:

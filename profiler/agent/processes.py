@@ -8,10 +8,10 @@ changes nothing: what was known stays.
 from __future__ import annotations
 
 import os
+import random
 import re
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pyprof.agent.rules import NOT_RECORDED, RuleVerdict, TargetRule, judge, user_name
@@ -31,6 +31,8 @@ GONE_S = 600.0
 """So long it is known what a process was called that is gone."""
 MOST_GONE = 20_000
 """Of these, the last ones are."""
+_LEAST_WEIGHT_NS = 1_000_000
+"""Of a process that did not run: it may be drawn, too."""
 _MOST_ENVIRONMENT = 1 << 16
 _UNIT = re.compile(r"([^/]+\.(?:service|scope|socket|mount|swap|slice))(?:/|$)")
 _CONTAINER = re.compile(r"(?:^|[/:_.-])([0-9a-f]{64})(?:[/.]|$)")
@@ -144,6 +146,9 @@ class ProcessTable:
         self._next = 0.0
         self._census, self._again_at = b"", 0.0
         self._left = False
+        self._recent_ns: Mapping[tuple[int, int], int] = {}
+        self._ranks: dict[tuple[int, int], float] = {}
+        self._random = random.Random()
 
     def leave(self) -> None:
         """From now on nothing is looked for: a look that is under way ends, and finds nothing. From any thread."""
@@ -202,17 +207,35 @@ class ProcessTable:
         self.look()
         return self.recorded(sampling)
 
+    def matching(self, sampling: SamplingChoice) -> dict[int, Seen]:
+        """Return the processes that the rules give to a collector, by pid, also those that the budget leaves out."""
+        return {pid: seen for pid, seen in self.by_pid.items() if sampling in seen.verdict.samplings}
+
     def recorded(self, sampling: SamplingChoice) -> dict[int, Seen]:
-        """The same by pid. Where not all are: the oldest of each service, then the second of each, and so on."""
-        found = {pid: seen for pid, seen in self.by_pid.items() if sampling in seen.verdict.samplings}
+        """Return those of matching() that the budget does not leave out: the ones that draw() favoured."""
+        found = self.matching(sampling)
         if self.one_in == 1:
             return found
-        of_service: Counter[str] = Counter()
-        turns: list[tuple[int, int, int]] = []
-        for pid, seen in sorted(found.items(), key=lambda each: (each[1].start, each[0])):
-            turns.append((of_service[seen.verdict.service], seen.start, pid))
-            of_service[seen.verdict.service] += 1
-        return {pid: found[pid] for _, _, pid in sorted(turns)[: -(-len(turns) // self.one_in)]}
+        ranked = sorted(found.items(), key=lambda each: self._rank(each[0], each[1]))
+        return dict(ranked[: -(-len(ranked) // self.one_in)])
+
+    def draw(self, recent_ns: Mapping[tuple[int, int], int]) -> None:
+        """Draw anew which processes recorded() returns, at random and weighted by their processor time.
+
+        This is weighted sampling without replacement by Efraimidis and Spirakis (2006).
+
+        Args:
+            recent_ns: processor time in the last window, by pid and start.
+        """
+        self._recent_ns, self._ranks = recent_ns, {}
+
+    def _rank(self, pid: int, seen: Seen) -> float:
+        """Return the place of a process in the order that was drawn; the smallest ones are recorded."""
+        key = pid, seen.start
+        if key not in self._ranks:
+            weight = max(self._recent_ns.get(key, 0), _LEAST_WEIGHT_NS)
+            self._ranks[key] = self._random.expovariate(1.0) / weight
+        return self._ranks[key]
 
     def _seen(self, pid: int, entry: int, now: float, uptime: float) -> Seen | None:
         """None: it is gone. Raises OSError where that is not known."""

@@ -6,9 +6,12 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 
 from pyprof.agent.clock import WindowClock
+from pyprof.agent.exact_sums import with_exact_sums
+from pyprof.agent.process_clocks import ProcessClocks, ProcessTime
 from pyprof.agent.processes import ProcessTable
 from pyprof.agent.selecting import selected
 from pyprof.agent.settings import SamplingChoice, Values
@@ -68,6 +71,8 @@ class SampledGroup:
         self._thread: threading.Thread | None = None
         self._known: frozenset[tuple[int, int]] = frozenset()
         self._not_before = 0.0
+        self._clocks = ProcessClocks() if sampling.mode == "cpu" else None
+        self._times: deque[list[ProcessTime]] = deque()
 
     @property
     def running(self) -> bool:
@@ -87,6 +92,8 @@ class SampledGroup:
             if not found <= self._known:
                 self._recording.look_around()
             self._known = found
+        if self._clocks is not None:
+            self._clocks.poll(self._table.matching(self.sampling))
 
     def _begin(self) -> None:
         """In a thread of its own: to open thousands of processes takes seconds, in which the agent may be ended."""
@@ -113,6 +120,9 @@ class SampledGroup:
             recording.close()
             return
         recording.watch(lambda _: self.left.set())
+        recording.on_cut = self._read_clocks
+        self._read_clocks()
+        self._times.clear()
         recording.start()
         self._windows(recording)
 
@@ -124,10 +134,10 @@ class SampledGroup:
                 self._save(recording, ends, window)
                 last = next(recording.windows(max(ends - time.monotonic(), _SOON_S)), None)
                 if last is not None:
-                    self._took(self.sampling, last, window)
+                    self._took(self.sampling, self._exact(last), window)
             rest = recording.stop()
             if rest is not last and rest.duration_ns:
-                self._took(self.sampling, rest, "")
+                self._took(self.sampling, self._exact(rest), "")
             if recording.failure is not None:
                 raise recording.failure
         except BaseException as error:
@@ -146,6 +156,24 @@ class SampledGroup:
             if (part := recording.packed_part()) is not None:
                 self._save_part(self.sampling, part, window)
 
+    @property
+    def recent_ns(self) -> Mapping[tuple[int, int], int]:
+        """Processor time of processes in the last window, by pid and start, where it is read."""
+        return self._clocks.recent_ns if self._clocks is not None else {}
+
+    def _read_clocks(self) -> None:
+        """Read how long each process was on processors since the last call: a window begins or ends."""
+        if self._clocks is not None:
+            self._times.append(self._clocks.end_window(self._table.matching(self.sampling)))
+
+    def _exact(self, profile: Profile) -> Profile:
+        """Return the oldest window that has not got its sums yet, with them."""
+        if self._clocks is None:
+            return profile
+        if not self._times:  # the recording ended by itself
+            self._read_clocks()
+        return with_exact_sums(profile, self._times.popleft())
+
     def so_far(self) -> Profile | None:
         """Of the window under way. From any thread. Raises PyprofError where it ends just now."""
         recording = self._recording
@@ -158,9 +186,11 @@ class SampledGroup:
 
     def end(self) -> None:
         """Does not wait."""
-        self._is_ending = True
+        is_first, self._is_ending = not self._is_ending, True
         if self._recording is not None:
             self._recording.end()
+            if is_first:
+                self._read_clocks()
 
     def close(self) -> None:
         """End, wait until the last window was taken, and release what is held."""

@@ -45,7 +45,9 @@ SETTINGS = (
     Setting("sampling", "max_stopped", "PERCENT", "1", "percent of its time that a process may be stopped, by stops"),
     Setting("budget", "cpu", "PERCENT", "1", "percent of one processor that the agent may use, with its workers"),
     Setting("budget", "memory", "SIZE", '"200M"', "that it may have, what its processes share once"),
-    Setting("budget", "over", "SPAN", '"60s"', "over which both are kept: by fewer samples, then fewer processes"),
+    Setting(
+        "budget", "over", "SPAN", '"60s"', "over which both are kept: cpu by fewer samples, memory by fewer processes"
+    ),
     Setting("record", "last", "SPAN", '"10m"', "what pyprof agent record gets of the time before it asks"),
     Setting("record", "disk", "SIZE", '"64M"', "of the files that hold it, in kept/ of the spool"),
     Setting("record", "group", "GROUP", "", "whose members may ask beside root and the agent's user; name or number"),

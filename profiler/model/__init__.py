@@ -42,6 +42,7 @@ sample            Samples in columns: what every collector produces and the unwi
 secret_text       What of a text is secret: passwords and tokens, by the names that they have
 selected          A profile of some of another one's samples
 several           Several profiles as one: recordings of several processes or machines, or parts of one recording
+share_interval    How far a share is known, by the samples behind it
 source_text       A source file as it was read
 stack_digest      What tells stacks apart by their content, the same in every file
 stacks            Stacks while recording: a sample ends as one integer, a node of a prefix tree of frames

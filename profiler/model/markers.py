@@ -26,6 +26,7 @@ class MarkKind(IntEnum):
     WOKEN = 8  # a wait ends; inside it stands the stack of the thread that ended it
     LOCK = 9  # waits for one lock
     LATE = 10  # time without a sample, of what ran too short or had left its processor before the profiler had one
+    NO_SAMPLE = 11  # processor time of a process of which no sample was taken
 
 
 class Mark(NamedTuple):
@@ -77,6 +78,7 @@ _TITLES = {
     MarkKind.LOST: said("time_lost"),
     MarkKind.IN_KERNEL: said("time_in_kernel"),
     MarkKind.LATE: said("time_too_short_or_late"),
+    MarkKind.NO_SAMPLE: said("time_without_sample"),
 }
 
 LEFT_OUT = Mark(MarkKind.LEFT_OUT)
@@ -84,7 +86,8 @@ NOT_SAMPLED = Mark(MarkKind.NOT_SAMPLED)
 LOST = Mark(MarkKind.LOST)
 IN_KERNEL = Mark(MarkKind.IN_KERNEL)
 LATE = Mark(MarkKind.LATE)
-UNSAMPLED = frozenset((NOT_SAMPLED, LOST, IN_KERNEL, LATE))
+NO_SAMPLE = Mark(MarkKind.NO_SAMPLE)
+UNSAMPLED = frozenset((NOT_SAMPLED, LOST, IN_KERNEL, LATE, NO_SAMPLE))
 """Processor time that no sample stands for."""
 CUTS: dict[int, Mark | None] = {end: None if end is StackEnd.ROOT else Mark(MarkKind.CUT, end) for end in StackEnd}
 """The marker of a stack by its end; None of a whole one."""

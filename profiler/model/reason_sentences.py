@@ -179,6 +179,7 @@ MARKERS = (
     Reason("frames_left_out", Stage.OUTPUT, "[frames left out: too many to keep]"),
     Reason("time_too_short", Stage.SAMPLING, "[not sampled: too short to see]"),
     Reason("time_too_short_or_late", Stage.SAMPLING, "[not sampled: too short to see, or the profiler came late]"),
+    Reason("time_without_sample", Stage.SAMPLING, "[not sampled]"),
     Reason("time_lost", Stage.SAMPLING, "[not sampled: records lost]"),
     Reason("time_in_kernel", Stage.SAMPLING, "[not sampled: in the kernel]"),
     Reason("not_matched", Stage.INTERPRETER, "[merge: partial{unplaced}{without_run}]"),

@@ -55,7 +55,8 @@ class Recording:
 
     subject: what is recorded. command: the program that was started for it, None where none was. failure: what ended
     the recording early, None where nothing did; what was recorded until then is good. asked_to_end: was it the duration
-    or a call that ended it? deliveries: what goes to a sink.
+    or a call that ended it? deliveries: what goes to a sink. on_cut: called in the loop's thread at the moment at which
+    windows() closes one.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Recording:
         self.command = command
         self.failure: BaseException | None = None
         self.asked_to_end = False
+        self.on_cut: Callable[[], None] = lambda: None
         self.deliveries = Deliveries(sampling, handover)
         self._kept: Sampling | None = sampling
         self._handover = handover
@@ -245,7 +247,10 @@ class Recording:
             raise UsageError(f"windows of {every!r} seconds cannot be had")
 
         def cut() -> Pending | None:
-            return None if self.asked_to_end else self._sampling.ask(Extent.CUT)
+            if self.asked_to_end:
+                return None
+            self.on_cut()
+            return self._sampling.ask(Extent.CUT)
 
         def found() -> Iterator[Profile]:
             due_ns = time.monotonic_ns() + round(every * 1e9)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.agent.governor import EFFORTS, MOST_PATIENCE, BudgetVerdict, CostBudget, Effort, Governor
+from pyprof.agent.governor import AIM, MOST_PATIENCE, PARTS, STRIDES, BudgetVerdict, CostBudget, Effort, Governor
 
 MB = 1 << 20
 BUDGET = CostBudget(0.01, 200 * MB, 60)
@@ -46,13 +46,13 @@ def test_load_that_stays_the_same_is_kept_within_the_budget_by_ever_fewer_change
         return (fixed + work * effort.work) * uniform(1 - noise, 1 + noise)
 
     said, costs = lived(load, 60 * hours)
-    least = (fixed + work * EFFORTS[-1].work) * (1 + noise)
+    least = (fixed + work / STRIDES[-1]) * (1 + noise)
     if least <= BUDGET.cpu:
         found = costs[15:]  # until then it is looked for
         assert sum(found) / len(found) <= BUDGET.cpu
         assert sum(cost > 1.1 * BUDGET.cpu for cost in found) <= 0.05 * len(found)
         assert BudgetVerdict.BROKEN not in said[20:]
-    assert said.count(BudgetVerdict.MORE) <= len(EFFORTS) + hours * 60 / MOST_PATIENCE + 2 * 7 * 2
+    assert said.count(BudgetVerdict.MORE) <= len(STRIDES) + hours * 60 / MOST_PATIENCE + 2 * 7 * 2
 
 
 @given(st.floats(0, 0.004), st.floats(0, 0.004))
@@ -78,36 +78,37 @@ def test_budget_of_a_minute_that_is_gone_early_is_not_waited_for() -> None:
     assert governor.look(14, 1.0, lambda: 0) is BudgetVerdict.NOTHING  # at the start files are read
     assert governor.look(25, 1.5, lambda: 0) is BudgetVerdict.NOTHING
     assert governor.look(30, 1.7, lambda: 0) is BudgetVerdict.LESS
-    assert governor.effort == Effort(3)
+    assert governor.effort == Effort(6)
 
 
 def test_memory_is_kept_by_fewer_processes_as_long_as_that_helps() -> None:
     """And what cannot be kept is said: others' processes are not left out for nothing."""
     never = lived(lambda _, __: 0.001, 60, lambda _: 201 * MB)[0]
-    first = [effort.processes for effort in EFFORTS].index(2)
-    assert never == [BudgetVerdict.LESS] * first + [BudgetVerdict.BROKEN] * (len(never) - first)
+    assert never == [BudgetVerdict.LESS] + [BudgetVerdict.BROKEN] * (len(never) - 1)
     assert BudgetVerdict.BROKEN in never
     helped = lived(lambda _, __: 0.001, 60, lambda effort: 900 * MB // effort.processes)[0]
-    assert helped[: first + 2] == [BudgetVerdict.LESS] * (first + 2)
+    assert helped[:3] == [BudgetVerdict.LESS] * 3
     assert BudgetVerdict.BROKEN not in helped
     assert lived(lambda _, __: 0.001, 60, lambda _: 199 * MB)[0] == []
 
 
-def test_each_effort_is_less_work_than_the_one_before() -> None:
-    work = [effort.work for effort in EFFORTS]
-    assert work[0] == 1
-    assert work == sorted(set(work), reverse=True)
-    assert all(effort.times == max(each.times for each in EFFORTS) for effort in EFFORTS if effort.processes > 1)
+def test_processes_are_left_out_for_memory_and_never_for_processor_time() -> None:
+    """To record others begins a recording anew, which costs more processor time than fewer processes spare."""
+    efforts: set[Effort] = set()
+
+    def load(minute: int, effort: Effort) -> float:
+        efforts.add(effort)
+        return 0.001 + 2 * effort.work
+
+    lived(load, 120)
+    assert {effort.processes for effort in efforts} == {1}
+    assert max(effort.times for effort in efforts) == STRIDES[-1]
 
 
-def after(*steps: BudgetVerdict) -> Governor:
-    """A law that was led down by minutes that cost ten times the budget."""
-    governor, now, spent = Governor(BUDGET, 0, 0), 15.0, 0.0
-    governor.look(14, 0, lambda: 0)
-    for step in steps:
-        now, spent = now + 60, spent + 6
-        assert governor.look(now, spent, lambda: 0) is step
-    return governor
+def test_ladders_lead_to_less_with_each_step() -> None:
+    assert [STRIDES[0], PARTS[0]] == [1, 1]
+    assert list(STRIDES) == sorted(set(STRIDES))
+    assert list(PARTS) == sorted(set(PARTS))
 
 
 def test_step_leads_to_nine_tenths_of_the_budget_where_it_can() -> None:
@@ -119,16 +120,28 @@ def test_step_leads_to_nine_tenths_of_the_budget_where_it_can() -> None:
 
 def test_load_that_no_effort_can_keep_within_the_budget_is_said() -> None:
     said = lived(lambda _, __: 1.0, 60)[0]
-    assert said.count(BudgetVerdict.LESS) < len(EFFORTS)
+    assert said.count(BudgetVerdict.LESS) < len(STRIDES)
     assert said[-20:] == [BudgetVerdict.BROKEN] * 20
 
 
 def test_processes_are_left_out_one_step_at_a_time_and_files_are_read_unjudged_after_it() -> None:
-    governor = after(*[BudgetVerdict.LESS] * 4)
-    assert governor.effort == Effort(16, 2)
-    assert governor.look(15 + 4 * 60 + 10, 24 + 100, lambda: 0) is BudgetVerdict.NOTHING
-    assert governor.look(15 + 4 * 60 + 20, 24 + 200, lambda: 0) is BudgetVerdict.LESS
-    assert governor.effort == Effort(16, 4)
+    governor = Governor(BUDGET, 0, 0)
+    governor.look(14, 0, lambda: 0)
+    assert governor.look(75, 0.1, lambda: 900 * MB) is BudgetVerdict.LESS
+    assert governor.effort == Effort(1, 2)
+    assert governor.look(75 + 10, 100, lambda: 0) is BudgetVerdict.NOTHING
+    assert governor.look(75 + 80, 100.1, lambda: 500 * MB) is BudgetVerdict.LESS
+    assert governor.effort == Effort(1, 4)
+
+
+def test_steps_that_do_not_lower_the_cost_end_and_the_needed_budget_is_known() -> None:
+    governor = Governor(BUDGET, 0, 0)
+    governor.look(14, 0, lambda: 0)
+    found = [governor.look(15 + minute * 60, minute * 60 * 0.018, lambda: 0) for minute in range(1, 9)]
+    less, broken = BudgetVerdict.LESS, BudgetVerdict.BROKEN
+    assert found == [less, broken, broken, less, broken, broken, broken, broken]
+    assert abs(governor.needed_cpu - 0.018 / AIM) < 0.001
+    assert governor.effort.times < 16
 
 
 def test_more_is_not_tried_while_memory_is_nearly_used_up() -> None:

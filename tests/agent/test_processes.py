@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from pyprof.agent.own_cpu import OwnCpu
 from pyprof.agent.processes import Facts, ProcessTable, Seen
 from pyprof.agent.rules import NOT_RECORDED, RuleVerdict, judge
 from pyprof.agent.selecting import RuleSelection
+from pyprof.agent.settings import SamplingChoice
 from pyprof.collectors.linux import procfs
 from pyprof.records import replace
+from tests.chance import most
 from tests.support import missing
 
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
@@ -209,19 +212,38 @@ def test_process_that_got_the_number_of_another_is_judged_anew_and_each_keeps_it
         second.communicate(b"\n")
 
 
-def test_of_too_many_processes_each_service_keeps_its_oldest_first() -> None:
+def crowded() -> tuple[ProcessTable, SamplingChoice]:
+    """Ten processes that a collector is to sample; 9 is the oldest one."""
     found = table('name = "*"')
     (sampling,) = parse('[[rule]]\nname = "*"', "x").samplings()
-    verdicts = {name: RuleVerdict(name, (("service", name),), (sampling,)) for name in "abc"}
-    services = "aabacb"
-    found.by_pid = {pid: Seen(0, 100 - pid, "x", 0, False, verdicts[name]) for pid, name in enumerate(services)}
-    found.by_pid[9] = Seen(0, 0, "x", 0, False, NOT_RECORDED)
-    assert set(found.recorded(sampling)) == set(range(6))
-    kept = {}
-    for found.one_in in (2, 3, 4, 64):
-        kept[found.one_in] = set(found.recorded(sampling))
-        assert found.chosen(sampling) == {(pid, 100 - pid) for pid in kept[found.one_in]}
-    assert kept == {2: {3, 4, 5}, 3: {4, 5}, 4: {4, 5}, 64: {5}}
+    verdict = RuleVerdict("web", (("service", "web"),), (sampling,))
+    found.by_pid = {pid: Seen(0, 100 - pid, "x", 0, False, verdict) for pid in range(10)}
+    found.by_pid[11] = Seen(0, 0, "x", 0, False, NOT_RECORDED)
+    return found, sampling
+
+
+def test_part_of_the_processes_is_drawn_by_processor_time_and_not_by_age() -> None:
+    """A process is drawn first with the chance of its part of the time: 9 busy processes of equal time, one idle."""
+    found, sampling = crowded()
+    recent_ns = {(pid, 100 - pid): 10**9 for pid in range(9)}
+    assert set(found.recorded(sampling)) == set(range(10))
+    found.one_in, drawn, draws = 10, Counter[int](), 900
+    for _ in range(draws):
+        found.draw(recent_ns)
+        (pid,) = found.recorded(sampling)
+        assert found.chosen(sampling) == {(pid, 100 - pid)}
+        drawn[pid] += 1
+    assert drawn[9] <= most(1e-3, draws), "the oldest has done nothing"
+    assert all(draws - drawn[pid] <= most(1 - 1 / 9.01, draws) for pid in range(9))
+
+
+def test_processes_that_are_drawn_stay_until_the_next_draw() -> None:
+    found, sampling = crowded()
+    found.one_in = 2
+    found.draw({})
+    first = set(found.recorded(sampling))
+    assert len(first) == 5
+    assert all(set(found.recorded(sampling)) == first for _ in range(10))
 
 
 def test_of_processes_that_are_gone_the_last_ones_are_known(monkeypatch: pytest.MonkeyPatch) -> None:

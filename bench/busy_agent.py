@@ -1,0 +1,237 @@
+"""`python -m bench.busy_agent`: does an agent tell the truth on a busy host, under a budget?
+
+Forty processes in ten services run on the host: in each service one that sleeps, and is the oldest, and three that work
+and write down their own clocks (targets/busy_service.py). Beside them run busy loops. For each number of busy loops and
+each budget an agent records them in windows. Each window with more than a second of processor time is compared with the
+programs' own clocks: the sum of the service, the shares of three functions against the stated intervals, and whether a
+service that ran is missing. The agent's own cost is held against its budget.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from bench.agent import SOURCES
+from pyprof.agent import own_cpu, reading
+from pyprof.agent.moments import TimeSpan
+from pyprof.agent.segments import SegmentName
+from pyprof.model.functions import costs
+from pyprof.model.share_interval import sampling_basis
+from pyprof.records import dataclass, field
+
+SERVICES, WORKERS = 10, 3
+SHARES = 0.01, 0.02, 0.03, 0.04, 0.1
+"""Of a processor, that a worker of each service wants: all workers together a little more than one."""
+FUNCTIONS = ("alpha", "beta", "gamma")
+LEAST_S, CLOSE, COVERED = 1.0, 0.02, 0.95
+"""Windows with more processor time are judged; how close sums must be, and the part of shares in their intervals."""
+_BEGINS_S = 300
+_RAN_S = 0.05
+"""A service that ran for longer must not be missing."""
+_CONFIG = """\
+[windows]
+every = "{window}s"
+[budget]
+cpu = {budget}
+over = "{over}s"
+[[rule]]
+cmdline = "{word}"
+service = "{{env:SERVICE}}"
+"""
+
+
+class OwnClocks:
+    """What the programs of one service have written down."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._records = [np.fromfile(path, np.int64).reshape(-1, 5) for path in paths]
+
+    def between(self, start_ns: int, end_ns: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        """Return the time on processors between two monotonic times, and that in each function, in nanoseconds."""
+        found = np.zeros(4)
+        for records in self._records:
+            for column in range(4):
+                at = np.interp([start_ns, end_ns], records[:, 0], records[:, column + 1])
+                found[column] += at[1] - at[0]
+        return found
+
+
+@dataclass
+class Tally:
+    """Of one number of busy loops and one budget."""
+
+    errors: list[float] = field(default_factory=list)
+    shares: int = 0
+    covered: int = 0
+    widths: list[float] = field(default_factory=list)
+    samples: list[float] = field(default_factory=list)
+    missing: int = 0
+    cpu: list[float] = field(default_factory=list)
+    steps: str = ""
+
+
+class BusyHost:
+    """The programs, in a folder with their clocks."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._started = folder, list[subprocess.Popen[bytes]]()
+        script = str(SOURCES / "busy_service.py")
+        for service in range(SERVICES):
+            environment = {**os.environ, "SERVICE": f"service-{service}"}
+            idle = [sys.executable, "-c", "import time; time.sleep(1e6)", str(folder)]
+            share = SHARES[service % len(SHARES)]
+            work = [[sys.executable, script, str(folder / f"{service}-{nth}"), str(share)] for nth in range(WORKERS)]
+            self._started += [subprocess.Popen(command, env=environment) for command in (idle, *work)]
+
+    def clocks(self, service: int) -> OwnClocks:
+        return OwnClocks([self._folder / f"{service}-{nth}" for nth in range(WORKERS)])
+
+    def end(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def busy_loops(count: int) -> Iterator[None]:
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def judge(host: BusyHost, spool: Path, since_ns: int, tally: Tally) -> None:
+    """Compare each window that began since then with the programs' clocks."""
+    ahead_ns = time.time_ns() - time.monotonic_ns()
+    names = reading.segments(str(spool), TimeSpan(since_ns, time.time_ns() + 1))
+    by_service: dict[str, list[SegmentName]] = {f"service-{service}": [] for service in range(SERVICES)}
+    for name in names:
+        by_service[name.service].append(name)
+    ends = sorted({name.end_ns for name in names})
+    for service, found in enumerate(by_service.values()):
+        clocks, of_end = host.clocks(service), {name.end_ns: name for name in found}
+        for start_ns, end_ns in pairwise(ends):
+            if end_ns in of_end:
+                judge_window(spool, of_end[end_ns], clocks, ahead_ns, tally)
+            else:
+                ran_ns = clocks.between(start_ns - ahead_ns, end_ns - ahead_ns)
+                tally.missing += ran_ns[0] > _RAN_S * 1e9
+
+
+def judge_window(spool: Path, name: SegmentName, clocks: OwnClocks, ahead_ns: int, tally: Tally) -> None:
+    profile = reading.profile_of(str(spool), [name], "cpu", "all")
+    start_ns = profile.start_ns - ahead_ns
+    ran_ns = clocks.between(start_ns, start_ns + profile.duration_ns)
+    total = profile.total
+    tally.missing += not total and ran_ns[0] > _RAN_S * 1e9
+    if ran_ns[0] < LEAST_S * 1e9:
+        return
+    tally.errors.append(total / ran_ns[0] - 1)
+    basis = sampling_basis(profile.values[:, 0], profile.values[:, -1])
+    tally.samples.append(basis.samples)
+    found = {cost.name: cost.total for cost in costs(profile).functions}
+    for function, ns in zip(FUNCTIONS, ran_ns[1:], strict=True):
+        low, high = basis.interval(found.get(function, 0) / total)
+        tally.shares += 1
+        tally.covered += low <= ns / ran_ns[0] <= high
+        tally.widths.append(high - low)
+
+
+def measure(host: BusyHost, folder: Path, budget: float, arguments: argparse.Namespace) -> Tally:
+    """Record for some windows, after a time in which the agent finds its effort."""
+    tally, spool, log = Tally(), folder / f"spool-{time.monotonic_ns()}", folder / "log"
+    config = folder / "agent.toml"
+    config.write_text(_CONFIG.format(window=arguments.window, budget=budget, over=arguments.over, word=folder))
+    command = [sys.executable, "-m", "pyprof", "agent", "--config", str(config), "--log", "json", "--spool", str(spool)]
+    with log.open("wb") as out:
+        agent = subprocess.Popen(command, stderr=out)
+    try:
+        deadline = time.monotonic() + _BEGINS_S
+        while '"event":"window"' not in log.read_text() and time.monotonic() < deadline:
+            time.sleep(0.5)
+        time.sleep(arguments.settle)
+        since_ns = time.time_ns()
+        for _ in range(arguments.windows + 1):
+            before_s, before = own_cpu.spent(agent.pid), time.monotonic()
+            time.sleep(arguments.window)
+            tally.cpu.append((own_cpu.spent(agent.pid) - before_s) / (time.monotonic() - before))
+    finally:
+        agent.terminate()
+        agent.wait(60)
+    for line in log.read_text().splitlines():
+        if '"level":"error"' in line:
+            print(line)
+    steps = [line for line in log.read_text().splitlines() if '"does ' in line or "not kept" in line]
+    tally.steps = steps[-1] if steps else ""
+    judge(host, spool, since_ns, tally)
+    return tally
+
+
+def row(loops: int, budget: float, tally: Tally) -> str:
+    errors = np.abs(tally.errors) if tally.errors else np.zeros(1)
+    within = 100 * float((errors <= CLOSE).mean())
+    covered = 100 * tally.covered / max(tally.shares, 1)
+    cells = (
+        f"{loops}",
+        f"{budget:g} %",
+        f"{len(tally.errors)}",
+        f"{100 * float(np.median(errors)):.2f} %",
+        f"{100 * float(errors.max()):.2f} %",
+        f"{within:.0f} %",
+        f"{float(np.median(tally.samples or [0])):.0f}",
+        f"{100 * float(np.median(tally.widths or [0])):.0f} %",
+        f"{tally.covered} of {tally.shares}, {covered:.1f} %",
+        f"{tally.missing}",
+        f"{100 * float(np.mean(tally.cpu)):.2f} %",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+HEAD = (
+    "| busy loops | budget | windows | sum: median error | largest | within 2 % | samples | width of intervals "
+    "| shares in their interval | false zeros | own cost |\n|" + "---|" * 11
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.busy_agent", description=__doc__)
+    parser.add_argument("--loops", default="0,4,8", help="numbers of busy loops (%(default)s)")
+    parser.add_argument("--budgets", default="0.2,1,5", help="percent of a processor (%(default)s)")
+    parser.add_argument("--windows", type=int, default=10, help="that are judged, at each (%(default)s)")
+    parser.add_argument("--window", type=int, default=60, metavar="S", help="(%(default)s)")
+    parser.add_argument("--over", type=int, default=60, metavar="S", help="budget.over (%(default)s)")
+    parser.add_argument("--settle", type=float, default=180, metavar="S", help="left out at the beginning")
+    parser.add_argument("--steps", action="store_true", help="print the last step of each agent's budget, too")
+    arguments = parser.parse_args()
+    print(f"{time.strftime('%Y-%m-%d %H:%M')}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}")
+    print(HEAD, flush=True)
+    with tempfile.TemporaryDirectory(prefix="pyprof-bench-") as made:
+        host = BusyHost(Path(made))
+        try:
+            for loops in map(int, arguments.loops.split(",")):
+                for budget in map(float, arguments.budgets.split(",")):
+                    with busy_loops(loops):
+                        tally = measure(host, Path(made), budget, arguments)
+                    print(row(loops, budget, tally), flush=True)
+                    if arguments.steps:
+                        print(tally.steps)
+        finally:
+            host.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Sums of a window by the kernel's clocks: samples say where a process spent its time, clocks say how much it was.
+
+The agent thins its samples to keep its budget, and on a busy host sampling times are missed. So the samples of each
+process are scaled to the processor time that the process really had. A process without any sample gets a row without
+functions, "[not sampled]".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.agent.process_clocks import ProcessTime
+from pyprof.model.contents import summary_of_part
+from pyprof.model.markers import NO_SAMPLE, UNSAMPLED
+from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
+from pyprof.model.walk import Trust
+from pyprof.records import replace
+
+_ROW_NS = 100_000_000
+"""Time of which nothing is known is spread over the window in rows of about so much each."""
+_MOST_ROWS = 64
+_NO_SAMPLE = Frame(FrameKind.MARKER, 0, 0, 0, -1, (), Trust.CONTEXT, NO_SAMPLE.title, NO_SAMPLE)
+
+
+def with_exact_sums(profile: Profile, times: Sequence[ProcessTime]) -> Profile:
+    """Return the window with the processor time of each process in `times` as the sum of its values.
+
+    A process that is in no entry of `times` lived too shortly to be read: its samples stay as they are. Rows for time
+    without samples count no sample.
+
+    Args:
+        profile: a window of samples on processors, its primary value in nanoseconds.
+        times: of the same window.
+    """
+    process_of = _processes(profile, times)
+    row_process = process_of[profile.thread]
+    values = profile.values.copy()
+    values[_is_unsampled(profile), 0] = 0
+    missing: list[tuple[ProcessTime, int]] = []
+    order = np.argsort(row_process, kind="stable")
+    ends = np.searchsorted(row_process[order], np.arange(-1, len(times)), "right")
+    for at, each in enumerate(times):
+        rows = order[ends[at] : ends[at + 1]]
+        total = each.ns + _unread(profile, rows, each.unread_ns)
+        if values[rows, -1].any():
+            values[rows, -1] = _scaled(values[rows, -1], total)
+        elif total:
+            missing.append((each, total))
+    scaled = replace(profile, values=values)
+    if missing:
+        scaled = _with_rows(scaled, missing)
+    return replace(scaled, summary=summary_of_part(profile.summary, scaled))
+
+
+def _processes(profile: Profile, times: Sequence[ProcessTime]) -> npt.NDArray[np.int64]:
+    """The index into `times` of each thread's process, -1 where there is none; (threads,)."""
+    by_pid: dict[int, list[int]] = {}
+    for at, each in enumerate(times):
+        by_pid.setdefault(each.pid, []).append(at)
+    return np.array(
+        [
+            min(by_pid.get(thread.pid, (-1,)), key=lambda at: abs(times[at].began_ns - thread.process_started))
+            for thread in profile.threads
+        ],
+        np.int64,
+    )
+
+
+def _is_unsampled(profile: Profile) -> npt.NDArray[np.bool_]:
+    """Return which rows are time that no sample stands for; (n,)."""
+    is_unsampled = np.array([frame.mark in UNSAMPLED for frame in profile.frames] + [False], np.bool_)
+    found: npt.NDArray[np.bool_] = is_unsampled[profile.frame[profile.stack]]
+    return found
+
+
+def _unread(profile: Profile, rows: npt.NDArray[np.int64], unread_ns: int) -> int:
+    """Return what samples say of the time between the last reading of a process's clock and the window's end."""
+    if not unread_ns:
+        return 0
+    since_ns = profile.start_ns + profile.duration_ns - unread_ns
+    return int(profile.values[rows[profile.time_ns[rows] > since_ns], -1].sum())
+
+
+def _scaled(values: npt.NDArray[np.int64], total: int) -> npt.NDArray[np.int64]:
+    """Return the values in the same proportions, with exactly that sum."""
+    upto = np.cumsum(values)
+    found: npt.NDArray[np.int64] = np.diff(np.rint(upto * (total / upto[-1])).astype(np.int64), prepend=0)
+    return found
+
+
+def _with_rows(profile: Profile, missing: Sequence[tuple[ProcessTime, int]]) -> Profile:
+    """Return the profile with rows without functions for the time of these processes."""
+    node, frame = len(profile.parent), len(profile.frames)
+    threads = [
+        ThreadInfo(each.pid, each.pid, each.name, each.name, each.began_ns, each.began_ns) for each, _ in missing
+    ]
+    thread: list[int] = []
+    pieces: list[npt.NDArray[np.int64]] = []
+    moments: list[npt.NDArray[np.int64]] = []
+    for at, (_, total) in enumerate(missing, len(profile.threads)):
+        count = min(max(total // _ROW_NS, 1), _MOST_ROWS)
+        thread += [at] * count
+        pieces.append(_scaled(np.ones(count, np.int64), total))
+        moments.append(profile.start_ns + profile.duration_ns * (2 * np.arange(count) + 1) // (2 * count))
+    n = len(thread)
+    values = np.zeros((n, profile.values.shape[1]), np.int64)
+    values[:, -1] = np.concatenate(pieces)
+    return replace(
+        profile,
+        frames=(*profile.frames, _NO_SAMPLE),
+        parent=np.append(profile.parent, np.int32(0)),
+        frame=np.append(profile.frame, np.int32(frame)),
+        threads=(*profile.threads, *threads),
+        time_ns=np.append(profile.time_ns, np.concatenate(moments)),
+        stack=np.append(profile.stack, np.full(n, node, np.int32)),
+        thread=np.append(profile.thread, np.array(thread, np.int32)),
+        values=np.concatenate([profile.values, values]),
+        state=None if profile.state is None else np.append(profile.state, np.zeros(n, profile.state.dtype)),
+        cpu=None if profile.cpu is None else np.append(profile.cpu, np.full(n, -1, np.int32)),
+    )
+
+
+def _leader(process: ProcessTime) -> ThreadInfo:
+    """Return the first thread of a process."""
+    return ThreadInfo(process.pid, process.pid, process.name, process.name, process.began_ns, process.began_ns)

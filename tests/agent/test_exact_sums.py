@@ -1,0 +1,183 @@
+"""Windows of the agent have the processor time of the kernel's clocks, whatever was sampled of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyprof.agent.exact_sums import with_exact_sums
+from pyprof.agent.process_clocks import ProcessClocks, ProcessTime
+from pyprof.agent.processes import Seen
+from pyprof.agent.rules import NOT_RECORDED
+from pyprof.collectors.cpu_accounts import process_ns
+from pyprof.collectors.linux import procfs
+from pyprof.model.markers import LATE, NO_SAMPLE
+from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
+from pyprof.model.summary import NOT_SAMPLED_LABEL
+from pyprof.model.walk import Trust
+from pyprof.records import replace
+from tests.exporters.profiles import PERIOD_NS, Builder, code
+
+SPIN_NS = 50_000_000
+WORKER = """
+import sys, time
+for line in sys.stdin:
+    until = time.process_time_ns() + int(line)
+    while time.process_time_ns() < until: pass
+    print(time.process_time_ns(), flush=True)
+"""
+
+
+def sums(profile: Profile) -> dict[int, int]:
+    """The primary value of each process."""
+    found: dict[int, int] = {}
+    for thread, values in zip(profile.thread.tolist(), profile.values.tolist(), strict=True):
+        pid = profile.threads[thread].pid
+        found[pid] = found.get(pid, 0) + values[-1]
+    return found
+
+
+def window(samples: list[int]) -> Profile:
+    """So many samples of processes 100, 101, and so on; each has two threads and two functions."""
+    threads = [
+        ThreadInfo(pid, pid + 1000 * nth, "t", "p", 5, 5) for pid in range(100, 100 + len(samples)) for nth in (0, 1)
+    ]
+    builder = Builder(threads=threads)
+    for at, count in enumerate(samples):
+        for nth in range(count):
+            builder.sample(builder.node([code("main"), code("f" if nth % 3 else "g")]), 2 * at + nth % 2)
+    return builder.build()
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 10**12)), min_size=1, max_size=6))
+def test_each_process_has_its_own_time_whatever_was_sampled_of_it(processes: list[tuple[int, int]]) -> None:
+    before = window([samples for samples, _ in processes])
+    times = [ProcessTime(100 + at, 5, "p", ns) for at, (_, ns) in enumerate(processes)]
+    after = with_exact_sums(before, times)
+    assert {pid: ns for pid, ns in sums(after).items() if ns} == {each.pid: each.ns for each in times if each.ns}
+    assert after.summary.shown.total == sum(each.ns for each in times)
+    assert int(after.values[:, 0].sum()) == len(before.stack)
+
+
+def test_functions_keep_their_shares_of_the_process() -> None:
+    before = window([9])
+    after = with_exact_sums(before, [ProcessTime(100, 5, "p", 9_000_000_007)])
+    shares = [{cost.name: cost.own / profile.total for cost in profile.top(9)} for profile in (before, after)]
+    assert shares[1].keys() == shares[0].keys() == {"f", "g"}
+    assert all(abs(shares[1][name] - shares[0][name]) < 1e-8 for name in shares[0])
+
+
+def test_process_without_samples_has_a_row_that_says_so() -> None:
+    before = window([3])
+    before = replace(before, summary=replace(before.summary, ends={"root": 3}))
+    after = with_exact_sums(before, [ProcessTime(100, 5, "p", 1), ProcessTime(7, 9, "idle", 2_500_000_000)])
+    rows = [row for row in range(len(after.stack)) if after.threads[after.thread[row]].pid == 7]
+    assert {after.path(int(after.stack[row]))[0].title for row in rows} == {"[not sampled]"}
+    assert not after.values[rows, 0].any()
+    assert after.time_ns[rows].max() <= after.start_ns + after.duration_ns
+    assert after.summary.shown.ends[NOT_SAMPLED_LABEL] == 2_500_000_000
+    assert after.threads[after.thread[rows[0]]] == ThreadInfo(7, 7, "idle", "idle", 9, 9)
+
+
+def test_time_that_the_recording_itself_calls_unsampled_counts_no_samples() -> None:
+    builder = Builder()
+    builder.sample(builder.node([code("main")]))
+    late = Frame(FrameKind.MARKER, 0, 0, 0, -1, (), Trust.CONTEXT, LATE.title, LATE)
+    builder.sample(builder.node([late]), count=50, cpu_ns=PERIOD_NS)
+    after = with_exact_sums(builder.build(), [ProcessTime(100, 0, "server", 4 * PERIOD_NS)])
+    assert after.values.tolist() == [[1, 2 * PERIOD_NS], [0, 2 * PERIOD_NS]]
+
+
+def test_time_after_the_last_reading_of_a_process_that_ended_is_taken_from_its_samples() -> None:
+    before = window([10])  # a sample each 10 ms from the window's beginning on
+    unread_ns = before.duration_ns - round(6.5 * PERIOD_NS)
+    after = with_exact_sums(before, [ProcessTime(100, 5, "p", 1_000, unread_ns)])
+    assert sums(after) == {100: 1_000 + 3 * PERIOD_NS}
+
+
+def test_two_processes_that_had_one_number_have_each_its_own_time() -> None:
+    builder = Builder(threads=[ThreadInfo(9, 9, "a", "a", 1_000, 1_000), ThreadInfo(9, 9, "b", "b", 5_000, 5_000)])
+    for thread in (0, 1, 1):
+        builder.sample(builder.node([code("main")]), thread)
+    after = with_exact_sums(builder.build(), [ProcessTime(9, 5_010, "b", 70), ProcessTime(9, 990, "a", 30)])
+    assert after.values[:, 1].tolist() == [30, 35, 35]
+
+
+def seen(pid: int) -> dict[int, Seen]:
+    start = procfs.started(pid)
+    assert start is not None
+    return {pid: Seen(0, start, "python3", 0.0, False, NOT_RECORDED)}
+
+
+def worker() -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def spun(child: subprocess.Popen[str]) -> int:
+    """Have it run for SPIN_NS; its own clock then."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    print(SPIN_NS, file=child.stdin, flush=True)
+    return int(child.stdout.readline())
+
+
+def test_clock_of_a_process_is_its_own_between_two_windows() -> None:
+    clocks = ProcessClocks()
+    with worker() as child:
+        spun(child)
+        clocks.end_window(seen(child.pid))
+        before = process_ns(child.pid)
+        after = spun(child)
+        (found,) = clocks.end_window(seen(child.pid))
+        assert SPIN_NS <= after - before <= found.ns <= process_ns(child.pid)
+        assert found.ns - (after - before) < SPIN_NS, "what it had before is not in the window"
+        assert (found.pid, found.name, found.unread_ns) == (child.pid, "python3", 0)
+        child.communicate()
+
+
+def test_process_that_began_within_the_window_has_all_of_its_time() -> None:
+    clocks = ProcessClocks()
+    clocks.end_window({})
+    time.sleep(0.02)  # a tick of its start
+    with worker() as child:
+        least = spun(child)
+        (found,) = clocks.end_window(seen(child.pid))
+        assert found.ns >= least
+        child.communicate()
+
+
+def test_process_that_ended_has_the_time_until_it_was_read_last() -> None:
+    clocks = ProcessClocks()
+    with worker() as child:
+        processes = seen(child.pid)
+        clocks.end_window(processes)
+        spun(child)
+        clocks.poll(processes)
+        child.communicate()
+    read_ns = time.monotonic_ns()
+    (found,) = clocks.end_window({})
+    assert found.ns >= SPIN_NS
+    assert found.unread_ns > 0
+    assert time.monotonic_ns() - found.unread_ns < read_ns + found.unread_ns
+    assert clocks.end_window(processes) == []
+
+
+def test_process_that_ran_before_it_was_seen_first_is_not_charged_for_that() -> None:
+    clocks = ProcessClocks()
+    with worker() as child:
+        spun(child)
+        assert clocks.end_window(seen(child.pid)) == []
+        child.communicate()
+
+
+def test_sum_of_scaled_values_is_exact_for_large_columns() -> None:
+    profile = window([20])
+    values = np.array([[1, 3 + nth] for nth in range(20)], np.int64)
+    after = with_exact_sums(replace(profile, values=values), [ProcessTime(100, 5, "p", 10**15 + 1)])
+    assert after.total == 10**15 + 1
+    assert NO_SAMPLE.title not in [frame.title for frame in after.frames]
