@@ -102,7 +102,14 @@ class Collector(Protocol):
 
 
 class SampleSource(Collector, Protocol):
-    """A collector whose batches are its own. source_id: of these, unique within the recording."""
+    """A collector whose batches are its own. source_id: of these, unique within the recording.
+
+    acknowledges: whether it acknowledges flushes itself; False where its batches are completed by another collector.
+    flushed_ns: the end of the samples that it has yielded, or yields now.
+    """
+
+    acknowledges: bool
+    flushed_ns: int
 
     @property
     def source_id(self) -> int: ...

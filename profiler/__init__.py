@@ -22,7 +22,7 @@ tools/         What `inspect`, `symbols` and `doctor` are made of, and what `rep
 diagnostics    Counters for what was tolerated, and problems of modules
 errors         Named conditions
 frame_sources  By what a frame is found: one table for options, help, pages and documentation
-handover       When all samples so far are wanted: a window is to be closed, and collectors keep samples for a while
+handover       The flushes that end windows: requested by their owner, acknowledged by the collector
 options        Options of a recording, as values
 records        Dataclasses that cost little to define
 """

@@ -1,66 +1,90 @@
-"""When all samples so far are wanted: a window is to be closed, and collectors keep samples for a while.
+"""The flush protocol between the owner of a recording's windows and its collector.
 
-Who closes windows says when, the collector yields then what it has, and says until when that is all. Who closes waits
-for that, but not for ever: a collector may take samples that it cannot yield yet.
+The owner requests a flush at a time. The collector yields all samples of before that time and none of after it, and
+then acknowledges it. A collector that is late makes a window late, but never puts a sample or a part of a wait into
+another window. All times are those of the monotonic clock, in nanoseconds.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 NEVER_NS = 1 << 62
-PATIENCE_NS = 1_000_000_000
-"""A window is closed so long after its time, whatever the collector says."""
 
 
 class Handover:
-    """Of one recording. Times are monotonic ns. wake: called from any thread, or a signal handler, where a time is
-    new; a collector that sleeps for long sets it.
+    """The flushes of one recording.
+
+    wake is called from any thread, or a signal handler, when a flush was requested; a collector that sleeps for long
+    sets it. given_ns is the time up to which all samples were yielded. begun_ns is when the recording began, ended_ns
+    when it was told to end; each is 0 before that.
     """
 
     def __init__(self) -> None:
         self.wake: Callable[[], None] = lambda: None
+        self.given_ns = self.begun_ns = self.ended_ns = 0
         self._wanted: tuple[int, ...] = ()
         self._every_ns = NEVER_NS
-        self._given_ns = 0
         self._lock = threading.RLock()  # a handler may come inside
 
+    def begin(self) -> None:
+        """Start the recording now: nothing before belongs to it."""
+        self.given_ns = self.begun_ns = time.monotonic_ns()
+
+    def end(self) -> int:
+        """Set the end of the recording to now, unless it is set, and return it. Callable from a signal handler."""
+        with self._lock:
+            self.ended_ns = self.ended_ns or time.monotonic_ns()
+        return self.ended_ns
+
     def want(self, at_ns: int) -> None:
-        """All samples until then, as soon as it is then. From any thread, or a signal handler."""
+        """Request a flush at a time. Callable from any thread, or a signal handler."""
         with self._lock:
             self._wanted = (*self._wanted, at_ns)
         self.wake()
 
     def often(self, every_ns: int) -> None:
-        """All samples so far, so often from now on: somebody looks at them, or keeps them. From any thread."""
+        """Request a flush this often from now on. Callable from any thread."""
         with self._lock:
             self._every_ns = min(self._every_ns, every_ns)
         self.wake()
 
     @property
     def is_watched(self) -> bool:
-        """Are all samples so far wanted again and again?"""
+        """Whether flushes are requested again and again."""
         return self._every_ns < NEVER_NS
 
     @property
     def next_ns(self) -> int:
-        """When samples are wanted the next time. Only for the collector."""
-        return min(*self._wanted, self._given_ns + self._every_ns, NEVER_NS)
+        """The time of the next flush. Only for the collector."""
+        return min(*self._wanted, self.given_ns + self._every_ns, NEVER_NS)
+
+    def bound(self, now_ns: int) -> int:
+        """Return the time up to which the collector may yield samples now. Only for the collector."""
+        return max(min(*self._wanted, now_ns, NEVER_NS), self.given_ns)
+
+    def ends_window(self, until_ns: int) -> bool:
+        """Return True if a flush was requested at this time or before. Only for the collector."""
+        return min(NEVER_NS, *self._wanted, NEVER_NS) <= until_ns
 
     def gave(self, until_ns: int) -> bool:
-        """All samples until then were yielded. Only for the collector. True: one more batch, be it empty, is to be
-        yielded at once, for somebody waits for these.
+        """Acknowledge that all samples of before a time were yielded, and none of after it. Only for the collector.
+
+        Returns:
+            True if the owner waits for this: the collector yields one more batch at once, an empty one, before all
+            others.
         """
         with self._lock:
             before = self._wanted
             self._wanted = tuple(at for at in before if at > until_ns)
-            self._given_ns = max(self._given_ns, until_ns)
+            self.given_ns = max(self.given_ns, until_ns)
             return len(self._wanted) < len(before)
 
-    def is_ready(self, at_ns: int, now_ns: int) -> bool:
-        """May the window that ends at a time be closed?"""
-        return self._given_ns >= at_ns or now_ns >= at_ns + PATIENCE_NS
+    def is_ready(self, at_ns: int) -> bool:
+        """Return True if a window that ends at this time can be closed: it ends at given_ns."""
+        return self.given_ns >= at_ns
 
 
 class Stride:

@@ -71,6 +71,7 @@ SHARED = {
     "sampling_clock",
     "cpu_accounts",
     "closed_collectors",
+    "flush",
     "switch_events",
     "thread_lives",
 }

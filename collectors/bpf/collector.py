@@ -88,7 +88,7 @@ class BpfCollector(PerfCollector):
         self._revive()
         if until_ns == FOREVER_NS:
             source.silence()
-        samples = source.take()
+        samples = source.take(until_ns)
         taken = self.take(until_ns, samples, source.words)
         self._accounts.look(self.members.tracked.roots, until_ns == FOREVER_NS, self.slots())
         lanes = np.flatnonzero(taken.wanted)

@@ -17,10 +17,14 @@ from pyprof.collectors.linux.perf_arch import settle
 _PAGE = mmap.PAGESIZE
 _BUSY, _DISCARD = 1 << 31, 1 << 30
 _HEAD = 8
+FOREVER_NS = 2**63 - 1
 
 
 class RecordRing:
-    """words: all data, twice, as 64-bit words. size: bytes of it, once. fd: of the map."""
+    """words: all data, twice, as 64-bit words. size: bytes of it, once. fd: of the map.
+
+    A record begins with its time. Records of several processors are nearly in order of time.
+    """
 
     def __init__(self, fd: int, size: int) -> None:
         """fd: of the map; size: its bytes, a power of two."""
@@ -35,8 +39,18 @@ class RecordRing:
         self._heads = everything[_PAGE // 8 :].view(np.uint32)
         self._at = struct.unpack_from("=Q", self._consumer)[0]
 
-    def take(self, most: int = 1 << 20) -> tuple[list[int], int]:
-        """(where records begin, in words; what to give back when they are done with). At most so many records."""
+    def take(self, until_ns: int = FOREVER_NS, most: int = 1 << 20) -> tuple[list[int], int]:
+        """(where records begin, in words; what to give back when they are done with). At most so many records, those
+        before the first one that is later than until_ns.
+        """
+        found, self._at = self._scan(until_ns, most)
+        return found, self._at
+
+    def later(self, most: int = 1 << 20) -> list[int]:
+        """Return where the records begin that take() has left, in words. They stay in the ring."""
+        return self._scan(FOREVER_NS, most)[0]
+
+    def _scan(self, until_ns: int, most: int) -> tuple[list[int], int]:
         at, end, mask, heads = self._at, int(self._producer[0]), self._mask, self._heads
         settle()
         found: list[int] = []
@@ -47,9 +61,11 @@ class RecordRing:
                 break
             size = head & ~(_BUSY | _DISCARD)
             if not head & _DISCARD:
-                found.append((place + _HEAD) >> 3)
+                word = (place + _HEAD) >> 3
+                if int(self.words[word]) > until_ns:
+                    break
+                found.append(word)
             at += (size + _HEAD + 7) & ~7
-        self._at = at
         settle()
         return found, at
 

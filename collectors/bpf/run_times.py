@@ -6,7 +6,7 @@ few microseconds has fewer samples than time therefore, at any rate: its samples
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -26,9 +26,14 @@ class RunTimes:
         """The time before is nobody's."""
         self._accounted = {each.tid: _ran(each, at_ns) for each in threads}
 
-    def share(self, tids: I64, threads: Iterable[Waiting], now_ns: int) -> I64:
+    def share(
+        self, tids: I64, threads: Iterable[Waiting], now_ns: int, room_ns: Mapping[int, int], most_ns: int
+    ) -> I64:
         """Nanoseconds that each of these samples stands for. tids: (n,), of threads that ran until now_ns. NOT_KNOWN
         where nothing was known of a thread when this was asked last.
+
+        room_ns: tid -> most time that a thread can have run since then; most_ns: the same of all others. What a thread
+        ran beyond it, because the table is of a later time, counts the next time.
         """
         length = np.full(len(tids), NOT_KNOWN, np.int64)
         lanes: dict[int, list[int]] = {}
@@ -41,8 +46,9 @@ class RunTimes:
             if before is None or before > ran:  # another thread has the number now
                 before = ran
             elif own:
-                length[own] = max((ran - before) // len(own), 1)
-                before = ran
+                some = min(ran - before, room_ns.get(each.tid, most_ns))
+                length[own] = max(some // len(own), 1)
+                before += some
             accounted[each.tid] = before
         self._accounted = accounted
         return length

@@ -15,7 +15,18 @@ import numpy as np
 
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.bpf.abi import MOST_STACK, PAGE, STACK_SLACK, Flag, LossReason
-from pyprof.collectors.bpf.records import NO_ENDS, NOTHING, U64, Records, apart, kernel_stacks, read_ended, read_records
+from pyprof.collectors.bpf.records import (
+    NO_ENDS,
+    NOTHING,
+    U64,
+    Ended,
+    Records,
+    apart,
+    kernel_stacks,
+    read_ended,
+    read_records,
+)
+from pyprof.collectors.bpf.ring import FOREVER_NS
 from pyprof.collectors.bpf.sampler import Sampler, Waiting
 from pyprof.collectors.bpf.wait_rates import WaitRates
 from pyprof.collectors.linux import procfs
@@ -165,11 +176,11 @@ class BpfSource:
                 self._placed[thread.tid] = known
                 self._sampler.place(thread)
 
-    def take(self) -> SampleRecords:
-        """What is in the ring, in order of time; done() gives its room back."""
+    def take(self, until_ns: int = FOREVER_NS) -> SampleRecords:
+        """What is in the ring up to a time, in order of time; done() gives its room back."""
         ring = self._sampler.ring
         self._used = ring.used / ring.size
-        places, self._until = ring.take()
+        places, self._until = ring.take(until_ns)
         samples, ends = apart(self.words, places)
         self.records = records = read_records(self.words, samples)
         self.ended = read_ended(self.words, ends)
@@ -187,6 +198,10 @@ class BpfSource:
             kernel_stacks=stacks,
             narrow=(records.flags & Flag.NARROW) != 0,
         )
+
+    def later_ends(self) -> Ended:
+        """Return the ends of waits that are still in the ring after take(). They stay there."""
+        return read_ended(self.words, apart(self.words, self._sampler.ring.later())[1])
 
     def dressed(self, batch: SampleBatch, lanes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> SampleBatch:
         """A batch of these lanes of what was taken last, with its interpreters' frames and further memory."""

@@ -22,7 +22,7 @@ from pyprof.collectors.bpf.records import I64, Records
 from pyprof.collectors.bpf.run_times import RunTimes
 from pyprof.collectors.bpf.source import BpfSource
 from pyprof.collectors.bpf.surroundings import WaitSurroundings
-from pyprof.collectors.bpf.waits import FOR_PROCESSOR, LATENCY_NS, Left, Waits, WaitTimes, letter
+from pyprof.collectors.bpf.waits import FOR_PROCESSOR, LATENCY_NS, Left, Waits, WaitTimes, letter, table_at
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.perf_arch import NARROW, WIDE
 from pyprof.collectors.perf.batches import RingBatches, by_width
@@ -75,7 +75,7 @@ class BpfWaitCollector(BpfCollector):
 
     def batches(self) -> Iterator[SampleBatch]:
         if not self._waits.begun:
-            at_ns, waiting = time.monotonic_ns(), self.source.waiting()
+            at_ns, waiting = self.handover.begun_ns or time.monotonic_ns(), self.source.waiting()
             self._waits.begin(at_ns, waiting)
             self._run_times.begin(at_ns, waiting)
         return super().batches()
@@ -85,7 +85,7 @@ class BpfWaitCollector(BpfCollector):
         return min(super()._longest_wait_ns(), _HELD_NS)
 
     def stop(self) -> None:
-        self._waits.end(time.monotonic_ns())
+        self._waits.end(self.handover.end())
         super().stop()
 
     def _join(self, pids: list[int]) -> None:
@@ -119,14 +119,17 @@ class BpfWaitCollector(BpfCollector):
         self._revive()
         if last:
             source.silence()
-        now_ns, waiting, least_ns = time.monotonic_ns(), source.waiting(), source.rates.least_ns
-        samples = source.take()
+        now_ns = (self.handover.ended_ns or time.monotonic_ns()) if last else until_ns
+        waiting, least_ns = source.waiting(), source.rates.least_ns
+        samples = source.take(until_ns)
+        waiting = table_at(waiting, source.later_ends(), now_ns)
         taken = self.take(until_ns, samples, source.words)
         records = source.records
         waits = np.flatnonzero(records.flags & Flag.WAITS)
         left = Left(
             records.tid[waits].astype(np.int64), records.time_ns[waits], records.why[waits], taken.wanted[waits]
         )
+        before_ns = self._waits.upto_ns
         times = self._waits.account(left, source.ended, waiting, asleep.tid.tolist(), now_ns, least_ns)
         if self._options.locks:
             self._surroundings.locks.join(times, source.ended, last)
@@ -136,7 +139,9 @@ class BpfWaitCollector(BpfCollector):
         running = np.flatnonzero(taken.wanted & (records.flags & (Flag.WAITS | Flag.WAKER) == 0))
         self._taken += len(running)
         first, second = _lengths(records, waits, times)
-        first[running] = self._run_times.share(records.tid[running].astype(np.int64), waiting, now_ns)
+        first[running] = self._run_times.share(
+            records.tid[running].astype(np.int64), waiting, now_ns, times.room_ns, now_ns - before_ns
+        )
         for length_ns, state in ((first, None), (second, FOR_PROCESSOR)):
             again = np.zeros(len(records), np.bool_)
             again[waits] = times.goes_on & (state is None)

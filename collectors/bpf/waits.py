@@ -6,6 +6,7 @@ Out: nanoseconds. All is exact: what has no record of its own is in the kernel's
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from pyprof.collectors.bpf.abi import Flag
 from pyprof.collectors.bpf.records import I64, U32, Ended
 from pyprof.collectors.bpf.sampler import Waiting
 from pyprof.model.kernel import NOT_ONE_BY_ONE
-from pyprof.records import dataclass, field
+from pyprof.records import dataclass, field, replace
 
 Mask = npt.NDArray[np.bool_]
 
@@ -72,7 +73,8 @@ class Again(NamedTuple):
 class WaitTimes:
     """Nanoseconds that are accounted now. blocked_ns, runnable_ns: of each stack in Left; goes_on: more may come.
     asleep_ns: tid -> of threads that were read from outside. again: waits whose stack was accounted before. bare: time
-    without one. ends: which of the ended waits each stack's is; -1 in Again and Bare: it has not ended.
+    without one. ends: which of the ended waits each stack's is; -1 in Again and Bare: it has not ended. room_ns: tid ->
+    what is left of the time that passed, of threads that waited.
     """
 
     blocked_ns: I64
@@ -82,6 +84,43 @@ class WaitTimes:
     again: list[Again] = field(default_factory=list)
     bare: list[Bare] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)
+    room_ns: dict[int, int] = field(default_factory=dict)
+
+    def leave_room(self, tids: I64, passed_ns: int) -> None:
+        """Set what is left of the time that passed. tids: of the stacks."""
+        room_ns: Counter[int] = Counter()
+        for tid, ns in zip(tids.tolist(), (self.blocked_ns + self.runnable_ns).tolist(), strict=True):
+            room_ns[tid] -= ns
+        for again in self.again:
+            room_ns[again.tid] -= again.ns
+        for bare in self.bare:
+            room_ns[bare.tid] -= bare.ns
+        room_ns.subtract(self.asleep_ns)
+        self.room_ns = {tid: max(passed_ns + ns, 0) for tid, ns in room_ns.items()}
+
+
+def table_at(waiting: list[Waiting], later: Ended, at_ns: int) -> list[Waiting]:
+    """Return the table of waits as it was at a time, by what it is now and by the waits that have ended since then.
+
+    Only the sums of waits without records stay those of now.
+    """
+    table = {each.tid: each for each in waiting}
+    first: dict[int, int] = {}
+    for row, tid in enumerate(later.tid.tolist()):
+        first.setdefault(tid, row)
+    for tid, row in first.items():
+        off_ns = int(later.off_ns[row])
+        if tid not in table or later.flags[row] & Flag.GONE:
+            continue
+        if not off_ns:  # the thread was seen for the first time after that
+            del table[tid]
+            continue
+        waking_ns, why, call = int(later.waking_ns[row]), int(later.why[row]), int(later.call[row])
+        open_ns = off_ns if off_ns <= at_ns else 0
+        table[tid] = replace(
+            table[tid], off_ns=open_ns, waking_ns=waking_ns, why=why, call=call, copied=not open_ns, on_ns=0
+        )
+    return [*table.values()]
 
 
 @dataclass(slots=True)
@@ -99,7 +138,11 @@ class _Open:
 
 
 class Waits:
-    """Of one recording. Threads that are there at its beginning are met(). whole: a wait counts when it has ended."""
+    """Of one recording. Threads that are there at its beginning are met(). whole: a wait counts when it has ended.
+
+    upto_ns: what was before is accounted. clipped_ns: time of ended threads that was left out because their waits would
+    be longer than the time that passed.
+    """
 
     def __init__(self, whole: bool = False) -> None:
         self._whole = whole
@@ -108,10 +151,12 @@ class Waits:
         self._sums: dict[int, tuple[int, int]] = {}
         self._debt: dict[int, int] = {}
         self._began_ns, self._end_ns = 0, FOREVER_NS
+        self.upto_ns = 0
+        self.clipped_ns = 0
 
     def begin(self, at_ns: int, waiting: list[Waiting]) -> None:
         """The time before is nobody's, though records may report it."""
-        self._began_ns = at_ns
+        self._began_ns = self.upto_ns = at_ns
         self._sums = {each.tid: (each.blocked_ns, each.runnable_ns) for each in waiting}
 
     @property
@@ -143,16 +188,14 @@ class Waits:
     def account(
         self, left: Left, ended: Ended, waiting: list[Waiting], asleep: Iterable[int], now_ns: int, least_ns: int
     ) -> WaitTimes:
-        """What happened until now_ns, when `waiting` was read; left and ended were read after that. asleep: threads
-        that were seen asleep before it. least_ns: shorter waits have no end.
+        """What happened until now_ns; `waiting` is the table at that time, left and ended are all of before. asleep:
+        threads that were seen asleep before it. least_ns: shorter waits have no end.
         """
         n = len(left.tid)
         times = WaitTimes(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_))
         table = {each.tid: each for each in waiting}
         lanes = {key: n for n, key in enumerate(zip(left.tid.tolist(), left.time_ns.tolist(), strict=True))}
-        for each in waiting:
-            self._sum(times, each.tid, each.blocked_ns, each.runnable_ns, now_ns)
-        self._end(times, ended, lanes)
+        gone = self._end(times, ended, lanes)
         for tid in table.keys() | set(left.tid.tolist()):
             self._unheard.pop(tid, None)
         self._go_on(times, table, now_ns)
@@ -163,39 +206,64 @@ class Waits:
                 ended_since = np.any((ended.tid == each.tid) & (ended.off_ns == each.off_ns))
                 if not ended_since and not self._held:
                     self._open[each.tid] = _Open(each.off_ns, each.off_ns, False, each.why, each.call)
-                    self._further(times, each.tid, self._open[each.tid], _until(each, now_ns))
+                    self._part(times, each.tid, self._open[each.tid], each, now_ns)
         for tid in set(asleep) & self._unheard.keys():
             known = self._open.setdefault(tid, _Open(0, self._unheard[tid], True, 1, -1))
             times.asleep_ns[tid] = self._ns(known.accounted_ns, now_ns)
             times.again = [each for each in times.again if each.tid != tid]
             known.accounted_ns = now_ns
+        passed_ns = max(min(now_ns, self._end_ns) - self.upto_ns, 0)
+        times.leave_room(left.tid, passed_ns)
+        for tid, blocked_ns, runnable_ns, at_ns in gone:
+            self._sum(times, tid, blocked_ns, runnable_ns, at_ns, passed_ns)
+            before = self._sums.pop(tid)
+            self.clipped_ns += blocked_ns - before[0] + runnable_ns - before[1]
+            self._debt.pop(tid, None)
+        for each in waiting:
+            self._sum(times, each.tid, each.blocked_ns, each.runnable_ns, now_ns, passed_ns)
+        self.upto_ns = max(self.upto_ns, now_ns)
         return times
 
-    def _sum(self, times: WaitTimes, tid: int, blocked_ns: int, runnable_ns: int, now_ns: int) -> None:
-        """The kernel's sums of a thread's waits without records."""
+    def _sum(self, times: WaitTimes, tid: int, blocked_ns: int, runnable_ns: int, now_ns: int, passed_ns: int) -> None:
+        """Account the kernel's sums of a thread's waits without records, as far as there is room for them.
+
+        The sums may be of a later time than the table. What has no room is accounted the next time.
+        """
         before = self._sums.get(tid, (0, 0))
         if before > (blocked_ns, runnable_ns):  # another thread has the number now
             before = (0, 0)
-        self._sums[tid] = (blocked_ns, runnable_ns)
         blocked, runnable = blocked_ns - before[0], runnable_ns - before[1]
-        if blocked and (debt := self._debt.pop(tid, 0)):
-            if debt > blocked:
-                self._debt[tid] = debt - blocked
-            blocked = max(blocked - debt, 0)
+        if blocked and (debt := min(self._debt.get(tid, 0), blocked)):
+            self._debt[tid] -= debt
+            before = (before[0] + debt, before[1])
+            blocked -= debt
+        room_ns = times.room_ns.get(tid, passed_ns)
         for ns, state in ((blocked, BLOCKED), (runnable, FOR_PROCESSOR)):
-            if ns > 0:
-                times.bare.append(Bare(tid, now_ns - ns, ns, state, NOT_ONE_BY_ONE))
+            if (some := min(ns, room_ns)) > 0:
+                times.bare.append(Bare(tid, now_ns - some, some, state, NOT_ONE_BY_ONE))
+                room_ns -= some
+                before = (before[0] + some * (state == BLOCKED), before[1] + some * (state == FOR_PROCESSOR))
+        times.room_ns[tid] = room_ns
+        self._sums[tid] = before
 
-    def _end(self, times: WaitTimes, ended: Ended, lanes: dict[tuple[int, int], int]) -> None:
+    def _end(
+        self, times: WaitTimes, ended: Ended, lanes: dict[tuple[int, int], int]
+    ) -> list[tuple[int, int, int, int]]:
+        """Account the waits that have ended.
+
+        Returns:
+            (tid, blocked_ns, runnable_ns, time_ns) of threads that are gone: the kernel's sums and their end.
+        """
+        gone = []
         columns = (ended.tid, ended.time_ns, ended.flags, ended.off_ns, ended.waking_ns, ended.why, ended.call)
         sums = zip(ended.blocked_ns.tolist(), ended.runnable_ns.tolist(), strict=True)
         for end, ((tid, time_ns, flags, off_ns, waking_ns, why, call), (blocked_ns, runnable_ns)) in enumerate(
             zip(zip(*(column.tolist() for column in columns), strict=True), sums, strict=True)
         ):
             if flags & Flag.GONE:
-                self._sum(times, tid, blocked_ns, runnable_ns, time_ns)
-                for known in (self._sums, self._open, self._unheard, self._debt):
-                    known.pop(tid, None)
+                gone.append((tid, blocked_ns, runnable_ns, time_ns))
+                self._open.pop(tid, None)
+                self._unheard.pop(tid, None)
                 continue
             since = self._unheard.pop(tid, None)
             if not off_ns:
@@ -213,6 +281,7 @@ class Waits:
             else:
                 self._further(times, tid, _Open(off_ns, off_ns, False, why, call), waking_ns, end)
                 self._ran_late(times, tid, waking_ns, time_ns, False)
+        return gone
 
     def _woke_first(self, times: WaitTimes, tid: int, since: int | None, time_ns: int) -> None:
         """A thread runs for the first time since it was looked at. since: it was there before."""
@@ -258,9 +327,14 @@ class Waits:
             elif not opened.off_ns and entry is not None:
                 del self._open[tid]
             elif not self._held:
-                self._further(times, tid, opened, _until(entry, now_ns) if entry is not None else now_ns)
-                if self._end_ns != FOREVER_NS:
-                    self._ran_late(times, tid, opened.accounted_ns, now_ns, opened.seen)
+                self._part(times, tid, opened, entry, now_ns)
+
+    def _part(self, times: WaitTimes, tid: int, opened: _Open, entry: Waiting | None, now_ns: int) -> None:
+        """Account a wait that goes on, up to now, with the time that its thread has waited for a processor since."""
+        until_ns = _until(entry, now_ns) if entry is not None else now_ns
+        self._further(times, tid, opened, until_ns)
+        self._ran_late(times, tid, max(until_ns, opened.accounted_ns), now_ns, opened.seen)
+        opened.accounted_ns = max(opened.accounted_ns, now_ns)
 
     def _begin(
         self, times: WaitTimes, left: Left, lane: int, entry: Waiting | None, tid: int, off_ns: int, now_ns: int
@@ -270,8 +344,9 @@ class Waits:
         until = _until(entry, now_ns) if entry is not None and lasts and not self._held else off_ns
         why = int(left.why[lane])
         (times.blocked_ns if why else times.runnable_ns)[lane] = self._ns(off_ns, until)
-        if self._end_ns != FOREVER_NS and lasts and why:
+        if lasts and why and not self._held:
             times.runnable_ns[lane] = self._ns(until, now_ns)
+            until = now_ns
         times.goes_on[lane] = True
         self._open[tid] = _Open(off_ns, max(until, off_ns), bool(left.kept[lane]), why, -1)
 

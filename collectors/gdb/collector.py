@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.batch_builder import BatchBuilder, BytesMemory, Lane
+from pyprof.collectors.flush import cut_at_flushes
 from pyprof.collectors.gdb.connect import connect
 from pyprof.collectors.gdb.control import Control, Stepping
 from pyprof.collectors.gdb.spaces import RemoteSpaces
@@ -92,9 +93,7 @@ class GdbRemoteCollector:
                 now = time.monotonic_ns()
                 if now - flushed >= flush_ns or self._batch.full or now >= handover.next_ns:
                     flushed = now
-                    yield from self._batch.take()
-                    if handover.gave(now):
-                        yield from self._batch.take()
+                    yield from cut_at_flushes(handover, self._batch.take(), now)
         except (ConnectionLost, RemoteError) as error:
             if not self._ticks:
                 raise

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.closed_collectors import ClosedCollectors, joined
+from pyprof.collectors.flush import cut_at_flushes
 from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.stop_candidates import StopCandidates
 from pyprof.collectors.perf.collector import PerfCollector
@@ -73,7 +74,7 @@ class HybridCollector:
             if not self._candidates:
                 continue
             if not self._candidates.long and self._instead():
-                yield from self._of_perf(self._perf.drain(last=True))
+                yield from self._of_perf(self._perf.drain())
                 return
             try:
                 self._stops = self._open_stops(self._candidates)
@@ -110,17 +111,27 @@ class HybridCollector:
     def _both(self, stops: PtraceCollector) -> Iterator[SampleBatch]:
         if self._stopping:
             stops.stop()
+        stops.acknowledges = False
+        flushed_ns = stops.flushed_ns
         for batch in stops.batches():
             self._candidates.begun(batch)
             self._perf.saw(batch)
-            yield from self._of_perf(self._perf.drain())
-            yield batch
+            if stops.flushed_ns == flushed_ns:  # a sign of life, but rings fill meanwhile
+                yield from self._with_perf([batch], self._perf.handover.bound(time.monotonic_ns()))
+            else:
+                flushed_ns = stops.flushed_ns
+                yield from cut_at_flushes(self._perf.handover, [batch], flushed_ns, self._with_perf)
             for tid in stops.refused:
                 self._candidates.refuse(tid)
             self._candidates.forget_ended()
             if not self._candidates or not self._perf.members.goes_on:
                 stops.stop()
-        yield from self._of_perf(self._perf.drain(self._stopping or not self._perf.members.goes_on))
+        at_end = self._stopping or not self._perf.members.goes_on
+        yield from self._of_perf(self._perf.drain() if at_end else self._perf.drain(stops.flushed_ns))
+
+    def _with_perf(self, batches: list[SampleBatch], until_ns: int) -> Iterator[SampleBatch]:
+        yield from self._of_perf(self._perf.drain(until_ns))
+        yield from batches
 
     @property
     def alive(self) -> list[int]:

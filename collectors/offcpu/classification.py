@@ -21,7 +21,7 @@ class Drain:
     """Evidence for attributing intervals other than the samples inside them. gaps: of which records were lost. paused:
     threads of which there are none. ran_ns: how long threads that are paused, or were until the last drain, have run
     meanwhile. weak: samples whose stacks say less than out-of-band ones. late: out-of-band samples of threads that had
-    been woken. last: this is the end.
+    been woken. ends_window: no later drain belongs to the same window.
     """
 
     gaps: Sequence[Gap] = ()
@@ -29,7 +29,7 @@ class Drain:
     ran_ns: Mapping[int, int] = field(default_factory=dict)
     weak: LaneIndices = ()
     late: LaneIndices = ()
-    last: bool = False
+    ends_window: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def classify(found: Intervals, opened: Mapping[int, Open], drain: Drain, preempt
         np.isin(found.out_of_band, drain.late) & ~found.open & np.isin(found.tid, found.tid[~before & sampled & ~poor])
     )
     by_out_of_band = ~before & (found.out_of_band >= 0) & (~sampled | poor) & ~left_to_sample
-    better = np.isin(found.tid, found.tid[by_out_of_band]) | (found.open & (not drain.last))
+    better = np.isin(found.tid, found.tid[by_out_of_band]) | (found.open & (not drain.ends_window))
     by_sample = ~before & ~by_out_of_band & sampled & ~(poor & better)
-    pooled = ~before & ~by_sample & ~by_out_of_band & wanted & ~unsure & (~found.open | drain.last)
+    pooled = ~before & ~by_sample & ~by_out_of_band & wanted & ~unsure & (~found.open | drain.ends_window)
     return Classes(before, by_sample, by_out_of_band, pooled, blocked, wanted, unsure)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pyprof.collectors.base import NOBODY, CollectorStats, Feedback, SampleSource
 from pyprof.collectors.batch_builder import bare_batch
+from pyprof.collectors.flush import cut_at_flushes
 from pyprof.collectors.linux.perf_arch import WIDE
 from pyprof.collectors.offcpu.classification import Drain
 from pyprof.collectors.offcpu.intervals import BY_WEIGHT, LEFT_OUT, Attributed, OffCpuIntervals
@@ -41,37 +42,42 @@ class WallClockCollector:
         """out_of_band: makes the collector of out-of-band samples; its argument is the time between two batches (s)."""
         self._source = source
         self._options = options
+        self._handover = options.handover
         looked_at_ns = round(_PERIODS * 1e9 / options.rate_hz)
-        self._intervals = OffCpuIntervals(options.running, time.monotonic_ns(), looked_at_ns)
+        self._opened_ns = time.monotonic_ns()
+        self._intervals = OffCpuIntervals(options.running, self._opened_ns, looked_at_ns)
         self._labels = WaitLabels(options.kernel)
         self._interpreted: set[int] = set()
         self._began_ns = self._stopped_ns = 0
         self._paused = PausedThreads()
         self._out_of_band = out_of_band(source.flush_s)
+        self._out_of_band.acknowledges = False
 
     def batches(self) -> Iterator[SampleBatch]:
-        self._began_ns = time.monotonic_ns()
+        self._began_ns = max(self._handover.given_ns, self._opened_ns)
         self._intervals.begin(self._began_ns)
         for out_of_band in self._out_of_band.batches():
-            yield from self._drain(out_of_band)
-        yield from self._drain(None)
+            yield from cut_at_flushes(self._handover, [out_of_band], self._reached_ns(), self._drain_parts)
+        yield from self._drain(None, self._reached_ns())
 
-    def _drain(self, out_of_band: SampleBatch | None) -> Iterator[SampleBatch]:
+    def _reached_ns(self) -> int:
+        """Return now, or the end of the recording: what happens after it is in no time that was recorded."""
+        return self._stopped_ns or time.monotonic_ns()
+
+    def _drain_parts(self, out_of_band: list[SampleBatch], until_ns: int) -> Iterator[SampleBatch]:
+        for batch in out_of_band:
+            yield from self._drain(batch, until_ns)
+
+    def _drain(self, out_of_band: SampleBatch | None, now: int) -> Iterator[SampleBatch]:
         """What happened until now. out_of_band: what was seen from outside meanwhile; None: this is the end."""
         self._forget_gone(self._intervals.owed)
-        now = self._now_ns(out_of_band is None)
         happened = self._source.take(now)
         attributed = self._attribute(happened, out_of_band, now)
-        yield from self._emit(happened, attributed, out_of_band)
+        yield from self._emit(happened, attributed, out_of_band, now)
         self._intervals.resume(*self._source.done())
         self._paused.watch(self._source.paused - happened.paused, self._options.running)
         self._forget_gone(self._intervals.silent(now))
         self._paused.keep({*self._intervals.owed, *self._source.paused})
-
-    def _now_ns(self, last: bool) -> int:
-        """Until when time is attributed: what happened after stop() is in no time that was recorded."""
-        now, stopped_ns = time.monotonic_ns(), self._stopped_ns
-        return min(now, stopped_ns + last) if stopped_ns else now
 
     def _forget_gone(self, tids: list[int]) -> None:
         """Those of the threads that have ended: there is no record of the end where records were lost, or of a thread
@@ -97,7 +103,7 @@ class WallClockCollector:
                 # only out-of-band samples have an interpreter's frames
                 weak=np.flatnonzero(np.isin(left.pid, list(self._interpreted))),
                 late=[] if out_of_band is None else woken_before(out_of_band),
-                last=out_of_band is None,
+                ends_window=out_of_band is None or self._handover.ends_window(now_ns),
             ),
         )
 
@@ -108,12 +114,12 @@ class WallClockCollector:
             self._interpreted = set(interpreted[self._source.known(interpreted)].tolist())
 
     def _emit(
-        self, happened: Happened, attributed: Attributed, out_of_band: SampleBatch | None
+        self, happened: Happened, attributed: Attributed, out_of_band: SampleBatch | None, now: int
     ) -> Iterator[SampleBatch]:
         """The order matters: parts of an interval refer to the last batch in which its thread's stack was."""
         if self._options.running:
             yield from (batch.take(np.flatnonzero(batch.time_ns >= self._began_ns)) for batch in happened.running)
-        yield from self._parts(attributed)
+        yield from self._parts(attributed, now)
         if out_of_band is not None:
             out_of_band = self._labels.relabelled(out_of_band)
             yield self._of_out_of_band(out_of_band, attributed, ~attributed.out_of_band_open)
@@ -158,13 +164,12 @@ class WallClockCollector:
         length = np.where(attributed.out_of_band_ns == BY_WEIGHT, -1, attributed.out_of_band_ns)[kept]
         return replace(out_of_band.take(kept), length_ns=length, stopped=False)
 
-    def _parts(self, attributed: Attributed) -> Iterator[SampleBatch]:
+    def _parts(self, attributed: Attributed, now: int) -> Iterator[SampleBatch]:
         """Time of intervals whose stack was attributed before, and of those that nobody saw."""
         if attributed.carried:
             tid, since, length = (np.array(column, np.int64) for column in zip(*attributed.carried, strict=True))
             yield _without_registers(SampleKind.UNCHANGED, self._source.ids_of(tid, since), tid, since, length)
         if attributed.bare:
-            now = time.monotonic_ns()
             tid, blocked, length = (np.array(column, np.int64) for column in zip(*attributed.bare, strict=True))
             wanted = self._source.shown(tid, now - length)
             waits = tuple((Blocked(WIDE.name, state),) for state in (WAITS_FOR_PROCESSOR, UNKNOWN))
@@ -217,7 +222,7 @@ class WallClockCollector:
         )
 
     def stop(self) -> None:
-        self._stopped_ns = self._stopped_ns or time.monotonic_ns()
+        self._stopped_ns = self._handover.end()
         self._out_of_band.stop()
 
     def close(self) -> None:

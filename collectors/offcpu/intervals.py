@@ -119,15 +119,15 @@ class OffCpuIntervals:
         self._gaps.skip({*drain.paused, *self._gaps.owed}, now_ns, drain.ran_ns, ended_ns)
         drain = replace(drain, gaps=gaps, paused=without)
         result = self._attribute(switches.without(without), samples, out_of_band, now_ns, drain)
-        if drain.last:
-            result.carried += self._owed_at_last(now_ns, 0 if known_ns else self._gaps.lost_ns)
+        if drain.ends_window:
+            result.carried += self._owed_at_end(now_ns, 0 if known_ns else self._gaps.lost_ns)
         result.carried, self._left = self._left + result.carried, []
         for tid in without:
             if tid in waiting or tid in self._heard:
                 self._open[tid] = Open(now_ns, now_ns, True, sure=False)
         self._doubt_across(gaps, now_ns)
         self._gaps.until_ns = now_ns
-        if known_ns:
+        if known_ns or drain.ends_window:
             self._gaps.lost_ns = 0
         self._heard.update(distinct(switches.tid).tolist())
         for tid in ended_ns:
@@ -147,8 +147,8 @@ class OffCpuIntervals:
         if each.sure and not each.attributed and passed > 0 and (each.blocked or self._preempted):
             set_aside(self._pool, tid, each.blocked, passed, until_ns)
 
-    def _owed_at_last(self, now_ns: int, lost_ns: int) -> list[tuple[int, int, int]]:
-        """(tid, since, ns) of what no later drain can attribute. lost_ns: time without records of anybody."""
+    def _owed_at_end(self, now_ns: int, lost_ns: int) -> list[tuple[int, int, int]]:
+        """(tid, since, ns) of what no later drain of the window can attribute. lost_ns: time without any records."""
         left = {tid: round(lost_ns * share) for tid, share in self._off.items()}
         left |= {tid: round(ns * self._shown.get(tid, 1)) for tid, ns in self._gaps.owed.items()}
         self._gaps.owed.clear()
@@ -182,7 +182,7 @@ class OffCpuIntervals:
             found.tid, classes.blocked, found.end_ns - found.began_ns, length,
             classes.by_sample | classes.by_out_of_band, classes.pooled,
         )  # fmt: skip
-        ended = None if drain.last else set(switches.tid[switches.kind == ENDED].tolist())
+        ended = None if drain.ends_window else set(switches.tid[switches.kind == ENDED].tolist())
         share, bare = shares(rows, self._pool, now_ns, ended)
         result = _emitted(
             found, classes, np.where(classes.wanted, share, LEFT_OUT), len(samples.tid), len(out_of_band.tid)
@@ -193,7 +193,7 @@ class OffCpuIntervals:
         some = np.flatnonzero(classes.before & classes.wanted & (length > 0))
         columns = (found.tid[some], found.start_ns[some], length[some])
         result.carried = list(zip(*(column.tolist() for column in columns), strict=True))
-        self._go_on(found, classes, now_ns)
+        self._go_on(found, classes, now_ns, drain.ends_window)
         self._remember_shares(found.tid, length, classes.wanted, now_ns)
         self._remember_shown(found.tid, seen, classes.wanted)
         return result
@@ -212,15 +212,15 @@ class OffCpuIntervals:
         known_ns = self._gaps.known_ns(now_ns, drain.gaps)
         return self._gaps.counted(found.tid, seen_ns, carries, ~classes.wanted, now_ns, known_ns)
 
-    def _go_on(self, found: Intervals, classes: Classes, now_ns: int) -> None:
-        """The intervals that have not ended."""
+    def _go_on(self, found: Intervals, classes: Classes, now_ns: int, ends_window: bool) -> None:
+        """The intervals that have not ended. At the end of a window all of them are cut, whatever is known of them."""
         carried = {}
         rows = np.flatnonzero(found.open)
         columns = (found.tid, found.start_ns, found.began_ns, found.blocked, classes.known, classes.unsure)
         for tid, start, began, blocked, known, doubt in zip(*(c[rows].tolist() for c in columns), strict=True):
             before = self._open.get(tid)
             looked = before.looked_ns if before is not None else 0
-            carried[tid] = Open(now_ns if known else start, began, blocked, known, not doubt, looked)
+            carried[tid] = Open(now_ns if known or ends_window else start, began, blocked, known, not doubt, looked)
         self._open = carried
 
     def _remember_shares(self, tid: I64, length_ns: I64, wanted: Mask, now_ns: int) -> None:

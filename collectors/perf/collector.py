@@ -50,7 +50,8 @@ class PerfCollector:
     A sample is taken each 1/rate seconds of a thread's own time on a processor: threads that do not run cost nothing.
     source_id: of its batches. members: the processes. maker: makes the batches. watch: called while batches() waits:
     in how many ns it wants to be called again at the latest, None: somebody else is to take over. slots: sampling times
-    of whoever else takes samples, those kept and those missed. most_copy: bytes of a stack that a sample can hold.
+    of whoever else takes samples, those kept and those missed. handover: the flushes of the recording. most_copy: bytes
+    of a stack that a sample can hold.
     wakes: the rings hold no samples, and whoever makes these wakes us where there is news. hold_s: see
     Cadence; young_wait_ns: so long samples wait for others where a process is young.
     Raises PerfNotAllowed where the kernel refuses, NoSuchProcess, AccessDenied.
@@ -81,6 +82,7 @@ class PerfCollector:
         self.watch: Callable[[], int | None] | None = None
         self._watch_times = WatchTimes(options, self.wakes)
         self.slots: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self.handover = options.handover
         self._options = options
         self._decimation = Decimation(options.stride)
         self._trial = True
@@ -168,7 +170,7 @@ class PerfCollector:
             self._begin()
 
     def batches(self) -> Iterator[SampleBatch]:
-        cadence, handover = Cadence(self._options, self._trial, self.hold_s), self._options.handover
+        cadence, handover = Cadence(self._options, self._trial, self.hold_s), self.handover
         handover.wake = self._waiter.wake
         last = self._leaving = False
         begun_ns = time.monotonic_ns()
@@ -183,13 +185,14 @@ class PerfCollector:
                 yield self.maker.nothing
                 continue
             trial, spent_ns = self._trial, time.thread_time_ns()
-            yield from self._hand_out(FOREVER_NS if last else now)
-            begun_ns = time.monotonic_ns() if trial and not self._trial else now
+            until_ns = FOREVER_NS if last else handover.bound(now)
+            yield from self._hand_out(until_ns)
+            begun_ns = time.monotonic_ns() if trial and not self._trial else min(until_ns, now)
             if trial:
                 cadence.tried(again=self._trial)
             else:
                 cadence.flushed(time.thread_time_ns() - spent_ns)
-            if handover.gave(now):
+            if not last and handover.gave(until_ns):
                 yield self.maker.nothing
 
     def _silent_ns(self) -> int:
@@ -207,7 +210,7 @@ class PerfCollector:
 
     def _wait(self, due_ns: int) -> None:
         """Until then, unless something comes between."""
-        handover = self._options.handover
+        handover = self.handover
         while not (self._stopping or self._full()):
             left = min(due_ns, handover.next_ns) - time.monotonic_ns()
             if left <= 0:
@@ -241,10 +244,10 @@ class PerfCollector:
         for fd in self._waiter.wait(wait_ns, tracked.alive.values()):
             tracked.ended(fd)
 
-    def drain(self, last: bool = False) -> Iterator[SampleBatch]:
-        """What there is now, without waiting, for callers that have their own clock. last: all of it."""
+    def drain(self, until_ns: int = FOREVER_NS) -> Iterator[SampleBatch]:
+        """What there is until then, without waiting, for callers that have their own clock."""
         self._hear_of_ends()
-        yield from self._hand_out(FOREVER_NS if last else time.monotonic_ns())
+        yield from self._hand_out(until_ns)
 
     def take(self, until_ns: int, switched: SampleRecords, words: U64) -> RingBatches:
         """What there is until then, and further samples of that time, in other rings; done_with() is to be called."""

@@ -16,6 +16,7 @@ import numpy as np
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.cpu_accounts import Accounts
+from pyprof.collectors.flush import cut_at_flushes
 from pyprof.collectors.linux.children import ChildFinder, child_finder
 from pyprof.collectors.linux.rights import raise_file_limit
 from pyprof.collectors.ptrace.guard import StopGuard
@@ -67,6 +68,8 @@ class PtraceCollector:
         """
         ids = ids or Identities()
         self.source_id = ids.next_id()
+        self.acknowledges = True
+        self.flushed_ns = 0
         self._diagnostics = diagnostics
         self._selection = selection
         self._look: Callable[[], None] | None = None
@@ -133,9 +136,10 @@ class PtraceCollector:
                 if scheduler.is_flush_due:
                     batches = self._flush()
                     scheduler.flushed(samples=len(batches[0]) > 0)
-                    yield from batches
-                    if scheduler.handover.gave(time.monotonic_ns()):
-                        yield from self._flush()
+                    if self.acknowledges:
+                        yield from cut_at_flushes(scheduler.handover, batches, self.flushed_ns)
+                    else:
+                        yield from batches
                 elif scheduler.is_sign_due:
                     self._rest()
                     scheduler.showed_life()
@@ -274,6 +278,7 @@ class PtraceCollector:
         self._rest()
         self._targets.settle(self._builder)
         batches = self._builder.take()
+        self.flushed_ns = time.monotonic_ns()
         for batch in batches:
             self._targets.describe_late(batch)
             self._accounts.saw(batch, self._targets.root_of)

@@ -84,6 +84,10 @@ SAMPLING = (
            "The ring was full when a thread came back to its processor: this time is in its thread's sum, without "
            "a stack.",
            retry="a longer --min-block"),
+    Reason("waits_clipped", Stage.SAMPLING,
+           "The waits of a thread added up to more than the time of the window. They were made shorter, by so many "
+           "milliseconds. --wakers and --mode lock count a wait in the window in which it ends.",
+           lacks="ms of waits above the time of the window left out"),
     Reason("arrival of a thread at a processor that the kernel did not report", Stage.SAMPLING,
            "The kernel did not report a switch: such a wait ends with its wake-up, its time for a processor is "
            "missing."),

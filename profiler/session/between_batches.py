@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pyprof.handover import NEVER_NS, Handover
+from pyprof.handover import Handover
 from pyprof.records import dataclass
 
 if TYPE_CHECKING:
@@ -60,10 +60,10 @@ class BetweenBatches:
             raise
         return found
 
-    def answer(self, now_ns: int) -> None:
-        """Only for the loop: do what was asked for and is due."""
+    def answer(self) -> None:
+        """Only for the loop: do what was asked for and is due, or all of it where the loop has ended."""
         with self._lock:
-            due = [each for each in self._questions if self._handover.is_ready(each.at_ns, now_ns)]
+            due = [each for each in self._questions if self.over or self._handover.is_ready(each.at_ns)]
             self._questions = [each for each in self._questions if each not in due]
         for each in due:
             if each.answer.set_running_or_notify_cancel():
@@ -76,4 +76,4 @@ class BetweenBatches:
         """Only for the loop: from now on nothing is done, and who waits for a result gets that as an error."""
         with self._lock:
             self._over.set()
-        self.answer(NEVER_NS)
+        self.answer()

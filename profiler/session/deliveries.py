@@ -15,11 +15,11 @@ from pyprof.session.worker.sampling import Sampling
 
 @dataclass(slots=True)
 class _Windows:
-    """Who takes closed windows, and when the next one is due (monotonic)."""
+    """Who takes closed windows, and when the next one is due (monotonic); 0 before the recording has begun."""
 
     every_ns: int
     sink: Sink
-    due_ns: int
+    due_ns: int = 0
 
 
 class Deliveries:
@@ -39,9 +39,7 @@ class Deliveries:
         """The profile of each `seconds` goes to the sink. The last one does not: Recording.stop() returns it, or rest()
         hands it over.
         """
-        every_ns = round(seconds * 1e9)
-        self._windows = _Windows(every_ns, sink, time.monotonic_ns() + every_ns)
-        self._handover.want(self._windows.due_ns)
+        self._windows = _Windows(round(seconds * 1e9), sink)
 
     def often(self, seconds: float) -> None:
         """Samples wait no longer than that: somebody looks at what there is so far, or a journal keeps it."""
@@ -71,14 +69,15 @@ class Deliveries:
         self._collect(wait=True)
         return self._failed
 
-    def send_due(self, now_ns: int) -> None:
+    def send_due(self) -> None:
         """Only for the recording's loop, between two batches."""
-        while self._wanted and self._handover.is_ready(self._wanted[0][0], now_ns):
+        while self._wanted and self._handover.is_ready(self._wanted[0][0]):
             self._send(self._wanted.popleft()[1])
         windows = self._windows
-        if windows and self._handover.is_ready(windows.due_ns, now_ns):
-            self._send(windows.sink)
-            windows.due_ns += windows.every_ns
+        if windows and self._handover.is_ready(windows.due_ns):
+            if windows.due_ns:
+                self._send(windows.sink)
+            windows.due_ns = (windows.due_ns or self._handover.begun_ns) + windows.every_ns
             self._handover.want(windows.due_ns)
 
     def _send(self, sink: Sink) -> None:

@@ -16,7 +16,7 @@ from pyprof.collectors.targets.launch import Launched
 from pyprof.collectors.targets.selection import Selection, select
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
-from pyprof.handover import Stride
+from pyprof.handover import Handover, Stride
 from pyprof.model.labels import labels_of
 from pyprof.options import (
     DEFAULT_FLUSH_S,
@@ -116,7 +116,7 @@ def of_stub(
         worker.close()
         raise
     subject = Recorded(collector.pid, collector.name, asked={**given, "stub": remote.address})
-    sampling = _sampling(collector, worker, None, diagnostics, options, subject)
+    sampling = _sampling(collector, worker, None, diagnostics, options, subject, collect.handover)
     return Recording(sampling, subject, options, collect.handover)
 
 
@@ -150,7 +150,7 @@ def _of_selection(
     except BaseException:
         worker.close()
         raise
-    sampling = _sampling(collector, worker, runtimes, diagnostics, options, subject)
+    sampling = _sampling(collector, worker, runtimes, diagnostics, options, subject, collect.handover)
     if command is None and not selection.lasting and not collect.subprocesses:
         sampling.unfollowed = Unfollowed(selection.pids)
     return Recording(sampling, subject, options, collect.handover, command)
@@ -163,6 +163,7 @@ def _sampling(
     diagnostics: Diagnostics,
     options: RecordOptions,
     subject: Recorded,
+    handover: Handover,
 ) -> Sampling:
     """runtimes: None behind a stub."""
     naming = Naming(
@@ -178,7 +179,15 @@ def _sampling(
     runtimes = runtimes or Runtimes(AskedSymbols(worker.questions, worker.notify, diagnostics), diagnostics)
     try:
         return Sampling(
-            collector, worker, runtimes, diagnostics, options.unwinding, naming, options.confined, patient=patient
+            collector,
+            worker,
+            runtimes,
+            diagnostics,
+            options.unwinding,
+            naming,
+            options.confined,
+            patient=patient,
+            handover=handover,
         )
     except BaseException:
         collector.close()

@@ -33,6 +33,7 @@ from pyprof.session.thread_numbers import ThreadNumbers
 from pyprof.session.truncated_stack_repair import TruncatedStackRepair
 from pyprof.session.unfollowed import NOTHING, Spent
 
+CLIPPED = "waits_clipped"
 COMPLETED = "stack completed by the outer frames of a later one of its thread"
 
 
@@ -66,13 +67,15 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """now_ns: since the epoch; monotonic_ns: the clock of samples, read at the same moment when a recording begins."""
+    """The end of what was recorded: since the epoch (now_ns), and by the clock of samples (monotonic_ns)."""
 
     now_ns: Callable[[], int] = time.time_ns
     monotonic_ns: Callable[[], int] = time.monotonic_ns
 
 
 HERE = Clock()
+_CLOCK_STEP_NS = 1_000_000_000
+"""A new window follows the clock of days when that has moved by more than this against the clock of samples."""
 _OPENING_NS = 1_000_000_000
 """What lies longer before the beginning of a recording is no sample of it by the same clock."""
 
@@ -243,7 +246,11 @@ class Recorder:
 
     def end(self) -> None:
         """Nothing is recorded from now on, though what was is still to be unwound."""
-        self._end_ns = self._end_ns or self._clock.now_ns()
+        self._end_ns = self._end_ns or self._now_ns()
+
+    def _now_ns(self) -> int:
+        """Return the end of what was recorded, since the epoch, by the clock of this window's samples."""
+        return self._epoch_ns + self._clock.monotonic_ns()
 
     def look(self) -> Window:
         """The window as it is now. Its tables grow with the next batch."""
@@ -263,7 +270,11 @@ class Recorder:
     def _window(self, began: _Beginning, rows: Rows, stacks: StackTable) -> Window:
         """Of these rows. began: when they did."""
         counted = self._counted(began)
-        start_ns = began.with_samples(rows.time_ns)
+        start_ns = began.with_samples(rows.time_ns[rows.length_ns < 0])
+        duration_ns = began.ns + counted.duration_ns - start_ns
+        length_ns, clipped_ms = _clipped(rows, start_ns, duration_ns)
+        errors = Counter(counted.errors)
+        errors[CLIPPED] += clipped_ms
         keys = self._threads.keys(set(rows.thread.tolist()))
         numbers = {(key.tid, key.started): number for number, key in keys.items()}
         listed = [thread for thread in self._collector.threads() if (thread.tid, thread.started) in numbers]
@@ -276,14 +287,14 @@ class Recorder:
             node=rows.node,
             thread=rows.thread,
             weight=rows.weight,
-            length_ns=rows.length_ns,
+            length_ns=length_ns,
             state=(rows.state | rows.taken).astype(np.int32),
             cpu=rows.cpu,
             start_ns=start_ns,
-            duration_ns=began.ns + counted.duration_ns - start_ns,
+            duration_ns=duration_ns,
             before=counted.before,
             after=counted.after,
-            errors=dict(counted.errors),
+            errors=dict(+errors),
             keys=keys,
         )
 
@@ -292,7 +303,7 @@ class Recorder:
         return self._counted(self._began)
 
     def _counted(self, began: _Beginning) -> Counted:
-        now, after = self._end_ns or self._clock.now_ns(), self._collector.stats()
+        now, after = self._end_ns or self._now_ns(), self._collector.stats()
         counts = Counter(self._diagnostics.counts) - began.counts
         if self._repair.completed and began is self._began:
             counts[COMPLETED] += self._repair.completed
@@ -350,11 +361,41 @@ class Recorder:
         self._threads.keep(self._last.threads)
         self._repair = TruncatedStackRepair(fresh, self._rows)
         self._around = SurroundedStacks(fresh)
-        cut_ns = window.start_ns + window.duration_ns
+        cut_ns = window.start_ns + window.duration_ns + self._follow_clock_steps()
         self._began = _Beginning(cut_ns, window.after, counts, alone=cut_ns == self._end_ns)
         self._parted = self._began, 0
         self.samples = 0
         return window
+
+    def _follow_clock_steps(self) -> int:
+        """Return by how much the clock of days was set, or was stopped with the machine, since the recording began."""
+        step_ns = self._clock.now_ns() - self._clock.monotonic_ns() - self._epoch_ns
+        if abs(step_ns) < _CLOCK_STEP_NS or self._end_ns:
+            return 0
+        self._epoch_ns += step_ns
+        return step_ns
+
+
+def _clipped(rows: Rows, start_ns: int, duration_ns: int) -> tuple[npt.NDArray[np.int64], int]:
+    """Clip the lengths of each thread's rows, so that their sum is at most the window's.
+
+    Rows whose times lie far outside of the window have another clock and stay as they are.
+
+    Returns:
+        The lengths in nanoseconds, shape (n,), and the milliseconds that were left out.
+    """
+    known = np.flatnonzero(rows.length_ns > 0)
+    apart_ns = np.abs(rows.time_ns[known] - start_ns)
+    if apart_ns.max(initial=0) > duration_ns + _OPENING_NS:
+        return rows.length_ns, 0
+    thread, length_ns = rows.thread[known], rows.length_ns[known]
+    total_ns = np.bincount(thread, length_ns) if len(known) else np.zeros(0)
+    if total_ns.max(initial=0) <= duration_ns:
+        return rows.length_ns, 0
+    share = np.minimum(duration_ns / np.maximum(total_ns, 1), 1)
+    clipped = rows.length_ns.copy()
+    clipped[known] = np.floor(length_ns * share[thread]).astype(np.int64)
+    return clipped, round(float(np.maximum(total_ns - duration_ns, 0).sum()) / 1e6)
 
 
 def _taken(batch: SampleBatch) -> npt.NDArray[np.int16]:

@@ -155,10 +155,9 @@ class Recording:
         """What is to be done between two batches."""
         if self.command and not self.options.subprocesses and self.command.poll() is not None:
             self._sampling.stop()
-        now_ns = time.monotonic_ns()
-        self._between.answer(now_ns)
+        self._between.answer()
         if not self.asked_to_end:
-            self.deliveries.send_due(now_ns)
+            self.deliveries.send_due()
 
     def end(self) -> None:
         """Record nothing from now on; does not wait. From any thread, or a signal handler."""

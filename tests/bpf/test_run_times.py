@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from pyprof.collectors.bpf.ring import FOREVER_NS
 from pyprof.collectors.bpf.run_times import NOT_KNOWN, RunTimes
 from pyprof.collectors.bpf.sampler import Waiting
 
@@ -13,8 +14,16 @@ def thread(tid: int, ran: int, on: int = 0) -> Waiting:
 
 
 def share(times: RunTimes, tids: list[int], threads: list[Waiting], now: int) -> list[int]:
-    found: list[int] = times.share(np.array(tids, np.int64), threads, now).tolist()
+    found: list[int] = times.share(np.array(tids, np.int64), threads, now, {}, FOREVER_NS).tolist()
     return found
+
+
+def test_time_that_was_read_too_late_counts_for_the_next_period() -> None:
+    times = RunTimes()
+    times.begin(0, [thread(7, 0), thread(8, 0)])
+    tids, late = np.array([7, 8], np.int64), [thread(7, 1500), thread(8, 1500)]
+    assert times.share(tids, late, 1000, {8: 300}, 1000).tolist() == [1000, 300]
+    assert times.share(tids, late, 2000, {}, 1000).tolist() == [500, 1000]
 
 
 def test_samples_share_what_their_thread_ran() -> None:

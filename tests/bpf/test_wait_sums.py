@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyprof.collectors.bpf.abi import Flag
 from pyprof.collectors.bpf.records import Ended
 from pyprof.collectors.bpf.sampler import Waiting
 from pyprof.collectors.bpf.wait_rates import WaitRates
-from pyprof.collectors.bpf.waits import FOREVER_NS, Again, Bare, Left, Waits, WaitTimes, letter
+from pyprof.collectors.bpf.waits import FOREVER_NS, Again, Bare, Left, Waits, WaitTimes, letter, table_at
 from pyprof.model.kernel import NOT_ONE_BY_ONE
 
 S = 1
@@ -83,10 +85,11 @@ def test_wait_without_a_stack_is_accounted_while_it_lasts_and_at_its_end() -> No
 
 def test_sums_are_accounted_as_they_grow_and_at_the_end_of_the_thread() -> None:
     waits = Waits()
-    times = [waits.account(left(), NONE, waiting(0, blocked=ns), (), 1000, 0) for ns in (300, 300, 500)]
+    at = ((1000, 300), (2000, 300), (3000, 500))
+    times = [waits.account(left(), NONE, waiting(0, blocked=ns), (), now, 0) for now, ns in at]
     assert [total(each) for each in times] == [300, 0, 200]
     assert times[0].bare[0].call == NOT_ONE_BY_ONE
-    gone = waits.account(left(), ended((0, 0, 2000), flags=Flag.GONE, blocked=600), [], (), 3000, 0)
+    gone = waits.account(left(), ended((0, 0, 3500), flags=Flag.GONE, blocked=600), [], (), 4000, 0)
     assert total(gone) == 100
 
 
@@ -94,7 +97,7 @@ def test_wait_whose_end_found_no_room_is_in_the_sums_and_not_accounted_twice() -
     waits = Waits()
     times = [waits.account(left(100), NONE, waiting(100), (), 1000, 0)]
     times += [waits.account(left(), NONE, waiting(0, blocked=5000), (), 7000 + n, 0) for n in range(3)]
-    times.append(waits.account(left(), NONE, waiting(0, blocked=7000), (), 8000, 0))
+    times.append(waits.account(left(), NONE, waiting(0, blocked=7000), (), 10000, 0))
     assert sum(map(total, times)) == 7000
 
 
@@ -157,3 +160,40 @@ def test_threshold_falls_where_it_is_quiet_and_rises_where_waits_are_many() -> N
     share = rates.share
     assert rates.changed(0, 0, 0.5)
     assert rates.share == 4 * share > 32
+
+
+GAPS = st.integers(1, 400)
+
+
+@given(
+    gaps=st.lists(st.tuples(GAPS, GAPS, st.integers(0, 400)), min_size=1, max_size=20),
+    flushes=st.lists(st.tuples(GAPS, st.integers(0, 2000)), min_size=1, max_size=12),
+    has_stacks=st.booleans(),
+)
+def test_each_period_has_the_waits_of_its_own_time_however_late_it_is_read(
+    gaps: list[tuple[int, int, int]], flushes: list[tuple[int, int]], has_stacks: bool
+) -> None:
+    """The sum of each period is exact.
+
+    Each of the gaps says how long the thread ran before a wait, slept, and waited for a processor. Each flush says how
+    long after the last one it is, and how much later the kernel's table and ring are read.
+    """
+    rows, now = [], 0
+    for ran, slept, runnable in gaps:
+        rows.append((now + ran, now + ran + slept, now + ran + slept + runnable))
+        now = rows[-1][2]
+    waits, before = Waits(), 0
+    waits.begin(before, [])
+    for passed, delay in flushes:
+        until = before + passed
+        read = until + delay
+        begun = [off for off, _, _ in rows if before < off <= until]
+        over = [row for row in rows if before < row[2] <= until]
+        later = [row for row in rows if until < row[2] <= read]
+        off, waking = next(((off, waking) for off, waking, on in rows if off <= read < on), (0, 0))
+        table = waiting(off, waking if waking <= read else 0, copied=has_stacks)
+        times = waits.account(
+            left(*begun if has_stacks else ()), ended(*over), table_at(table, ended(*later), until), (), until, 0
+        )
+        assert total(times) == sum(max(min(on, until) - max(off, before), 0) for off, _, on in rows)
+        before = until

@@ -19,6 +19,7 @@ from pyprof.collectors.offcpu.collector import WallClockCollector
 from pyprof.collectors.perf.attr import MOST_STACK
 from pyprof.collectors.perf.duty_cycle import DutyCycle
 from pyprof.collectors.perf.switch_source import PerfSwitchSource
+from pyprof.handover import Handover
 from pyprof.model.arch import X86_64
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
@@ -50,6 +51,8 @@ class Part:
     stacks = True
     lost_ns = 0
     cycle = DutyCycle(everything=False, processors=1)
+    handover = Handover()
+    flushed_ns = 0
 
     def __init__(self, source_id: int, batches: Iterable[SampleBatch] = ()) -> None:
         self.source_id = source_id
@@ -62,7 +65,7 @@ class Part:
     def batches(self) -> Iterator[SampleBatch]:
         yield from self._batches
 
-    def drain(self, last: bool = False) -> Iterator[SampleBatch]:
+    def drain(self, until_ns: int = 0) -> Iterator[SampleBatch]:
         yield sample(self.source_id)
 
     def learn(self, feedback: Feedback) -> None:

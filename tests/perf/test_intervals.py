@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyprof.collectors.offcpu.classification import Drain
 from pyprof.collectors.offcpu.intervals import BY_WEIGHT, OffCpuIntervals
@@ -81,7 +83,7 @@ class World:
             taken = [r for r in records if since <= r[1] < now and not any(a <= r[1] < b for a, b in gaps or ())]
             mine = [s for s in samples if since <= s[1] < now and not any(a <= s[1] < b for a, b in gaps or ())]
             result = spent.attribute(
-                points(taken), points(mine), points(seen), now, Drain(gaps=inside, last=now == end)
+                points(taken), points(mine), points(seen), now, Drain(gaps=inside, ends_window=now == end)
             )
             order = [(tid, ns) for tid, _, ns in result.carried]
             for tid, ns in order:
@@ -169,7 +171,7 @@ def test_a_long_sleep_is_told_in_parts_as_it_passes() -> None:
     result = spent.attribute(points([(5, 333 * MS, IN)]), none, none, 400 * MS)
     assert result.carried == [(5, 300 * MS, 33 * MS)]
     result = spent.attribute(
-        points([(5, 450 * MS, BLOCKED)]), points([(5, 450 * MS - 900, 0)]), none, 500 * MS, Drain(last=True)
+        points([(5, 450 * MS, BLOCKED)]), points([(5, 450 * MS - 900, 0)]), none, 500 * MS, Drain(ends_window=True)
     )
     assert (result.sample_ns.tolist(), result.sample_blocked.tolist(), result.carried) == (
         [50 * MS],
@@ -185,7 +187,7 @@ def test_a_thread_that_ends_asleep_or_running_is_told_no_further() -> None:
     result = spent.attribute(points([(5, 10 * MS, BLOCKED), (5, 30 * MS, IN), (5, 31 * MS, ENDED),
                           (6, 50 * MS, ENDED)]), points([(5, 10 * MS - 500, 0)]), none, 100 * MS)  # fmt: skip
     assert (result.sample_ns.tolist(), result.carried, result.bare) == ([20 * MS], [], [])
-    result = spent.attribute(none, none, none, 200 * MS, Drain(last=True))
+    result = spent.attribute(none, none, none, 200 * MS, Drain(ends_window=True))
     assert (result.carried, result.bare) == ([], [])
 
 
@@ -232,7 +234,9 @@ def test_a_thread_left_alone_is_owed_its_time_and_gets_it_when_records_come_agai
     spent.resume([5], 300 * MS)
     result = spent.attribute(*busy(300 * MS), none, 400 * MS, Drain(ran_ns={5: 50 * MS}))
     assert result.sample_ns.sum() == pytest.approx(150 * MS, rel=0.01)
-    result = spent.attribute(none, none, none, 500 * MS, Drain(paused=frozenset({5}), ran_ns={5: 50 * MS}, last=True))
+    result = spent.attribute(
+        none, none, none, 500 * MS, Drain(paused=frozenset({5}), ran_ns={5: 50 * MS}, ends_window=True)
+    )
     assert sum(ns for _, _, ns in result.carried) == pytest.approx(50 * MS, rel=0.1)
 
 
@@ -255,7 +259,7 @@ def test_what_a_thread_left_alone_is_owed_is_not_what_it_waited_for_a_processor(
     spent.resume([5], 200 * MS)
     result = spent.attribute(*displaced(200 * MS), none, 300 * MS, Drain(ran_ns={5: 50 * MS}))
     assert result.sample_ns.sum() == pytest.approx(50 * MS, rel=0.01)
-    result = spent.attribute(none, none, none, 400 * MS, replace(paused, last=True))
+    result = spent.attribute(none, none, none, 400 * MS, replace(paused, ends_window=True))
     assert sum(ns for _, _, ns in result.carried) == pytest.approx(25 * MS, rel=0.1)
 
 
@@ -296,7 +300,7 @@ def test_a_thread_that_ends_while_it_is_left_alone_gets_no_more_time() -> None:
     spent.resume([5], 250 * MS)
     result = spent.attribute(none, none, none, 300 * MS)
     assert (result.carried, result.bare) == ([(5, 140 * MS, 60 * MS)], [])
-    result = spent.attribute(none, none, none, 9000 * MS, Drain(last=True))
+    result = spent.attribute(none, none, none, 9000 * MS, Drain(ends_window=True))
     assert (result.carried, result.bare, spent.owed) == ([], [], [])
 
 
@@ -309,7 +313,7 @@ def test_the_end_of_a_thread_that_was_left_alone_before_ends_what_it_is_owed() -
     result = spent.attribute(points([(5, 210 * MS, ENDED)]), none, none, 300 * MS)
     result = spent.attribute(none, none, none, 400 * MS)
     assert sum(ns for _, _, ns in result.carried) == 110 * MS
-    assert spent.attribute(none, none, none, 500 * MS, Drain(last=True)).carried == []
+    assert spent.attribute(none, none, none, 500 * MS, Drain(ends_window=True)).carried == []
 
 
 def test_a_thread_of_which_nothing_was_heard_may_be_gone_whatever_was_believed_of_it() -> None:
@@ -329,7 +333,7 @@ def test_time_that_two_rings_lost_is_left_out_once(seen: str) -> None:
     samples = points([(7, 10 * MS - 1000, 0), (7, 100 * MS - 1000, 0)]) if seen == "sample" else none
     looks = points([(7, 30 * MS, 0), (7, 105 * MS, 0)]) if seen == "look" else none
     gaps = [(10 * MS, 50 * MS), (30 * MS, 60 * MS), (10 * MS, 60 * MS)]
-    result = spent.attribute(records, samples, looks, 1000 * MS, Drain(gaps=gaps, last=True))
+    result = spent.attribute(records, samples, looks, 1000 * MS, Drain(gaps=gaps, ends_window=True))
     column = result.sample_ns if seen == "sample" else result.out_of_band_ns
     assert (column.min(), column.max()) == (0, round(10 * MS * 1000 / 950))
 
@@ -343,6 +347,48 @@ def test_a_thread_is_met_once_and_not_again_after_its_end() -> None:
     later = 3_600_000
     records = points([(7, (later + 50) * MS, IN), (7, (later + 60) * MS, BLOCKED), (7, (later + 61) * MS, IN)])
     result = spent.attribute(
-        records, points([(7, (later + 60) * MS - 500, 0)]), none, (later + 100) * MS, Drain(last=True)
+        records, points([(7, (later + 60) * MS - 500, 0)]), none, (later + 100) * MS, Drain(ends_window=True)
     )
     assert (result.sample_ns.tolist(), result.carried, result.bare) == ([MS], [], [])
+
+
+GAPS = st.integers(2, 500)
+
+
+@given(
+    gaps=st.lists(st.tuples(GAPS, GAPS, st.booleans(), st.booleans()), min_size=1, max_size=20),
+    drains=st.lists(st.tuples(GAPS, st.booleans()), min_size=1, max_size=12),
+)
+def test_each_window_has_the_intervals_of_its_own_time(
+    gaps: list[tuple[int, int, bool, bool]], drains: list[tuple[int, bool]]
+) -> None:
+    """The sum of each window is exact but for rounding.
+
+    Each of the gaps says how long the thread ran before an interval (us), how long that is, whether the thread blocked,
+    and whether the kernel took a sample. Each drain says how long after the last one it is, and whether a window ends.
+    """
+    records: list[Moment] = []
+    samples: list[Moment] = []
+    off: list[tuple[int, int]] = []
+    now = 0
+    for ran, length, blocks, is_sampled in gaps:
+        begin, now = now + 1000 * ran, now + 1000 * (ran + length)
+        off.append((begin, now))
+        records += [(1, begin, BLOCKED if blocks else PREEMPTED), (1, now, IN)]
+        samples += [(1, begin - 100, 0)] * is_sampled
+    intervals = OffCpuIntervals(True, 0, MS)
+    intervals.meet({1: 0})
+    none = points([])
+    before = began = found = 0
+    for passed, ends_window in [*drains, (1, True)]:
+        until = before + 1000 * passed
+        inside = [[each for each in moments if before < each[1] <= until] for moments in (records, samples)]
+        switches, left = map(points, inside)
+        result = intervals.attribute(switches, left, none, until, Drain(ends_window=ends_window))
+        found += int(result.sample_ns[result.sample_ns > 0].sum())
+        found += sum(ns for _, _, ns in (*result.carried, *result.bare))
+        before = until
+        if ends_window:
+            true_ns = sum(max(min(end, until) - max(begin, began), 0) for begin, end in off)
+            assert found == pytest.approx(true_ns, abs=len(gaps)), "a nanosecond of rounding each"
+            began, found = until, 0

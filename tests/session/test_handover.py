@@ -1,41 +1,68 @@
-"""Samples that are wanted at a time: collectors say until when they gave all."""
+"""Flushes are requested by the owner of windows and acknowledged by the collector."""
 
 from __future__ import annotations
 
-from pyprof.handover import NEVER_NS, PATIENCE_NS, Handover
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyprof.collectors.base import NOBODY
+from pyprof.collectors.batch_builder import bare_batch
+from pyprof.collectors.flush import cut_at_flushes
+from pyprof.handover import NEVER_NS, Handover
+from pyprof.model.arch import X86_64
+from pyprof.model.sample import SampleBatch, SampleKind
 
 
-def test_window_is_closed_when_all_samples_of_it_were_given() -> None:
+def test_samples_are_wanted_until_they_are_given() -> None:
     handover = Handover()
     handover.want(100)
     handover.want(200)
     assert handover.next_ns == 100
     assert not handover.gave(99)
-    assert not handover.is_ready(100, 150)
+    assert not handover.is_ready(100)
     assert handover.gave(150)
     assert handover.next_ns == 200
-    assert handover.is_ready(100, 150)
-    assert not handover.is_ready(200, 250)
+    assert handover.is_ready(100)
+    assert not handover.is_ready(200)
     assert handover.gave(200)
     assert handover.next_ns == NEVER_NS
     assert not handover.gave(300), "nobody waits"
 
 
-def test_window_of_a_collector_that_says_nothing_is_closed_all_the_same() -> None:
+def test_window_waits_for_its_collector_however_late_that_is() -> None:
     handover = Handover()
     handover.want(100)
-    assert not handover.is_ready(100, 99 + PATIENCE_NS)
-    assert handover.is_ready(100, 100 + PATIENCE_NS)
+    assert handover.bound(90) == 90
+    assert handover.bound(10**15) == 100
+    assert not handover.is_ready(100)
+    handover.gave(handover.bound(10**15))
+    assert handover.is_ready(100)
+    assert handover.bound(10**15) == 10**15
 
 
-def test_collector_that_sleeps_is_woken() -> None:
+def test_flush_that_is_requested_for_the_past_gives_no_time_twice() -> None:
+    handover = Handover()
+    handover.gave(500)
+    handover.want(400)
+    assert handover.is_ready(400)
+    assert handover.bound(600) == 500
+
+
+def test_end_is_the_first_moment_at_which_it_was_set() -> None:
+    handover = Handover()
+    first = handover.end()
+    assert handover.end() == first == handover.ended_ns
+
+
+def test_collector_that_sleeps_is_woken_when_samples_are_wanted() -> None:
     handover, woken = Handover(), []
     handover.wake = lambda: woken.append(handover.next_ns)
     handover.want(7)
     assert woken == [7]
 
 
-def test_who_looks_often_gets_all_samples_so_often() -> None:
+def test_samples_wanted_again_and_again_are_due_after_each_handover() -> None:
     handover, woken = Handover(), []
     handover.wake = lambda: woken.append(handover.next_ns)
     assert not handover.gave(100)
@@ -48,3 +75,42 @@ def test_who_looks_often_gets_all_samples_so_often() -> None:
     assert handover.next_ns == 170
     assert handover.gave(170)
     assert handover.next_ns == 220
+
+
+def samples(times: list[int]) -> SampleBatch:
+    column = np.array(times, np.int64)
+    return bare_batch(X86_64, NOBODY, np.full(len(times), SampleKind.STOPPED, np.uint8), column, column, column)
+
+
+@given(
+    batches=st.lists(st.lists(st.integers(1, 60), max_size=8), min_size=1, max_size=6),
+    delays=st.lists(st.integers(0, 400), min_size=6, max_size=6),
+    ends=st.lists(st.integers(1, 2000), unique=True, max_size=8),
+)
+def test_each_window_has_the_samples_of_its_own_time_however_late_they_come(
+    batches: list[list[int]], delays: list[int], ends: list[int]
+) -> None:
+    """The collector takes samples in order and yields them late; the owner closes windows between two batches."""
+    handover = Handover()
+    for end in ends:
+        handover.want(end)
+    wanted, now = sorted(ends), 0
+    window: list[int] = []
+    windows: list[tuple[int, list[int]]] = []
+    taken: list[int] = []
+    for gaps, delay in zip(batches, delays, strict=False):
+        times = [now + sum(gaps[: n + 1]) for n in range(len(gaps))]
+        now = max([now, *times]) + delay
+        taken += times
+        for batch in cut_at_flushes(handover, [samples(times)], now):
+            window += batch.time_ns.tolist()
+            while wanted and handover.is_ready(wanted[0]):
+                windows.append((handover.given_ns, window))
+                window = []
+                wanted.pop(0)
+    assert [at for _, found in windows for at in found] + window == taken, "each sample once"
+    begin = 0
+    for end, found in windows:
+        assert all(begin < at <= end for at in found)
+        begin = end
+    assert [end for end, _ in windows] == [end for end in sorted(ends) if end <= now]

@@ -130,7 +130,7 @@ def test_parts_of_a_window_are_the_window() -> None:
     """Each with its own time, counts and stacks alone; the window is not cut by them."""
     now = [10**9]
     diagnostics = Diagnostics()
-    clock = Clock(lambda: now[0], lambda: 0)
+    clock = Clock(lambda: now[0], lambda: now[0] - 10**9)
     rec = Recorder(Script(), Interning(OneFrame(), None, None), diagnostics, clock)
     parts = []
     for pc in (0x10, 0x20, 0x30):

@@ -77,11 +77,13 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class SamplerState:
-    """The sampler's half of a window's facts. now_ns: since the epoch, the window's end. counts: of its
+    """The sampler's half of a window's facts. now_ns, monotonic_ns: the window's end, since the epoch and by the clock
+    of samples. counts: of its
     Diagnostics, since it began; problems: new ones. unfollowed: since the last cut. cpu_s, max_rss_kb: its own.
     """
 
     now_ns: int
+    monotonic_ns: int
     stats: CollectorStats
     threads: tuple[ThreadInfo, ...]
     counts: Mapping[str, int]

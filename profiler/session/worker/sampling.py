@@ -17,6 +17,7 @@ from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
+from pyprof.handover import Handover
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import UnwindOptions
 from pyprof.records import replace
@@ -64,8 +65,11 @@ class Sampling:
         confined: bool = True,
         names_s: float = NAMES_S,
         patient: bool = False,
+        handover: Handover | None = None,
     ) -> None:
-        """names_s: how long the worker may unwind and name once the end was asked for. patient: see WorkerLink."""
+        """names_s: how long the worker may unwind and name once the end was asked for. patient: see WorkerLink.
+        handover: with the collector, None where that acknowledges no flush: a profile then ends when it is asked for.
+        """
         self.failure: BaseException | None = None
         self.unfollowed: Unfollowed | None = None
         self.sink: Sink | None = None
@@ -85,7 +89,9 @@ class Sampling:
         self._stood = (-1, -1)
         self._recent_cost = RecentCost()
         self._heap = OwnHeap()
-        self._end_ns = 0
+        self._acknowledges = handover is not None
+        self._handover = handover or Handover()
+        self._requested = False
         self._rest: SamplerState | None = None
         self._closed = False
         self._state = threading.RLock()
@@ -123,15 +129,16 @@ class Sampling:
         return self._collector.stats()
 
     def run(self, beat: Callable[[], None]) -> None:
-        """Record until the collector ends; nothing where end() was called before. beat: called after each batch, at
-        least each half second; only it may ask for windows. Never raises for what goes wrong on the way: failure has
-        it, and what was recorded until then is good.
+        """Record until the collector ends; nothing where end() was called before. beat: called before the first batch
+        and after each, at least each half second; only it may ask for windows. Never raises for what goes wrong on the
+        way: failure has it, and what was recorded until then is good.
         """
         self._link.begin_loop()
         try:
             self._link.send(self._begin())
             self._turn()
-            for batch in self._collector.batches() if not self._end_ns else ():
+            beat()
+            for batch in self._collector.batches() if not self._requested else ():
                 for part in _parts(batch) if len(batch) else ():
                     self._send_batch(part)
                 self._turn()
@@ -140,7 +147,8 @@ class Sampling:
             self.failure = error
         finally:
             self.sampled.set()
-            self._link.end(requested=bool(self._end_ns))
+            self._handover.end()
+            self._link.end(requested=self._requested)
             self._link.loop_ended()
             self._learn_the_rest()
             self._runtimes.read_names()
@@ -150,10 +158,9 @@ class Sampling:
     def _begin(self) -> Begin:
         confined, unwind, naming = self._ways
         stats, yields = self._collector.stats(), self._link.worker.yields
-        began_ns = time.time_ns()
-        if self._end_ns:
-            self._end_ns = max(self._end_ns, began_ns)
-        return Begin(confined, unwind, naming, stats, began_ns, time.monotonic_ns(), yields, self._times)
+        self._handover.begin()
+        now_ns, monotonic_ns = _on_both_clocks(self._handover.begun_ns)
+        return Begin(confined, unwind, naming, stats, now_ns, monotonic_ns, yields, self._times)
 
     def _learn_the_rest(self) -> None:
         """Feedback of the last batches: the collector's notes depend on it."""
@@ -170,7 +177,7 @@ class Sampling:
         size = self._link.send(Batch(self._number, batch, self._link.packer.news(), self._interpreters()))
         self._flying[self._number] = replace(batch, stack=batch.stack.without_data()), size
         together = self._number <= _BEGIN_TOGETHER or any(space.image is None for space in batch.spaces.values())
-        while self._flying and not self._end_ns and (together or self._in_flight() > IN_FLIGHT):
+        while self._flying and not self._requested and (together or self._in_flight() > IN_FLIGHT):
             self._turn(TURN_S)
 
     def _in_flight(self) -> int:
@@ -227,7 +234,7 @@ class Sampling:
             if not self.leaves:
                 self._link.begin_to_wait()
             pending = self._link.ask(
-                Ask(self._number, extent, state, self._link.packer.news(), number, self.delivered, bool(self._end_ns))
+                Ask(self._number, extent, state, self._link.packer.news(), number, self.delivered, self._requested)
             )
             if cut:
                 self.samples = 0
@@ -247,8 +254,10 @@ class Sampling:
         spent = NOTHING
         if self.unfollowed is not None:
             spent = self.unfollowed.take() if cut else self.unfollowed.so_far()
+        now_ns, monotonic_ns = _on_both_clocks(self._until_ns())
         return SamplerState(
-            now_ns=self._end_ns or time.time_ns(),
+            now_ns=now_ns,
+            monotonic_ns=monotonic_ns,
             stats=self._collector.stats(),
             threads=self._runtimes.named(tuple(self._collector.threads())),
             counts=dict(self._diagnostics.counts),
@@ -258,6 +267,13 @@ class Sampling:
             max_rss_kb=own.max_rss_kb,
             interpreters=self._interpreters(),
         )
+
+    def _until_ns(self) -> int:
+        """Return the end of what the collector has yielded, by the monotonic clock."""
+        handover = self._handover
+        if self.sampled.is_set():
+            return max(handover.ended_ns, handover.begun_ns)
+        return handover.given_ns if self._acknowledges else time.monotonic_ns()
 
     def _problems(self) -> dict[str, frozenset[Problem]]:
         """Those that were not sent to the worker yet."""
@@ -279,7 +295,8 @@ class Sampling:
 
     def end(self) -> None:
         """Nothing is recorded from now on; does not wait. From any thread, or a signal handler."""
-        self._end_ns = self._end_ns or time.time_ns()
+        self._requested = True
+        self._handover.end()
         self._link.end()
         self.stop()
 
@@ -294,10 +311,15 @@ class Sampling:
         self.close_collector()
         with contextlib.suppress(PyprofError, OSError):
             self._link.send(Bye())
-        if self._end_ns and self.leaves:
+        if self._requested and self.leaves:
             self._link.worker.close(self._times * WAITED_FOR_S, self._times * WAITED_FOR_S)
         else:
             self._link.worker.close()
+
+
+def _on_both_clocks(monotonic_ns: int) -> tuple[int, int]:
+    """Return a time of the monotonic clock as nanoseconds since the epoch, and as it is."""
+    return time.time_ns() - (time.monotonic_ns() - monotonic_ns), monotonic_ns
 
 
 def _parts(batch: SampleBatch) -> Iterator[SampleBatch]:

@@ -96,11 +96,11 @@ class _Observed:
     """What the worker keeps of one recording."""
 
     def __init__(self, begin: Begin) -> None:
-        self.now_ns = begin.begin_ns
+        self.now_ns, self.monotonic_ns = begin.begin_ns, begin.monotonic_ns
         self.naming: Naming = begin.naming
         self.collector = ReportedCollector(begin.stats)
         self.diagnostics = Diagnostics()
-        clock = Clock(lambda: self.now_ns, lambda: begin.monotonic_ns)
+        clock = Clock(lambda: self.now_ns, lambda: self.monotonic_ns)
         self.session = Session(self.collector, begin.unwind, self.diagnostics, clock=clock)
         self._counts: Counter[str] = Counter()
         self.ahead = NamesAhead(self.session, begin.naming.view)
@@ -123,7 +123,7 @@ class _Observed:
         return BatchTaken(message.number, learned.top, learned.missing, learned.stop, learned.look is not None)
 
     def update(self, state: SamplerState) -> None:
-        self.now_ns = state.now_ns
+        self.now_ns, self.monotonic_ns = state.now_ns, state.monotonic_ns
         self.collector.update(state)
         self.session.runtimes.update(state.interpreters)
         counts = Counter(state.counts)
@@ -352,7 +352,7 @@ class Service:
         if self._of is None or self._standing is None or not self._standing.sink:
             return
         self._of.end_keeping()
-        state = replace(self._standing.state, now_ns=time.time_ns())
+        state = replace(self._standing.state, now_ns=time.time_ns(), monotonic_ns=time.monotonic_ns())
         window = self._of.window(state, Extent.CUT)
         ask = Ask(0, Extent.CUT, state, SentNews(), self._standing.sink, self._standing.delivered, requested=True)
         parts = self._packed(window, ask)
