@@ -79,7 +79,8 @@ def script_name(level: Level, options: ExportOptions) -> str:
 
 
 def thread_name(thread: ThreadInfo) -> str:
-    return f"{thread.name or 'thread'} (tid {thread.tid})"
+    """Return a thread's name with its tid; windows of many agents have no tids."""
+    return f"{thread.name or 'thread'} (tid {thread.tid})" if thread.tid else thread.name or "all threads"
 
 
 def labelled_name(profile: Profile, thread: ThreadInfo) -> str:

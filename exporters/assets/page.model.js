@@ -47,7 +47,7 @@ function makeModel(data, bytes) {
   const startUp = made("start-up", KIND.START, "start-up");
   const gap = made("", KIND.GAP, "gap");
   const threads = data.threads.map(([pid, tid, name, process], index) => {
-    const title = `${strings[name] || "thread"} (tid ${tid})`;
+    const title = tid ? `${strings[name] || "thread"} (tid ${tid})` : strings[name] || "all threads";
     return { index, pid, tid, title, process: strings[process], frame: made(title, KIND.THREAD, `thread ${index}`) };
   });
   const processes = d3group(threads, (thread) => thread.pid).map(([pid, members]) => {

@@ -13,3 +13,5 @@ function storedTheme() {
 }
 
 document.documentElement.dataset.theme = storedTheme();
+// In a frame of the server's page, which has its own heading.
+if (window.top !== window.self) document.documentElement.dataset.embedded = "";

@@ -132,7 +132,7 @@ class _Reading:
         try:
             found[key] = checked(setting.kind, value)
         except Wrong as error:
-            self._wrong(path, f"{key} = {_shown(value)} {error}")
+            self._wrong(path, f"{key}{_shown_setting(setting.kind, value)} {error}")
 
     def _rule(self, at: int, given: Mapping[str, Any], values: Values) -> TargetRule:
         settings = {setting.name: setting for setting in RULE}
@@ -194,6 +194,11 @@ class _Reading:
 def _unknown(name: str, known: Any) -> str:
     close = get_close_matches(name, list(known), 1)
     return f"{name} is not known{f', {close[0]} is' if close else ': ' + ', '.join(sorted(known))}"
+
+
+def _shown_setting(kind: str, value: object) -> str:
+    """Return " = VALUE" for an error message, without the value if it may hold a secret."""
+    return "" if kind in ("HEADERS", "URL", "BUCKET", "PATH") else f" = {_shown(value)}"
 
 
 def _shown(value: object) -> str:

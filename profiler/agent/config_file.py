@@ -15,6 +15,8 @@ from pyprof.records import dataclass
 _MOST_BYTES = 1 << 20
 _MOST_DOTS = 1000
 """Of a line: tomllib's time grows with the square of a key's parts."""
+_TOML_TABLE = re.compile(r"Cannot declare \((.*)\) twice")
+_TOML_KEY = r"'([^']*)'"
 _TOML_LINE = re.compile(r"\s*\(at line (\d+), column \d+\)")
 
 
@@ -61,4 +63,12 @@ def document(text: str, name: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # of a number with thousands of digits, too
         match = _TOML_LINE.search(str(error))
         line = int(match[1]) if match else text.count("\n") + 1
-        raise BadConfig(name, [ConfigError(line, _TOML_LINE.sub("", str(error)))]) from None
+        raise BadConfig(name, [ConfigError(line, _toml_problem(_TOML_LINE.sub("", str(error))))]) from None
+
+
+def _toml_problem(text: str) -> str:
+    """Return a message of tomllib in words that name the table of the file."""
+    table = _TOML_TABLE.fullmatch(text)
+    if table:
+        return f"the table [{'.'.join(re.findall(_TOML_KEY, table[1]))}] is declared twice"
+    return "a key is set twice" if text == "Cannot overwrite a value" else text

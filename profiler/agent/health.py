@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 
 from pyprof.agent.metrics import CONTENT_TYPE, Gauge, Metrics, PushNumber
 from pyprof.agent.own_cpu import memory, spent
+from pyprof.agent.push.outcomes import LATER
 from pyprof.diagnostics import Diagnostics
 
 SILENT_S = 30.0
 """A loop that turns once a second is stuck after so long."""
 WINDOWS = 3
 """So many windows' lengths after the last one of a target that is there, something is wrong."""
+_WAITING = frozenset(LATER.values())
 
 
 class Health:
@@ -52,8 +54,8 @@ class Health:
         self._reload = float(success), time.time()
 
     def new_counts(self) -> dict[str, int]:
-        """What was dropped since this was asked last."""
-        counts = dict(self._diagnostics.counts)
+        """Return what was dropped since the last call; a segment that waits to be sent is not dropped."""
+        counts = {name: count for name, count in self._diagnostics.counts.items() if name not in _WAITING}
         found = {name: count - self._reported.get(name, 0) for name, count in counts.items()}
         self._reported = counts
         return {name: count for name, count in found.items() if count}

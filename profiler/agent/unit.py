@@ -55,6 +55,9 @@ RestrictRealtime=yes
 RestrictSUIDSGID=yes
 LockPersonality=yes
 SystemCallArchitectures=native
+# @debug: ptrace and perf_event_open; seccomp: for the process that parses.
+SystemCallFilter=@system-service @debug bpf seccomp
+SystemCallErrorNumber=EPERM
 {addresses}
 [Install]
 WantedBy=multi-user.target

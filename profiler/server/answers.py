@@ -42,11 +42,22 @@ def services(store: Questions, tenant: str, words: Words) -> Answer:
     chosen = selection(tenant, words)
     limit, earlier_s = whole_number(words, "limit", _MOST_ROWS, _MOST_ROWS), whole_number(words, "compare", 1, 10**8)
     found = store.services(chosen)
+    rates = store.rates(chosen)
     by_ns = earlier_s * 10**9
     earlier = replace(chosen, from_ns=max(chosen.from_ns - by_ns, 0), to_ns=max(chosen.to_ns - by_ns, 1))
     before = {row[0]: row[1] for row in store.services(earlier)} if "compare" in words else {}
+    rates_before = store.rates(earlier) if "compare" in words else {}
     rows = [
-        {"service": service, "amount": amount, "before": before.get(service), "hosts": hosts, "windows": windows}
+        {
+            "service": service,
+            "amount": amount,
+            "before": before.get(service),
+            "rate": rates[service].per_second if service in rates else None,
+            "rate_before": rates_before[service].per_second if service in rates_before else None,
+            "recorded": rates[service].recorded_s if service in rates else None,
+            "hosts": hosts,
+            "windows": windows,
+        }
         for service, amount, hosts, windows, _ in found[:limit]
     ]
     rest = _rest([row[1] for row in found[limit:]])
@@ -68,7 +79,10 @@ def labels(store: Questions, tenant: str, words: Words) -> Answer:
 
 
 def timeline(store: Questions, tenant: str, words: Words) -> Answer:
-    """by: a label; one series a value, dearest first. amounts are null where no window is."""
+    """Answer how amounts change with time, with one line for each value of the label `by`, largest first.
+
+    An amount is null where no window has the value: a host that was not recorded did not use zero seconds.
+    """
     chosen, points = selection(tenant, words), whole_number(words, "points", _POINTS, _MOST_POINTS)
     unit, longest_ns = store.windows(chosen)
     step_ns = max(chosen.length_ns // points, longest_ns, 10**9)
@@ -85,9 +99,15 @@ def timeline(store: Questions, tenant: str, words: Words) -> Answer:
             if set(chosen.labels) <= set(own.items()):
                 line = sums.setdefault(own.get(by, "(none)") if by else "", {})
                 line[step] = line.get(step, 0) + amount
+    recorded = store.host_steps(chosen, step_ns) if by == "host" else {}
+
+    def absent(value: str, step: int) -> int | None:
+        """Return 0 for a step in which the host was recorded and used nothing, None for one without a window."""
+        return 0 if step in recorded.get(value, ()) or (not by and step in covered) else None
+
     ordered = sorted(sums.items(), key=lambda line: (-sum(line[1].values()), line[0]))
     lines = [
-        {"value": value, "amounts": [line.get(step, 0 if step in covered else None) for step in range(steps)]}
+        {"value": value, "amounts": [line.get(step, absent(value, step)) for step in range(steps)]}
         for value, line in ordered[:_MOST_LINES]
     ]
     times = [(chosen.from_ns + (step + 0.5) * step_ns) / 1e9 for step in range(steps)]
@@ -149,11 +169,20 @@ def builds(store: Questions, tenant: str, words: Words) -> Answer:
             "unnamed": unnamed,
             "cut": cut,
             "symbols": (has_symbols := store.has_symbols(tenant, build_id)),
-            "mend": f"debuginfod-find debuginfo {build_id}" if unnamed and build_id and not has_symbols else "",
+            "mend": _remedy(path, build_id, unnamed, has_symbols),
         }
         for path, build_id, amount, unnamed, cut in found[:limit]
     ]
     return {"unit": store.windows(chosen)[0], "builds": rows, "rest": _rest([row[2] for row in found[limit:]])}
+
+
+def _remedy(path: str, build_id: str, unnamed: int, has_symbols: bool) -> str:
+    """Return what names the functions of a file that have none, "" if nothing is missing or known to help."""
+    if not unnamed or has_symbols:
+        return ""
+    if path.startswith(("[anon", "//anon", "[JIT")) or not path:
+        return "code generated at run time: a perf map or jitdump of the JIT names it"
+    return f"debuginfod-find debuginfo {build_id}" if build_id else ""
 
 
 def profile(store: Questions, tenant: str, words: Words) -> tuple[bytes, str, str]:

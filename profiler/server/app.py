@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.resources import files as package_files
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from starlette.routing import Route
 
 from pyprof.agent.metrics import CONTENT_TYPE
 from pyprof.exporters.utf8 import dumps
+from pyprof.model.reason_requests import REQUESTS
 from pyprof.server import answers
 from pyprof.server.access import COOKIE, READ, Access, Refused
 from pyprof.server.config import ServerConfig
@@ -30,6 +32,7 @@ _PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+_REFUSAL_POLICY = "default-src 'none'; style-src 'self'; frame-ancestors 'self'"
 _OWN = ("server", ("fleet.css", "uPlot.min.js", "uPlot.min.css", *(f"fleet.{name}.js" for name in (
     "api", "place", "elements", "overview", "line", "service", "app"))))  # fmt: skip
 _SHARED = ("exporters", ("page.css", "page.theme.js", "page.format.js", "d3-format.min.js"))
@@ -54,7 +57,7 @@ class FleetServer:
 
     def __init__(self, config: ServerConfig, parts: ServerParts) -> None:
         self._config, self._store, self._numbers = config, parts.store, parts.numbers
-        self._symbols = parts.symbols
+        self._symbols, self._health = parts.symbols, parts.health
         self._access = Access(config.tenants)
         self._taking = Taking(config, parts, self._access)
         found = {name: _asset(room, name) for room, names in (_OWN, _SHARED) for name in names}
@@ -67,7 +70,8 @@ class FleetServer:
                 Route("/assets/{name}", self._guarded(self._asset), methods=["GET"]),
                 Route("/login", self._guarded(self._login), methods=["POST"]),
                 Route("/metrics", self._guarded(self._metrics), methods=["GET"]),
-                Route("/healthz", self._guarded(self._health), methods=["GET"]),
+                Route("/healthz", self._guarded(self._answer_health), methods=["GET"]),
+                Route("/readyz", self._guarded(self._answer_ready), methods=["GET"]),
                 *(Route(path, self._guarded(self._take_push), methods=["POST"]) for path in SENDERS),
                 Route("/api/v1/symbols/{build_id}", self._guarded(self._take_symbols), methods=["POST"]),
                 Route("/api/v1/{question}", self._guarded(self._answer), methods=["GET"]),
@@ -89,7 +93,11 @@ class FleetServer:
                 self._taking.check_host(request.headers.get("host", ""))
                 return await handler(request)
             except Refused as refused:
-                status, body, headers = self._taking.refusal(refused)
+                client = request.client.host if request.client is not None else ""
+                status, body, headers = self._taking.refusal(refused, client)
+                if request.headers.get("accept", "").startswith("text/html"):  # a browser shows it, in a frame too
+                    headers = {**headers, "Content-Security-Policy": _REFUSAL_POLICY}
+                    return Response(refusal_page(refused), status, headers, "text/html; charset=utf-8")
                 return Response(body, status, headers, JSON)
             except ClientGone:
                 return Response(b"", 499)
@@ -119,8 +127,19 @@ class FleetServer:
         self._tenant(READ, request)
         return Response(self._numbers.text(), 200, {**SAFE, "Content-Type": CONTENT_TYPE})
 
-    async def _health(self, _request: Request) -> Response:
-        return Response("ok\n", 200, SAFE, "text/plain")
+    async def _answer_health(self, _request: Request) -> Response:
+        """Answer 200, or 503 with the reasons for which the server cannot do its work."""
+        failures = self._health.failures
+        if not failures:
+            return Response("ok\n", 200, SAFE, "text/plain")
+        found = [{"reason": reason, "error": text} for reason, text in failures.items()]
+        return Response(dumps({"failures": found}), 503, SAFE, JSON)
+
+    async def _answer_ready(self, request: Request) -> Response:
+        """Answer as /healthz does, and 503 until the first check has been made."""
+        if self._health.is_checked:
+            return await self._answer_health(request)
+        return Response(dumps({"failures": [{"reason": "starting", "error": "The server starts."}]}), 503, SAFE, JSON)
 
     def _tenant(self, role: str, request: Request) -> str:
         cookie = request.cookies.get(COOKIE, "") if role == READ else ""
@@ -181,6 +200,15 @@ class FleetServer:
             return await work
         except GivenUp:
             raise ClientGone from None
+
+
+def refusal_page(refused: Refused) -> str:
+    """Return a short page that says why there is no picture and what helps."""
+    retry = next((reason.retry for reason in REQUESTS if reason.name == refused.reason), "")
+    lines = [str(refused), *([f"What helps: {retry}."] if retry else [])]
+    text = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
+    head = '<meta charset="utf-8"><link rel="stylesheet" href="/assets/page.css"><title>pyprof</title>'
+    return f'<!DOCTYPE html><html lang="en"><head>{head}</head><body>{text}</body></html>'
 
 
 async def _gone(request: Request) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -10,8 +11,10 @@ from pyprof.agent.config_file import BadConfig, ConfigError, document, read
 from pyprof.agent.push.outcomes import NotSent
 from pyprof.agent.push.secrets import secret
 from pyprof.agent.settings import Setting, Wrong, checked
-from pyprof.records import dataclass
+from pyprof.errors import UsageError
+from pyprof.records import dataclass, replace
 from pyprof.server.access import READ, WRITE, Tenant
+from pyprof.server.engine import PASSWORD_VARIABLE, StoreAddress, address
 
 _MOST_TENANTS = 1000
 _LEAST_TOKEN = 16
@@ -22,6 +25,9 @@ SETTINGS = (
     Setting("server", "data", "PATH", '"/var/lib/pyprof-server"', "folder of the segments"),
     Setting(
         "server", "store", "TEXT", "", "chdb:///FOLDER, clickhouse://HOST:PORT/DATABASE?cluster=NAME; none: in data"
+    ),
+    Setting(
+        "server", "store_password_file", "PATH", "", f"password of the store's user; chmod 600; or {PASSWORD_VARIABLE}"
     ),
     Setting("retention", "max_age", "SPAN", '"14d"', "whole days of windows that are kept"),
     Setting("retention", "hours_after", "SPAN", '"3d"', "whole days that are older have their samples by hours alone"),
@@ -45,6 +51,7 @@ class ServerConfig:
     port: int = 4242
     data: str = "/var/lib/pyprof-server"
     store: str = ""
+    store_password_file: str = ""
     max_age: float = 14 * 86_400.0
     hours_after: float = 3 * 86_400.0
     max_bytes: int = 20 << 30
@@ -59,6 +66,19 @@ class ServerConfig:
     @property
     def store_url(self) -> str:
         return self.store or f"chdb://{self.data}/store"
+
+    def store_address(self) -> StoreAddress:
+        """Return where the database is, with its password.
+
+        Raises:
+            UsageError: The URL is wrong, or the file of the password cannot be used.
+        """
+        found = address(self.store_url)
+        try:
+            password = secret(self.store_password_file) if self.store_password_file else ""
+        except NotSent as error:
+            raise UsageError(f"server.store_password_file: {error}") from None
+        return replace(found, password=password or os.environ.get(PASSWORD_VARIABLE, ""))
 
     @property
     def days(self) -> int:
@@ -76,9 +96,16 @@ def parse(text: str, name: str) -> ServerConfig:
         errors.append(
             ConfigError(_line(lines, "host"), "others than this machine only with a [[tenant]] and its tokens")
         )
+    config = ServerConfig(**found, tenants=tenants)
+    for key in ("store", "store_password_file"):
+        try:
+            address(config.store_url) if key == "store" else config.store_address()
+        except UsageError as error:
+            errors.append(ConfigError(_line(lines, key), f"{error.message}: {error.hint}".rstrip(": ")))
+            break
     if errors:
         raise BadConfig(name, errors)
-    return ServerConfig(**found, tenants=tenants)
+    return config
 
 
 def _values(document: Mapping[str, Any], lines: list[str], errors: list[ConfigError]) -> dict[str, Any]:

@@ -22,7 +22,10 @@ from pyprof.server.tables import NAMES, VERSIONS, Dialect, migrations
 
 _MOST_ANSWER = 1 << 30
 _PATIENCE_S, _LONG_S = 60.0, 3600.0
+_CHECK, _CHECK_S = "SELECT 1 FROM windows LIMIT 1", 5.0
 _PORT = 8123
+PASSWORD_VARIABLE = "PYPROF_STORE_PASSWORD"
+"""The environment variable with the password of the ClickHouse user."""
 _HOST = re.compile(r"([\w.-]+)(?::(\d{1,5}))?", re.ASCII)
 _CODE = re.compile(r"\bCode: (\d{1,6})\b", re.ASCII)
 _OLD = 20
@@ -55,12 +58,19 @@ class StoreAddress:
 
 
 def address(url: str) -> StoreAddress:
-    """chdb:///FOLDER or clickhouse://[USER:PASSWORD@]HOST:PORT[,…]/DATABASE[?cluster=NAME]. Raises UsageError."""
+    """Parse chdb:///FOLDER or clickhouse://[USER@]HOST:PORT[,…]/DATABASE[?cluster=NAME].
+
+    Raises:
+        UsageError: The URL is another one, or has a password. The text never has the password.
+    """
     parts = urllib.parse.urlsplit(url)
     if parts.scheme == "chdb" and parts.path.startswith("/") and len(parts.path) > 1 and not parts.netloc:
         return StoreAddress("chdb", path=parts.path)
     name = parts.path.strip("/") or "pyprof"
-    cluster = dict(urllib.parse.parse_qsl(parts.query)).get("cluster", "")
+    words = dict(urllib.parse.parse_qsl(parts.query, keep_blank_values=True))
+    cluster = words.get("cluster", "")
+    if unknown := sorted(words.keys() - {"cluster"}):
+        raise UsageError(f"the store's URL has ?{unknown[0][:40]}=, which is not supported", "?cluster=NAME")
     login, _, places = parts.netloc.rpartition("@")
     hosts = [_HOST.fullmatch(place) for place in places.split(",")]
     named = _is_name(name) and _is_name(cluster or "x") and (cluster or len(hosts) == 1)
@@ -72,11 +82,12 @@ def address(url: str) -> StoreAddress:
         or not named
     ):
         known = "chdb:///FOLDER, or clickhouse://HOST:PORT/DATABASE?cluster=NAME"
-        raise UsageError(f"{parts.scheme}://… is no store", known)
-    user, _, password = login.partition(":")
-    return StoreAddress(
-        "clickhouse", "", found, name, urllib.parse.unquote(user), urllib.parse.unquote(password), cluster
-    )
+        raise UsageError(f"{parts.scheme[:40]}://... is not a store that this server knows", known)
+    if ":" in login:
+        raise UsageError(
+            "the store's URL has a password", f"server.store_password_file, or {PASSWORD_VARIABLE} in the environment"
+        )
+    return StoreAddress("clickhouse", "", found, name, urllib.parse.unquote(login), cluster=cluster)
 
 
 def _is_name(text: str) -> bool:
@@ -92,7 +103,7 @@ def literal(value: str | int) -> str:
 
 class Engine(Protocol):
     """dialect: what it understands. run: a statement for each server; put: one that inserts, where rows belong. All
-    methods raise StoreError.
+    methods raise StoreError. check: the tables are there and answer.
     """
 
     dialect: Dialect
@@ -101,6 +112,7 @@ class Engine(Protocol):
     def put(self, sql: str) -> None: ...
     def rows(self, sql: str) -> list[list[Any]]: ...
     def insert(self, table: str, block: Block) -> None: ...
+    def check(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -159,6 +171,9 @@ class ChdbEngine:
         with self._client() as client:
             client.raw_insert(table, block.names, block.data(), fmt="Native")
 
+    def check(self) -> None:
+        self.rows(_CHECK)
+
     def close(self) -> None:
         """Nobody asks any more."""
         while not self._idle.empty():
@@ -194,6 +209,9 @@ class HttpEngine:
     def insert(self, table: str, block: Block) -> None:
         names = ", ".join(block.names)
         self._ask(self._where.hosts[0], f"INSERT INTO {table} ({names}) FORMAT Native", block.data())
+
+    def check(self) -> None:
+        self._ask(self._where.hosts[0], _CHECK, patience_s=_CHECK_S)
 
     def close(self) -> None:
         """Nothing is open."""

@@ -18,6 +18,8 @@ from pyprof.objfile.source import open_regular
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """Of OSError."""
 _MOST_BYTES = 1 << 28
+_CHECK_BYTES = 1 << 16
+"""Size of the file that the health check writes."""
 _MOST_FOLDERS = 1 << 16
 """That are remembered."""
 
@@ -58,6 +60,16 @@ class SegmentFiles:
                 raise DiskFull from None
             raise
         return new
+
+    def check(self) -> None:
+        """Check that the disk takes a small file. Raises OSError."""
+        path = f"{self.root}/.check{PART}"
+        fd = self._disk.create(path)
+        try:
+            self._disk.write(fd, b"x" * _CHECK_BYTES)
+        finally:
+            self._disk.close(fd)
+            self._disk.unlink(path)
 
     def _write(self, folder: str, part: str, data: bytes, tenant: str, name: SegmentName) -> None:
         fd = self._create(folder, part, tenant, name)

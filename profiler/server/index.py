@@ -27,6 +27,8 @@ _PAUSE_S, _LONGEST_PAUSE_S, _AFTER_FAILURE_S = 1.0, 3.0, 5.0
 _FEW = 100
 """Segments a second: where more come the blocks are farther apart, for few large ones cost least."""
 _LOOK_S = 600.0
+_FAILURE_LOG_S = 60.0
+"""Minimum time between two log lines about the same failure, in seconds."""
 _DAY_S = 86_400
 
 
@@ -87,6 +89,8 @@ class Indexer:
     ) -> None:
         self._files, self._store, self._books, self._say, self._count = files, store, books, say, count
         self._limits = limits
+        self._failure = ""
+        self._failure_logged_s = -_FAILURE_LOG_S
         self._waiting: deque[SegmentRows] = deque()
         self._coming = _Coming()
         self._behind = True
@@ -140,15 +144,29 @@ class Indexer:
                 if ending:
                     return
                 self._tend()
+                self._failure = ""
             except (StoreError, OSError) as error:
                 self._behind = True
                 self._count("index_failures")
-                self._say("warning", "index failed", error=str(error))
+                self._note_failure(str(error))
                 if self._ending.wait(_AFTER_FAILURE_S):
                     return
             self._arrived.wait(_PAUSE_S)
             self._arrived.clear()
             self._ending.wait(max(self._next_block - time.monotonic(), 0))
+
+    def check(self) -> None:
+        """Raise StoreError if the last attempt to bring segments into the database failed."""
+        if self._failure:
+            raise StoreError(self._failure)
+
+    def _note_failure(self, text: str) -> None:
+        """Log a failure if it is new or the last line about it is a minute old."""
+        now = time.monotonic()
+        if text != self._failure or now - self._failure_logged_s >= _FAILURE_LOG_S:
+            self._failure_logged_s = now
+            self._say("warning", "index failed", error=text)
+        self._failure = text
 
     def _bring_in(self) -> None:
         """What waits now. What comes meanwhile is in the next block, for few large ones cost least."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from pyprof.agent.metrics import MetricKind
 from pyprof.server.access import STATUS
+from pyprof.server.health import FAILURES
 
 PREFIX = "pyprof_server_"
 COUNTERS = (
@@ -20,16 +21,22 @@ COUNTERS = (
 )
 GAUGES = (
     MetricKind("index_waiting", "gauge", "Segments that wait for the database."),
+    MetricKind("failing", "gauge", "1 while the server is unhealthy for this reason.", ("reason", FAILURES)),
     MetricKind("start_timestamp_seconds", "gauge", "When the server began."),
 )
 
 
 class Numbers:
-    """count() and text() from any thread. gauges: by name, asked for when the text is."""
+    """The counters and gauges of one server. Its methods may be called from any thread."""
 
-    def __init__(self, gauges: Mapping[str, Callable[[], float]]) -> None:
+    def __init__(self, gauges: Mapping[str, Callable[[str], float]]) -> None:
+        """Create counters at zero.
+
+        Args:
+            gauges: For each gauge, a function from the value of its label ("" without one) to its value.
+        """
         began = time.time()
-        self._gauges = {"start_timestamp_seconds": lambda: began, **gauges}
+        self._gauges: dict[str, Callable[[str], float]] = {"start_timestamp_seconds": lambda _: began, **gauges}
         self._counts: dict[tuple[str, str], int] = {}
         self._lock = threading.Lock()
 
@@ -43,7 +50,9 @@ class Numbers:
             lines += [f"# TYPE {PREFIX}{metric.name} {metric.kind}", f"# HELP {PREFIX}{metric.name} {metric.help}"]
             label, values = metric.labels
             for value in values:
-                number = self._gauges[metric.name]() if metric in GAUGES else self._counts.get((metric.name, value), 0)
+                number = (
+                    self._gauges[metric.name](value) if metric in GAUGES else self._counts.get((metric.name, value), 0)
+                )
                 labels = f'{{{label}="{value}"}}' if label else ""
                 suffix = "_total" if metric in COUNTERS else ""
                 lines.append(f"{PREFIX}{metric.name}{suffix}{labels} {number:.15g}")

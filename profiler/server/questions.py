@@ -46,6 +46,19 @@ class _Detail:
 _COARSE = _Detail({}, 1)
 
 
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What a service uses while it is recorded.
+
+    Attributes:
+        per_second: Amount per second of recorded time, the hosts' rates added.
+        recorded_s: Recorded time of the host that was recorded longest, in seconds.
+    """
+
+    per_second: float
+    recorded_s: float
+
+
 class GivenUp(Exception):
     """Nobody waits for the answer."""
 
@@ -75,6 +88,37 @@ class Questions:
             f"WHERE {self._where(chosen)} GROUP BY service ORDER BY whole DESC, service"
         )
         return [(str(row[0]), int(row[1]), int(row[2]), int(row[3]), str(row[4])) for row in found]
+
+    def rates(self, chosen: Question) -> dict[str, Rate]:
+        """Return each service's amount per second of recorded time.
+
+        The time of a host counts once for each window, however many segments the window has. The rates of a service's
+        hosts are added, so a host that was recorded for a part of the span counts as much as the others.
+        """
+        windows = (
+            "SELECT service, host, end_ns, sum(amount) AS amount, max(length_ns) AS length "
+            f"FROM {self._of('windows')} WHERE {self._where(chosen)} GROUP BY service, host, end_ns"
+        )
+        hosts = (
+            "SELECT service, host, sum(amount) AS amount, sum(length) AS length "
+            f"FROM ({windows}) AS windows GROUP BY service, host"
+        )
+        found = self._rows(
+            "SELECT service, sum(amount / greatest(length, 1)), max(length) "
+            f"FROM ({hosts}) AS hosts GROUP BY service ORDER BY service"
+        )
+        return {str(row[0]): Rate(1e9 * float(row[1]), int(row[2]) / 1e9) for row in found}
+
+    def host_steps(self, chosen: Question, step_ns: int) -> dict[str, set[int]]:
+        """Return the steps of the span in which each host has a window."""
+        found = self._rows(
+            f"SELECT DISTINCT host, intDiv(end_ns - 1 - {chosen.from_ns}, {step_ns}) AS step "
+            f"FROM {self._of('windows')} WHERE {self._where(chosen)} ORDER BY host, step"
+        )
+        steps: dict[str, set[int]] = {}
+        for host, step in found:
+            steps.setdefault(str(host), set()).add(int(step))
+        return steps
 
     def labels(self, chosen: Question) -> dict[int, Labels]:
         """Of each series of a service."""

@@ -47,7 +47,14 @@ def check_words(words: Iterable[str], own: Collection[str], sides: Iterable[str]
         parts = [word.removeprefix(side) for side in sides if word.startswith(side)]
         chosen = any(part in _WORDS or (LABEL in own and part.startswith(LABEL)) for part in parts)
         if not chosen and (word not in own or word == LABEL):
-            raise Refused("bad_question", f"{word[:40]!r} is no word of this question")
+            raise Refused("bad_question", f"unknown parameter {word[:40]!r}; {_known(own, sides)}")
+
+
+def _known(own: Collection[str], sides: Iterable[str]) -> str:
+    """Return a sentence part with the parameters that a query has."""
+    found = {f"{side}{word}" for side in sides for word in _WORDS} | {word for word in own if word != LABEL}
+    labels = {f"{side}{LABEL}NAME" for side in sides} if LABEL in own else set()
+    return f"this query takes {', '.join(sorted(found | labels))}"
 
 
 def selection(tenant: str, words: Mapping[str, str], prefix: str = "") -> Question:

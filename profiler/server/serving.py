@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Callable, Generator, Iterator
@@ -12,10 +13,12 @@ from pyprof.agent.notify import Notifier
 from pyprof.errors import UsageError
 from pyprof.records import dataclass
 from pyprof.server.config import ServerConfig
-from pyprof.server.engine import address, opened
+from pyprof.server.engine import opened
 from pyprof.server.files import SegmentFiles
+from pyprof.server.health import DISK_FULL, STORE_FAILED, ServerHealth
 from pyprof.server.index import Indexer, Retention
 from pyprof.server.numbers import Numbers
+from pyprof.server.refusal_log import RefusalLog
 from pyprof.server.stacks import StackBooks
 from pyprof.server.store import Store
 from pyprof.server.symbol_files import SymbolFiles
@@ -24,6 +27,8 @@ Say = Callable[..., None]
 _GRACE_S = 1
 """For requests under way, when it is to end."""
 _MOST_AT_ONCE = 1024
+_MAX_MESSAGE = 1000
+"""Characters of a message of uvicorn that the log keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,8 @@ class ServerParts:
     indexer: Indexer
     numbers: Numbers
     symbols: SymbolFiles
+    health: ServerHealth
+    refusals: RefusalLog
 
 
 @contextmanager
@@ -41,16 +48,27 @@ def parts(config: ServerConfig, say: Say) -> Iterator[ServerParts]:
     """What a server is made of; the indexer is not started. Raises OutputError, StoreError, UsageError."""
     files = SegmentFiles(os.path.join(config.data, "segments"))
     try:
-        store = Store(opened(address(config.store_url), config.days))
+        store = Store(opened(config.store_address(), config.days))
         try:
             waiting: list[Indexer] = []
-            numbers = Numbers({"index_waiting": lambda: waiting[0].waiting if waiting else 0})
+
+            def check_store() -> None:
+                store.check()
+                waiting[0].check()
+
+            health = ServerHealth({DISK_FULL: files.check, STORE_FAILED: check_store}, say)
+            numbers = Numbers(
+                {
+                    "index_waiting": lambda _: waiting[0].waiting if waiting else 0,
+                    "failing": lambda reason: reason in health.failures,
+                }
+            )
             books = StackBooks()
             retention = Retention(config.max_age, config.max_bytes, config.hours_after)
             indexer = Indexer(files, store, books, retention, say, numbers.count)
             waiting.append(indexer)
             symbols = SymbolFiles(os.path.join(config.data, "symbols"), config.symbols)
-            yield ServerParts(files, store, books, indexer, numbers, symbols)
+            yield ServerParts(files, store, books, indexer, numbers, symbols, health, RefusalLog(say))
         finally:
             store.close()
     finally:
@@ -73,24 +91,47 @@ def serve(config: ServerConfig, say: Say, ends: Callable[[Callable[[], None]], N
     systemd = Notifier(os.environ)
     with parts(config, say) as found:
         fleet = FleetServer(config, found)
-        server = _server(config, fleet.app, lambda: systemd.send("READY=1"))
+        server = _server(config, fleet.app, lambda: systemd.send("READY=1"), say)
         ends(lambda: setattr(server, "should_exit", True))
         found.indexer.start()
+        found.health.start()
         say("info", "started", address=f"http://{config.host}:{config.port}", data=config.data)
         try:
             server.run()
         finally:
             systemd.send("STOPPING=1")
             fleet.close()
+            found.health.close()
             found.indexer.close()
             say("info", "ended")
     if not server.started:
         raise UsageError(f"{config.host}:{config.port} cannot be listened at", "another --port")
 
 
-def _server(config: ServerConfig, app: Any, ready: Callable[[], None]) -> Any:
+class _LogHandler(logging.Handler):
+    """Passes lines of uvicorn to the server's log, in its form."""
+
+    def __init__(self, say: Say) -> None:
+        super().__init__(logging.WARNING)
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = "error" if record.levelno >= logging.ERROR else "warning"
+        try:
+            text = record.getMessage().strip()
+            if record.exc_info and record.exc_info[1] is not None:
+                text = f"{text}: {type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
+            self._say(level, "http server", message=text[:_MAX_MESSAGE])
+        except Exception:  # logging must not end a request
+            self.handleError(record)
+
+
+def _server(config: ServerConfig, app: Any, ready: Callable[[], None], say: Say) -> Any:
     """ready: is called when it listens."""
     import uvicorn
+
+    logger = logging.getLogger("uvicorn")
+    logger.handlers, logger.propagate = [_LogHandler(say)], False
 
     from pyprof.server.patience import BoundedProtocol
 
@@ -109,6 +150,7 @@ def _server(config: ServerConfig, app: Any, ready: Callable[[], None]) -> Any:
             app,
             host=config.host,
             port=config.port,
+            log_config=None,
             log_level="warning",
             access_log=False,
             interface="asgi3",

@@ -31,6 +31,10 @@ class Store:
     def close(self) -> None:
         self._engine.close()
 
+    def check(self) -> None:
+        """Check that the database answers. Raises StoreError."""
+        self._engine.check()
+
     def insert(self, segments: Sequence[SegmentRows]) -> None:
         """The windows last: whoever is killed before has inserted nothing that counts."""
         if not segments:

@@ -18,6 +18,7 @@ from pyprof.server import large_bodies
 from pyprof.server.access import WRITE, Access, Refused
 from pyprof.server.config import ServerConfig
 from pyprof.server.files import DiskFull
+from pyprof.server.health import DISK_FULL
 from pyprof.server.large_bodies import LargeBodies
 from pyprof.server.paced import Receive, Scope, Send
 from pyprof.server.receiving import ForeignPush
@@ -50,6 +51,7 @@ class Taking:
     def __init__(self, config: ServerConfig, parts: ServerParts, access: Access) -> None:
         self._config, self._access = config, access
         self._files, self._indexer, self._books, self._numbers = parts.files, parts.indexer, parts.books, parts.numbers
+        self._health, self._refusals = parts.health, parts.refusals
         self._rates: dict[str, tuple[int, int]] = {}
         self._held = 0
         self._series = SeriesLimit(config.series, parts.store)
@@ -77,13 +79,23 @@ class Taking:
         except ClientGone:
             return
         except Refused as refused:
-            await answer(send, *self.refusal(refused))
+            client = scope.get("client")
+            await answer(send, *self.refusal(refused, str(client[0]) if client else ""))
             return
         await answer(send, 200, b"{}", SAFE)
 
-    def refusal(self, refused: Refused) -> tuple[int, bytes, dict[str, str]]:
-        """Status, body and headers. It is counted."""
+    def refusal(self, refused: Refused, client: str) -> tuple[int, bytes, dict[str, str]]:
+        """Count and log a refusal.
+
+        Args:
+            refused: Why the request is refused.
+            client: The address of the client, without its port.
+
+        Returns:
+            The status, body and headers of the response.
+        """
         self._numbers.count("refused", refused.reason)
+        self._refusals.note_refusal(refused.reason, str(refused), client)
         headers = {**SAFE, **({"Retry-After": str(refused.retry_s)} if refused.retry_s else {})}
         return refused.status, dumps({"reason": refused.reason, "error": str(refused)}), headers
 
@@ -198,6 +210,7 @@ class Taking:
 
     def _checked(self, rows: SegmentRows) -> SegmentRows:
         """Raises Refused."""
+        self._check_service(rows.name)
         self._check_age(rows.name)
         self._series.take(rows.tenant, rows.name.day, rows.labels)
         return rows
@@ -209,7 +222,8 @@ class Taking:
         try:
             new = self._files.keep(rows.tenant, rows.name, data)
         except DiskFull:
-            raise Refused("disk_full") from None
+            self._health.report_failure(DISK_FULL)
+            raise Refused(DISK_FULL) from None
         finally:
             if new:
                 self._indexer.add(rows)
@@ -223,8 +237,14 @@ class Taking:
         name = SegmentName.parse(*parts) if len(parts) == 3 and folder_of(unquote(parts[1])) == parts[1] else None
         if name is None or day_of(name.end_ns) != name.day:
             raise Refused("wrong_name")
+        self._check_service(name)
         self._check_age(name)
         return name
+
+    def _check_service(self, name: SegmentName) -> None:
+        """Raise Refused for a service whose name has control characters, such as NUL or a line break."""
+        if not name.service.isprintable():
+            raise Refused("wrong_name", "the name of the service has control characters")
 
     def _check_age(self, name: SegmentName) -> None:
         now = time.time()

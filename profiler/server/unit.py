@@ -50,6 +50,8 @@ RestrictRealtime=yes
 RestrictSUIDSGID=yes
 LockPersonality=yes
 SystemCallArchitectures=native
+SystemCallFilter=@system-service seccomp
+SystemCallErrorNumber=EPERM
 
 [Install]
 WantedBy=multi-user.target

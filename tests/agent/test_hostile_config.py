@@ -31,6 +31,25 @@ def test_configuration_that_lies_is_refused_with_its_line(lie: str) -> None:
         parse(text, "x")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[[push]]\nname = "a"\ntype = "otlp"\nurl = "https://h"\nheaders = { Authorization = "Bearer hunter2" }\n',
+        '[[push]]\nname = "a"\ntype = "otlp"\nurl = "https://user:hunter2@h"\n',
+        '[[push]]\nname = "a"\ntype = "bucket"\nurl = "s3://key:hunter2@bucket"\n',
+    ],
+)
+def test_error_of_a_setting_never_shows_a_secret(text: str) -> None:
+    with pytest.raises(BadConfig) as found:
+        parse(RULE + text, "x")
+    assert "hunter2" not in "".join(map(str, found.value.errors)) + str(found.value)
+
+
+def test_table_that_is_declared_twice_is_named() -> None:
+    with pytest.raises(BadConfig, match=r"the table \[windows\] is declared twice"):
+        parse(f"[windows]\n[windows]\n{RULE}", "x")
+
+
 def test_of_very_many_errors_the_first_hundred_are_told() -> None:
     with pytest.raises(BadConfig) as found:
         parse(RULE + "".join(f"k{number} = 1\n" for number in range(80_000)), "x")

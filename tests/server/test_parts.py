@@ -20,7 +20,7 @@ from pyprof.errors import UsageError
 from pyprof.importers import pprof
 from pyprof.records import replace
 from pyprof.server import config, tables
-from pyprof.server.engine import address, literal
+from pyprof.server.engine import PASSWORD_VARIABLE, address, literal
 from pyprof.server.files import DiskFull, SegmentFiles
 from pyprof.server.frames import frame_of, module_of, text_of
 from pyprof.server.rows import hash_of
@@ -100,6 +100,10 @@ def test_tables_of_a_cluster_have_a_second_one_sharded_by_the_stack() -> None:
         ('[server]\nhost = "0.0.0.0"', 2, "others than this machine"),
         ('[[tenant]]\nname = "a"\nwrite_token_file = "/absent"', 1, "/absent cannot be read"),
         ('[[tenant]]\nnames = "a"', 1, "has not these"),
+        ('[server]\nstore = "clickhouses://h/a"', 2, "clickhouses://... is not a store"),
+        ('[server]\nstore = "clickhouse://h/a?secure=1"', 2, "?secure=, which is not supported"),
+        ('[server]\nstore = "clickhouse://u:secret@h/a"', 2, "server.store_password_file"),
+        ('[server]\nstore_password_file = "/absent"', 2, "/absent cannot be read"),
         ("x = [", 1, ""),
     ],
 )
@@ -107,6 +111,25 @@ def test_each_error_of_the_configuration_has_its_line(text: str, line: int, said
     with pytest.raises(BadConfig) as caught:
         config.parse(text, "x")
     assert [(error.line, said in error.text) for error in caught.value.errors] == [(line, True)]
+
+
+def test_password_of_the_store_comes_from_a_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "password"
+    file.write_text("from-a-file\n")
+    file.chmod(0o600)
+    text = '[server]\nstore = "clickhouse://user@h/a"\n'
+    monkeypatch.setenv(PASSWORD_VARIABLE, "from-the-environment")
+    assert config.parse(text, "x").store_address().password == "from-the-environment"
+    found = config.parse(f'{text}store_password_file = "{file}"', "x").store_address()
+    assert (found.user, found.password) == ("user", "from-a-file")
+
+
+def test_error_of_the_store_never_has_its_password() -> None:
+    with pytest.raises(BadConfig) as caught:
+        config.parse('[server]\nstore = "clickhouse://u:hunter2hunter2@h/a"', "x")
+    assert "hunter2" not in "".join(map(str, caught.value.errors)) + str(caught.value)
 
 
 def test_printed_configuration_is_the_default_one() -> None:

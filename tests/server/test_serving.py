@@ -59,6 +59,26 @@ def test_services_cost_what_their_windows_cost_and_a_week_ago_is_unknown(server:
     assert found[HOSTILE]["amount"] == marked().total
 
 
+def test_service_that_was_recorded_for_a_part_of_the_span_has_its_full_rate(server: Served) -> None:
+    """Windows of one minute in a span of 56 years: amounts are divided by the time that the windows cover."""
+    found = {row["service"]: row for row in server.question("services", compare=7 * 86400).json()["services"]}
+    assert found[HOSTILE]["recorded"] == 60
+    per_host = marked().total / 60
+    assert found[HOSTILE]["rate"] == pytest.approx(per_host)
+    assert found["checkout"]["rate"] == pytest.approx(2 * per_host), "the rates of two hosts are added"
+    assert found["checkout"]["rate_before"] is None
+
+
+def test_host_and_version_without_a_window_have_a_gap_and_not_zero(server: Served) -> None:
+    """h1 and version 1 have two windows, a minute apart; h2 and version 2 have the later one alone."""
+    span = {"from": int(time.time()) - 600, "to": int(time.time()) + 60, "points": 11}
+    for label in ("host", "version"):
+        answer = server.question("timeline", service="checkout", by=label, **span).json()
+        lines = {line["value"]: line["amounts"] for line in answer["series"]}
+        assert sorted(len([each for each in amounts if each is not None]) for amounts in lines.values()) == [1, 2]
+        assert all(each is None or each > 0 for amounts in lines.values() for each in amounts)
+
+
 def test_segment_sent_twice_counts_once(server: Served) -> None:
     (one,) = windows("twice", 1)
     assert [server.push(one).status for _ in range(3)] == [200, 409, 409]

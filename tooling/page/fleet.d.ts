@@ -34,9 +34,19 @@ interface Rest {
   amount: number;
 }
 
+/** rate: amount per second of recorded time; recorded: seconds. */
 interface ServicesAnswer {
   unit: string;
-  services: { service: string; amount: number; before: number | null; hosts: number; windows: number }[];
+  services: {
+    service: string;
+    amount: number;
+    before: number | null;
+    rate: number | null;
+    rate_before: number | null;
+    recorded: number | null;
+    hosts: number;
+    windows: number;
+  }[];
   rest: Rest | null;
 }
 

@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import email.utils
 import http.client
+import re
 import ssl
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 
+import orjson
+
 from pyprof.agent.push.bounded_answer import BoundedAnswer
-from pyprof.agent.push.outcomes import NotSent, judge_http
+from pyprof.agent.push.outcomes import NO_REASON, NotSent, StatedReason, judge_http
 from pyprof.agent.push.secrets import Credentials
 from pyprof.objfile.breakpad.symbol_server import RequestDeadline, opener
 from pyprof.objfile.source import open_regular
@@ -23,6 +26,9 @@ MOST_ANSWER = 1 << 16
 """Bytes of an answer that are read."""
 _LONGEST_KIND = 100
 """Letters of a Content-Type, which the log may get."""
+_REASON = re.compile(r"[a-z][a-z_]{0,39}", re.ASCII)
+_MAX_TEXT = 200
+"""Characters of a receiver's sentence that the log keeps."""
 MOST_WAIT_S = 3600.0
 """A receiver may ask to wait for longer; it is asked again after this."""
 
@@ -82,7 +88,8 @@ class HttpClient:
         except urllib.error.HTTPError as error:
             with error:
                 if error.code not in taken:
-                    judge_http(error.code, wait_s(error.headers.get("Retry-After", "")))
+                    stated = stated_reason(error.read(MOST_ANSWER))
+                    judge_http(error.code, wait_s(error.headers.get("Retry-After", "")), stated)
             return HttpAnswer("", b"")
         if len(found) > MOST_ANSWER:
             raise NotSent("nonsense", f"an answer of more than {MOST_ANSWER} bytes")
@@ -94,6 +101,20 @@ class HttpClient:
         if not self._endpoint.url.startswith("https:"):
             return None
         return ssl.create_default_context(cadata=ca(self._endpoint.ca_file) or None)
+
+
+def stated_reason(body: bytes) -> StatedReason:
+    """Return the reason in the JSON of a refusal ({"reason": NAME, "error": TEXT}); the body is untrusted."""
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return NO_REASON
+    name = found.get("reason") if isinstance(found, dict) else None
+    if not isinstance(name, str) or not _REASON.fullmatch(name):
+        return NO_REASON
+    text = found.get("error")
+    shown = text[:_MAX_TEXT] if isinstance(text, str) else ""
+    return StatedReason(name, "".join(letter if letter.isprintable() else "?" for letter in shown))
 
 
 def _not_sent(error: Exception, passed: bool, seconds: float) -> NotSent:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+from pyprof.records import dataclass
+
 LATER = {
     word: f"push: later, {text}"
     for word, text in {
@@ -32,6 +34,8 @@ REFUSED = {
         "bad_request": "the receiver does not want it",
         "too_large": "it is too large",
         "too_old": "it is too old",
+        "too_new": "it ends in the future",
+        "too_many_series": "it has more sets of labels than the receiver takes",
         "rejected": "the receiver rejected profiles of it",
         "unreadable": "it cannot be read",
         "never_taken": "others are taken, it is not",
@@ -101,9 +105,48 @@ class RefusedForGood(Exception):
         self.word = word
 
 
-def judge_http(status: int, after_s: float = 0.0) -> None:
-    """Returns where it is sent. Raises NotSent, RefusedForGood."""
-    _judge(HTTP.get(status) or _HTTP_CLASSES.get(status // 100), f"status {status}", after_s)
+REASONS = {
+    "disk_full": (PushVerdict.LATER, "unavailable"),
+    "store_failed": (PushVerdict.LATER, "unavailable"),
+    "too_old": (PushVerdict.REFUSED, "too_old"),
+    "too_new": (PushVerdict.REFUSED, "too_new"),
+    "too_many_series": (PushVerdict.REFUSED, "too_many_series"),
+    "wrong_name": (PushVerdict.REFUSED, "bad_request"),
+}
+"""Verdicts by the reason that pyprof's own server names; its other reasons are judged by their status."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatedReason:
+    """Why a receiver refused, in its own words.
+
+    Attributes:
+        name: A machine-readable name such as disk_full, "" if the receiver gave none.
+        text: A sentence, "" if the receiver gave none.
+    """
+
+    name: str = ""
+    text: str = ""
+
+
+NO_REASON = StatedReason()
+
+
+def judge_http(status: int, after_s: float = 0.0, stated: StatedReason = NO_REASON) -> None:
+    """Return if the segment is sent.
+
+    Args:
+        status: The status of the HTTP response.
+        after_s: The time that the receiver asks to wait, in seconds.
+        stated: The reason that the receiver gave.
+
+    Raises:
+        NotSent: The segment stays in the queue.
+        RefusedForGood: The segment is set aside.
+    """
+    about = f"{stated.name}: {stated.text}" if stated.text else stated.name
+    found = REASONS.get(stated.name) or HTTP.get(status) or _HTTP_CLASSES.get(status // 100)
+    _judge(found, f"status {status}{f', {about}' if about else ''}", after_s)
 
 
 def judge_grpc(code: str) -> None:

@@ -63,20 +63,20 @@ function bar(part, whole, label) {
   return element("progress", { className: "bar", max: whole || 1, value: part, ariaLabel: label });
 }
 
-/** Of a share: +12 %, −3 %, or a word. @type {(now: number, before: number | null) => string} */
+/** Of a share: +12 %, −3 %, or a word. @type {(now: number | null, before: number | null) => string} */
 function changeText(now, before) {
-  if (before === null) return "no data";
+  if (now === null || before === null) return "no data";
   if (!before) return now ? "new" : "0 %";
   const percent = (100 * (now - before)) / before;
   if (Math.abs(percent) < 0.5) return "0 %";
   return `${percent > 0 ? "+" : "−"}${significant(Math.abs(percent))} %`;
 }
 
-/** An amount over a span: processors for time, otherwise how many. @type {(amount: number, span: Span, unit: string) => string} */
-function amountText(amount, span, unit) {
-  if (unit !== "nanoseconds") return groupThousands(amount);
-  const processors = amount / 1e9 / Math.max(span.to - span.from, 1);
-  return processors >= 1 ? significant(processors) : String(Number(processors.toPrecision(2)));
+/** An amount per second of recorded time: processors for time. @type {(rate: number | null, unit: string) => string} */
+function rateText(rate, unit) {
+  if (rate === null) return "no data";
+  const shown = unit === "nanoseconds" ? rate / 1e9 : rate;
+  return shown >= 1 ? significant(shown) : String(Number(shown.toPrecision(2)));
 }
 
 /** @type {(label: string, values: [value: string, text: string][], chosen: string, then: (value: string) => void) => HTMLElement} */

@@ -6,25 +6,25 @@ async function fleetPage(place) {
   const span = wholeSpan(place);
   /** @type {ServicesAnswer} */
   const found = await ask("services", { type: place.type, ...span, compare: WEEK_S });
-  const whole = found.services.reduce((sum, row) => sum + row.amount, found.rest ? found.rest.amount : 0);
+  const whole = found.services.reduce((sum, row) => sum + (row.rate || 0), 0);
   const rows = found.services.map((row) => [
     linkTo({ ...place, page: "service", service: row.service }, row.service),
-    amountText(row.amount, span, found.unit),
-    bar(row.amount, whole, row.service),
-    changeText(row.amount, row.before),
+    rateText(row.rate, found.unit),
+    bar(row.rate || 0, whole, row.service),
+    changeText(row.rate, row.rate_before),
     groupThousands(row.hosts),
     groupThousands(row.windows),
   ]);
   say("All services", `${formatCount(found.services.length, "service")} ${spanWords(span)}`);
   const columns = [
     { title: "Service", kind: "name" },
-    { title: found.unit === "nanoseconds" ? "Processors" : "Samples", kind: "number" },
+    { title: found.unit === "nanoseconds" ? "Processors" : "Samples a second", kind: "number" },
     { title: "Share", kind: "wide" },
     { title: "Since a week ago", kind: "number change" },
     { title: "Hosts", kind: "number wide" },
     { title: "Windows", kind: "number wide" },
   ];
-  if (!rows.length) return [element("p", { className: "hint" }, "No window has come in this span. A longer one?")];
+  if (!rows.length) return [element("p", { className: "hint" }, "No window has come in this span. Choose a longer span, or check that an agent has a [[push]] of type pyprof to this server: pyprof agent status shows whether it sends.")];
   return [element("h2", {}, "Services"), table("Services", columns, rows), ...restElement(found.rest, "service", found.unit)];
 }
 

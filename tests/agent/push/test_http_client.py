@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pyprof.agent.push.bounded_answer import MOST_READ
-from pyprof.agent.push.http_client import MOST_ANSWER, Endpoint, HttpClient, wait_s
-from pyprof.agent.push.outcomes import NotSent
+from pyprof.agent.push.http_client import MOST_ANSWER, Endpoint, HttpClient, stated_reason, wait_s
+from pyprof.agent.push.outcomes import NO_REASON, NotSent, RefusedForGood, StatedReason, judge_http
 from pyprof.agent.push.secrets import Credentials
 from pyprof.records import replace
 from tests.agent.push.receivers import Asked, Said, receiver, talker
@@ -30,6 +30,42 @@ def failed(said: Said, timeout_s: float = 20.0) -> NotSent:
         with pytest.raises(NotSent) as caught:
             client.post("/x", b"data", {})
     return caught.value
+
+
+@pytest.mark.parametrize(
+    ("body", "stated"),
+    [
+        (b'{"reason": "disk_full", "error": "no room"}', StatedReason("disk_full", "no room")),
+        (b'{"reason": "disk_full", "error": "a\\nb\\u001b[31m"}', StatedReason("disk_full", "a?b?[31m")),
+        (b'{"reason": "disk_full", "error": 5}', StatedReason("disk_full")),
+        (b'{"reason": "Disk Full\\n"}', NO_REASON),
+        (b'{"reason": ["disk_full"]}', NO_REASON),
+        (b'["reason"]', NO_REASON),
+        (b"[" * 60_000, NO_REASON),
+        (b"<html>", NO_REASON),
+    ],
+)
+def test_stated_reason_is_a_name_and_printable_text_or_none(body: bytes, stated: StatedReason) -> None:
+    assert stated_reason(body) == stated
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "raised", "word"),
+    [
+        (507, "disk_full", NotSent, "unavailable"),
+        (422, "too_new", RefusedForGood, "too_new"),
+        (422, "too_old", RefusedForGood, "too_old"),
+        (422, "of_another_receiver", RefusedForGood, "unreadable"),
+        (503, "", NotSent, "unavailable"),
+    ],
+)
+def test_stated_reason_decides_and_stands_in_the_error(
+    status: int, reason: str, raised: type[NotSent] | type[RefusedForGood], word: str
+) -> None:
+    with pytest.raises(raised) as caught:
+        judge_http(status, 0.0, StatedReason(reason, "why" if reason else ""))
+    assert caught.value.word == word
+    assert str(caught.value) == (f"status {status}, {reason}: why" if reason else f"status {status}")
 
 
 def test_answer_without_end_is_left() -> None:

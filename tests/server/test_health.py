@@ -1,0 +1,113 @@
+"""The server's health checks and the log lines about requests that it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from pyprof.server.access import STATUS
+from pyprof.server.engine import StoreError
+from pyprof.server.health import DISK_FULL, FAILURES, STORE_FAILED, ServerHealth
+from pyprof.server.refusal_log import INTERVAL_S, UNLOGGED, RefusalLog
+from tests.server.serving import served, windows
+from tests.small_disk import only_root, small_disk
+
+Line = tuple[str, str, dict[str, object]]
+
+
+class Log:
+    """Keeps the lines that are logged."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+
+    def __call__(self, level: str, event: str, **fields: object) -> None:
+        self.lines.append((level, event, fields))
+
+
+def test_failed_check_is_logged_once_until_it_passes() -> None:
+    log, broken = Log(), [True]
+
+    def check() -> None:
+        if broken[0]:
+            raise StoreError("127.0.0.1:8123 does not answer")
+
+    health = ServerHealth({STORE_FAILED: check, DISK_FULL: lambda: None}, log)
+    assert not health.is_checked
+    for _ in range(3):
+        health.check_now()
+    assert health.is_checked
+    assert health.failures == {STORE_FAILED: "127.0.0.1:8123 does not answer"}
+    broken[0] = False
+    health.check_now()
+    assert health.failures == {}
+    assert [(level, event) for level, event, _ in log.lines] == [("error", "unhealthy"), ("info", "healthy again")]
+
+
+def test_each_failure_is_a_reason_with_a_status() -> None:
+    assert set(FAILURES) <= STATUS.keys()
+    assert STATUS.keys() >= UNLOGGED
+
+
+def test_refusals_of_one_reason_are_one_line_a_minute() -> None:
+    log, now = Log(), [0.0]
+    refusals = RefusalLog(log, lambda: now[0])
+    for _ in range(5):
+        refusals.note_refusal("too_many_requests", "more than 500 segments in a second", "10.0.0.1")
+    now[0] = INTERVAL_S
+    refusals.note_refusal("too_many_requests", "more than 500 segments in a second", "10.0.0.1")
+    assert [fields.get("unlogged_before", 0) for _, _, fields in log.lines] == [0, 4]
+
+
+def test_wrong_tokens_are_logged_for_each_client_within_bounds() -> None:
+    log = Log()
+    refusals = RefusalLog(log, lambda: 0.0)
+    for number in range(10_000):
+        refusals.note_refusal("wrong_token", "No tenant has this token.", f"10.0.{number // 256}.{number % 256}")
+    assert log.lines[0][2]["client"] == "10.0.0.0"
+    assert 200 < len(log.lines) < 300
+
+
+def test_what_only_the_client_needs_to_know_is_not_logged() -> None:
+    log = Log()
+    for reason in UNLOGGED:
+        RefusalLog(log).note_refusal(reason, "", "10.0.0.1")
+    assert log.lines == []
+
+
+@only_root
+def test_full_disk_turns_health_red_and_room_turns_it_green(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "20m") as disk, served(disk, "--log", "json") as client:
+        while client.ask("/readyz").status != 200:
+            pass
+        others = disk / "others"
+        room = os.statvfs(disk)
+        others.write_bytes(bytes((room.f_bavail - 4) * room.f_bsize))
+        while (answer := client.ask("/healthz")).status == 200:
+            pass
+        assert DISK_FULL in [each["reason"] for each in answer.json()["failures"]]
+        assert f'pyprof_server_failing{{reason="{DISK_FULL}"}} 1' in client.ask("/metrics").body.decode()
+        others.unlink()
+        while client.ask("/healthz").status != 200:
+            pass
+        assert client.process is not None
+        assert client.process.stderr is not None
+        client.process.terminate()
+        lines = [json.loads(line) for line in client.process.stderr.read().splitlines()]
+    assert [line["event"] for line in lines if line.get("reason") == DISK_FULL] == ["unhealthy", "healthy again"]
+
+
+def test_refused_window_is_logged_with_its_reason_and_client(tmp_path: Path) -> None:
+    with served(tmp_path, "--log", "json") as client:
+        (window,) = windows("checkout", 1)
+        name = window.name
+        answer = client.ask(f"/api/v1/segments/{name.day}/bad%00name/{name.name}", window.data)
+        assert (answer.status, answer.json()["reason"]) == (422, "wrong_name")
+        assert "control characters" in answer.json()["error"]
+        assert client.process is not None
+        assert client.process.stderr is not None
+        client.process.terminate()
+        lines = [json.loads(line) for line in client.process.stderr.read().splitlines()]
+    (line,) = (line for line in lines if line["event"] == "request refused")
+    assert (line["reason"], line["client"]) == ("wrong_name", "127.0.0.1")
