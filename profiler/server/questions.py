@@ -48,7 +48,7 @@ _COARSE = _Detail({}, 1)
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What a service uses while it is recorded.
+    """The amount that a service uses per second of recorded time.
 
     Attributes:
         per_second: Amount per second of recorded time, the hosts' rates added.

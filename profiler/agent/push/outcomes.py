@@ -118,7 +118,7 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class StatedReason:
-    """Why a receiver refused, in its own words.
+    """The reason that a receiver gives for a refusal.
 
     Attributes:
         name: A machine-readable name such as disk_full, "" if the receiver gave none.
