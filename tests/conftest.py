@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -36,8 +37,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         return
     for _ in range(session.config.option.busy_loops):
         loop = subprocess.Popen(["sh", "-c", "while :; do :; done"], start_new_session=True)
-        session.config.add_cleanup(loop.wait)
-        session.config.add_cleanup(loop.kill)
+        session.config.add_cleanup(partial(_end, loop))
+
+
+def _end(loop: subprocess.Popen[bytes]) -> None:
+    loop.kill()
+    loop.wait()
 
 
 def pytest_configure(config: pytest.Config) -> None:

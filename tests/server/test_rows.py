@@ -180,6 +180,8 @@ class Kept:
     def rows(self, sql: str) -> list[list[object]]:
         return self.listed if "SELECT segment" in sql else []
 
+    def check(self) -> None: ...
+
     def close(self) -> None: ...
 
     def of(self, store: Store, segments: Sequence[SegmentRows]) -> dict[str, int]:
