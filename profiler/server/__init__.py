@@ -12,6 +12,7 @@ cover      Which rows a question counts: by hours, or by windows
 engine     What answers SQL: ClickHouse in this process (chdb), or a server
 files      The segments that were taken, as files
 frames     A frame as a text of the database, and back
+health     Checks whether the disk takes segments and the database answers
 hours      Rows by hours are made, and take the place of those of old days
 index      The thread that brings files into the database, and drops what is too old
 known_frames  Frames that were read of a tenant's segments
@@ -23,6 +24,7 @@ paced      Large bodies come slowly, and what is refused is not read
 patience   How long a client may take to say what it wants
 questions  What is asked of the database
 receiving  What agents of other projects push, as segments of ours
+refusal_log  Log lines about refused requests, limited in rate
 rows       From a segment to what the database has of it
 selection  Which samples a question is about, from its words
 series_limit  How many sets of labels a tenant may send in a day
