@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pyprof.model.functions import Cost, Costs, costs
-from pyprof.model.profile import FrameKind, Profile
+from pyprof.model.application import SCRIPT
+from pyprof.model.functions import Cost, Costs, are_application, costs
+from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.records import dataclass, replace
-from pyprof.session.native_views import viewed
+from pyprof.session.native_views import with_frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +14,7 @@ class FunctionTables:
     """The costs of all functions, and those of native functions that an interpreter's functions call.
 
     Attributes:
-        functions: Native code below an interpreter's function is part of that function.
+        functions: Native code of libraries is part of the interpreter's or the application's function that calls it.
         native: Sorted by own cost, largest first. The own cost is the part that `functions` counts in the callers.
         is_interpreted: True if an interpreter's function is among them.
     """
@@ -26,14 +27,43 @@ class FunctionTables:
 def function_tables(profile: Profile) -> FunctionTables:
     """Return the tables of a profile's primary value."""
     found = costs(profile)
-    if not any(cost.function.kind == FrameKind.INTERPRETER for cost in found.functions):
+    if not any(map(_is_of_runtime, profile.frames)):
         return FunctionTables(found)
-    shown = costs(viewed(profile, "none"))
+    shown = costs(by_caller(profile))
     counted = {cost.function: cost.own for cost in shown.functions}
     native = (
         replace(cost, own=cost.own - counted.get(cost.function, 0))
         for cost in found.functions
-        if cost.function.kind != FrameKind.INTERPRETER
+        if cost.function.kind != FrameKind.INTERPRETER and not cost.name.startswith(SCRIPT)
     )
     dearest = sorted((cost for cost in native if cost.own > 0), key=lambda cost: (-cost.own, cost.function))
     return FunctionTables(shown, tuple(dearest), True)
+
+
+def by_caller(profile: Profile) -> Profile:
+    """Return a profile in which an interpreter's stacks have no native functions other than the application's."""
+    frames, shown = list(profile.frames), list[int | None]()
+    for at, frame in enumerate(profile.frames):
+        inner = _of_application(profile, frame)
+        if inner is not None and inner is not frame:
+            at = len(frames)
+            frames.append(inner)
+        shown.append(None if inner is None else at)
+    indices = profile.frame.tolist()
+    return with_frames(replace(profile, frames=tuple(frames)), lambda node: shown[indices[node]], _is_of_runtime)
+
+
+def _is_of_runtime(frame: Frame) -> bool:
+    """Return True for a function of an interpreter, and for code that V8 made of a script's function."""
+    return frame.kind == FrameKind.INTERPRETER or any(line.function.startswith(SCRIPT) for line in frame.lines)
+
+
+def _of_application(profile: Profile, frame: Frame) -> Frame | None:
+    """Return a frame with those of its functions that are shown, None if that is none of them."""
+    if frame.kind == FrameKind.MARKER or _is_of_runtime(frame):
+        return frame
+    are_own = are_application(profile, frame)
+    if not any(are_own) or all(are_own):
+        return frame if any(are_own) else None
+    lines = zip(frame.lines, reversed(are_own), strict=True)
+    return replace(frame, lines=tuple(line for line, is_own in lines if is_own))

@@ -16,10 +16,14 @@ _RUNTIME = re.compile(
 """Programs and libraries that run code of others."""
 _PACKAGE = re.compile(
     r"^/usr/(?:local/)?lib(?:64)?/|(?:^|/)(?:site-packages|dist-packages|node_modules|gems|\.cargo/registry|go/pkg/mod"
-    r"|usr/local/go/src|usr/include|rustc/[0-9a-f]+/library|lib(?:64)?/(?:python|pypy|perl)\d[\d.]*t?"
+    r"|usr/local/go/src|usr/include|include/python\d[\d.]*t?|rustc/[0-9a-f]+/library|lib(?:64)?/(?:python|pypy|perl)\d[\d.]*t?"
     r"|lib(?:64)?/\w{1,64}/\d+\.\d[\d.]*|lib_pypy|lib-python|python\d+\.zip|share/(?:perl|php|lua)[\d.]*)/"
 )
 """Folders of installed packages and of standard libraries."""
+SCRIPT = "JS:"
+"""How the names of functions begin that V8 made code of."""
+_SCRIPT = re.compile(r"JS:[^\n]* (?:file://)?([^ \n]+?):\d+(?::\d+)?")
+"""A function of a script, as V8 names it: the name and the place."""
 _TYPED_IN = ("<string>", "<stdin>", "<ipython-input", "<console>")
 _LONGEST = 4096
 
@@ -31,6 +35,12 @@ def is_application_file(path: str) -> bool:
     if path.startswith("<"):
         return path.startswith(_TYPED_IN)
     return not _PACKAGE.search(path[:_LONGEST])
+
+
+def script_of(name: str) -> str:
+    """Return the source file that V8's name of a function has, "" for other names."""
+    found = _SCRIPT.fullmatch(name) if name.startswith(SCRIPT) and len(name) <= _LONGEST else None
+    return found[1] if found else ""
 
 
 def is_application_module(path: str) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pyprof.model.application import is_application_file, is_application_module
+from pyprof.model.application import is_application_file, is_application_module, script_of
 from pyprof.model.markers import MarkKind
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.records import dataclass
@@ -25,6 +25,8 @@ START_UP = frozenset({
 })  # fmt: skip
 """What stands outside a program's or a thread's own first function, whatever the program does."""
 _FIRST = frozenset({"main", "<module>", "main.main"})
+_CYTHON_HELPERS = ("__Pyx", "__pyx_")
+"""What Cython adds to a module; its functions have names without this (symbolize/generated_names.py)."""
 PASSED_ON = 0.95
 """A function that passes this share of its total on to one other function tells nothing that the other does not."""
 
@@ -104,9 +106,18 @@ def are_application(profile: Profile, frame: Frame) -> list[bool]:
     files = [line.file or "" for line in reversed(frame.lines)] or [""]
     if frame.kind == FrameKind.INTERPRETER:
         return [is_application_file(file) for file in files]
+    if script := script_of(frame.lines[-1].function if frame.lines else ""):
+        return [is_application_file(script)] * len(files)
     path = profile.modules[frame.module].path if frame.module >= 0 else ""
     is_own = frame.kind != FrameKind.KERNEL and is_application_module(path)
-    return [is_own and (not file or is_application_file(file)) for file in files]
+    names = [line.function for line in reversed(frame.lines)] or [""]
+    return [
+        is_own
+        and (not file or is_application_file(file))
+        and not name.startswith(_CYTHON_HELPERS)
+        and not name.endswith("@plt")
+        for file, name in zip(files, names, strict=True)
+    ]
 
 
 def functions_of(profile: Profile, frame: Frame) -> list[tuple[Function, str]]:

@@ -134,13 +134,37 @@ def viewed(profile: Profile, name: str) -> Profile:
     }
     stacks = _ProfileStacks(profile.frames, profile.parent.tolist(), profile.frame.tolist())
     shown = VIEWS[name](stacks, lambda frame: frame.module in own)
+    return with_frames(profile, lambda node: stacks.frame[node] if shown(node) else None)
+
+
+def is_interpreted(frame: Frame) -> bool:
+    """Return True for a frame of an interpreter."""
+    return frame.kind == FrameKind.INTERPRETER
+
+
+def with_frames(
+    profile: Profile, shown: Callable[[int], int | None], is_interpreted: Callable[[Frame], bool] = is_interpreted
+) -> Profile:
+    """Return a profile with other frames in its stacks; those without an interpreter's function stay as they are.
+
+    Args:
+        shown: Returns the index of the frame that takes the place of a node's frame, None if it is left out. The nodes
+            come in their order.
+        is_interpreted: Tells which frames are of an interpreter's functions.
+    """
+    parent, frame = profile.parent.tolist(), profile.frame.tolist()
     interpreted, tree = [False], Tree()
-    for node in range(1, len(stacks.parent)):
-        found = stacks.key(node)[0].kind == FrameKind.INTERPRETER
-        interpreted.append(found or interpreted[stacks.parent[node]])
-    place = rewrite(stacks.parent, lambda node: (stacks.frame[node],) if shown(node) else (), tree)
+    for node in range(1, len(parent)):
+        found = is_interpreted(profile.frames[frame[node]])
+        interpreted.append(found or interpreted[parent[node]])
+
+    def function(node: int) -> Sequence[int]:
+        at = shown(node)
+        return () if at is None else (at,)
+
+    place = rewrite(parent, function, tree)
     native = [leaf for leaf in np.unique(profile.stack).tolist() if not interpreted[leaf]]
-    kept = rewrite(stacks.parent, lambda node: (stacks.frame[node],), tree, native)
+    kept = rewrite(parent, lambda node: (frame[node],), tree, native)
     for leaf in native:
         place[leaf] = kept[leaf]
     return replace(

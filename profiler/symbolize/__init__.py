@@ -9,6 +9,7 @@ described   What the symbolizer asks about code that no file describes
 elf_symtab  Symbol tables of ELF files as columns: .symtab, .dynsym, .gnu_debugdata, a separate debug file
 footprint   How much memory a structure holds, estimated: long containers are measured by a sample of their elements
 frame_modules  The modules of frames, as a profile lists them
+generated_names  Names that code generators make, as their users write them: of Cython's functions and of V8's
 kernel      Names of the kernel's functions, by /proc/kallsyms, and of the calls in which threads sleep
 name_cache  What was read of object files in order to name addresses. It outlives windows, address spaces and processes
 perfmap     The perf map: a text file in which a process names the code that it makes, `/tmp/perf-PID.map`

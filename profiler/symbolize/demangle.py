@@ -14,6 +14,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from pyprof.symbolize.generated_names import PREFIXES as GENERATED
+from pyprof.symbolize.generated_names import plain_name
+
 MAX_LENGTH = 1 << 16
 MAX_RESULT = 1 << 15
 DIRECT_LENGTH = 2048
@@ -54,7 +57,7 @@ def demangle(names: Iterable[str], most_s: float | None = None) -> dict[str, str
         if name in shown:
             continue
         bare = unversioned(name)
-        shown[name] = bare
+        shown[name] = plain_name(bare) if bare.startswith(GENERATED) else bare
         if not bare.startswith(PREFIXES) or len(bare) > MAX_LENGTH or not bare.isprintable():
             continue
         if is_harmless(bare):

@@ -148,8 +148,8 @@ def web_server() -> Profile:
     serve = [python("<module>", "/venv/bin/gunicorn"), python("run", WEB), python("accept", WEB), python("handle", WEB)]
     builder = Builder()
     for name, inner, ns in (
-        ("load", [code("sqlite3_step", 2)], 30),
-        ("sign", [code("EVP_Digest", 2)], 20),
+        ("load", [code("sqlite3_step", 0)], 30),
+        ("sign", [code("EVP_Digest", 0)], 20),
         ("sign", [], 1),
         ("render", [python("render", WEB)], 10),
     ):
@@ -170,8 +170,8 @@ def test_native_code_is_part_of_the_interpreters_function_that_calls_it() -> Non
 
 def test_native_stacks_beside_an_interpreter_keep_their_functions() -> None:
     builder = Builder()
-    builder.sample(builder.node([code("start_thread"), code("compress")]), cpu_ns=5)
-    builder.sample(builder.node([code("main"), python("work", SHOP), code("compress")]), cpu_ns=3)
+    builder.sample(builder.node([code("start_thread"), code("compress", 0)]), cpu_ns=5)
+    builder.sample(builder.node([code("main"), python("work", SHOP), code("compress", 0)]), cpu_ns=3)
     found = function_tables(builder.build())
     assert [(cost.name, cost.own) for cost in found.functions.by_own(9)] == [("compress", 5), ("work", 3)]
     assert [(cost.name, cost.own) for cost in found.native] == [("compress", 3)]
@@ -207,3 +207,33 @@ def test_of_two_functions_that_call_each_other_only_the_outer_one_wraps() -> Non
     builder = Builder()
     builder.sample(builder.node([code("main"), *[code("even"), code("odd")] * 50]), cpu_ns=10)
     assert {cost.name for cost in costs(builder.build()).functions if cost.wraps} == {"main", "even"}
+
+
+def test_applications_native_functions_keep_their_time_below_an_interpreter() -> None:
+    helper = replace(
+        code("Py_DECREF"), lines=(Line("Py_DECREF", "Py_DECREF", 0, "/usr/include/python3.11/object.h", 3),)
+    )
+    cython = replace(
+        code("shop.Cart.total"), lines=(*helper.lines, Line("shop.Cart.total", "__pyx_pf_4shop_4Cart_total"))
+    )
+    builder = Builder()
+    stack = [code("main"), python("work", SHOP), cython]
+    builder.sample(builder.node(stack), cpu_ns=3)
+    builder.sample(builder.node([*stack, code("__Pyx_Call", rel=0x20)]), cpu_ns=4)
+    builder.sample(builder.node([*stack, code("malloc", 0)]), cpu_ns=5)
+    found = function_tables(builder.build())
+    assert [(cost.name, cost.own) for cost in found.functions.by_own(3)] == [("shop.Cart.total", 12)]
+    assert [(cost.name, cost.own) for cost in found.native] == [("malloc", 5), ("__Pyx_Call", 4), ("Py_DECREF", 3)]
+
+
+def test_native_code_is_part_of_the_script_function_that_calls_it() -> None:
+    def script(name: str, file: str) -> Frame:
+        return code(f"JS:{name} {file}:3:14", -1)
+
+    emit, handle = script("emit", "node:events"), script("handle", "/srv/app.js")
+    builder = Builder()
+    builder.sample(builder.node([code("main"), emit, handle, code("v8::Stringify", 0)]), cpu_ns=5)
+    builder.sample(builder.node([code("main"), code("uv_run", 0)]), cpu_ns=2)
+    found = function_tables(builder.build()).functions
+    assert [(cost.name, cost.own) for cost in found.by_own(9)] == [("JS:handle /srv/app.js:3:14", 5), ("uv_run", 2)]
+    assert found.application_first(1)[0].name == "JS:handle /srv/app.js:3:14"

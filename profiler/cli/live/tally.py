@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pyprof.cli.function_tables import by_caller
 from pyprof.cli.live.choices import TABLES
 from pyprof.model.functions import TreeSums, functions_of
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
 from pyprof.records import dataclass
-from pyprof.session.native_views import viewed
 
 MOST_ROWS = 50_000
 """Of one table. Those that cost least are forgotten."""
@@ -54,7 +54,7 @@ NOTHING = Tally(0, 0, 0, {table: {} for table in TABLES})
 def tally(profile: Profile) -> Tally:
     """Of one window."""
     tables = {table: _by_frames(profile, table) for table in ("module", "line", "native")}
-    tables["function"] = _by_frames(viewed(profile, "none"), "function")
+    tables["function"] = _by_frames(by_caller(profile), "function")
     spent = np.zeros(len(profile.threads), np.int64)
     np.add.at(spent, profile.thread, profile.values[:, -1])
     for table in ("thread", "process"):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from pyprof.cli.function_tables import by_caller
 from pyprof.cli.live import tally as module
 from pyprof.cli.live.gathering import KEPT_NS, Gathering
 from pyprof.cli.live.tally import RowCost, TopRow, tally, together
 from pyprof.model.functions import costs
-from pyprof.session.native_views import viewed
 from tests.cli.live.support import BUSY, MAIN, READ, START, THREADS, window
 from tests.exporters.profiles import golden, marker
 
@@ -43,11 +43,12 @@ def test_threads_and_processes_are_told_apart_by_their_numbers() -> None:
 
 def test_functions_cost_what_the_library_says_and_a_cut_stack_is_somebodys() -> None:
     profile = golden()
-    table, found = tally(profile).tables["function"], costs(viewed(profile, "none"))
+    table, found = tally(profile).tables["function"], costs(by_caller(profile))
     same = {TopRow(cost.name, cost.module): (cost.own, cost.total) for cost in found.functions}
     assert {row: table[row] for row in same} == same
     native = tally(profile).tables["native"]
-    assert (native[TopRow("eval", "server")].own, table.get(TopRow("eval", "server"))) == (3 * MS, None)
+    assert native[TopRow("memcpy", "libc.so.6")] == RowCost(12 * MS, 12 * MS)
+    assert not any(row.note == "app.py" for row in native)
     whole = tally(window({(0, (marker("[stack cut off]"),)): 3}))
     assert whole.tables["function"] == {TopRow("[stack cut off]", ""): RowCost(3 * MS, 3 * MS)}
 
