@@ -7,7 +7,7 @@ and its totals stay exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -128,13 +128,14 @@ def build(profile: Profile, options: ExportOptions) -> FlameTree:
 
     merged = rewrite(parent, rows, builder, (node for node in range(1, len(parent)) if used[node]))
     tree.places = builder.places()
-    tree.start = start_nodes(profile, tree.parent, builder.levels)
     tree.source = page_source(profile, tree.functions, options) if options.sources else None
     _add_samples(tree, profile, np.array(merged, np.int64))
+    rows_of_tree = zip(tree.thread, tree.leaf, zip(*tree.values, strict=True), strict=True)
+    tree.start = start_nodes(profile, tree.parent, builder.levels, _weights(tree.parent, list(rows_of_tree))[0])
     return tree
 
 
-def _weights(parent: list[int], totals: list[tuple[int, int, list[int]]]) -> tuple[list[int], list[bool]]:
+def _weights(parent: list[int], totals: Iterable[tuple[int, int, Sequence[int]]]) -> tuple[list[int], list[bool]]:
     """Of each node the primary value of what lies at or below it, and whether any sample does."""
     weight = [0] * len(parent)
     used = [False] * len(parent)

@@ -1,17 +1,19 @@
 """Which frames stand outside a program's or a thread's own first function: what starts it, always the same.
 
 A frame belongs to the start if all frames outside it do and it is known by its name; some names count only right inside
-such a frame (a C++ thread's std::invoke), some functions only by what they call (the `main` that Rust writes).
+such a frame (a C++ thread's std::invoke), some functions only by what they call (the `main` that Rust writes). So do an
+interpreter's functions through which everything passes on its way to the application, such as a web server's.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyprof.exporters.names import Level
-from pyprof.model.functions import START_UP
+from pyprof.model.application import is_application_file
+from pyprof.model.functions import PASSED_ON, START_UP
 from pyprof.model.profile import FrameKind, Profile
 
 _ALWAYS = START_UP | {
@@ -53,8 +55,12 @@ _SCRIPTS = {
 """Python: end of the file's name, and the last parts of its functions' names."""
 
 
-def start_nodes(profile: Profile, parent: Sequence[int], levels: Sequence[Level | None]) -> set[int]:
-    """The nodes of a tree that are of the start. parent: (nodes,), parents first; levels: (nodes,), None of root."""
+def start_nodes(
+    profile: Profile, parent: Sequence[int], levels: Sequence[Level | None], weight: Sequence[int]
+) -> set[int]:
+    """The nodes of a tree that are of the start. parent: (nodes,), parents first; levels: (nodes,), None of root.
+    weight: (nodes,), the value at or below each.
+    """
     found: set[int] = set()
     calls: defaultdict[int, list[int]] = defaultdict(list)
     for node in range(1, len(parent)):
@@ -69,7 +75,25 @@ def start_nodes(profile: Profile, parent: Sequence[int], levels: Sequence[Level 
         if _by_name(level, outermost) or (called and _by_calls(profile, level, outermost, called)):
             found.add(node)
             todo.extend(calls[node])
+    for node in [other for each in (0, *found) for other in calls[each] if other not in found]:
+        found.update(_framework(node, levels, calls, weight))
     return found
+
+
+def _framework(
+    node: int, levels: Sequence[Level | None], calls: Mapping[int, Sequence[int]], weight: Sequence[int]
+) -> list[int]:
+    """Return the functions of an interpreter from a node on that only lead to one call, up to a library's last one."""
+    path, length = [], 0
+    while (level := levels[node]) is not None and level.kind == FrameKind.INTERPRETER and calls[node]:
+        child = max(calls[node], key=weight.__getitem__)
+        if weight[child] < PASSED_ON * weight[node]:
+            break
+        path.append(node)
+        if not is_application_file(level.file or ""):
+            length = len(path)
+        node = child
+    return path[:length]
 
 
 def _by_name(level: Level, outermost: bool) -> bool:

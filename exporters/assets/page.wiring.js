@@ -24,6 +24,10 @@ function wire() {
   click("start", () => change("foldStart", !state.foldStart));
   click("threads", () => togglePanel("threads"));
   click("summary", () => togglePanel("summary"));
+  click("controls", () => {
+    const shown = document.body.classList.toggle("controls");
+    byId("controls").setAttribute("aria-expanded", String(shown));
+  });
   click("theme", () => setTheme(state.theme === "light" ? "dark" : "light"));
   click("help", () => byId("help-dialog").showModal());
   click("reset", resetZoom);

@@ -157,6 +157,17 @@ def test_function_whose_name_is_part_of_others_is_chosen_alone(open_page: OpenPa
     assert len(page.browser.run("[...document.querySelectorAll('#rows tr')].map(r => 1)")) == 5, "the list stays"
 
 
+def test_graph_begins_in_the_upper_third_of_a_narrow_screen(open_page: OpenPage) -> None:
+    page = open_page(golden(), width=390, height=844)
+    top = "document.querySelector('#scroller').getBoundingClientRect().top"
+    assert page.browser.run(top) < 844 / 3
+    page.browser.click_on("#controls")
+    assert page.browser.run("document.querySelector('#controls').getAttribute('aria-expanded')") == "true"
+    assert page.browser.run("document.querySelector('#bottom-up').getBoundingClientRect().height") > 0
+    page.browser.click_on("#controls")
+    assert page.browser.run("document.querySelector('#bottom-up').getBoundingClientRect().height") == 0
+
+
 def test_functions_are_named_on_a_narrow_screen(open_page: OpenPage) -> None:
     page = open_page(golden(), width=390, height=844)
     page.browser.press("f")

@@ -92,3 +92,21 @@ def test_start_ends_where_the_program_s_own_code_begins(name: str) -> None:
     tree = build(builder.build(), PLAIN)
     assert len(tree.parent) == 1 + len(outside) + len(inside)
     assert tree.start == set(range(1, len(outside) + 1))
+
+
+def test_framework_through_which_everything_passes_is_part_of_the_start() -> None:
+    web = "/venv/lib/python3.11/site-packages/web/server.py"
+    outside = [*START, python("<module>", "/venv/bin/serve"), python("serve", web), python("accept", web)]
+    route = [*outside, python("route", web)]
+    builder = Builder()
+    builder.sample(builder.node([*route, python("products", "/srv/shop.py")]), cpu_ns=60)
+    builder.sample(builder.node([*route, python("login", "/srv/shop.py")]), cpu_ns=36)
+    builder.sample(builder.node([*outside, python("log", web)]), cpu_ns=4)
+    assert build(builder.build(), PLAIN).start == set(range(1, len(outside) + 1))
+
+
+def test_application_that_calls_one_function_after_the_other_is_no_start() -> None:
+    builder = Builder()
+    steps = [python(name, "/srv/batch.py") for name in ("<module>", "main", "run", "step")]
+    builder.sample(builder.node([*START, *steps]), cpu_ns=60)
+    assert build(builder.build(), PLAIN).start == set(range(1, len(START) + 1))

@@ -25,7 +25,7 @@ def test_names_that_are_too_long_are_no_start_of_a_program() -> None:
 
     def known(name: str) -> bool:
         levels = [None, Level("_start", FrameKind.NATIVE, 0), Level(name, FrameKind.NATIVE, 0)]
-        return 2 in start_nodes(golden(), [0, 0, 1], levels)
+        return 2 in start_nodes(golden(), [0, 0, 1], levels, [1, 1, 1])
 
     assert known(callback)
     assert not known(endless)

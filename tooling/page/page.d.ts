@@ -378,7 +378,7 @@ type ButtonId =
   | "summary" | "theme" | "help" | "view-graph" | "view-table" | "icicle" | "flame" | "top-down" | "bottom-up" | "in-order" | "fold"
   | "start" | "threads" | "previous" | "next" | "reset" | "all-threads" | "no-threads" | "collapse-threads" | "expand-threads"
   | "undo" | "whole" | "view-sandwich" | "center-pick" | "view-source" | "center-source"
-  | "source-look";
+  | "source-look" | "controls";
 type OtherId =
   | "title" | "warnings" | "facts" | "problems" | "levels" | "matched" | "graph-view" | "scroller" | "spacer" | "zoom-bar"
   | "zoom-name" | "zoom-share" | "empty" | "table-view" | "function-head" | "by-process-row" | "rows" | "rows-note" | "threads-panel" | "thread-list"
