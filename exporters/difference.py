@@ -41,7 +41,7 @@ def save(comparison: Comparison, path: str | PathLike[str], format: str | None =
 
 def write_json(comparison: Comparison, out: BinaryIO) -> None:
     """One object; amounts are numbers in the unit of the value, divided as `scale` says. `doubt`: why nothing is marked
-    as significant.
+    as significant; `load`: see Comparison. `detectable` is null where no change can be found.
     """
     scale = comparison.scale
     document = {
@@ -50,6 +50,7 @@ def write_json(comparison: Comparison, out: BinaryIO) -> None:
         "value": [comparison.value_type.type, comparison.value_type.unit],
         "scale": {"way": scale.way, "before": scale.before, "after": scale.after},
         "drift": comparison.drift,
+        "load": comparison.load,
         "doubt": comparison.doubt,
         "whole": _amount(comparison.whole),
         "functions": [
@@ -80,7 +81,13 @@ def _cell(value: object) -> object:
 
 
 def _amount(amount: Amount) -> dict[str, object]:
-    return {"before": amount.before, "after": amount.after, "significant": amount.significant}
+    detectable = amount.detectable if amount.detectable < float("inf") else None
+    return {
+        "before": amount.before,
+        "after": amount.after,
+        "significant": amount.significant,
+        "detectable": detectable,
+    }
 
 
 def write_html(comparison: Comparison, out: BinaryIO) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from pyprof.cli.outcome import wrapped
 from pyprof.cli.short_names import function_names
 from pyprof.cli.terminal import printable
 from pyprof.cli.words import duration, many, shorten
@@ -13,21 +14,39 @@ from pyprof.comparison.result import Amount, Change, Comparison
 _MODULE, _LEAST = 20, 16
 _CELL = 9
 _SHOWN_DRIFT = 0.005
+_NAMED, _NAME = 3, 40
+"""Functions of which the table says what change would be found, and the most letters of each name."""
 _GREY, _RED, _GREEN, _END = "\x1b[90m", "\x1b[31m", "\x1b[32m", "\x1b[0m"
 SURE = "*"
 """Marks what is more than chance."""
 
 
-def table(found: Comparison, by: Literal["own", "total"], count: int, width: int, colour: bool) -> Iterator[str]:
-    """Functions whose change is significant first, the largest change first. colour: the terminal shows it."""
+def table(
+    found: Comparison, by: Literal["own", "total"], count: tuple[int, int], width: int, colour: bool
+) -> Iterator[str]:
+    """Yield the lines: functions whose change is more than chance first, the largest change first.
+
+    Args:
+        found: the comparison.
+        by: the column that rows are sorted by.
+        count: how many rows at most, and how many of them may be chance.
+        width: columns of the terminal.
+        colour: the terminal shows colours.
+    """
     for name, profile in (("before", found.before), ("after", found.after)):
         elapsed = f", {duration(profile.recorded_ns)}" if profile.duration_ns else ""
         yield printable(f"{name + ':':8}{profile.title}{elapsed}")
-    yield f"{found.value_type.type} {found.scale.words}: {_pair(found.whole, found)}{_mark(found.whole)}"
+    if found.load:
+        yield from wrapped(_load(found), width, "")
+    else:
+        yield f"{found.value_type.type} {found.scale.words}: {_pair(found.whole, found)}{_mark(found.whole)}"
     yield _verdict(found)
     if abs(found.drift) >= _SHOWN_DRIFT:
         yield f"All functions together: {100 * found.drift:+.1f} %, as by another machine or load; {SURE}: beside it."
-    rows = found.top(count, by)
+    sure, chance = (
+        [row for row in found.sorted_by(by) if row.significant == significant] for significant in (True, False)
+    )
+    rows = [*sure, *chance[: count[1]]][: count[0]]
     if not rows:
         return
     yield ""
@@ -40,6 +59,9 @@ def table(found: Comparison, by: Literal["own", "total"], count: int, width: int
     for cell, name, row in zip(cells, names, rows, strict=True):
         text = f"{cell}{name:<{room}} {shorten(printable(row.module), _MODULE)}".rstrip()
         yield _coloured(text, row, by) if colour else text
+    if sensitivity := _sensitivity(found):
+        yield ""
+        yield from wrapped(sensitivity, width, "")
 
 
 def amount(value: float, found: Comparison) -> str:
@@ -68,6 +90,33 @@ def _verdict(found: Comparison) -> str:
     if not sure:
         return f"No change is more than chance ({many(len(found.functions), 'function')})."
     return f"{SURE}: more than chance, {many(sure, 'function')} of {len(found.functions):,}; the rest is noise."
+
+
+def _load(found: Comparison) -> str:
+    more = f"{100 * abs(found.load):.1f} % {'more' if found.load > 0 else 'less'}"
+    return (
+        f"After has {more} {found.value_type.type} time a second than before, in all functions alike, as by another "
+        "load or a busier machine: shares of all are compared (--normalize time compares times)."
+    )
+
+
+def _sensitivity(found: Comparison) -> str:
+    """Say which changes of the most expensive functions this comparison finds."""
+    dearest = sorted(found.functions, key=lambda row: -(row.own.before + row.own.after))[:_NAMED]
+    named = [row for row in dearest if row.own.detectable < float("inf")]
+    if found.doubt or not dearest:
+        return ""
+    if not named:
+        return "No function has enough samples to find any change: record longer."
+    parts = [f"{_percentage(row.own.detectable)} of {shorten(printable(row.name), _NAME)}" for row in named]
+    return (
+        f"An increase by {', '.join(parts)}, or more, would be found in four of five cases; recordings 4 times as long "
+        "find half of that."
+    )
+
+
+def _percentage(part: float) -> str:
+    return f"{100 * part:.{int(part < 0.1)}f} %"
 
 
 def _pair(each: Amount, found: Comparison) -> str:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pyprof.comparison.result import Comparison
     from pyprof.model.profile import Profile
 
-_ROWS = 20
+_ROWS, OTHERS = 20, 3
+"""Rows of the table, and those among them that may be chance, where something else is more than chance."""
 _RANGE = re.compile(r"(?P<file>.+)@(?P<from>[^@-]*)-(?P<to>[^@-]*)", re.DOTALL)
 GREW = 3
 """Exit code where a function grew by more than --fail-over."""
@@ -59,7 +60,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     add_comparing(parser.add_argument_group("how it is compared"))
     out = parser.add_argument_group("how it is shown")
     out.add_argument("-o", "--output", metavar="FILE", help="a page (.html) or data (.json, .csv)")
-    out.add_argument("-n", "--rows", type=positive_int, default=_ROWS, metavar="N", help="(default: %(default)d)")
+    out.add_argument(
+        "-n", "--rows", type=positive_int, metavar="N", help=f"(default: {_ROWS}, of which {OTHERS} may be chance)"
+    )
     out.add_argument("--sort", choices=("self", "total"), default="self", help="(default: %(default)s)")
     parser.set_defaults(run=run)
 
@@ -129,7 +132,8 @@ def _show(found: Comparison, arguments: argparse.Namespace) -> None:
 
     width = min(max(shutil.get_terminal_size().columns, 60), 120)
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    for text in table(found, "own" if arguments.sort == "self" else "total", arguments.rows, width, colour):
+    rows, others = (arguments.rows, arguments.rows) if arguments.rows else (_ROWS, _ROWS if found.doubt else OTHERS)
+    for text in table(found, "own" if arguments.sort == "self" else "total", (rows, others), width, colour):
         print(text)
 
 

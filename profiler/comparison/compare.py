@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.comparison.drift import LARGEST, Drift, drift_of, no_drift
+from pyprof.comparison.drift import LARGEST, Drift, drift_of, load_factor, no_drift
 from pyprof.comparison.matching import Matching, matching
 from pyprof.comparison.result import Amount, Change, Comparison
 from pyprof.comparison.scale import Scale, scale_of
-from pyprof.comparison.significance import LEAST_SAMPLES, Evidence, significant
+from pyprof.comparison.significance import LEAST_SAMPLES, Evidence, Judgement, judge
 from pyprof.comparison.slices import Stacks, Sums, slices_of
 from pyprof.errors import UsageError
 from pyprof.model.profile import Profile, ValueType
@@ -45,10 +45,18 @@ def compare(
     rows = (matched.before, matched.after)
     stacks = [Stacks(profile, each, count) for profile, each in zip(profiles, rows, strict=True)]
     sums = [each.sums(weight) for each, weight in zip(stacks, weights, strict=True)]
+    counts = [each.sums(np.ones(len(weight), np.int64)) for each, weight in zip(stacks, weights, strict=True)]
+    load = 1.0
+    if normalize is None and scale.way == "time" and drift:
+        rates = sums[0].own / scale.before, sums[1].own / scale.after
+        load = load_factor(rates, (counts[0].own, counts[1].own))
+        load = load if not 1 / (1 + drift) <= load <= 1 + drift else 1.0
+        scale = scale if load == 1 else scale_of(before, after, whole, "samples", None)
     doubt = _doubt(before, after)
-    sure, found = np.zeros(2 * count + 1, np.bool_), no_drift(count)
+    judged = Judgement(np.zeros(2 * count + 1, np.bool_), np.full(2 * count + 1, np.inf))
+    found = no_drift(count)
     if not doubt:
-        sure, found = _sure(profiles, stacks, weights, sums, scale, (least, drift))
+        judged, found = _judged(profiles, stacks, weights, (sums, counts), scale, (least, drift))
     value_type = after.value_types[columns[1]]
     return Comparison(
         before,
@@ -56,9 +64,10 @@ def compare(
         columns,
         value_type,
         scale,
-        _changes(matched, sums, scale, sure),
-        Amount(whole[0] / scale.before, whole[1] / scale.after, bool(sure[-1])),
+        _changes(matched, sums, scale, judged),
+        Amount(whole[0] / scale.before, whole[1] / scale.after, bool(judged.significant[-1])),
         found.factor - 1,
+        load - 1,
         doubt,
         matched,
     )
@@ -95,19 +104,25 @@ def _doubt(before: Profile, after: Profile) -> str:
     return ""
 
 
-def _sure(
+def _judged(
     profiles: tuple[Profile, Profile],
     stacks: list[Stacks],
     weights: list[npt.NDArray[np.int64]],
-    sums: list[Sums],
+    totals: tuple[list[Sums], list[Sums]],
     scale: Scale,
     limits: tuple[float, float],
-) -> tuple[npt.NDArray[np.bool_], Drift]:
-    """Which changes are significant: of all functions in themselves, in total, and of all samples. limits: the least
-    change and the largest drift.
+) -> tuple[Judgement, Drift]:
+    """Judge the changes of all functions in themselves, in total, and of all samples.
+
+    Args:
+        profiles: both sides.
+        stacks: those of each side by function.
+        weights: of the samples of each side.
+        totals: costs and sample counts of each side.
+        scale: what costs are divided by.
+        limits: the least change and the largest drift.
     """
-    ones = [np.ones(len(weight), np.int64) for weight in weights]
-    counts = [each.sums(one) for each, one in zip(stacks, ones, strict=True)]
+    sums, counts = totals
     size = len(sums[0].own)
     often = np.flatnonzero(counts[0].total + counts[1].total >= LEAST_SAMPLES)
     dearest = np.argsort(-(sums[0].total / scale.before + sums[1].total / scale.after)[often], kind="stable")
@@ -125,17 +140,18 @@ def _sure(
         values = np.concatenate([found.own, found.total, found.whole[:, None]], axis=1)
         samples = np.concatenate([counts[at].own[wanted], counts[at].total[wanted], [len(weights[at])]])
         evidence.append(Evidence(values, samples, found.whole, units, scale.way))
-    judged = significant(evidence[0], evidence[1], limits[0], error)
-    sure = np.zeros(2 * size + 1, np.bool_)
-    sure[wanted], sure[size + wanted], sure[-1] = judged[: len(wanted)], judged[len(wanted) : -1], judged[-1]
-    return sure, drift
+    judged = judge(evidence[0], evidence[1], limits[0], error)
+    place = np.concatenate([wanted, size + wanted, [2 * size]])
+    sure, detectable = np.zeros(2 * size + 1, np.bool_), np.full(2 * size + 1, np.inf)
+    sure[place], detectable[place] = judged.significant, judged.detectable
+    return Judgement(sure, detectable), drift
 
 
-def _changes(matched: Matching, sums: list[Sums], scale: Scale, sure: npt.NDArray[np.bool_]) -> tuple[Change, ...]:
-    size = len(matched.functions)
+def _changes(matched: Matching, sums: list[Sums], scale: Scale, judged: Judgement) -> tuple[Change, ...]:
+    size, sure, detectable = len(matched.functions), judged.significant, judged.detectable
     columns = [
-        (sums[0].own / scale.before, sums[1].own / scale.after, sure[:size]),
-        (sums[0].total / scale.before, sums[1].total / scale.after, sure[size:-1]),
+        (sums[0].own / scale.before, sums[1].own / scale.after, sure[:size], detectable[:size]),
+        (sums[0].total / scale.before, sums[1].total / scale.after, sure[size:-1], detectable[size:-1]),
     ]
     rows = [[Amount(*row) for row in zip(*(each.tolist() for each in column), strict=True)] for column in columns]
     found = [Change(function, own, total) for function, own, total in zip(matched.functions, *rows, strict=True)]

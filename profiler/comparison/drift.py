@@ -46,11 +46,36 @@ def no_drift(functions: int) -> Drift:
     return Drift(1.0, 0.0, np.zeros(functions), np.zeros(functions))
 
 
-def drift_of(rates: tuple[F64, F64], samples: tuple[F64, F64], largest: float) -> Drift:
-    """rates, samples: of functions in themselves, before and after; (functions,) each. largest: see LARGEST."""
+def load_factor(rates: tuple[F64, F64], samples: tuple[F64, F64]) -> float:
+    """Return the factor, of any size, by which all functions changed alike; 1 where they did not.
+
+    Of fewer than five functions all must agree: one of two that changed is no majority.
+
+    Args:
+        rates: cost of each function in itself, before and after.
+        samples: the samples of each function, before and after.
+    """
+    found = drift_of(rates, samples, np.inf, 1)
+    judged = (samples[0] + samples[1] >= _LEAST_SAMPLES) & ((rates[0] > 0) | (rates[1] > 0))
+    if judged.sum() < _LEAST_FUNCTIONS and (found.exact > 0).sum() < judged.sum():
+        return 1.0
+    return found.factor
+
+
+def drift_of(
+    rates: tuple[F64, F64], samples: tuple[F64, F64], largest: float, functions: int = _LEAST_FUNCTIONS
+) -> Drift:
+    """Return the change that most functions have in common.
+
+    Args:
+        rates: cost of each function in itself, before and after.
+        samples: the samples of each function, before and after.
+        largest: see LARGEST.
+        functions: how many must say something at least.
+    """
     none = no_drift(len(rates[0]))
     often = (samples[0] + samples[1] >= _LEAST_SAMPLES) & (rates[0] > 0) & (rates[1] > 0)
-    if often.sum() < _LEAST_FUNCTIONS or not largest:
+    if often.sum() < functions or not largest:
         return none
     ratio = np.log(rates[1][often] / rates[0][often])
     variance = 1 / samples[0][often] + 1 / samples[1][often]

@@ -13,11 +13,14 @@ from pyprof.records import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """before, after: scaled as Comparison.scale says. significant: the change is more than chance."""
+    """before, after: scaled as Comparison.scale says. significant: the change is more than chance. detectable: the
+    smallest relative increase that such recordings show in four of five cases; infinite where they show none.
+    """
 
     before: float
     after: float
     significant: bool
+    detectable: float = float("inf")
 
     @property
     def change(self) -> float:
@@ -56,7 +59,8 @@ class Change:
 class Comparison:
     """columns: the value of either profile that is compared; value_type: what it is. functions: of both, the largest
     changes first, those that are significant before all others. whole: all samples. drift: by which part all functions
-    changed together, as by another machine or load; what is significant changed beside that. doubt: why nothing is
+    changed together, as by another machine or load; what is significant changed beside that. load: the same of a larger
+    change of the time per second, for which shares are compared instead; else 0. doubt: why nothing is
     marked as significant, "" where it was judged.
     """
 
@@ -68,6 +72,7 @@ class Comparison:
     functions: tuple[Change, ...] = field(repr=False)
     whole: Amount
     drift: float
+    load: float
     doubt: str
     matching: Matching = field(repr=False)
 
@@ -86,7 +91,11 @@ class Comparison:
         """All that changed, as top() has them."""
         amounts = [(change, change.own if by == "own" else change.total) for change in self.functions]
         found = [(change, amount) for change, amount in amounts if amount.change]
-        found.sort(key=lambda each: (not each[1].significant, -abs(each[1].change), each[0].function))
+        found.sort(
+            key=lambda each: (
+                not each[1].significant, not each[0].significant, -abs(each[1].change), each[0].function,
+            )
+        )  # fmt: skip
         return [change for change, _ in found]
 
     def grown(self, least: float) -> list[Change]:

@@ -27,6 +27,8 @@ ODDS = 0.03
 LEAST_SAMPLES = 10
 LEAST_SPREAD = 8.0
 """Slices, of both sides, that a function must have been busy in: the squared sum over the sum of squares."""
+POWER_QUANTILE = 0.8416212335729143
+"""Quantile of the normal distribution for a power of 80 %."""
 _MOST = 0.5
 _DRAWS = 2000
 _AT_ONCE = 512
@@ -67,9 +69,26 @@ class Evidence:
         return found
 
 
-def significant(before: Evidence, after: Evidence, least: float, unsure: F64) -> Mask:
-    """(columns,) least: the relative change that is nothing, 0..1. unsure: (columns,) standard error of what both are
-    scaled by, as a part.
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a comparison found and what it could have found, (columns,) each.
+
+    significant: the change is more than chance. detectable: the smallest increase, as a part of the cost before, that
+    is found with a probability of 80 %; infinite where nothing can be found.
+    """
+
+    significant: Mask
+    detectable: F64
+
+
+def judge(before: Evidence, after: Evidence, least: float, unsure: F64) -> Judgement:
+    """Judge the change of each column.
+
+    Args:
+        before: one side.
+        after: the other side.
+        least: the relative change that counts as nothing, 0..1.
+        unsure: (columns,) standard error of what both sides are scaled by, as a part.
     """
     error = np.hypot(_standard_error(before, after), unsure * np.maximum(before.rate, after.rate))
     judged = _judged(before, after) & (error > 0)
@@ -77,6 +96,32 @@ def significant(before: Evidence, after: Evidence, least: float, unsure: F64) ->
     anywhere, one_way = _reach(before, after, judged)
     nothing = least * np.maximum(before.rate, after.rate)
     found: Mask = judged & (change > np.maximum(anywhere * error, one_way * error + nothing))
+    judged &= before.rate > 0
+    part = error / np.sqrt(np.where(judged, before.rate * (before.rate + after.rate) / 2, 1))
+    return Judgement(found, np.where(judged, _detectable(part, (anywhere, one_way), least), np.inf))
+
+
+def _detectable(part: F64, reach: tuple[float, float], least: float) -> F64:
+    """Return the relative increase d that exceeds both thresholds with a probability of 80 %.
+
+    With r the cost before, the error of r and r (1 + d) is that of two equal costs times the root of 1 + d / 2, because
+    the variance of a count is its mean. So d is the positive solution of each of these equations, and the larger one:
+
+        d = (anywhere + z) part sqrt(1 + d / 2)
+        d = (one_way + z) part sqrt(1 + d / 2) + least (1 + d)
+
+    Args:
+        part: the error of two equal costs, divided by the cost.
+        reach: anywhere and one_way, in standard errors.
+        least: the relative change that counts as nothing.
+    """
+    solutions = []
+    for errors, nothing in zip(reach, (0.0, least), strict=True):
+        square = ((errors + POWER_QUANTILE) * part) ** 2
+        # (1 - nothing)^2 d^2 - 2 half d + nothing^2 - square = 0
+        half, factor = nothing * (1 - nothing) + square / 4, (1 - nothing) ** 2
+        solutions.append((half + np.sqrt(half**2 + factor * (square - nothing**2).clip(0))) / factor)
+    found: F64 = np.maximum(*solutions)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import orjson
@@ -15,6 +16,7 @@ from tests.exporters.profiles import golden
 from tests.recording.support import stored
 
 PER = ("--per", "1000,1000")
+HALF = {name: share / 2 for name, share in SHARES.items()}
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +42,37 @@ def test_table_marks_what_is_more_than_chance(files: tuple[str, str]) -> None:
     assert found[7].split()[-2] == "slowed"
     assert "*" in found[7]
     assert not any("*" in line for line in found[8:])
-    assert lines(*files, *PER, "-n", "1", "--sort", "total")[-1].split()[-2] in ("slowed", "main")
+    assert lines(*files, *PER, "-n", "1", "--sort", "total")[7].split()[-2] in ("slowed", "main")
+
+
+def test_table_has_at_most_three_rows_that_may_be_chance(files: tuple[str, str]) -> None:
+    found = lines(*files, *PER)
+    rows = found[7 : found.index("", 7)]
+    marked = ["*" in row for row in rows]
+    assert marked == sorted(marked, reverse=True)
+    assert marked.count(False) == 3
+    assert len(lines(*files, *PER, "-n", "9")[7:-3]) == 9
+
+
+def test_table_says_which_change_would_have_been_found(files: tuple[str, str]) -> None:
+    text = " ".join(lines(*files, *PER)[-3:])
+    assert re.search(r"An increase by [\d.]+ % of big, [\d.]+ % of slowed, [\d.]+ % of small1, or more, would be", text)
+    assert "recordings 4 times as long find half of that." in text
+
+
+def test_less_processor_time_as_a_whole_is_said_and_shares_are_compared(tmp_path: Path) -> None:
+    busy, starved = (recording(seed, 20, shares) for seed, shares in ((0, SHARES), (1, HALF)))
+    paths = [str(stored(each, tmp_path, f"{at}.pyprof")) for at, each in enumerate((starved, busy))]
+    text = " ".join(lines(*paths))
+    assert re.search(r"After has (9\d|10\d)\.\d % more cpu time a second than before, in all functions alike", text)
+    assert "No change is more than chance" in text
+    assert pyprof("diff", *paths, "--fail-over", "5%").returncode == 0
+    assert "*: more than chance" in " ".join(lines(*paths, "--normalize", "time"))
 
 
 def test_terminal_shows_noise_grey_and_growth_red() -> None:
     found = recording(0, 20).diff(recording(1, 20, SHARES | {"slowed": 0.4, "big": 0.1}))
-    rows = [row for row in table(found, "own", 3, 100, colour=True) if row.startswith("\x1b")]
+    rows = [row for row in table(found, "own", (3, 3), 100, colour=True) if row.startswith("\x1b")]
     assert [row[:5] for row in rows] == ["\x1b[32m" if "big" in row else "\x1b[31m" for row in rows[:2]] + ["\x1b[90m"]
 
 
@@ -70,7 +97,7 @@ def test_a_file_of_that_name_is_no_range(tmp_path: Path) -> None:
 
 def test_filters_choose_samples_of_both(files: tuple[str, str]) -> None:
     found = lines(*files, "--function", "^slowed$", *PER)
-    assert {line.split()[-2] for line in found[7:]} == {"slowed"}
+    assert {line.split()[-2] for line in found[7 : found.index("", 7)]} == {"slowed"}
 
 
 @pytest.mark.parametrize(("limit", "code"), [("5%", 3), ("300%", 0)])

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from pyprof.comparison.drift import drift_of
-from pyprof.comparison.result import Comparison
+from pyprof.comparison.result import Amount, Comparison
 from pyprof.model.profile import Profile
+from tests.chance import most
 from tests.comparison.simulated import SHARES, recording
 
 PAIRS = 20
@@ -23,6 +24,54 @@ def own(found: Comparison) -> set[str]:
 
 def slowed(seed: int, seconds: float = 60) -> Profile:
     return recording(seed, seconds, SHARES | {"slowed": 1.1 * SHARES["slowed"]})
+
+
+def test_equal_recordings_show_a_change_in_at_most_one_pair_of_twenty() -> None:
+    shown = sum(bool(sure(recording(seed, 20).diff(recording(1000 + seed, 20)))) for seed in range(3 * PAIRS))
+    assert shown <= most(0.05, 3 * PAIRS)
+
+
+@pytest.mark.parametrize("name", ["slowed", "small3"])
+def test_detectable_change_is_found_in_four_of_five_pairs(name: str) -> None:
+    """The power, 80 %, lies within 72 to 88 %, beyond which counts of so many pairs lie once in 100,000 runs."""
+
+    def change(found: Comparison) -> Amount:
+        return next(each.own for each in found.functions if each.name == name)
+
+    equal = [recording(seed, 20).diff(recording(100 + seed, 20), per=(1, 1)) for seed in range(PAIRS)]
+    detectable = float(np.median([change(found).detectable for found in equal]))
+    slower = SHARES | {name: (1 + detectable) * SHARES[name]}
+    pairs = [recording(seed, 20).diff(recording(2000 + seed, 20, slower), per=(1, 1)) for seed in range(3 * PAIRS)]
+    found = sum(change(each).significant for each in pairs)
+    assert len(pairs) - found <= most(0.28, len(pairs))
+    assert found <= most(0.88, len(pairs))
+
+
+def test_recordings_four_times_as_long_detect_half_the_change() -> None:
+    short, long = (
+        [row.own.detectable for row in recording(0, s).diff(recording(1, s), per=(1, 1)).functions if row.name == "big"]
+        for s in (15, 60)
+    )
+    assert long[0] / short[0] == pytest.approx(0.5, abs=0.15)
+
+
+def test_nothing_is_detectable_of_a_function_with_few_samples() -> None:
+    rare = recording(0, 20, SHARES | {"rare": 0.0002}).diff(recording(1, 20, SHARES | {"rare": 0.0002}))
+    assert {row.own.detectable for row in rare.functions if row.name == "rare"} == {float("inf")}
+
+
+def test_time_of_all_functions_alike_is_load_and_shares_are_compared() -> None:
+    half = {name: share / 2 for name, share in SHARES.items()}
+    found = recording(0, shares=half).diff(slowed(1))
+    assert found.load == pytest.approx(1, abs=0.1)
+    assert (found.scale.way, own(found)) == ("samples", {"slowed"})
+    assert recording(0, shares=half).diff(recording(1), drift=0).load == 0
+
+
+def test_one_of_two_functions_that_changed_is_no_load() -> None:
+    found = recording(0, shares={"a": 0.5, "b": 0.3}).diff(recording(1, shares={"a": 0.25, "b": 0.3}))
+    assert (found.load, found.scale.way) == (0, "time")
+    assert own(found) == {"a"}
 
 
 @pytest.mark.parametrize("normalize", ["time", "samples", "none"])
