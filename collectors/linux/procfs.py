@@ -9,12 +9,13 @@ import os
 import re
 import time
 from functools import partial
+from itertools import compress
 from typing import Literal
 
 from pyprof.collectors.linux.libc import memory_reader
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch, find_arch, native_arches
-from pyprof.model.modules import AddressSpace, Mapping, ReadMemory
+from pyprof.model.modules import MAX_MAPPINGS, AddressSpace, Mapping, ReadMemory
 from pyprof.objfile import patience
 from pyprof.records import dataclass
 
@@ -28,12 +29,43 @@ _PROC = "/proc"
 _CENSUS = re.compile(rb"\S+ \S+ \S+ \d+/(\d+) ([1-9]\d*)\s*")
 """Threads that there are, and the last number that was given."""
 _CHUNK = 1 << 20
+_LEAST_LINE = 40
+"""Number of bytes of the shortest line of /proc/PID/maps."""
+_LINE_WITH_PERMISSIONS = re.compile(rb"^(\S+ ([r-][w-][x-][sp]) .*)$", re.MULTILINE)
+_NEIGHBOURS = 8
+"""Lines before and after an executable mapping that may belong to its module."""
 _SCHED_SIZE = 4096
 _MOST_ARGUMENTS = 4096
 
 
+def bound_maps(text: bytes) -> bytes:
+    """Return a text of /proc/PID/maps with at most MAX_MAPPINGS lines.
+
+    The work for a process grows with its mappings. Without a bound an unprivileged process takes several seconds of
+    processor time, which the recording of other processes lacks. A longer text loses the lines that are neither near
+    an executable mapping nor writable, as stacks are. If there are still too many, it loses those in the middle: the
+    program stands at the beginning of the address space, its first libraries and its stack at the end.
+    """
+    if len(text) <= MAX_MAPPINGS * _LEAST_LINE:
+        return text
+    lines = _LINE_WITH_PERMISSIONS.findall(text)
+    if len(lines) <= MAX_MAPPINGS:
+        return text
+    permissions = b"".join(each for _, each in lines)
+    near = bytearray(each == ord("w") for each in permissions[1::4])
+    at = -1
+    while (at := permissions.find(b"x", at + 1)) >= 0:
+        first = max(at // 4 - _NEIGHBOURS, 0)
+        near[first : at // 4 + _NEIGHBOURS + 1] = b"\1" * len(near[first : at // 4 + _NEIGHBOURS + 1])
+    kept = [line for line, _ in compress(lines, near)]
+    if len(kept) > MAX_MAPPINGS:
+        half = MAX_MAPPINGS // 2
+        kept = kept[:half] + kept[-half:]
+    return b"\n".join(kept)
+
+
 def parse_maps(text: bytes) -> tuple[Mapping, ...]:
-    """The lines of /proc/PID/maps, ascending (proc(5)).
+    """The lines of /proc/PID/maps, ascending (proc(5)), within the bound of bound_maps().
 
     Line breaks in names come as \\012, other bytes as they are (not UTF-8: surrogateescape). A line that overlaps the
     one before it is dropped: the kernel writes the file page by page while the process goes on mapping.
@@ -41,7 +73,7 @@ def parse_maps(text: bytes) -> tuple[Mapping, ...]:
     """
     mappings: list[Mapping] = []
     at, last_end = 0, 0
-    for line in text.split(b"\n"):
+    for line in bound_maps(text).split(b"\n"):
         if line:
             match = _MAPS_LINE.fullmatch(line)
             if match is None:

@@ -15,6 +15,8 @@ ReadMemory = Callable[[int, int], bytes]
 
 
 VDSO = "[vdso]"
+MAX_MAPPINGS = 1 << 14
+"""Maximum number of mappings of an address space. The kernel allows 65,530 by default (vm.max_map_count)."""
 MAX_SPREAD = 1 << 30
 """Most bytes by which the segments of one copy of a file stand apart beyond their distance in the file."""
 
@@ -140,6 +142,8 @@ class AddressSpace:
 
     def __post_init__(self) -> None:
         modules = group_modules(self.mappings)
+        if len(self.mappings) >= MAX_MAPPINGS:
+            object.__setattr__(self, "complete", False)
         object.__setattr__(self, "modules", modules)
         object.__setattr__(self, "_starts", [m.start for m in self.mappings])
         object.__setattr__(self, "_module_starts", [m.start for m in modules])

@@ -8,6 +8,7 @@ import mmap
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from pyprof.collectors.linux.procfs import parse_maps, parse_stat
 from pyprof.collectors.linux.syscalls import parse_syscall, survives_stop
 from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
+from pyprof.model.modules import MAX_MAPPINGS, AddressSpace
 
 MAPS = Path("/proc/self/maps").read_bytes()
 STAT = Path("/proc/self/stat").read_bytes()
@@ -151,3 +153,31 @@ def test_any_syscall_line_is_a_call_or_none(line: bytes) -> None:
     with contextlib.suppress(FormatError):
         call = parse_syscall(line)
         assert call is None or survives_stop(call, os.getpid(), X86_64) in (True, False)
+
+
+def maps_text(permissions: Sequence[str]) -> bytes:
+    """Return a text of /proc/PID/maps with a page for each of these permissions, and a gap behind it."""
+    lines = (f"{at << 13:x}-{(at << 13) + 4096:x} {each} 0 fe:00 {at + 1} /a\rb" for at, each in enumerate(permissions))
+    return "".join(f"{line} padded to the usual length\n" for line in lines).encode()
+
+
+def test_maps_with_too_many_lines_keep_those_near_code_and_the_writable_ones() -> None:
+    permissions = ["r--p"] * (2 * MAX_MAPPINGS)
+    permissions[20_000], permissions[100], permissions[-1] = "r-xp", "rw-p", "r-xs"
+    found = [mapping.inode - 1 for mapping in procfs.parse_maps(maps_text(permissions))]
+    assert found == [100, *range(20_000 - 8, 20_000 + 9), *range(len(permissions) - 9, len(permissions))]
+
+
+@pytest.mark.parametrize("each", ["r-xp", "rw-p"])
+def test_maps_with_too_many_lines_that_matter_keep_the_first_and_the_last(each: str) -> None:
+    found = procfs.parse_maps(maps_text([each] * (MAX_MAPPINGS + 2)))
+    inodes = [mapping.inode for mapping in found]
+    half = MAX_MAPPINGS // 2
+    assert inodes == [*range(1, half + 1), *range(half + 3, MAX_MAPPINGS + 3)]
+    assert not AddressSpace(1, 1, 0, found, lambda avma, size: b"", "").complete
+
+
+def test_maps_within_the_bound_are_parsed_as_a_whole() -> None:
+    found = procfs.parse_maps(maps_text(["r--p"] * (MAX_MAPPINGS - 1)))
+    assert len(found) == MAX_MAPPINGS - 1
+    assert AddressSpace(1, 1, 0, found, lambda avma, size: b"", "").complete

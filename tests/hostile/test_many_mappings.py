@@ -5,16 +5,21 @@ them.
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.cli.support import PYPROF
+import pyprof
+from pyprof.model.profile import Profile
+from tests.cli.support import BUSY, PYPROF, python
 from tests.live.support.recording import running
 from tests.support import PROGRAMS, build
 
 HANGS_S = 100
 """Only what grows with the square of the mappings takes that long."""
+ENOUGH = 10
+"""Whole stacks of the harmless process that are waited for."""
 
 
 @pytest.fixture(scope="module")
@@ -33,3 +38,21 @@ def test_it_is_recorded(program: Path, making: list[str], collector: str, tmp_pa
     assert done.returncode == 0, done.stderr
     samples = [line.rsplit(" ", 1) for line in out.read_text().splitlines()]
     assert sum(int(count) for stack, count in samples if "main" in stack) > 0
+
+
+@pytest.mark.parametrize("collector", ["auto", "perf", "ptrace"])
+def test_process_with_64000_mappings_leaves_others_whole(collector: str, tmp_path: Path) -> None:
+    crowded = build(PROGRAMS / "c_many_mappings.c", tmp_path / "crowded", "-O1", "-DMANY=32000")
+    with running(crowded) as hostile, python(BUSY) as harmless:
+        targets = pyprof.TargetOptions(pids=(hostile.pid, harmless.pid))
+        with pyprof.attach(targets, collector=collector) as recording:
+            while whole_stacks(harmless.pid, profile := recording.peek()) < ENOUGH:
+                assert recording.running
+                time.sleep(0.1)
+    assert f"process {hostile.pid} has too many mappings" in " ".join(profile.summary.errors)
+
+
+def whole_stacks(pid: int, profile: Profile) -> int:
+    """Return the number of samples of a process whose stacks reach its first function."""
+    nodes = profile.stack[[profile.threads[thread].pid == pid for thread in profile.thread.tolist()]]
+    return sum(profile.path(node)[0].title == "_start" for node in nodes.tolist())

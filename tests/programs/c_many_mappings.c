@@ -1,9 +1,13 @@
-/* 5,000 executable mappings of its own file. With an argument they are made anew for ever, else it spins. */
+/* 5,000 executable mappings of its own file, or as many as MANY says. With an argument they are made anew for ever,
+   else it spins. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/mman.h>
 
-enum { MANY = 5000, PAGE = 4096 };
+#ifndef MANY
+#define MANY 5000
+#endif
+enum { PAGE = 4096 };
 
 static volatile unsigned long turns;
 

@@ -18,6 +18,7 @@ from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
 from pyprof.handover import Handover
+from pyprof.model.modules import MAX_MAPPINGS
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import UnwindOptions
 from pyprof.records import replace
@@ -85,6 +86,7 @@ class Sampling:
         self._number = 0
         self._flying: dict[int, tuple[SampleBatch | None, int]] = {}
         self._codes: set[int] = set()
+        self._cut_spaces: set[int] = set()
         self._standing_at = 0.0
         self._stood = (-1, -1)
         self._recent_cost = RecentCost()
@@ -173,12 +175,20 @@ class Sampling:
     def _send_batch(self, batch: SampleBatch) -> None:
         self._number += 1
         self.samples += len(batch)
+        self._report_cut_spaces(batch)
         batch = replace(batch, stack=batch.stack.alone())
         size = self._link.send(Batch(self._number, batch, self._link.packer.news(), self._interpreters()))
         self._flying[self._number] = replace(batch, stack=batch.stack.without_data()), size
         together = self._number <= _BEGIN_TOGETHER or any(space.image is None for space in batch.spaces.values())
         while self._flying and not self._requested and (together or self._in_flight() > IN_FLIGHT):
             self._turn(TURN_S)
+
+    def _report_cut_spaces(self, batch: SampleBatch) -> None:
+        """Count each process once of whose mappings only a part was read."""
+        for space in batch.spaces.values():
+            if len(space.mappings) >= MAX_MAPPINGS and space.pid not in self._cut_spaces:
+                self._cut_spaces.add(space.pid)
+                self._diagnostics.count(f"process {space.pid} has too many mappings to read all: its stacks may be cut")
 
     def _in_flight(self) -> int:
         return sum(size for _, size in self._flying.values())
