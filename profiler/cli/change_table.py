@@ -8,7 +8,7 @@ from typing import Literal
 from pyprof.cli.outcome import wrapped
 from pyprof.cli.short_names import function_names
 from pyprof.cli.terminal import printable
-from pyprof.cli.words import duration, many, shorten
+from pyprof.cli.words import duration, many, shorten, shorten_apart
 from pyprof.comparison.result import Amount, Change, Comparison
 
 _MODULE, _LEAST = 20, 16
@@ -56,8 +56,9 @@ def table(
     cells = [f"{_cells(row.own, found)}{_cells(row.total, found)}" for row in rows]
     room = max(width - max(map(len, cells)) - _MODULE - 1, _LEAST)
     names = function_names([printable(row.name) for row in rows], room)
-    for cell, name, row in zip(cells, names, rows, strict=True):
-        text = f"{cell}{name:<{room}} {shorten(printable(row.module), _MODULE)}".rstrip()
+    modules = shorten_apart([printable(row.module) for row in rows], _MODULE)
+    for cell, name, module, row in zip(cells, names, modules, rows, strict=True):
+        text = f"{cell}{name:<{room}} {module}".rstrip()
         yield _coloured(text, row, by) if colour else text
     if sensitivity := _sensitivity(found):
         yield ""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pyprof.cli.function_tables import FunctionTables, function_tables
 from pyprof.cli.short_names import function_names
 from pyprof.cli.terminal import advice, printable
-from pyprof.cli.words import duration, many, percent, shorten
+from pyprof.cli.words import duration, many, percent, shorten, shorten_apart
 from pyprof.model.functions import Cost, lock_costs
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import ENDS, SENTENCES, counted, end_title, lacking, said
@@ -96,8 +96,9 @@ def _tables(found: FunctionTables, width: int) -> Iterator[str]:
             yield ""
             yield _row(heading, meaning, "", width)
             names = function_names([printable(cost.name) for cost, _ in rows], width - _LABEL - 3 - _MODULE)
-            for (cost, value), name in zip(rows, names, strict=True):
-                yield _row(percent(value, found.functions.value), name, printable(cost.module), width)
+            modules = shorten_apart([printable(cost.module) for cost, _ in rows], _MODULE)
+            for (_, value), name, module in zip(rows, names, modules, strict=True):
+                yield _row(percent(value, found.functions.value), name, module, width)
 
 
 def _row(share: str, name: str, module: str, width: int) -> str:

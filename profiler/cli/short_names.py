@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from pyprof.cli.words import shorten
+from pyprof.cli.words import shorten, shorten_middle
 
 _CLOSING = {"<": ">", "(": ")", "[": "]", "{": "}"}
 _OPERATOR = re.compile(r"operator(?:\(\)|\[\]|->\*?|[<>=!+\-*/%^&|~,]{1,3}|\s+\w+(?:\[\])?)")
@@ -28,14 +28,14 @@ _LONGEST = 4096
 
 def function_name(name: str, width: int) -> str:
     """A name in at most width letters: without parameters, the result's type and template arguments, then without
-    traits, then without outer scopes; at last its end, which identifies it better than its beginning.
+    traits, then without outer scopes; at last its beginning and its end.
     """
     if len(name) <= width or name.startswith("["):  # a marker is a sentence
         return shorten(name, width)
     if _PYTHON.fullmatch(name[:_LONGEST]):
         return _of_python(name[:_LONGEST], width)
     if plain := _without_folders(name[:_LONGEST]):
-        return shorten(plain, width)
+        return shorten_middle(plain, width)
     whole = "::".join(_path(name[:_LONGEST], _owner_and_trait))
     if 0 < len(whole) <= width:
         return whole
@@ -49,8 +49,7 @@ def function_name(name: str, width: int) -> str:
         ):  # a closure is named by its function
             break
         parts = parts[1:]
-    tail = "::".join(parts) or name
-    return "…" + tail[len(tail) - width + 1 :]
+    return shorten_middle("::".join(parts) or name[:_LONGEST], width)
 
 
 def _of_python(name: str, width: int) -> str:
@@ -58,7 +57,7 @@ def _of_python(name: str, width: int) -> str:
     parts = [part for part in name.split(".") if part != "<locals>"]
     while len(".".join(parts)) > width and len(parts) > 1 and not all(part.startswith("<") for part in parts[1:]):
         parts = parts[1:]
-    return shorten(".".join(parts), width)
+    return shorten_middle(".".join(parts), width)
 
 
 def _without_folders(name: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from pyprof.cli.terminal import printable
 from pyprof.cli.top_table import SHARE, amount, bar, functions_of, heading, share
-from pyprof.cli.words import shorten
+from pyprof.cli.words import shorten, shorten_middle
 from pyprof.model.line_costs import CodeCost, code_costs, line_costs
 from pyprof.model.profile import Profile
 from pyprof.records import dataclass
@@ -40,7 +40,7 @@ def dearest_lines(profile: Profile, width: int, count: int) -> Iterator[str]:
         head = f"{share(cost.own, profile.total)} {share(cost.total, profile.total)} {bar(cost.own, profile.total)}"
         file, line = cost.place.file, cost.place.line
         place = printable(f"{file}:{line}" if file else cost.place.module or _NO_LINE)
-        place = place if len(place) <= room else "…" + place[1 - room :]  # its end says more
+        place = shorten_middle(place, room)
         yield f"{head} {place:<{room}} {shorten(printable(cost.place.function.name), room)}"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pyprof.cli.function_tables import FunctionTables, function_tables
 from pyprof.cli.short_names import function_names
 from pyprof.cli.terminal import printable
-from pyprof.cli.words import duration, percent, shorten
+from pyprof.cli.words import duration, percent, shorten_apart
 from pyprof.errors import UsageError
 from pyprof.model.functions import START_UP, Cost, costs, lock_costs
 from pyprof.model.labels import shown
@@ -99,8 +99,9 @@ def _rows(heads: Sequence[str], functions: Sequence[FunctionWords], width: int) 
     """A line each: what stands before the function, the function, its file."""
     room = max(width - max(map(len, heads), default=0) - _MODULE - 2, _LEAST)
     names = function_names([printable(name) for name, _ in functions], room)
-    for head, name, (_, module) in zip(heads, names, functions, strict=True):
-        yield f"{head} {name:<{room}} {shorten(printable(module), _MODULE)}".rstrip()
+    modules = shorten_apart([printable(module) for _, module in functions], _MODULE)
+    for head, name, module in zip(heads, names, modules, strict=True):
+        yield f"{head} {name:<{room}} {module}".rstrip()
 
 
 def share(value: int, whole: int) -> str:

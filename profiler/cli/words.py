@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def percent(part: float, whole: float) -> str:
     """One digit; never "100" of what is not all, never "0.0" of what is something, never beyond 0 and 100."""
@@ -29,3 +31,21 @@ def duration(ns: float) -> str:
 def shorten(text: str, width: int) -> str:
     """At most width letters."""
     return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
+
+
+def shorten_middle(text: str, width: int) -> str:
+    """Return at most width letters: the beginning and, twice as long, the end, which usually tells more."""
+    if len(text) <= width:
+        return text
+    head = max(width - 1, 0) // 3
+    tail = max(width - 1 - head, 0)
+    return f"{text[:head]}…{text[len(text) - tail :]}"[: max(width, 0)]
+
+
+def shorten_apart(texts: Sequence[str], width: int) -> list[str]:
+    """Return texts of at most width letters: their beginnings, or both ends of those whose beginnings are the same."""
+    short = [shorten(text, width) for text in texts]
+    seen: dict[str, set[str]] = {}
+    for text, cut in zip(texts, short, strict=True):
+        seen.setdefault(cut, set()).add(text)
+    return [shorten_middle(text, width) if len(seen[cut]) > 1 else cut for text, cut in zip(texts, short, strict=True)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyprof.cli.short_names import function_name, function_names
+from pyprof.cli.words import shorten_apart, shorten_middle
 
 
 def test_long_function_names_keep_what_tells_them_apart() -> None:
@@ -12,13 +13,13 @@ def test_long_function_names_keep_what_tells_them_apart() -> None:
     assert function_name(long, 50) == "v8::internal::JsonParser::MakeString"
     assert function_name("short(int)", 50) == "short(int)"
     assert function_name("a" * 60 + "::end", 20) == "end"
-    assert function_name("bool operator< <a<b>, c>(x const&) " + "y" * 60, 20).startswith("…")
+    assert function_name("bool operator< <a<b>, c>(x const&) " + "y" * 60, 20) == "yyyyyy…yyyyyyyyyyyyy"
     assert len(function_name("<broken(" * 20, 30)) <= 30
     assert function_name("[waiting for a processor: waits too short]", 30) == "[waiting for a processor: wai…"
     assert function_name("JS:*hot /a/very/long/folder/of/scripts/hot.js:1:13", 30) == "JS:*hot hot.js:1:13"
-    assert function_name("JS:*hot /a/very/long/folder/of/scripts/hot.js:1:13", 12) == "JS:*hot hot…"
+    assert function_name("JS:*hot /a/very/long/folder/of/scripts/hot.js:1:13", 12) == "JS:….js:1:13"
     assert function_name("checkout.<locals>.<genexpr>", 24) == "checkout.<genexpr>"
-    assert function_name("checkout.<locals>.<genexpr>", 12) == "checkout.<g…"
+    assert function_name("checkout.<locals>.<genexpr>", 12) == "che…genexpr>"
     assert function_name("Shop.make.<locals>.total", 12) == "make.total"
     assert function_name("example.com/a/module/of/somebody/pkg.(*Server).serve", 30) == "pkg.(*Server).serve"
 
@@ -43,6 +44,24 @@ def test_functions_that_would_look_the_same_have_what_tells_them_apart() -> None
             assert all(len(name) <= width for name in function_names([one, other], width))
 
 
+def test_rows_whose_names_differ_at_either_end_look_different() -> None:
+    for names in (
+        ["__memcpy_avx512_unaligned_erms", "__memmove_avx512_unaligned_erms"],
+        ["handler_of_the_web_server_get", "handler_of_the_web_server_put"],
+        ["JS:load /srv/app.js:1:2", "JS:load /srv/app.js:4:5"],
+    ):
+        for width in (14, 18, 22):
+            assert len(set(function_names(names, width))) == 2
+            assert all(len(name) <= width for name in function_names(names, width))
+
+
+def test_modules_keep_their_beginning_unless_that_is_the_same() -> None:
+    fast, slow = "_codec.cpython-311-fast.so", "_codec.cpython-311-slow.so"
+    assert shorten_apart([fast, "libz.so.1"], 12) == ["_codec.cpyt…", "libz.so.1"]
+    assert shorten_apart([fast, slow, fast], 12) == ["_co…-fast.so", "_co…-slow.so", "_co…-fast.so"]
+    assert [shorten_middle("abcdef", width) for width in (0, 1, 2, 6)] == ["", "…", "…f", "abcdef"]
+
+
 @pytest.mark.parametrize(
     ("name", "short"),
     [
@@ -51,7 +70,7 @@ def test_functions_that_would_look_the_same_have_what_tells_them_apart() -> None
         ("<[A] as core::slice::cmp::SlicePartialEq<B>>::equal", "SlicePartialEq::equal"),
         ("<<A as core::ops::Deref>::Target as core::cmp::Ord>::cmp", "<Target as Ord>::cmp"),
         ("<<T as a::B>::C as core::iter::Iterator>::next_back", "Iterator::next_back"),
-        ("<" * 4000, "…" + "<" * 20),
+        ("<" * 4000, "<" * 6 + "…" + "<" * 14),
         ("std::panic::catch_unwind::<i32, main::{closure#0}>", "panic::catch_unwind"),
         ("<sort::Global as core::alloc::Allocator>::allocate", "Global::allocate"),
         ("core::slice::sort::unstable::quicksort::quicksort::<u64>", "quicksort::quicksort"),

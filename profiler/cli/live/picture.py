@@ -14,7 +14,7 @@ from pyprof.cli.live.tally import RowCost, Tally, TopRow
 from pyprof.cli.live.view import View, place, rows
 from pyprof.cli.short_names import function_names
 from pyprof.cli.terminal import printable
-from pyprof.cli.words import duration, many, percent
+from pyprof.cli.words import duration, many, percent, shorten_middle
 
 _SHARE = 7
 _LEAST_NAME = 16
@@ -186,14 +186,9 @@ def table(shown: Sequence[tuple[TopRow, RowCost]], whole: int, view: View, width
 
 def _names(shown: Sequence[TopRow], kind: str, room: int) -> list[str]:
     names = [printable(row.name) for row in shown]
-    if kind == "function":
+    if kind in ("function", "native"):
         return function_names(names, room)
-    return [_end_of(name, room) if kind == "line" else name for name in names]
-
-
-def _end_of(name: str, room: int) -> str:
-    """The end of a path, which tells more than its beginning."""
-    return name if cell_len(name) <= room else "…" + name[-room + 1 :]
+    return [shorten_middle(name, room) for name in names]
 
 
 def fitting(words: str, width: int) -> str:
