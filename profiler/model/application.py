@@ -24,7 +24,8 @@ SCRIPT = "JS:"
 """How the names of functions begin that V8 made code of."""
 _SCRIPT = re.compile(r"JS:[^\n]* (?:file://)?([^ \n]+?):\d+(?::\d+)?")
 """A function of a script, as V8 names it: the name and the place."""
-_TYPED_IN = ("<string>", "<stdin>", "<ipython-input", "<console>")
+_TYPED_IN = ("<stdin>", "<ipython-input", "<console>")
+"""Code of "<string>" is mostly made by libraries (named tuples, data classes)."""
 _LONGEST = 4096
 
 

@@ -30,6 +30,9 @@ _CYTHON_HELPERS = ("__Pyx", "__pyx_")
 PASSED_ON = 0.95
 """A function that passes this share of its total on to one other function tells nothing that the other does not."""
 
+MIN_SHARE = 0.02
+"""An application's function with less of the time is not shown before those of libraries."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Function:
@@ -79,9 +82,12 @@ class Costs:
         return sorted(self._telling(count, lambda cost: False), key=_by_total)
 
     def application_first(self, count: int) -> list[Cost]:
-        """Return the same list with the application's functions in front of those of libraries."""
-        found = self._telling(count, lambda cost: not cost.application)
-        return sorted(found, key=lambda cost: (not cost.application, *_by_total(cost)))
+        """Return the same list with the application's functions first, unless they have hardly any time."""
+
+        def is_later(cost: Cost) -> bool:
+            return not cost.application or cost.total < MIN_SHARE * self.value
+
+        return sorted(self._telling(count, is_later), key=lambda cost: (is_later(cost), *_by_total(cost)))
 
     def _telling(self, count: int, is_later: Callable[[Cost], bool]) -> list[Cost]:
         found = [cost for cost in self.functions if cost.total > 0 and cost.name not in START_UP]

@@ -9,7 +9,7 @@ from pyprof.model.application import is_application_file, is_application_module
 
 @pytest.mark.parametrize(
     "path",
-    ["/srv/shop/shop.py", "app.py", "templates/products.html", "<string>", "<stdin>", "/home/me/python3.11/app.py",
+    ["/srv/shop/shop.py", "app.py", "templates/products.html", "<stdin>", "/home/me/python3.11/app.py",
      "/usr/share/tool/tool.py", "/srv/lib/v1/parse.py", "/src/lib/parse.c",
      "/app/src/main.rs", "/srv/server.js", "/srv/gems.rb"],
 )  # fmt: skip
@@ -22,6 +22,7 @@ def test_source_files_outside_of_libraries_are_the_applications(path: str) -> No
     ["", "/usr/lib/python3.11/json/encoder.py", "/opt/venv/lib/python3.13t/site-packages/flask/app.py",
      "/usr/lib/python3/dist-packages/apt/cache.py", "/root/.pyenv/versions/3.12.1/lib/python3.12/threading.py",
      "/venv/lib64/python3.12/abc.py", "/usr/lib/pypy3.9/lib-python/3/json/decoder.py", "<frozen importlib._bootstrap>",
+     "<string>",
      "<__array_function__ internals>", "node:internal/modules/cjs/loader", "/srv/node_modules/express/lib/router.js",
      "/usr/lib/perl/5.36/POSIX.pm", "/opt/x/lib/tcl/8.6.1/init.tcl",
      "/usr/include/c++/12/bits/stl_algo.h", "/usr/local/go/src/net/http/server.go",

@@ -237,3 +237,11 @@ def test_native_code_is_part_of_the_script_function_that_calls_it() -> None:
     found = function_tables(builder.build()).functions
     assert [(cost.name, cost.own) for cost in found.by_own(9)] == [("JS:handle /srv/app.js:3:14", 5), ("uv_run", 2)]
     assert found.application_first(1)[0].name == "JS:handle /srv/app.js:3:14"
+
+
+def test_application_with_hardly_any_time_does_not_come_before_a_library() -> None:
+    builder = Builder()
+    builder.sample(builder.node([code("main"), code("options")]), cpu_ns=1)
+    builder.sample(builder.node([code("main"), code("lzma_code", 0)]), cpu_ns=99)
+    found = costs(builder.build())
+    assert [cost.name for cost in found.application_first(3)] == ["main", "lzma_code", "options"]

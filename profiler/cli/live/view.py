@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from pyprof.cli.live.choices import DEFAULT_SPAN_S
 from pyprof.cli.live.tally import RowCost, Table, TopRow
-from pyprof.model.functions import START_UP
+from pyprof.model.functions import PASSED_ON, START_UP
 from pyprof.records import dataclass
 
 Shown = Sequence[tuple[TopRow, RowCost]]
@@ -43,11 +43,20 @@ class View:
 
 
 def rows(table: Table, view: View) -> list[tuple[TopRow, RowCost]]:
-    """Those that a view shows, dearest first; nothing that every program and thread begins with."""
+    """Those that a view shows, dearest first; nothing that every program and thread begins with. Rows through which
+    everything passes come after others.
+    """
     fits = _fits(view.search)
     found = [(row, amount) for row, amount in table.items() if fits(row) and (amount.own or not _starts(row))]
     by_total = view.sort == "total"
-    found.sort(key=lambda each: (-each[1][by_total], -each[1][not by_total], each[0]))
+    whole = max((amount.total for _, amount in found), default=0)
+
+    def key(each: tuple[TopRow, RowCost]) -> tuple[bool, int, bool, int, TopRow]:
+        row, amount = each
+        is_trunk = amount.total >= PASSED_ON * whole and amount.own < (1 - PASSED_ON) * whole
+        return by_total and is_trunk, -amount[by_total], is_trunk, -amount[not by_total], row
+
+    found.sort(key=key)
     return found
 
 

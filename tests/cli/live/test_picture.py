@@ -8,6 +8,7 @@ from rich.cells import cell_len
 from pyprof.cli.live.choices import TABLES
 from pyprof.cli.live.gathering import Gathering, Snapshot
 from pyprof.cli.live.picture import fitting, plain
+from pyprof.cli.live.tally import RowCost, TopRow
 from pyprof.cli.live.view import View, place, rows
 from pyprof.model.profile import ThreadInfo
 from pyprof.records import replace
@@ -91,3 +92,10 @@ def test_ten_thousand_functions_are_sorted_and_only_those_that_fit_are_shown() -
 def test_nothing_seen_is_a_table_without_rows() -> None:
     empty = replace(snapshot(), recent=(), whole=Gathering("x", "cpu").add(window({})).whole)
     assert len(plain(empty, View(span_s=0), 80, 10)) == 3
+
+
+def test_rows_through_which_everything_passes_come_after_others() -> None:
+    serve, handle, parse = TopRow("serve", "web.py"), TopRow("handle", "shop.py"), TopRow("parse", "shop.py")
+    table = {serve: RowCost(0, 100), handle: RowCost(0, 60), parse: RowCost(40, 40)}
+    assert [row for row, _ in rows(table, View(sort="total"))] == [handle, parse, serve]
+    assert [row for row, _ in rows(table, View(sort="self"))] == [parse, handle, serve]
