@@ -6,8 +6,13 @@ import gc
 import signal
 import sys
 
+# all this comes before the rest is loaded, which takes long on a busy machine
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while we are still loading ends us without a traceback
+if len(sys.argv) > 1:
+    from pyprof.cli.startup import prepare
+
+    prepare(sys.argv[1])
 
 from pyprof.cli.main import run
 

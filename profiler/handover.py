@@ -19,12 +19,15 @@ class Handover:
 
     wake is called from any thread, or a signal handler, when a flush was requested; a collector that sleeps for long
     sets it. given_ns is the time up to which all samples were yielded. begun_ns is when the recording began, ended_ns
-    when it was told to end; each is 0 before that.
+    when it was told to end; each is 0 before that. on_sampling is called in the collector's thread when the first
+    samples may be taken.
     """
 
     def __init__(self) -> None:
         self.wake: Callable[[], None] = lambda: None
         self.given_ns = self.begun_ns = self.ended_ns = 0
+        self.on_sampling: Callable[[], None] = lambda: None
+        self._is_sampling = False
         self._wanted: tuple[int, ...] = ()
         self._every_ns = NEVER_NS
         self._lock = threading.RLock()  # a handler may come inside
@@ -38,6 +41,12 @@ class Handover:
         with self._lock:
             self.ended_ns = self.ended_ns or time.monotonic_ns()
         return self.ended_ns
+
+    def report_sampling(self) -> None:
+        """Report that samples are taken from now on. Only for the collector's thread; only the first call counts."""
+        if not self._is_sampling:
+            self._is_sampling = True
+            self.on_sampling()
 
     def want(self, at_ns: int) -> None:
         """Request a flush at a time. Callable from any thread, or a signal handler."""

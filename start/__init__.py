@@ -8,6 +8,11 @@ of sys.path. A package `pyprof` from elsewhere, which PYTHONPATH puts first, is 
 
 from __future__ import annotations
 
+import signal
+
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C from now on ends this process without a traceback
+
 import os
 import sys
 from collections.abc import Sequence

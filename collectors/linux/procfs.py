@@ -317,6 +317,14 @@ def waited_s(pid: int, tid: int) -> float:
         return 0.0
 
 
+def waits(pid: int) -> dict[int, float]:
+    """Return for each thread how long it was able to run and had no processor, in seconds."""
+    try:
+        return {tid: waited_s(pid, tid) for tid in tasks(pid)}
+    except OSError:
+        return {}
+
+
 def name(pid: int) -> str:
     """The name of a process (comm), "?" if it is gone."""
     try:

@@ -172,6 +172,7 @@ class PerfCollector:
     def batches(self) -> Iterator[SampleBatch]:
         cadence, handover = Cadence(self._options, self._trial, self.hold_s), self.handover
         handover.wake = self._waiter.wake
+        handover.report_sampling()
         last = self._leaving = False
         begun_ns = time.monotonic_ns()
         while not last and not self._leaving:

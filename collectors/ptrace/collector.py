@@ -119,6 +119,7 @@ class PtraceCollector:
             self._guard.hear_sigchld()
             self._sampler.turns.begin()
             self._accounts.begin(targets.roots)
+            scheduler.handover.report_sampling()
             while not scheduler.stopping and (targets.by_pid or (self._selection and self._selection.lasting)):
                 self._sampler.turns.ready()
                 self._find()

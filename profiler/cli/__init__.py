@@ -40,6 +40,7 @@ selection         Options that choose processes and threads
 server            `pyprof server`: takes windows of agents, keeps them, answers questions and shows a page
 short_names       Names of functions in the room that a terminal has, shortened as readers of C++ and Rust do
 source_table      Source lines in the terminal, with their shares
+startup           What a command does before it loads anything else, because loading takes long on a busy machine
 symbols           `pyprof symbols`: write a Breakpad symbol file
 terminal          Lines for people
 top               `pyprof top`: what a process does, live in the terminal, or as a table for scripts

@@ -138,8 +138,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def subject_of(arguments: argparse.Namespace) -> Subject:
     from pyprof.cli import post_mortem
+    from pyprof.session.worker.share import take_usual
 
-    return post_mortem.subject(arguments) if arguments.core or arguments.minidump else of_live(arguments)
+    if not (arguments.core or arguments.minidump):
+        return of_live(arguments)
+    take_usual()  # no process waits, and a large file takes long
+    return post_mortem.subject(arguments)
 
 
 def of_live(arguments: argparse.Namespace) -> Subject:

@@ -180,6 +180,10 @@ class Flight:
         self._number += 1
         self._deliveries.inherit(self.at_end)
 
+    def discard(self) -> None:
+        """Remove what is kept, of a recording that has not begun."""
+        self._kept.clear()
+
     @property
     def left(self) -> str:
         """The folder of what could not be written at the end; "" if all was."""

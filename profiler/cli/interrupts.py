@@ -44,8 +44,12 @@ class EndBySignals:
 
 
 def listen(taken: Callable[[int], None], more: Sequence[signal.Signals] = ()) -> None:
-    """From now on taken(number) is called in that thread, one signal after the other. nohup is obeyed. more: than
-    NUMBERS.
+    """Call taken(number) in a thread from now on, for one signal after the other. nohup is obeyed.
+
+    Signals that were blocked until now and have come are taken, too. SIGUSR1 has its usual effect unless it is in more.
+
+    Args:
+        more: Signals besides NUMBERS.
     """
     read_without_gil()
     numbers = [n for n in (*NUMBERS, *more) if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
@@ -54,6 +58,7 @@ def listen(taken: Callable[[int], None], more: Sequence[signal.Signals] = ()) ->
     signal.set_wakeup_fd(sink, warn_on_full_buffer=False)
     for number in numbers:
         signal.signal(number, _nothing)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*numbers, signal.SIGUSR1))
     threading.Thread(target=_read, args=(source, numbers, taken), name="pyprof signals", daemon=True).start()
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
 

@@ -36,6 +36,10 @@ class Progress:
     def is_shown(self) -> bool:
         return not self.quiet and sys.stderr.isatty()
 
+    def begin(self) -> None:
+        """Count the time from now on."""
+        self._start = time.monotonic()
+
     def update(self, stats: Callable[[], CollectorStats], samples: int) -> None:
         """stats: asked only where a line is due."""
         now = time.monotonic()

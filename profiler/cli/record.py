@@ -26,7 +26,7 @@ Attach to a running process (-p PID) or start a command, sample its stacks, and 
 profile. The kernel takes the samples where that is allowed, else running threads are
 stopped for microseconds a sample; the target is left running whatever happens to pyprof.
 Ctrl-C, SIGTERM, -d or the target's end finish the recording; what was recorded until
-then is written.
+then is written. A line says when samples are taken; -d counts from then on.
 """
 
 EPILOG = """\
@@ -37,7 +37,8 @@ FORMATS
   file (with --every and --last), %% a percent sign.
 
 exit status:
-  0 done, 1 error (what was recorded is kept), 2 wrong usage; with a command: the command's.
+  0 done, 1 error (what was recorded is kept), 2 wrong usage, 128 + the signal's number if
+  one came before samples were taken; with a command: the command's.
 
 examples:
   pyprof record -p 1234

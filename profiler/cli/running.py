@@ -24,9 +24,13 @@ if TYPE_CHECKING:
     from pyprof.session.worker.process import Start
 
 SECOND_S = 0.12
-"""How long a second signal waits for the profile to be written, without further names."""
-OPENING_S = 0.7
-"""How long the first one waits for a recording to begin, so that it can end."""
+"""Seconds that a second signal waits for the profile to be written, without further names. Waits for a processor do not
+count.
+"""
+_MAX_SECOND_S = 2.0
+"""The same, waits counted."""
+_NOT_BEGUN = "ended before the recording began: nothing was written"
+_LOOK_S = 0.02
 _OFTEN_S = 1.0
 """A recording file that is killed lacks no more than that, and progress is no older."""
 
@@ -42,10 +46,10 @@ def times_as_slow() -> float:
     return max(time.process_time() / _START_S, 1.0)
 
 
-def _exit(why: str) -> None:
+def _exit(why: str, code: int = 1) -> None:
     """From any thread, wherever the others are. The kernel lets go of what is stopped or open."""
     complain(why)
-    os._exit(1)
+    os._exit(code)
 
 
 class Invocation:
@@ -58,7 +62,8 @@ class Invocation:
         self._recording: Recording | None = None
         self._flight: Flight | None = None
         self._command: Launched | None = None
-        self._ended = False
+        self._ended_by = 0
+        self._is_write_out_due = False
         self._same_until = 0.0
         self._over = threading.Event()
         self._slow = times_as_slow()
@@ -78,9 +83,6 @@ class Invocation:
         else:
             with forked_early(self._options.confined, self._how.descriptors) as start:
                 self._recording = self._opened(command, targets, remote, environment, start)
-        if self._ended:  # while it was opened: there is hardly anything to name
-            self._recording.end()
-            self._recording.hasten()
         return self._record(self._recording)
 
     def _opened(
@@ -94,11 +96,13 @@ class Invocation:
         from pyprof.cli.interrupts import listen
         from pyprof.collectors.targets.launch import launch
         from pyprof.session import opening
+        from pyprof.session.worker import share
 
         gc.freeze()  # what is loaded now stays: no collection has to look at it
         listen(self._taken, (signal.SIGUSR1,) if self._when.last_s else ())
         if command:
             self._command = launch(command, environment)
+            share.give_usual(self._command.pid)
         self._delay()
         given = self._when.as_text()
         if self._command:
@@ -115,48 +119,43 @@ class Invocation:
             return
         if command:
             command.release()
-        wait(delay, lambda: self._ended or (command is not None and command.poll() is not None))
+        wait(delay, lambda: command is not None and command.poll() is not None)
         if command and command.poll() is not None:
             raise PyprofError(f"the command ended within the {delay:g} s of --delay: nothing was recorded")
-        if self._ended:
-            raise PyprofError("ended before the recording began")
 
     def _taken(self, number: int) -> None:
         """A signal."""
         if number != signal.SIGUSR1:
             self._end(number)
-        elif self._flight is not None:
+        elif self._flight is not None and self._recording is not None and self._recording.has_begun:
             self._flight.write_out("SIGUSR1")
+        else:
+            self._is_write_out_due = True
 
     def _end(self, number: int) -> None:
         """Finish. The terminal gives Ctrl-C to the command too; a SIGTERM or SIGHUP meant for both is sent on to it."""
         from pyprof.cli.interrupts import SAME_S
-        from pyprof.session.worker import share
+        from pyprof.session.overdue import GrantedTime
 
-        again, self._ended = self._ended, True
+        again, self._ended_by = bool(self._ended_by), self._ended_by or number
         if self._command and number in (signal.SIGTERM, signal.SIGHUP):
             self._command.send_signal(number)
         if again and time.monotonic() < self._same_until:
             return
         recording = self._recording
-        if recording is None and not again:
-            share.take_more(os.getpid())
-            timer = threading.Timer(self._slow * OPENING_S, self._leave_opening)
-            timer.daemon = True
-            timer.start()
-        if recording is not None:
-            recording.end()
-            if again:
-                recording.hasten()
+        if recording is None:
+            _exit(_NOT_BEGUN, 128 + number)
+            return
+        recording.end()
         self._same_until = time.monotonic() + SAME_S
-        if again and not self._over.wait(self._slow * SECOND_S):
-            if recording is not None:
+        if not again:
+            return
+        recording.hasten()
+        clock, until = GrantedTime(recording.waits), time.monotonic() + self._slow * _MAX_SECOND_S
+        while not self._over.wait(_LOOK_S):
+            if clock.seconds() > self._slow * SECOND_S or time.monotonic() > until:
                 recording.abandon()
-            _exit("ended at the second request: what was not written yet is lost")
-
-    def _leave_opening(self) -> None:
-        if self._recording is None:
-            _exit("ended before the recording began")
+                _exit("ended at the second request: what was not written yet is lost")
 
     @property
     def _leave_s(self) -> float:
@@ -166,8 +165,13 @@ class Invocation:
 
     def _left(self, written: bool) -> None:
         """The loop did not end."""
-        lost = "what came after its last batch is lost" if written else "nothing was written"
-        _exit(f"the sampling was told to end and did not: {lost}")
+        recording = self._recording
+        if recording is not None and not recording.has_begun:
+            if self._flight is not None:
+                self._flight.discard()
+            _exit(_NOT_BEGUN, 128 + (self._ended_by or signal.SIGTERM))
+        lost = "what came after the last samples that were read" if written else "the recording"
+        _exit(f"a read of the target's memory or files did not return: {lost} is lost")
 
     def _record(self, recording: Recording) -> int:
         from pyprof.cli.progress import Progress
@@ -175,22 +179,29 @@ class Invocation:
         subject = recording.subject
         sink = WindowWriter(self._how, subject, self._options)
         shared = self._command is not None and one_terminal()  # the command's lines and prompts stay as they are
-        if shared:
-            lasts = f"{self._options.duration:g} s" if self._options.duration else "until it ends"
-            sink.say(f"pyprof: recording {printable(subject.title)}, {lasts}; Ctrl-C to finish")
         progress = Progress(subject.title, self._how.quiet or shared, self._options.duration)
         flight = self._delivered(recording, sink)
         if flight or sink.kept or progress.is_shown:
             recording.deliveries.often(_OFTEN_S)
 
+        def begun() -> None:
+            sink.say(f"pyprof: recording {printable(subject.title)}{self._how_long}")
+            progress.begin()
+
         def beat() -> None:
-            progress.update(recording.stats, recording.samples)
+            if recording.has_begun:
+                progress.update(recording.stats, recording.samples)
             if flight is not None:
                 flight.beat()
+                if self._is_write_out_due and recording.samples:
+                    self._is_write_out_due = False
+                    flight.write_out("SIGUSR1")
 
         recording.watch(self._left, self._leave_s, self._slow)
-        recording.run(beat)
+        recording.run(beat, begun)
         progress.clear()
+        if self._ended_by and not recording.has_begun:
+            return self._not_begun(recording, flight, sink, progress)
         if not (recording.asked_to_end or self._command or recording.failure):
             sink.say("pyprof: the target has ended")
         failures: list[BaseException] = []
@@ -207,6 +218,25 @@ class Invocation:
         if flight is not None and flight.left:
             sink.say(f"pyprof: what was kept is in {flight.left}: pyprof merge reads it")
         code = int(bool(failures))
+        return code if self._command is None else self._waited_for(self._command, recording, sink, progress) or code
+
+    @property
+    def _how_long(self) -> str:
+        """The end of the line that says that samples are taken."""
+        if self._when.last_s:
+            return f"; kill -USR1 {os.getpid()} writes the last part, Ctrl-C to finish"
+        lasts = "until it ends" if self._command else ""
+        lasts = f"{self._options.duration:g} s" if self._options.duration else lasts
+        return f", {lasts}; Ctrl-C to finish" if lasts else "; Ctrl-C to finish"
+
+    def _not_begun(self, recording: Recording, flight: Flight | None, sink: WindowWriter, progress: Progress) -> int:
+        """End a recording that a signal ended before samples were taken. Return the exit code."""
+        recording.detach()
+        if flight is not None:
+            flight.discard()
+        self._over.set()
+        complain(_NOT_BEGUN)
+        code = 128 + self._ended_by
         return code if self._command is None else self._waited_for(self._command, recording, sink, progress) or code
 
     def _delivered(self, recording: Recording, sink: WindowWriter) -> Flight | None:

@@ -8,6 +8,7 @@ them (session/worker/).
 from __future__ import annotations
 
 import gc
+import math
 import os
 import threading
 import time
@@ -30,6 +31,8 @@ from pyprof.session.worker.link import Pending
 from pyprof.session.worker.messages import Extent
 from pyprof.session.worker.sampling import Sampling
 
+_SETTLED_S = 1.0
+"""The start is over this many seconds after the first samples may be taken, also where there is none to walk."""
 _PATIENCE_S = 5.0
 """How long a command may take to obey SIGTERM."""
 
@@ -55,8 +58,8 @@ class Recording:
 
     subject: what is recorded. command: the program that was started for it, None where none was. failure: what ended
     the recording early, None where nothing did; what was recorded until then is good. asked_to_end: was it the duration
-    or a call that ended it? deliveries: what goes to a sink. on_cut: called in the loop's thread at the moment at which
-    windows() closes one.
+    or a call that ended it? has_begun: have samples been taken? deliveries: what goes to a sink. on_cut: called in the
+    loop's thread at the moment at which windows() closes one.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Recording:
         self.failure: BaseException | None = None
         self.asked_to_end = False
         self.on_cut: Callable[[], None] = lambda: None
+        self.has_begun = False
         self.deliveries = Deliveries(sampling, handover)
         self._kept: Sampling | None = sampling
         self._handover = handover
@@ -82,6 +86,8 @@ class Recording:
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         self._last: Profile | None = None
+        self._settle_at = math.inf
+        self._is_settled = False
 
     def __enter__(self) -> Self:
         return self
@@ -127,16 +133,24 @@ class Recording:
         self._thread = threading.Thread(target=self.run, name="pyprof", daemon=True)
         self._thread.start()
 
-    def run(self, beat: Callable[[], None] = lambda: None) -> None:
+    def run(self, beat: Callable[[], None] = lambda: None, began: Callable[[], None] = lambda: None) -> None:
         """The loop, in this thread, until the target has ended, the duration is over or end() is called.
 
         beat: called after each batch, at least each half second, or each two where nobody watches (Deliveries.often)
-        and a program in the kernel samples. Never raises: failure has what went wrong.
+        and a program in the kernel samples. began: called once samples are taken. The duration counts from then on.
+        Never raises: failure has what went wrong.
         """
         timer = threading.Timer(self.options.duration or 0, self.end)
         timer.daemon = True
-        if self.options.duration:
-            timer.start()
+
+        def begin() -> None:
+            self.has_begun = True
+            self._settle_at = time.monotonic() + _SETTLED_S
+            if self.options.duration:
+                timer.start()
+            began()
+
+        self._handover.on_sampling = begin
 
         def between() -> None:
             self._turn()
@@ -155,6 +169,10 @@ class Recording:
         """What is to be done between two batches."""
         if self.command and not self.options.subprocesses and self.command.poll() is not None:
             self._sampling.stop()
+        if not self._is_settled and (self._sampling.is_walked or time.monotonic() > self._settle_at):
+            self._is_settled = True
+            share.take_usual()
+            self._sampling.take_less()
         self._between.answer()
         if not self.asked_to_end:
             self.deliveries.send_due()
@@ -180,7 +198,8 @@ class Recording:
     def watch(self, left: Callable[[bool], None], leave_s: float = LEAVE_S, times: float = 1) -> None:
         """Have a thread see to it that the recording ends where end() is called. Where the loop stands in a call of the
         kernel that does not return, or in a target's endless lists, it is left there after leave_s: what the worker has
-        goes to the sink of deliveries.inherit(). left: is called then: did the sink get it? It must end this process.
+        goes to the sink of deliveries.inherit(), if samples were taken. left: is called then: did the sink get it? It
+        must end this process.
         times: on a slow machine all that is left has as many times as long.
         """
         self._sampling.leaves = True
@@ -191,8 +210,15 @@ class Recording:
         self._ending.wait()
         share.take_more(os.getpid())
         sampling = self._kept
-        if sampling is not None and not ended_in_time(sampling, leave_s):
-            left(sampling.leave())
+        if sampling is None or ended_in_time(sampling, leave_s):
+            return
+        if not self.has_begun:
+            sampling.abandon()
+        left(self.has_begun and sampling.leave())
+
+    def waits(self) -> Mapping[int, float]:
+        """Return how long each thread of pyprof has waited for a processor, in seconds; nothing after close()."""
+        return self._kept.waits() if self._kept is not None else {}
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until the recording has ended, at most `timeout` seconds; has it?"""

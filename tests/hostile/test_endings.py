@@ -18,10 +18,7 @@ import pytest
 from pyprof.cli.flight import Timing
 from pyprof.cli.interrupts import EndBySignals
 from pyprof.cli.running import Invocation, times_as_slow
-from pyprof.cli.window import WindowOptions
-from pyprof.exporters import registry
-from pyprof.exporters.base import ExportOptions
-from pyprof.options import RecordOptions, TargetOptions
+from pyprof.options import RecordOptions
 from tests.cli.support import BUSY, PYPROF, python
 from tests.collapsed import sampled
 from tests.live.support.recording import running
@@ -65,7 +62,7 @@ def test_memory_that_never_comes_does_not_hold_a_recording_up(
         recorder.send_signal(signal.SIGTERM)
         _, said = recorder.communicate(timeout=HANGS_S)
     assert recorder.returncode == 1
-    assert "told to end and did not" in said
+    assert "memory or files did not return" in said
     assert out.exists()
     states = [
         path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{never_read.pid}/task").glob("*/stat")
@@ -203,20 +200,8 @@ class Asked:
     def abandon(self) -> None:
         self.done.append("abandon")
 
-
-def test_recording_that_is_told_to_end_while_it_is_opened_waits_for_no_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    recording = Asked()
-
-    def opened(run: Any, *_: object) -> Asked:
-        run._end(signal.SIGINT)
-        return recording
-
-    how: Any = WindowOptions(registry.by_name("collapsed"), "-", None, None, ExportOptions(), "pid", False, False)
-    monkeypatch.setattr(Invocation, "_opened", opened)
-    monkeypatch.setattr(Invocation, "_record", lambda *_: 0)
-    monkeypatch.setattr(Invocation, "_leave_opening", lambda _: None)
-    assert Invocation(Timing(None, None, None, (), None), RecordOptions(), how).run([], TargetOptions(), None, {}) == 0
-    assert recording.done == ["end", "hasten"]
+    def waits(self) -> dict[int, float]:
+        return {}
 
 
 def test_signal_that_comes_twice_at_once_is_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,13 +265,12 @@ def endless(folder: Path, place: str, more: str = "") -> Path:
     return mark
 
 
-def of_session(number: int) -> list[str]:
-    """Its processes that run."""
+def running_in(folder: Path) -> list[str]:
+    """Return the pids of processes whose current folder it is."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
+    for path in Path("/proc").glob("[0-9]*/cwd"):
         with contextlib.suppress(OSError):
-            state, _, _, session = path.read_text().rpartition(")")[2].split()[:4]
-            found += [path.parent.name] if int(session) == number and state != "Z" else []
+            found += [path.parent.name] if path.readlink() == folder else []
     return found
 
 
@@ -315,7 +299,7 @@ def test_of_a_command_that_is_ended_nothing_goes_on(place: str, command: list[st
         assert started.poll() is None
         started.send_signal(signal.SIGTERM)
         assert started.wait(HANGS_S) in (-signal.SIGTERM, 0, 1)
-        until(lambda: not of_session(started.pid))
+        until(lambda: not running_in(tmp_path))
 
 
 def test_what_a_killed_recording_had_is_written_without_names_that_are_never_found(tmp_path: Path) -> None:

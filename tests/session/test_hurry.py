@@ -56,7 +56,7 @@ def test_stacks_that_have_come_are_unwound_for_a_moment_more_and_not_where_it_en
     hurry: Hurry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 7.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "process_time", lambda: now)
     os.kill(os.getpid(), SIGNAL)
     assert (hurry.late, hurry.too_late) == (True, False)
     now += 0.9 * UNWOUND_S

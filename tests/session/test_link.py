@@ -61,13 +61,30 @@ def worker() -> Iterator[Watched]:
             end.close()
 
 
-def test_what_a_worker_waits_for_counts_where_somebody_waits_for_it(worker: Watched) -> None:
+def test_time_without_a_processor_does_not_count_until_it_is_too_long(worker: Watched) -> None:
     link = WorkerLink(worker, NAMES_S)
     link.end()
     worker.waits_s += 60
     time.sleep(2 * NAMES_S)
     link.receive(0)
+    assert worker.hurried == 0
+    link._overtime.lengthen(-link_module.ELAPSED_S)
+    link.receive(0)
     assert worker.hurried == 1
+
+
+def test_starved_worker_is_not_given_up(worker: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[bool] = []
+    monkeypatch.setattr(worker, "kill", lambda: killed.append(True))
+    link = WorkerLink(worker, NAMES_S)
+    link.end()
+    link._overtime.lengthen(-2 * link_module.GIVE_UP_S)
+    worker.waits_s += 2 * link_module.GIVE_UP_S
+    link.receive(0)
+    assert not killed
+    worker.waits_s -= 1.5 * link_module.GIVE_UP_S
+    link.receive(0)
+    assert killed
 
 
 def test_worker_is_hurried_while_the_loop_does_not_end(worker: Watched) -> None:

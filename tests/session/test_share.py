@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,13 +23,6 @@ def worker(request: pytest.FixtureRequest) -> Iterator[Worker]:
     found.close(patience_s=0)
 
 
-def until(so: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + 20
-    while not so():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
-
-
 def of_session(pid: int) -> str:
     path = Path(f"/proc/{pid}/autogroup")
     return path.read_text().rpartition("nice ")[2].strip() if path.exists() else ""
@@ -36,51 +31,57 @@ def of_session(pid: int) -> str:
 def test_worker_that_is_waited_for_is_a_session_of_its_own_and_comes_first(worker: Worker) -> None:
     """Confined, too."""
     niceness = os.getpriority(os.PRIO_PROCESS, worker.pid)
-    worker.wait_for()
-    until(lambda: os.getsid(worker.pid) == worker.pid)
-    assert of_session(worker.pid) in ("", "0", str(share.NICENESS))
+    assert os.getsid(worker.pid) == worker.pid
+    worker.take_less()
+    assert of_session(worker.pid) in ("", str(niceness + share.NICENESS))
     worker.prefer()
     if os.geteuid() == 0:
         assert os.getpriority(os.PRIO_PROCESS, worker.pid) == share.PREFERRED
         assert of_session(worker.pid) in ("", str(share.PREFERRED))
     else:
-        assert os.getpriority(os.PRIO_PROCESS, worker.pid) == niceness
+        assert os.getpriority(os.PRIO_PROCESS, worker.pid) == niceness + share.NICENESS
 
 
-def test_who_works_for_a_worker_has_its_share(worker: Worker) -> None:
-    """Its keeper, which writes what was recorded."""
-    worker.wait_for()
-    until(lambda: os.getsid(worker.pid) == worker.pid)
+def test_broker_of_a_worker_is_of_its_session_and_has_its_niceness(worker: Worker) -> None:
     worker.prefer()
-    source, sink = os.pipe()
+    (broker,) = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
+    assert os.getsid(int(broker)) == worker.pid
     pid = os.fork()
     if not pid:
         share.as_much_as(worker.pid)
-        share.as_much_as(worker.pid)
-        niceness = os.getpriority(os.PRIO_PROCESS, 0)
-        os.write(sink, f"{os.getsid(0) == os.getpid()} {niceness} {of_session(os.getpid())}".encode())
-        os._exit(0)
-    os.waitpid(pid, 0)
-    leads, own, session = os.read(source, 99).decode().split(" ")
-    os.close(source)
-    os.close(sink)
-    assert leads == "True"
-    assert int(own) == os.getpriority(os.PRIO_PROCESS, worker.pid)
-    if os.geteuid() == 0:
-        assert session in ("", str(share.PREFERRED))
+        os._exit(os.getpriority(os.PRIO_PROCESS, 0) != os.getpriority(os.PRIO_PROCESS, worker.pid))
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_session_of_others_is_left_as_it_is() -> None:
-    """As long as a worker has not begun one of its own: that of whoever started us would come first, too."""
     before = of_session(os.getpid())
     pid = os.fork()
     if not pid:
         time.sleep(60)
         os._exit(0)
     try:
-        assert not share.session_takes_more(pid)
+        share.take_more(pid)
         assert of_session(os.getpid()) == before
     finally:
         os.kill(pid, 9)
         os.waitpid(pid, 0)
-    assert share.session_takes_more(pid), "it is gone: there is nothing more to do"
+
+
+NICENESSES = """
+import os
+from pyprof.session.worker import share
+found = []
+for step in (lambda: None, share.take_more_to_start, share.take_usual, share.take_usual):
+    step()
+    found.append(os.getpriority(os.PRIO_PROCESS, 0))
+print(*found)
+"""
+
+
+@pytest.mark.parametrize("chosen", [0, 5])
+def test_start_has_a_higher_priority_unless_the_user_chose_one(chosen: int) -> None:
+    command = ["nice", "-n", str(chosen), sys.executable, "-c", NICENESSES]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    before, at_start, *after = map(int, said.split())
+    assert at_start == (share.PREFERRED if before == 0 and os.geteuid() == 0 else before)
+    assert after == [before, before]

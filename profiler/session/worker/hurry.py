@@ -26,7 +26,7 @@ SIGNAL = signal.SIGUSR2
 AT_ONCE = signal.SIGRTMIN + 1
 """The same, and what has come is not even unwound."""
 UNWOUND_S = 0.2
-"""So long after the first signal what has come already is unwound."""
+"""Processor time after the first signal in which what has come already is unwound, in seconds."""
 WANTED = signal.SIGPROF
 """Something else is to be done. The worker's own clock says so, too."""
 MEANWHILE_S = 2.0
@@ -58,9 +58,7 @@ class Hurry:
     wanted: nothing is done meanwhile any more.
     """
 
-    def __init__(self, when_wanted: Callable[[], None] = lambda: None) -> None:
-        """when_wanted: is called then."""
-        self._when_wanted = when_wanted
+    def __init__(self) -> None:
         self.late = False
         self.wanted = False
         self.unwound_s = UNWOUND_S
@@ -76,17 +74,16 @@ class Hurry:
 
     @property
     def too_late(self) -> bool:
-        return time.monotonic() >= self._too_late_at
+        return time.process_time() >= self._too_late_at
 
     def _hurry(self, number: int, *_: object) -> None:
         self.late = True
-        self._too_late_at = min(self._too_late_at, time.monotonic() + (0 if number == AT_ONCE else self.unwound_s))
+        self._too_late_at = min(self._too_late_at, time.process_time() + (0 if number == AT_ONCE else self.unwound_s))
         if self._inside and not _exchanges:
             raise WorkerOutOfTime
 
     def _want(self, *_: object) -> None:
         self.wanted = True
-        self._when_wanted()
         if self._meanwhile and not _exchanges:
             raise WorkerOutOfTime
 

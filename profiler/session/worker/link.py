@@ -39,13 +39,12 @@ NAMES_S = 0.7
 _LOOPING = 0.7
 """Where the sampler's loop goes on after this part of it, the worker takes its batches, and names nothing new."""
 ELAPSED_S = 10.0
-"""Behind a stub, and where nobody asked for the end, time in which the sampler's loop or the worker waits for a
-processor or for the stub does not count: so long at most.
+"""Time in which the sampler's loop or the worker waits for a processor or for a stub does not count: this long at most.
 """
 _STARVED = 2
 """A worker that has more time than that gets so many times as long."""
 GIVE_UP_S = 60.0
-"""A worker that does not even then is killed."""
+"""A worker that does not answer even then is killed, waits for a processor not counted."""
 AFTER_THE_LOOP = 0.75
 """Behind a stub this part of it at least once the sampler's loop has ended, which alone may take all of it there."""
 BY_ITSELF = 75
@@ -119,7 +118,7 @@ def _value(data: Sequence[Part], kind: type[Value]) -> Value:
 class _Overtime:
     """One clock for what is still done once nothing is recorded any more, by the sampler and then by the worker, and
     when that is enough. waited_s: how long they have waited for a processor, so far. looping: the sampler's loop runs.
-    patient: what they wait for does not count, though somebody waits for them.
+    patient: the sampler's loop has no limit of its own, because it waits for a stub.
     """
 
     def __init__(self, waited_s: Callable[[], float], names_s: float, patient: bool) -> None:
@@ -166,7 +165,7 @@ class _Overtime:
         self._again_at += seconds
 
     def is_endless(self, now: float) -> bool:
-        return now > self._began + max(GIVE_UP_S, 2 * self._elapsed_s())
+        return now > self._began + GIVE_UP_S and self._had_s(now) > max(GIVE_UP_S, 2 * self._elapsed_s())
 
     def is_over(self, now: float) -> bool:
         """True again and again, but not each time: a signal that comes between two steps of the worker ends neither."""
@@ -177,11 +176,14 @@ class _Overtime:
 
     def left_s(self, now: float) -> float:
         """Not more than 0 where it is enough."""
-        elapsed_s = now - self._began
-        if self.is_short and not self._patient:
-            return (_LOOPING if self.looping else 1) * self._names_s - elapsed_s
-        had_s = max(elapsed_s - (self._waited_s() - self._waited_before_s), 0)
-        return min(self._times * self._names_s - had_s, self._elapsed_s() - elapsed_s)
+        names_s = self._times * self._names_s
+        if self.looping and self.is_short and not self._patient:
+            names_s *= _LOOPING
+        return min(names_s - self._had_s(now), self._elapsed_s() - (now - self._began))
+
+    def _had_s(self, now: float) -> float:
+        """Return the seconds since the clock began, waits not counted."""
+        return max(now - self._began - (self._waited_s() - self._waited_before_s), 0)
 
     def _elapsed_s(self) -> float:
         return max(ELAPSED_S, _STARVED * self._times * self._names_s)
@@ -271,6 +273,10 @@ class WorkerLink:
         tid = threading.get_native_id()
         self._loop = tid, procfs.waited_s(os.getpid(), tid)
         self._overtime.looping = True
+
+    def waits(self) -> dict[int, float]:
+        """Return for each thread of this process and the worker how long it has waited for a processor, in seconds."""
+        return procfs.waits(os.getpid()) | procfs.waits(self.worker.pid)
 
     def _waited_s(self) -> float:
         return self.worker.waited_s() + self._loop_waited_s() + self._replied_s

@@ -123,11 +123,15 @@ class Worker:
         return procfs.waited_s(self.pid, self.pid)
 
     def prefer(self) -> None:
-        """Somebody waits for it to end: it comes before others, where we may have that. Call it again until it ends."""
-        if self._preferred or self._child.poll() is not None:
-            return
-        share.take_more(self.pid)
-        self._preferred = share.session_takes_more(self.pid)
+        """Raise the priority of the worker, because the user waits for it to end."""
+        if not self._preferred and self._child.poll() is None:
+            self._preferred = True
+            share.take_more(self.pid)
+
+    def take_less(self) -> None:
+        """Lower the priority of the worker, because samples are taken and the user does not wait for it."""
+        if not self._preferred and self._child.poll() is None:
+            share.take_less(self.pid)
 
     def hurry(self) -> None:
         """No time is left: it answers with what it has."""
@@ -238,6 +242,9 @@ def _child(ends: Sequence[Channel], confined: bool, kept: Sequence[int]) -> None
         signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    share.begin_session()
+    if os.getpriority(os.PRIO_PROCESS, 0) < 0:
+        share.take_more(os.getpid())
     close_all_but(*(end.fileno() for end in ends), *kept)
     _serve(*ends, confined=confined, kept=kept)
 
@@ -294,8 +301,7 @@ def _serve(channel: Channel, questions: Channel, notices: Channel, *, confined: 
     from pyprof.session.worker.service import Service
 
     raise_file_limit(1 << 16)  # a descriptor for each process
-    share.take_less()
-    hurry = Hurry(share.begin_session)
+    hurry = Hurry()
     hurry.obey()
     patience.heed(lambda: hurry.late)
     if confined:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -52,7 +52,7 @@ class Sampling:
 
     unfollowed: watches what children spend that the recording leaves out, None where it leaves none out. sink,
     delivered: who takes what there is if this process is killed, and the window's number. sampled: the collector
-    has ended. leaves: this process ends with the recording.
+    has ended. is_walked: the worker has walked the first samples. leaves: this process ends with the recording.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class Sampling:
         self.delivered = 0
         self.samples = 0
         self.sampled = threading.Event()
+        self.is_walked = False
         self.leaves = False
         self._times = 1.0
         self._collector = collector
@@ -107,6 +108,10 @@ class Sampling:
         self._times = times
         self._link.take_longer(times)
 
+    def take_less(self) -> None:
+        """Lower the priority of the worker, because the user does not wait for it."""
+        self._link.worker.take_less()
+
     def hasten(self) -> None:
         """The worker gets no more time for names. From any thread, or a signal handler."""
         self._link.hasten()
@@ -114,6 +119,15 @@ class Sampling:
     def abandon(self) -> None:
         """Nobody wants the answers any more. From any thread, or a signal handler."""
         self._link.abandon()
+
+    @property
+    def sent(self) -> int:
+        """Number of batches, and of profiles asked for, that went to the worker."""
+        return self._number
+
+    def waits(self) -> Mapping[int, float]:
+        """Return for each thread of this process and the worker how long it has waited for a processor, in seconds."""
+        return self._link.waits()
 
     def hang_up(self) -> None:
         """The collector does not get its answers about files any more. From any thread."""
@@ -141,6 +155,7 @@ class Sampling:
             self._turn()
             beat()
             for batch in self._collector.batches() if not self._requested else ():
+                self._handover.report_sampling()
                 for part in _parts(batch) if len(batch) else ():
                     self._send_batch(part)
                 self._turn()
@@ -220,6 +235,7 @@ class Sampling:
         batch, _ = self._flying.pop(taken.number, (None, 0))
         if batch is None:
             return
+        self.is_walked = True
         live = np.flatnonzero(batch.kind < SampleKind.UNCHANGED)
         if not len(taken.top) or len(live) != len(taken.top) != len(taken.stop):
             return

@@ -1,62 +1,102 @@
-"""The worker's share of the processors: less than others', more once somebody waits for its end.
+"""The priorities of the sampler and the worker, by what the user waits for.
 
-Niceness counts among the processes of a session only: before that the kernel shares the processors among sessions
-(sched(7), "The autogroup feature"). A worker that somebody waits for is a session of its own, whose niceness is set,
-too: else all that runs in one other session counts as much as it. Control groups that share processors come before
-sessions: nothing is done about those.
+While the user waits for the first sample or for the file, both come before other processes, where that is allowed.
+While samples are taken the sampler has its usual priority, and the worker a lower one.
+
+Niceness counts among the processes of one session: the kernel shares the processors among sessions first (sched(7),
+"The autogroup feature"). So the worker leads a separate session, whose niceness is set too. The sampler stays in the
+session of its terminal. That session belongs to others, so its niceness is left alone unless the sampler leads it.
+Control groups come before sessions: they are left alone.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 
 NICENESS = 2
-"""Below the sampler and the target. Not far below: on a machine that is busy all the time the worker must keep up."""
+"""Niceness of the worker below the sampler's. Not far below: on a busy machine the worker must keep up."""
 PREFERRED = -10
-"""Niceness of what still runs once the end was asked for: beside three busy loops it has three quarters of the time."""
+"""Niceness while the user waits: next to three busy loops a process has three quarters of the time."""
+_USUAL = 0
+"""The niceness of a process whose user did not choose one."""
+
+_leads_start = False
+"""True from take_more_to_start() to take_usual(), if the kernel allowed a higher priority."""
 
 
 def begin_session() -> None:
-    """In the worker or its keeper. Whoever leads a group of processes cannot."""
+    """Make this process the leader of a session, unless it leads a group of processes."""
     with suppress(OSError):
         os.setsid()
 
 
-def take_less() -> None:
-    """In the worker, from its start on."""
+def take_more_to_start() -> None:
+    """Raise the priority of this process until take_usual() is called. A niceness that the user chose stays.
+
+    The process must belong to pyprof alone. Its threads that exist already keep their priority.
+    """
+    global _leads_start
     with suppress(OSError):
-        os.nice(NICENESS)
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-        if os.getsid(0) == os.getpid():
-            _of_session(os.getpid(), NICENESS)
+        if os.getpriority(os.PRIO_PROCESS, 0) == _USUAL:
+            os.setpriority(os.PRIO_PROCESS, 0, PREFERRED)
+            _leads_start = True
+            _set_session(os.getpid(), PREFERRED)
+
+
+def take_usual() -> None:
+    """Undo take_more_to_start() for all threads of this process."""
+    global _leads_start
+    if _leads_start:
+        _leads_start = False
+        _set_threads(os.getpid(), _USUAL)
+        _set_session(os.getpid(), _USUAL)
+
+
+def give_usual(pid: int) -> None:
+    """Undo take_more_to_start() for a child that is to become a program of the user's."""
+    if _leads_start:
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, pid, _USUAL)
+
+
+def take_less(pid: int) -> None:
+    """Lower the priority of the worker with this pid below the sampler's, which calls this after take_usual()."""
+    niceness = min(os.getpriority(os.PRIO_PROCESS, 0) + NICENESS, 19)
+    _set_threads(pid, niceness)
+    for tid in _threads(pid):
+        with suppress(OSError):
+            os.sched_setscheduler(tid, os.SCHED_BATCH, os.sched_param(0))
+    _set_session(pid, niceness)
 
 
 def take_more(pid: int) -> None:
-    """In the sampler, for all threads of its own process or the worker's, where we may have that."""
-    with suppress(OSError):
-        for tid in os.listdir(f"/proc/{pid}/task"):
-            os.setpriority(os.PRIO_PROCESS, int(tid), PREFERRED)
+    """Raise the priority of a process and of the session that it leads, where that is allowed."""
+    _set_threads(pid, PREFERRED)
+    _set_session(pid, PREFERRED)
 
 
 def as_much_as(pid: int) -> None:
-    """In a process for which the one of that number waits."""
+    """Give this process the niceness of another one of its session, which waits for it."""
     with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, niceness := os.getpriority(os.PRIO_PROCESS, pid))
-        if os.getsid(pid) == pid and os.getsid(0) != os.getpid():
-            begin_session()
-            _of_session(os.getpid(), niceness)
+        os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, pid))
 
 
-def session_takes_more(pid: int) -> bool:
-    """The same for its session. False: it has not begun one yet."""
+def _threads(pid: int) -> Iterator[int]:
     with suppress(OSError):
-        if os.getsid(pid) != pid:
-            return False
-        _of_session(pid, PREFERRED)
-    return True
+        yield from map(int, os.listdir(f"/proc/{pid}/task"))
 
 
-def _of_session(pid: int, niceness: int) -> None:
-    with open(f"/proc/{pid}/autogroup", "w") as file:
-        file.write(str(niceness))
+def _set_threads(pid: int, niceness: int) -> None:
+    for tid in _threads(pid):
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, tid, niceness)
+
+
+def _set_session(pid: int, niceness: int) -> None:
+    """Set the niceness of a session, for its leader; nothing for any other process."""
+    with suppress(OSError):
+        if os.getsid(pid) == pid:
+            with open(f"/proc/{pid}/autogroup", "w") as file:
+                file.write(str(niceness))

@@ -1,0 +1,18 @@
+"""What a command does before it loads anything else, because loading takes long on a busy machine."""
+
+from __future__ import annotations
+
+import signal
+
+from pyprof.session.worker import share
+
+_URGENT = {"record", "dump", "top"}
+"""Commands whose user waits for the first sample."""
+
+
+def prepare(command: str) -> None:
+    """Raise the priority of this process if the user waits for it, and keep a signal for a flight recorder."""
+    if command == "record":
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGUSR1,))  # interrupts.listen() takes it
+    if command in _URGENT:
+        share.take_more_to_start()

@@ -1,0 +1,213 @@
+"""The start of `pyprof record`: signals at any moment of it, the line that ends it, and a busy machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pyprof.recording.reader import load
+from tests.cli.support import BUSY, PYPROF, python
+from tests.support import busy_loops
+
+PATIENCE_S = 120
+START = [sys.executable, "-c", "from pyprof_start import main; main()"]
+"""The command `pyprof`, without a script's own imports."""
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+WITHOUT_PRIORITY = ("setpriv", "--bounding-set", "-sys_nice")
+"""A command before pyprof: it may not raise its priority."""
+
+AT_IMPORT = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), {number})
+            {then}
+if "record" in sys.orig_argv:
+    sys.meta_path.insert(0, Finder())
+"""
+"""A sitecustomize: a signal comes when a module is about to be loaded."""
+
+
+def until(there: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not there():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def states(pid: int) -> set[str]:
+    paths = Path(f"/proc/{pid}/task").glob("*/stat")
+    return {path.read_text().rpartition(")")[2].split()[0] for path in paths}
+
+
+def signalled(folder: Path, module: str, number: int, then: str = "pass") -> dict[str, str]:
+    """Return an environment in which pyprof gets a signal when it is about to load a module."""
+    (folder / "sitecustomize.py").write_text(AT_IMPORT.format(module=module, number=int(number), then=then))
+    return os.environ | {"PYTHONPATH": str(folder)}
+
+
+@pytest.mark.parametrize(
+    "module", ["pyprof", "pyprof.cli.main", "numpy", "pyprof.session.runtimes", "pyprof.session.opening"]
+)
+@pytest.mark.parametrize("number", ENDINGS, ids=lambda number: number.name)
+def test_signal_while_pyprof_loads_ends_it_without_a_traceback(
+    module: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    out = tmp_path / "x.collapsed"
+    with python(BUSY) as target:
+        command = [*START, "record", "-o", str(out), "-p", str(target.pid)]
+        environment = signalled(tmp_path, module, number)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE_S)
+        assert states(target.pid) <= {"R", "S"}
+    assert done.returncode in (-number, 128 + number)
+    assert len(done.stderr.splitlines()) <= 1
+    assert "Traceback" not in done.stderr
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("collector", ["auto", "ptrace"])
+@pytest.mark.parametrize("number", ENDINGS, ids=lambda number: number.name)
+def test_signal_while_targets_are_opened_ends_the_recording_with_one_sentence(
+    collector: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    """A module that the opening loads never comes."""
+    out = tmp_path / "x-%i.collapsed"
+    module = "pyprof.collectors.hybrid.opening" if collector == "auto" else "pyprof.collectors.ptrace.collector"
+    environment = signalled(tmp_path, module, number, "signal.pause()")
+    with python(BUSY) as target:
+        command = [*START, "record", "--last", "9s", "-o", str(out), "--collector", collector, "-p", str(target.pid)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE_S)
+        assert states(target.pid) <= {"R", "S"}
+    assert done.returncode == 128 + number
+    assert done.stderr == "pyprof: ended before the recording began: nothing was written\n"
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(("x-", "pyprof-last"))]
+
+
+NEVER_BEGINS = """
+import sys
+if "record" in sys.orig_argv:
+    import os, signal, time
+    from pyprof.collectors.ptrace.collector import PtraceCollector
+    def batches(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        while {goes_on}: time.sleep(0.01)
+        return
+        yield
+    PtraceCollector.batches = batches
+"""
+
+
+@pytest.mark.parametrize("goes_on", ["not self._scheduler.stopping", "True"])
+def test_signal_before_the_first_sample_leaves_nothing(goes_on: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NEVER_BEGINS.format(goes_on=goes_on))
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    out = str(tmp_path / "x-%i.collapsed")
+    with python(BUSY) as target:
+        command = [*START, "record", "--last", "9s", "-o", out, "--collector", "ptrace", "-p", str(target.pid)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE_S)
+    assert done.returncode == 130
+    assert done.stderr == "pyprof: ended before the recording began: nothing was written\n"
+    assert {path.name for path in tmp_path.iterdir()} <= {"sitecustomize.py", "__pycache__"}
+
+
+@pytest.mark.parametrize("module", ["pyprof.cli.main", "pyprof.session.opening", "pyprof.session.flight"])
+def test_flight_recorder_writes_for_a_signal_that_came_while_it_started(module: str, tmp_path: Path) -> None:
+    files = [tmp_path / f"x-{nth}.pyprof" for nth in range(2)]
+    with python(BUSY) as target:
+        command = [*START, "record", "--last", "9s", "-o", str(tmp_path / "x-%i.pyprof"), "-p", str(target.pid)]
+        environment = signalled(tmp_path, module, signal.SIGUSR1)
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as recorder:
+            until(lambda: files[0].exists() or recorder.poll() is not None)
+            recorder.terminate()
+            _, said = recorder.communicate(timeout=PATIENCE_S)
+    assert recorder.returncode == 0, said
+    assert load(str(files[0])).summary.samples
+    assert files[1].exists()
+
+
+def test_signal_of_a_flight_recorder_ends_other_recordings_as_before(tmp_path: Path) -> None:
+    environment = signalled(tmp_path, "pyprof.session.opening", signal.SIGUSR1)
+    with python(BUSY) as target:
+        command = [*START, "record", "-o", str(tmp_path / "x.collapsed"), "-p", str(target.pid)]
+        done = subprocess.run(command, capture_output=True, env=environment, timeout=PATIENCE_S)
+    assert done.returncode == -signal.SIGUSR1
+
+
+LATE = """
+import sys
+if "record" in sys.orig_argv:
+    import time
+    from pyprof.collectors.ptrace.collector import PtraceCollector
+    def batches(self, on_time=PtraceCollector.batches):
+        time.sleep(1)
+        yield from on_time(self)
+    PtraceCollector.batches = batches
+"""
+
+
+def test_duration_counts_from_the_first_sample(tmp_path: Path) -> None:
+    """The collector begins after twice the duration."""
+    (tmp_path / "sitecustomize.py").write_text(LATE)
+    out = tmp_path / "x.pyprof"
+    with python(BUSY) as target:
+        command = [*PYPROF, "record", "-d", "0.5", "--collector", "ptrace", "--mode", "wall", "-o", str(out)]
+        environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+        done = subprocess.run(
+            [*command, "-p", str(target.pid)], capture_output=True, text=True, env=environment, timeout=PATIENCE_S
+        )
+    assert done.returncode == 0, done.stderr
+    assert load(str(out)).summary.samples
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("-d", "0.2"), r"pyprof: recording python\S* \(PID\), 0.2 s; Ctrl-C to finish"),
+        (("-d", "0.2", "--last", "9s"), r"pyprof: recording python\S* \(PID\); kill -USR1 \d+ writes the last part, "),
+    ],
+)
+def test_line_says_that_samples_are_taken(arguments: tuple[str, ...], line: str, tmp_path: Path) -> None:
+    with python(BUSY) as target:
+        command = [*PYPROF, "record", *arguments, "-o", str(tmp_path / "x-%i.collapsed"), "-p", str(target.pid)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+        assert re.match(line.replace("PID", str(target.pid)), done.stderr)
+        assert done.stdout == ""
+
+
+def test_quiet_recording_says_nothing_and_standard_output_has_only_the_profile(tmp_path: Path) -> None:
+    with python(BUSY) as target:
+        command = [*PYPROF, "record", "-d", "0.2", "-f", "collapsed", "-p", str(target.pid), "-o"]
+        quiet = subprocess.run([*command, str(tmp_path / "x"), "-q"], capture_output=True, timeout=PATIENCE_S)
+        printed = subprocess.run([*command, "-"], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (quiet.stdout, quiet.stderr) == (b"", b"")
+    assert "recording" not in printed.stdout
+    assert "pyprof: recording" in printed.stderr
+
+
+def test_command_has_the_usual_priority_and_pyprof_a_higher_one_until_it_samples() -> None:
+    code = "import os; print(os.getpriority(os.PRIO_PROCESS, 0), os.getpriority(os.PRIO_PROCESS, os.getppid()))"
+    command = [*START, "record", "-q", "-o", os.devnull, "-f", "collapsed", "--", sys.executable, "-c", code]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S).stdout
+    assert said.split()[0] == str(os.getpriority(os.PRIO_PROCESS, 0))
+
+
+@pytest.mark.parametrize(("targets", "loops"), [("-p", 4), ("-p", 20), ("-a", 4)])
+def test_recording_on_a_busy_machine_is_written_whole(targets: str, loops: int, tmp_path: Path) -> None:
+    """The recording is made without the right to raise a priority."""
+    out = tmp_path / "x.pyprof"
+    with python(BUSY) as target, busy_loops(loops):
+        chosen = ["-a"] if targets == "-a" else ["--mode", "wall", "-p", str(target.pid)]
+        record = [*WITHOUT_PRIORITY, *PYPROF, "record", "-d", "1", "-o", str(out), *chosen]
+        done = subprocess.run(record, capture_output=True, text=True, timeout=2 * PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    assert load(str(out)).summary.samples
