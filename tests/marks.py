@@ -22,6 +22,7 @@ TABLE = {
     "*/test_fuzz*.py": "fuzz system",
     "smoke/*": "smoke system",
     # by folder, what differs first
+    "accuracy/*": "live system",
     "agent/test_agent_live.py": "live",
     "agent/test_full_disk.py": "live system",
     "agent/test_other_users.py": "live",

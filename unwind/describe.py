@@ -25,7 +25,7 @@ def describe(rule: Rule, arch: Arch) -> str:
         name = register_name(arch, column)
         parts.append(f"{name} = {_value(reg_rule, name, arch)}")
     parts.append(f"ra = {_value(rule.ra, register_name(arch, arch.pc), arch)}")
-    parts += [flag for flag, on in (("signal", rule.signal), ("pac", rule.pac)) if on]
+    parts += [flag for flag, on in (("signal", rule.signal), ("pac", rule.pac), ("replacing", rule.replacing)) if on]
     return "; ".join(parts)
 
 

@@ -27,6 +27,7 @@ from pyprof.options import UnwindOptions
 from pyprof.unwind.base import Source
 from pyprof.unwind.code import SpaceCode, Verdict
 from pyprof.unwind.heuristics.epilogue import MOST_CODE, epilogue_rule
+from pyprof.unwind.heuristics.replaced_frames import replacing_spans, restores_other_frame, unprovable_rule
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, Rule
 from pyprof.unwind.runtime import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.sigreturn import sigreturn_rule
@@ -183,7 +184,37 @@ class RuleIndex:
         if found is None:
             pushed = UNCOVERED_ID if exact else self._pushed(image, code, pc)
             return (rel, rel + 1, pushed or self.without_source(code, pc, exact))
-        return self.row_of(*found, code, pc, (svma, rel), exact)
+        row = self.row_of(*found, code, pc, (svma, rel), exact)
+        return self._mark_replaced_frame(row, *found, image, code, rel, exact)
+
+    def _mark_replaced_frame(
+        self, row: Row, function: FunctionRows, trust: Trust, image: Image, code: SpaceCode, rel: int, exact: bool
+    ) -> Row:
+        """Return the row of a lookup pc, whose rule says so where the function replaces its frame there."""
+        start, end, rule = row
+
+        def starts_function(avma: int) -> bool:
+            svma = image.svma(avma)
+            found = self.tables(image).function(svma, exact=True) if code.executable(avma) else None
+            return found is not None and found[0].start == svma
+
+        for span in replacing_spans(self.arch, function, image.bias, code, starts_function):
+            low, jump, high = (image.rel(avma) - (not exact) for avma in span)
+            known = self.rules.entries[rule]
+            if rel < low:
+                end = min(end, low)
+            elif rel >= high:
+                start = max(start, high)
+            elif rel >= jump or known is None:
+                start, end, rule = (
+                    max(start, jump),
+                    min(end, high),
+                    self.rules.intern(unprovable_rule(self.arch), trust),
+                )
+            else:
+                start, end = max(start, low), min(end, jump)
+                rule = self.rules.intern(known.rule._replace(replacing=True), trust)
+        return (start, end, rule)
 
     def _pushed(self, image: Image, code: SpaceCode, pc: int) -> int:
         """The rule id of a return address at which a function begins, with no code before it, and that no call left:
@@ -217,7 +248,8 @@ class RuleIndex:
             trampoline = self.uncovered(code, pc, exact)
             if trampoline != UNCOVERED_ID:
                 return (*here, trampoline)
-        rule = self.rules.intern(function.rules[at], trust)
+        other = restores_other_frame(function.rules[at], self.arch)
+        rule = self.rules.intern(unprovable_rule(self.arch) if other else function.rules[at], trust)
         low = function.starts[at] - function.start
         high = function.starts[at + 1] - function.start if at + 1 < len(function.starts) else length
         high = min(max(high, offset + 1), length)

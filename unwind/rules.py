@@ -46,7 +46,8 @@ class Rule(NamedTuple):
     """cfa_reg -1: the CFA is cfa_expr, DWARF bytes (an expression knows its svma base through the module).
 
     signal: the frame is a signal trampoline: its caller was interrupted, the caller's pc is exact. ra UNDEFINED means
-    outermost. pac: the return address is signed (strip it by the arch's mask).
+    outermost. pac: the return address is signed (strip it by the arch's mask). replacing: the code replaces what its
+    frame has saved by registers of another frame. Then only the cfa is sure, and the return address must be proved.
     """
 
     cfa_reg: int
@@ -57,6 +58,7 @@ class Rule(NamedTuple):
     cfa_expr: bytes = b""
     signal: bool = False
     pac: bool = False
+    replacing: bool = False
 
 
 class FunctionRows(NamedTuple):

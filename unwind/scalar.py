@@ -22,7 +22,7 @@ from pyprof.unwind.table import KnownRule
 # An enum's members are slow to look up.
 _AT_CFA, _AT_REG, _UNDEFINED = RegKind.AT_CFA, RegKind.AT_REG, RegKind.UNDEFINED
 _SLOTS = (RegKind.AT_CFA, RegKind.AT_REG, RegKind.AT_EXPR)
-_RUNNING, _ROOT, _STUCK = StackEnd.RUNNING, StackEnd.ROOT, StackEnd.STUCK
+_RUNNING, _ROOT, _STUCK, _UNWINDER = StackEnd.RUNNING, StackEnd.ROOT, StackEnd.STUCK, StackEnd.UNWINDER
 
 Frame = tuple[int, bool, int, int]
 """(pc, exact, Trust, sp); sp is 0 where it is not known"""
@@ -256,13 +256,19 @@ Recover = Callable[["ScalarWalker", Registers, LaneMemory, KnownRule | None], La
 """The rest of a walk whose next rule (None: the fallback) needs a register that the sample withheld; None if it cannot
 be known for sure."""
 
+ProvesCall = Callable[[int, int, bool], bool]
+"""(return address, lookup pc of the frame inside, exact) -> True if the call before it is one of that function."""
+
 Accept = Callable[[Registers, Registers], bool]
 """(callee, caller): may the caller stand? Asked for each frame of a walk that must be proved."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScalarWalker:
-    """Walks single lanes of one address space. bias: pc -> avma - svma of its module. budget: of all of them."""
+    """Walks single lanes of one address space. bias: pc -> avma - svma of its module. budget: of all of them.
+
+    proves_call: asked where a frame replaces its registers by those of another frame (Rule.replacing).
+    """
 
     arch: Arch
     rules: Rules
@@ -271,6 +277,7 @@ class ScalarWalker:
     recover: Recover
     max_depth: int
     budget: Budget
+    proves_call: ProvesCall
 
     def walk(
         self, registers: Registers, memory: LaneMemory, keep_registers: bool = False, known: EarlierWalk | None = None
@@ -298,10 +305,12 @@ class ScalarWalker:
         arch = self.arch
         frames = walk.frames
         most += len(frames)
+        lost_registers = False
         while walk.end is _RUNNING:
             pc = lookup_pc(registers.values[arch.pc] or 0, registers.exact)
             known = self.rules(pc, registers.exact)
             outcome = self.step(known, pc, registers, memory)
+            lost_registers = lost_registers or (known is not None and known.rule.replacing)
             cfa = outcome.cfa
             if cfa is not None and cfa > walk.top and memory.holds(cfa):
                 walk.top = cfa
@@ -310,6 +319,8 @@ class ScalarWalker:
                     self._recover(walk, outcome, registers, memory, known, most - len(frames))
                 else:
                     walk.end, walk.missing, walk.needs = outcome.end, outcome.missing, outcome.needs
+                    if lost_registers and outcome.needs >= 0:
+                        walk.end = _UNWINDER
                     if outcome.no_frame:
                         walk.no_frame = not frames
                         del frames[-1:]
@@ -341,7 +352,19 @@ class ScalarWalker:
         outcome = apply_rule(known, registers, memory, self.arch, bias, budget)
         if budget.refused:
             budget.at = pc
+        if known.rule.replacing:
+            return self._proved_caller(outcome, pc, registers)
         return outcome
+
+    def _proved_caller(self, outcome: Outcome, pc: int, registers: Registers) -> Outcome:
+        """Return the caller of a frame that replaces its registers, if a call proves it, with nothing but pc and sp."""
+        if isinstance(outcome, NoCaller):
+            return outcome if outcome.end is StackEnd.UNREADABLE else NoCaller(_UNWINDER, cfa=outcome.cfa)
+        arch, values = self.arch, outcome.registers.values
+        if not self.proves_call(values[arch.pc] or 0, pc, registers.exact):
+            return NoCaller(_UNWINDER, cfa=outcome.cfa)
+        sure = [value if column in (arch.pc, arch.sp) else None for column, value in enumerate(values)]
+        return Caller(Registers(sure, False), outcome.cfa, outcome.trust)
 
     def _recover(
         self,

@@ -205,6 +205,8 @@ def fast_form(rule: Rule, arch: Arch) -> tuple[int, int, int, int]:
     """(flags, cfa_off, ra_off, fp_off) of a rule; flags is SLOW alone if it is not of the fast vocabulary."""
     flags = 0
     ra_off = fp_off = 0
+    if rule.replacing:
+        return SLOW, 0, 0, 0
     if rule.ra.kind is RegKind.UNDEFINED:
         return OUTERMOST, 0, 0, 0
     if rule.cfa_deref or rule.cfa_reg not in (arch.sp, arch.fp):

@@ -21,6 +21,7 @@ from pyprof.objfile.images import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.records import dataclass
 from pyprof.unwind.expr import Budget
+from pyprof.unwind.heuristics.calls import CallSites
 from pyprof.unwind.heuristics.deep_stacks import DeepStacks
 from pyprof.unwind.heuristics.frame_pointer_recovery import FramePointerRecovery
 from pyprof.unwind.heuristics.frame_pointers import FramePointerFallback
@@ -199,8 +200,9 @@ class Unwinder:
     def _walker(
         self, arch: Arch, index: SpaceIndex, fallback: Fallback, recovery: FramePointerRecovery
     ) -> ScalarWalker:
+        proves_call = CallSites(arch, index.space, index.code, index).proves
         depth = self._options.max_depth
-        return ScalarWalker(arch, index.known, index.bias, fallback, recovery.rest, depth, self._budget)
+        return ScalarWalker(arch, index.known, index.bias, fallback, recovery.rest, depth, self._budget, proves_call)
 
     def _fallback(self, arch: Arch, space: AddressSpace, index: SpaceIndex, recovery: FramePointerRecovery) -> Fallback:
         options = self._options

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from pyprof.model import arch_calls
-from pyprof.model.arch_parts import CallConvention, FrameChain, Kernel, SigFrame, Signals
+from pyprof.model.arch_parts import CallConvention, EhReturn, FrameChain, Kernel, SigFrame, Signals
 from pyprof.model.arch_type import Arch
 from pyprof.records import replace
 
@@ -132,6 +134,11 @@ AARCH64 = Arch(
         jumps=_aarch64_jumps,
         saves_lr=_aarch64_saves_lr,
         new_thread=((bytes.fromhex("010000d4"), bytes.fromhex("1f0000f1")),),  # svc #0; cmp x0, #0
+        # add sp, sp, x4 (another register from GCC 14 on); ret or br, behind autiasp where return addresses are signed
+        eh_return=EhReturn(
+            frozenset({0, 1, 2, 3}),
+            re.compile(rb"\xff\x63[\x20-\x3f]\x8b(?:[\x9f\xdf\xff]\x23\x03\xd5)?..[\x1f\x5f]\xd6", re.DOTALL),
+        ),
     ),
     signals=Signals(
         frames=(

@@ -5,6 +5,7 @@ Each part is a value. What is not known has a default that promises nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import cached_property
 
@@ -88,6 +89,18 @@ class FrameCode:
 
 
 @dataclass(frozen=True)
+class EhReturn:
+    """The code that GCC makes of __builtin_eh_return, by which an exception's unwinder enters a handler.
+
+    saved: columns of registers that are all saved in the frame of a function that uses it, and of few others. jump:
+    matches the code that moves the stack pointer and jumps.
+    """
+
+    saved: frozenset[int]
+    jump: re.Pattern[bytes]
+
+
+@dataclass(frozen=True)
 class PltCode:
     """Entries of procedure linkage tables.
 
@@ -123,6 +136,7 @@ class CallConvention:
     new_thread: pairs of (code before, code after) the pc at which a thread begins, its system call's result being 0: C
     libraries end their tables before that system call.
     plt: None where the entries are not known.
+    eh_return: None where it is not known.
     """
 
     follows_call: Callable[[bytes], bool]
@@ -135,6 +149,7 @@ class CallConvention:
     frame_code: FrameCode | None = None
     new_thread: tuple[tuple[bytes, bytes], ...] = ()
     plt: PltCode | None = None
+    eh_return: EhReturn | None = None
 
 
 @dataclass(frozen=True)

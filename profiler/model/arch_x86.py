@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from pyprof.model import arch_calls
-from pyprof.model.arch_parts import CallConvention, FrameChain, Kernel, PltCode, SigFrame, Signals
+from pyprof.model.arch_parts import CallConvention, EhReturn, FrameChain, Kernel, PltCode, SigFrame, Signals
 from pyprof.model.arch_type import Arch
 from pyprof.model.x86_epilogue import x86_64_epilogue
 from pyprof.model.x86_frames import frame_code
@@ -120,6 +122,8 @@ X86_64 = Arch(
         # syscall; test %rax,%rax (glibc) or %eax (musl)
         new_thread=((b"\x0f\x05", b"\x48\x85\xc0"), (b"\x0f\x05", b"\x85\xc0")),
         plt=_X86_64_PLT,
+        # mov %rcx,%rsp; pop %rcx; jmp *%rcx, or ret
+        eh_return=EhReturn(frozenset({0, 1}), re.compile(rb"\x48\x89\xcc(?:\x59\xff\xe1|\xc3)")),
     ),
     signals=Signals(
         frames=(

@@ -12,6 +12,7 @@ _WOKEN, _NOBODY = "[woken by ", "a timer or an interrupt"
 _UNITS = ("", "K", "M", "G", "T")
 
 CUT_TITLES: dict[StackEnd, str] = {end: said("cut", words=end.words) for end in StackEnd if end is not StackEnd.ROOT}
+CUT_TITLES[StackEnd.UNWINDER] = said("in_unwinder")
 
 
 class MarkKind(IntEnum):

@@ -169,6 +169,7 @@ PAGE = (
 
 MARKERS = (
     Reason("cut", Stage.STACKS, "[truncated: {words}]"),
+    Reason("in_unwinder", Stage.STACKS, "[in the unwinder]"),
     Reason("cut_at_copy", Stage.STACKS, "[truncated: --stack-size {size} copies all of it]"),
     Reason("cut_at_depth", Stage.STACKS, "[truncated: {words}, --max-depth {frames} is enough]"),
     Reason("cut_chain", Stage.INTERPRETER, "[truncated: about {count} functions, --stack-size {size} copies them]"),

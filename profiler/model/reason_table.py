@@ -37,6 +37,10 @@ ENDS = (
            "Nothing of the stack was there any more: the process had ended and the kernel took its memory apart, or "
            "exec put another program in its place; or all of it was swapped out. Only the innermost function is known.",
            words="memory given up (exit or exec)", cuts=True),
+    Reason("unwinder", Stage.STACKS,
+           "An exception or longjmp was replacing the thread's registers by those of another function: the frames "
+           "outside the unwinder cannot be found at that moment.",
+           words="in the unwinder", cuts=True),
     Reason("not_sampled", Stage.SAMPLING,
            "Processor time that no sample stands for: of threads or processes that ran too short, whose records were "
            "lost, or in the kernel where it may not be sampled. The marker in the picture says which.",

@@ -69,6 +69,7 @@ class StackEnd(IntEnum):
     DEPTH = 5  # hit max_depth
     LATE = 6  # not walked: no time was left
     GONE = 7  # nothing of the stack was there any more: the process had ended, or was in exec
+    UNWINDER = 8  # the code was replacing its own registers by those of another frame: an exception, longjmp
 
     @property
     def label(self) -> str:

@@ -9,6 +9,7 @@ frame_pointers          Callers by frame records, for frames that no table cover
 frame_records           Frame records followed for many lanes at once
 frame_room              The distance of the frame pointer from sp, from a function's code
 known_chain             A whole chain that is known of a thread, and what must be seen for a walk to join it
+replaced_frames         Code that replaces the registers of its frame by those of another frame
 scan                    Stack scanning: a word on the stack that may be a return address
 stack_cache             The outer part of a deep stack is walked once per thread
 stack_win               Frames of 32-bit Windows code, by the STACK WIN records of its symbol file

@@ -77,6 +77,11 @@ class CallSites:
             return CallEvidence.PROVED
         return self._through_jumps(target, pc, exact)
 
+    def proves(self, ra: int, pc: int, exact: bool) -> bool:
+        """Return True if the call before ra is one of the function that covers pc, a lookup pc."""
+        self.begin()
+        return self.link(ra, pc, exact) is CallEvidence.PROVED
+
     def entry(self, pc: int, exact: bool) -> Span | None:
         """The lowest and the highest address at which the function that covers a lookup pc may begin: the same if the
         tables say it, else by the code before pc.

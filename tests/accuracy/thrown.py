@@ -1,0 +1,144 @@
+"""Programs that throw exceptions or call longjmp(3) for ever, and which of their stacks are possible.
+
+main calls attempt, attempt calls level1, and each level calls the next one. level6 leaves all of them at once. Only the
+unwinder and the C++ runtime are called besides.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from tests.live.support.recording import Recording, record, running
+from tests.support import build, need
+
+PROGRAMS = Path(__file__).parent / "programs"
+COLLECTORS = ("bpf", "perf", "ptrace")
+
+_CALLS = ["main", "attempt", *(f"level{n}" for n in range(1, 7))]
+_OWN = re.compile(rf"({'|'.join(_CALLS)})(?:\(int\))?(?: \(\.[\w.]+\))?")
+_PART = re.compile(r"_ZL?\d+([a-z]+\d?)i?(?:\.\w+)*|([a-z]+\d?)(?:\.\w+)*")
+_MARKER = re.compile(r"\[(?:truncated: .*|in the unwinder)\]")
+_BEFORE_MAIN = 3
+"""Functions of the C library and of its start-up file that are outside of main."""
+_LONGJMP = {"longjmp", "_longjmp", "siglongjmp", "__libc_siglongjmp", "__libc_longjmp"}
+"""Names of one function."""
+_ENTERED_FROM: dict[str, set[str]] = {
+    "_Unwind_RaiseException": {"__cxa_throw"},
+    "__cxa_throw": {"level6"},
+    "_Unwind_Resume": {f"level{n}" for n in range(1, 7)},
+    **{name: {"level6"} for name in _LONGJMP},
+    "__longjmp": _LONGJMP,
+}
+_UNKNOWN_ADDRESS = re.compile(r"\[unknown\].*")
+
+
+@dataclass(frozen=True)
+class Build:
+    """The command that builds a program."""
+
+    compiler: str
+    source: str
+    flags: tuple[str, ...] = ("-O2",)
+
+    @property
+    def name(self) -> str:
+        return " ".join((self.compiler, *self.flags, self.source))
+
+
+BUILDS = (
+    Build("g++", "throw_six.cc"),
+    Build("clang++", "throw_six.cc"),
+    Build("g++", "throw_six.cc", ("-O2", "-fno-omit-frame-pointer", "-static")),
+    Build("gcc", "long_jumps.c", ("-O2", "-static")),
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The samples of a recording, counted by kind.
+
+    samples: All samples.
+    whole: Samples whose stack reaches the program's first function.
+    in_unwinder: Samples whose stack ends with that marker.
+    impossible: Stacks that the program cannot have, outermost function first, with the number of samples.
+    """
+
+    samples: int
+    whole: int
+    in_unwinder: int
+    impossible: dict[str, int]
+
+
+def sample_program(how: Build, collector: str, folder: Path, samples: int, rate: int = 1999) -> Verdict:
+    """Record a program until there are enough samples, and judge each of its stacks."""
+    program = build(PROGRAMS / how.source, folder / "program", *how.flags, compiler=how.compiler)
+    stacks: dict[tuple[str, ...], int] = {}
+    seconds = 1 + 2 * samples / rate
+    while sum(stacks.values()) < samples:
+        with running(program) as target:
+            symbols = _symbols(target.pid)
+            options = ("--collector", collector, "--native", "all")
+            found = record(target.pid, folder, *options, seconds=min(10.0, seconds), rate=rate)
+        seconds *= 2  # a busy machine gives the program little time
+        for stack, count in _names(found, symbols).items():
+            stacks[stack] = stacks.get(stack, 0) + count
+    impossible = {";".join(stack): count for stack, count in stacks.items() if not is_possible(stack)}
+    cut = sum(count for stack, count in stacks.items() if stack[0] == "[in the unwinder]")
+    whole = sum(count for stack, count in stacks.items() if not _MARKER.fullmatch(stack[0]))
+    return Verdict(sum(stacks.values()), whole, cut, impossible)
+
+
+def is_possible(stack: Sequence[str]) -> bool:
+    """Return True if the program can have this stack.
+
+    Args:
+        stack: Names of functions, outermost first, behind a marker if the stack is cut.
+    """
+    cut = bool(_MARKER.fullmatch(stack[0]))
+    names = [found[1] if (found := _OWN.fullmatch(name)) else name for name in stack[cut:]]
+    if any(map(_UNKNOWN_ADDRESS.fullmatch, names)):
+        return False
+    at = [index for index, name in enumerate(names) if name in _CALLS]
+    own = [names[index] for index in at]
+    if at and (at != list(range(at[0], at[0] + len(at))) or not _follows(own)):
+        return False
+    if not cut and (at[:1] != [_BEFORE_MAIN] or own[0] != "main"):
+        return len(names) <= _BEFORE_MAIN and not at
+    return all(caller in _ENTERED_FROM.get(callee, {caller}) for caller, callee in pairwise(names))
+
+
+def _follows(own: Sequence[str]) -> bool:
+    first = _CALLS.index(own[0])
+    return list(own) == _CALLS[first : first + len(own)]
+
+
+def _names(recording: Recording, symbols: dict[str, str]) -> dict[tuple[str, ...], int]:
+    """Return the stacks of the samples without the kernel's frames.
+
+    A recording on a busy machine may end before all functions are named: they have their addresses in place of names.
+    """
+    found: dict[tuple[str, ...], int] = {}
+    for stack, count in recording.stacks.items():
+        names = tuple(symbols.get(name, name) for name in stack if not name.endswith("_[k]"))
+        found[names] = found.get(names, 0) + count
+    return found
+
+
+def _symbols(pid: int) -> dict[str, str]:
+    """Return the names of the functions of a process's files by "FILE!0xADDRESS", which stands for a lost name."""
+    found = {}
+    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    for path in {Path(line.split(maxsplit=5)[5]) for line in maps if " r-xp " in line and line.count("/")}:
+        for table in ((), ("-D",)):
+            command = [need("nm"), *table, "--defined-only", str(path)]
+            listed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
+            for address, _, name in (line.split(maxsplit=2) for line in listed.splitlines()):
+                part = _PART.fullmatch(name)
+                plain = (part[1] or part[2]) if part else name.split("@")[0]
+                found[f"{path.name}!{int(address, 16):#x}"] = plain
+    return found
