@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from pyprof.cli.function_tables import FunctionTables, function_tables
 from pyprof.cli.short_names import function_names
@@ -12,7 +13,7 @@ from pyprof.cli.words import duration, many, percent, shorten, shorten_apart
 from pyprof.model.functions import Cost, lock_costs
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import ENDS, SENTENCES, counted, end_title, lacking, said
-from pyprof.model.summary import MUCH, ModuleSummary, Summary, lacks
+from pyprof.model.summary import ENOUGH_SAMPLES, MUCH, NOT_SAMPLED_LABEL, ModuleSummary, Summary, lacks
 from pyprof.model.walk import StackEnd, Trust
 
 TOP = 5
@@ -21,6 +22,12 @@ NATIVE = 3
 _LABEL, _MODULE = 9, 22
 BY_PERF = "by perf_events"
 _WHAT = {"cpu": "processor time", "wall": "time", "offcpu": "time off the processor", "lock": "time in locks"}
+_SHOWN_MISSING = 0.01
+"""Above this share what was not sampled is a row of the first table, and the processor time is divided by reasons."""
+_MISSING_ROW = "[not sampled]"
+_LOST = ("sample lost: the ring was full",)
+"""Counters of records that are in Summary.lost_s, as time."""
+_ADVISED_HZ = (199, 499, 999)
 _SLOW = 0.95
 """Below this share of the wanted rate the rate is printed."""
 _FROM_OUTSIDE = said("sleepers_from_outside")
@@ -34,10 +41,14 @@ def report(profile: Profile, width: int, page: bool, verbose: bool) -> list[str]
     if summary.samples:
         lines += [
             *_locks(profile, width),
-            *_tables(function_tables(profile), width),
+            *_tables(function_tables(profile), profile, width),
             "",
             *_labelled("how", _sampled(summary), width),
         ]
+        if summary.is_small:
+            lines += _labelled("few", _more_samples(summary), width)
+        if time := _processor_time(summary):
+            lines += _labelled("time", time, width)
         lines += _labelled("quality", _quality(summary), width)
     notes = (
         summary.notes[1:] if summary.samples else [note for note in summary.notes if not note.startswith("Sampled ")]
@@ -81,13 +92,19 @@ def _locks(profile: Profile, width: int) -> Iterator[str]:
             yield _row(percent(value, profile.total), printable(title), "", width)
 
 
-def _tables(found: FunctionTables, width: int) -> Iterator[str]:
+def _tables(found: FunctionTables, profile: Profile, width: int) -> Iterator[str]:
+    """Yield the tables of functions: shares of the shown time, or where samples are few their number."""
+    summary, whole = profile.summary, found.functions.value
+    amount = _samples(profile) if summary.is_small else _share(whole)
+    of = f"of {duration(whole)}: " if summary.shown.unit == "nanoseconds" else ""
+    of = "samples: " if summary.is_small else of
+    missing = summary.shown.ends.get(NOT_SAMPLED_LABEL, 0)
     own, total = found.functions.by_own(TOP), found.functions.application_first(TOP)
     mixed = len({cost.application for cost in found.functions.functions}) > 1
     callees = ", native code that it calls included" if found.is_interpreted else ""
     first = "; the application's functions first" if mixed else ""
     tables: tuple[tuple[str, str, list[tuple[Cost, int]]], ...] = (
-        ("self", f"in the function itself{callees}", [(cost, cost.own) for cost in own]),
+        ("self", f"{of}in the function itself{callees}", [(cost, cost.own) for cost in own]),
         ("total", f"with what it calls{first}", [(cost, cost.total) for cost in total]),
         ("native", "in native functions, whoever called them", [(cost, cost.own) for cost in found.native[:NATIVE]]),
     )
@@ -98,7 +115,48 @@ def _tables(found: FunctionTables, width: int) -> Iterator[str]:
             names = function_names([printable(cost.name) for cost, _ in rows], width - _LABEL - 3 - _MODULE)
             modules = shorten_apart([printable(cost.module) for cost, _ in rows], _MODULE)
             for (_, value), name, module in zip(rows, names, modules, strict=True):
-                yield _row(percent(value, found.functions.value), name, module, width)
+                yield _row(amount(value), name, module, width)
+            if heading == "self" and missing > _SHOWN_MISSING * whole:
+                yield _row(duration(missing) if summary.is_small else percent(missing, whole), _MISSING_ROW, "", width)
+
+
+def _share(whole: float) -> Callable[[float], str]:
+    return lambda value: percent(value, whole)
+
+
+def _samples(profile: Profile) -> Callable[[float], str]:
+    """Return what prints nanoseconds as a number of samples."""
+    return lambda value: f"{round(value / profile.period_ns):,}"
+
+
+def _more_samples(summary: Summary) -> str:
+    """Return how few samples there are, and the command that takes enough."""
+    times = -(-ENOUGH_SAMPLES // summary.samples)
+    rate_hz = next((rate for rate in _ADVISED_HZ if rate >= summary.rate_wanted * times), _ADVISED_HZ[-1])
+    more = f"-r {rate_hz}" if rate_hz > summary.rate_wanted else ""
+    if summary.rate_wanted * times > rate_hz:
+        seconds = summary.duration_s * times * summary.rate_wanted / max(rate_hz, summary.rate_wanted)
+        more = f"{more} -d {math.ceil(seconds)}".strip()
+    return f"{many(summary.samples, 'sample')}: too few for percentages. For more: pyprof record {more} …"
+
+
+def _processor_time(summary: Summary) -> str:
+    """Return the kernel's processor time as the sum of what was sampled and what was not, by reason.
+
+    Empty if nearly all of it was sampled, or it is not known.
+    """
+    spent, missing = summary.processor_s, summary.not_sampled_s + summary.late_s
+    if missing <= _SHOWN_MISSING * spent:
+        return ""
+    short = summary.not_sampled_s - summary.lost_s - summary.kernel_s
+    reasons = (
+        (short, "ran too short"),
+        (summary.lost_s, "in lost records"),
+        (summary.kernel_s, "in the kernel"),
+        (summary.late_s, "at sampling times that were missed"),
+    )
+    parts = ", ".join(f"{seconds:.2f} s {reason}" for seconds, reason in reasons if seconds >= 0.005)
+    return f"{spent:.2f} s of processor time: {max(spent - missing, 0):.2f} s sampled, {missing:.2f} s not ({parts})"
 
 
 def _row(share: str, name: str, module: str, width: int) -> str:
@@ -177,7 +235,9 @@ def _missing(summary: Summary) -> str:
         parts.append(f"symbols of {many(len(without), 'module')}{share}")
     if more := len(lacks) - len(without) - len(made):
         parts.append(f"{many(more, 'module')} with other problems")
-    return ", ".join([*parts, *lacking(summary.errors)])
+    # lost samples are lost time, which the line on processor time has
+    errors = {name: count for name, count in summary.errors.items() if not (name in _LOST and summary.lost_s)}
+    return ", ".join([*parts, *lacking(errors)])
 
 
 def _details(summary: Summary, width: int) -> list[str]:

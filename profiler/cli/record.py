@@ -37,8 +37,8 @@ FORMATS
   file (with --every and --last), %% a percent sign.
 
 exit status:
-  0 done, 1 error (what was recorded is kept), 2 wrong usage, 128 + the signal's number if
-  one came before samples were taken; with a command: the command's.
+  0 done, 1 error (what was recorded is kept) or no samples, 2 wrong usage, 128 + the
+  signal's number if one came before samples were taken; with a command: the command's.
 
 examples:
   pyprof record -p 1234

@@ -205,6 +205,7 @@ class Invocation:
         if not (recording.asked_to_end or self._command or recording.failure):
             sink.say("pyprof: the target has ended")
         failures: list[BaseException] = []
+        is_empty = not (recording.samples or recording.deliveries.count or sink.is_of_locks)
         try:
             recording.deliveries.rest(flight.at_end if flight is not None else sink)
         except Exception as error:
@@ -218,7 +219,11 @@ class Invocation:
         if flight is not None and flight.left:
             sink.say(f"pyprof: what was kept is in {flight.left}: pyprof merge reads it")
         code = int(bool(failures))
-        return code if self._command is None else self._waited_for(self._command, recording, sink, progress) or code
+        return (
+            int(is_empty) or code
+            if self._command is None
+            else self._waited_for(self._command, recording, sink, progress) or code
+        )
 
     @property
     def _how_long(self) -> str:

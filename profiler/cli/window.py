@@ -87,7 +87,7 @@ class WindowWriter:
         if how.save:
             profiles.append((registry.by_name(registry.RECORDING), how.save))
         places, failed = [], None
-        for exporter, place in profiles:
+        for exporter, place in profiles if profile.summary.samples or self._may_be_empty(number) else ():
             try:
                 places.append(output.write(names.expand(place), partial(exporter.write, profile, options=how.export)))
             except OutputError as error:
@@ -106,6 +106,15 @@ class WindowWriter:
         if failed is not None:
             raise failed
 
+    @property
+    def is_of_locks(self) -> bool:
+        """Whether only locks are recorded: a program that waits for none has no samples."""
+        return self.options.lock_holder or self.options.mode == "lock"
+
+    def _may_be_empty(self, number: int) -> bool:
+        """Return True if a profile without samples is written: a window among others, or a document for programs."""
+        return number > 0 or self.is_of_locks or self.how.exporter.name != registry.DEFAULT.name
+
     def _report(self, profile: Profile, number: int, places: Sequence[str]) -> None:
         """places: where the profile is now."""
         from pyprof.cli.outcome import brief, report, wrapped
@@ -115,7 +124,7 @@ class WindowWriter:
         whole = number == 0 or self.how.verbose
         for text in report(profile, width, page, self.how.verbose) if whole else [brief(profile)]:
             self.say(text)
-        if not profile.summary.samples and not self.options.lock_holder:
+        if not profile.summary.samples and not self.is_of_locks:
             for text in wrapped(f"  nothing was sampled: {self._why_empty(profile)}", width, "  "):
                 self.say(text)
         for place in places:
@@ -135,6 +144,8 @@ class WindowWriter:
         if (spent := profile.summary.children).children_s > spent.own_s:
             share = percent(spent.children_s, spent.own_s + spent.children_s)
             return f"{share} of the processor time was its children's, which were not followed: add -s"
+        if profile.summary.processor_s and profile.summary.not_sampled_s:
+            return "what ran was too short for this rate, or its records were lost: a higher rate (-r 999) may help"
         children = "" if followed else "; -s follows its children"
         if self.options.mode != "cpu":
             return f"the target ended before it could be sampled, or did not run{children}"

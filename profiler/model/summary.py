@@ -21,6 +21,8 @@ def lacks(language: str) -> str:
 MUCH = 0.05
 """From this share of the primary value on, what is missing is printed first; less is part of the quality."""
 
+ENOUGH_SAMPLES = 100
+"""With fewer samples of running threads no percentages are printed."""
 NOT_SAMPLED_LABEL = "not_sampled"
 """Label of processor time that no sample stands for."""
 
@@ -184,6 +186,11 @@ class Summary:
         """Return the primary value of whole native stacks by the language whose functions no option shows."""
         labels = {language.name: lacks(language.name) for language in self.languages if not language.remedy}
         return {name: value for name, label in labels.items() if (value := self.shown.ends.get(label, 0))}
+
+    @property
+    def is_small(self) -> bool:
+        """Whether there are too few samples for percentages. The time of waits is exact however few they are."""
+        return self.shown.type == "cpu" and 0 < self.samples < ENOUGH_SAMPLES
 
     @property
     def warnings(self) -> tuple[Problem, ...]:

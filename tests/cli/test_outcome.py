@@ -100,7 +100,46 @@ def test_locks_stand_before_the_functions_of_who_had_them() -> None:
     lines = text(replace(builder.build(), summary=SUMMARY)).splitlines()
     (at,) = (at for at, line in enumerate(lines) if line.startswith("     lock  waited for"))
     assert lines[at + 1].split() == ["100", "%", "[GIL]"]
-    assert at < next(at for at, line in enumerate(lines) if "self  in the function itself" in line)
+    assert at < next(at for at, line in enumerate(lines) if "in the function itself" in line)
+
+
+def test_few_samples_are_counted_and_the_command_for_more_is_named() -> None:
+    found = profile(samples=7)
+    said = text(replace(found, period_ns=5))
+    rows = said[said.find("in the function itself") : said.find("  how ")].splitlines()
+    assert [row.split()[0] for row in rows[1:6]] == ["3", "3", "3", "3", "2"], "as many periods as the time has"
+    assert not any("%" in row for row in rows)
+    assert "7 samples: too few for percentages. For more: pyprof record -r 999 -d 15 …" in running_text(found)
+    assert "too few" not in text(profile(samples=100))
+    assert "too few" not in text(profile(samples=7, shown=replace(SUMMARY.shown, type="offcpu"))), "waits are exact"
+
+
+def test_command_for_more_samples_is_a_longer_recording_where_the_rate_is_high() -> None:
+    assert "For more: pyprof record -d 20 …" in running_text(profile(samples=50, rate_wanted=999))
+    assert "For more: pyprof record -r 199 …" in running_text(profile(samples=50))
+
+
+@pytest.mark.parametrize("share", [0.005, 0.3])
+def test_time_that_was_not_sampled_is_a_row_above_one_percent(share: float) -> None:
+    builder = Builder()
+    builder.sample(builder.node([code("work")]), cpu_ns=1000)
+    missing = round(share * 1000)
+    shown = Shown("cpu", "nanoseconds", 1000, {"root": 1000 - missing, "not_sampled": missing})
+    said = text(builder.build(summary=replace(SUMMARY, shown=shown), duration_ns=10_000_000_000))
+    table = " ".join(said[said.find("  self ") : said.find("  total ")].split())
+    assert "self of 1.0 µs: in the function itself" in table
+    assert ("30.0 % [not sampled]" in table) == (share > 0.01)
+
+
+def test_processor_time_is_what_was_sampled_and_what_was_not_by_reason() -> None:
+    said = running_text(profile(processor_s=0.5, not_sampled_s=0.3, lost_s=0.06, kernel_s=0.04, late_s=0.1))
+    assert (
+        "0.50 s of processor time: 0.10 s sampled, 0.40 s not (0.20 s ran too short, 0.06 s in lost records, 0.04 s in "
+        "the kernel, 0.10 s at sampling times that were missed)"
+    ) in said
+    assert "samples lost" not in said, "records that were lost are told once, as time"
+    assert "12 samples lost" in running_text(profile(processor_s=0.5))
+    assert "of processor time:" not in running_text(profile(processor_s=0.5, not_sampled_s=0.004))
 
 
 def test_quality_is_of_the_time_and_not_of_the_samples() -> None:

@@ -52,6 +52,15 @@ def test_collapsed_on_standard_output_has_whole_stacks_and_nothing_else() -> Non
         assert frames[0] == "_start"
 
 
+@pytest.mark.parametrize(("name", "is_written"), [("a.html", False), ("a.collapsed", True)])
+def test_recording_without_samples_fails_and_writes_no_page(name: str, is_written: bool, tmp_path: Path) -> None:
+    with python(SLEEPY) as target:
+        done = pyprof("record", "-p", str(target.pid), "-d", "0.4", "-o", str(tmp_path / name))
+    assert done.returncode == 1
+    assert "nothing was sampled: no thread was running; -i samples sleeping" in " ".join(done.stderr.split())
+    assert (tmp_path / name).exists() == is_written
+
+
 def test_default_name_says_what_was_recorded(tmp_path: Path) -> None:
     with python(BUSY) as target:
         done = pyprof("record", "-p", str(target.pid), "-d", "0.3", cwd=tmp_path)
