@@ -144,8 +144,8 @@ def run(arguments: argparse.Namespace) -> int:
     exporter = chosen_format(arguments.format, arguments.output or "") if named else registry.DEFAULT
     when = timing(arguments)
     template = arguments.output or f"pyprof-%n-%p-%t{'-%i' if when.several else ''}{exporter.suffixes[0]}"
-    if arguments.idle and arguments.mode not in (None, "wall"):
-        raise UsageError("-i is --mode wall", "give one of them")
+    if arguments.idle and arguments.mode == "cpu":
+        raise UsageError("-i shows threads that sleep, --mode cpu those that run", "give one of them")
     _check_names(template, arguments, when)
     how = WindowOptions(
         exporter=exporter,
@@ -156,5 +156,6 @@ def run(arguments: argparse.Namespace) -> int:
         target="command" if command else "stub" if remote else "pid" if targets and targets.pids else "",
         verbose=arguments.verbose,
         quiet=arguments.quiet,
+        idle=arguments.idle,
     )
     return Invocation(when, record_options(arguments), how).run(command, targets, remote, arguments.environment)

@@ -104,6 +104,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "-n", "--rows", type=positive_int, default=_ROWS, metavar="N", help="of tables (default: %(default)d)"
     )
     _add_tables(how)
+    how.add_argument(
+        "-i", "--idle", action="store_true", help="also waits of idle threads (recordings of --mode offcpu and lock)"
+    )
     how.add_argument("--native", choices=NATIVE_VIEWS, help=f"of those recorded, {NATIVE_HELP}")
     how.add_argument("--collapse-recursion", action="store_true", help="a function that calls itself is one frame")
     how.add_argument("-t", "--threads", action="store_true", help="the thread as root frame of its stacks")
@@ -233,6 +236,10 @@ def _chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
             raise UsageError("it is not known when the samples of this file were taken", "without --from and --to")
         profile = profile.cut(start, end)
     profile = chosen(profile, arguments)
+    if not arguments.idle and arguments.format != registry.RECORDING:
+        from pyprof.model.idle import without_idle
+
+        profile = without_idle(profile)
     if arguments.native is not None:
         from pyprof.session.native_views import viewed
 

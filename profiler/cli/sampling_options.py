@@ -107,7 +107,13 @@ def _add_modes(what: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="inside each wait the thread that ended it and its stack (--mode offcpu and wall, with bpf)",
     )
-    what.add_argument("-i", "--idle", action="store_true", help="the same as --mode wall")
+    what.add_argument(
+        "-i",
+        "--idle",
+        action="store_true",
+        help="without --mode: the same as --mode wall; with --mode offcpu or lock: also idle threads, such as those of "
+        "a pool or an event loop that waits for work",
+    )
     what.add_argument("-k", "--kernel", action="store_true", help="also the kernel's frames (not by stops)")
 
 

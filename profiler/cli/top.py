@@ -84,8 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{command[0]} is no command", f"a process is given with -p {command[0]}")
     if bool(command) == bool(targets):
         raise UsageError(f"say in one way what is watched: {_WAYS}", "pyprof top -p PID, or pyprof top -- CMD ...")
-    if arguments.idle and arguments.mode not in (None, "wall"):
-        raise UsageError("-i is --mode wall", "give one of them")
+    if arguments.idle and arguments.mode == "cpu":
+        raise UsageError("-i shows threads that sleep, --mode cpu those that run", "give one of them")
     from pyprof.cli.live.terminal import usable
     from pyprof.cli.output import check_writable
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class WindowOptions:
     """output, save, summary: names of files, with %p %n %t %i; save: of a recording; save, summary: None for none.
-    target: "pid", "command", "stub" or what else the recorded processes were chosen by.
+    target: "pid", "command", "stub" or what else the recorded processes were chosen by. idle: waits of idle threads are
+    shown.
     """
 
     exporter: Exporter
@@ -36,6 +37,7 @@ class WindowOptions:
     target: str
     verbose: bool
     quiet: bool
+    idle: bool = False
 
     @property
     def descriptors(self) -> list[int]:
@@ -81,7 +83,9 @@ class WindowWriter:
     def take(self, profile: Profile, number: int) -> None:
         """Write and report one window. OutputError is raised after the error was reported."""
         from pyprof.cli import output
+        from pyprof.model.idle import without_idle
 
+        shown = profile if self.how.idle else without_idle(profile)
         how, names = self.how, self._names(profile.start_ns, number)
         profiles: list[tuple[Exporter, str]] = [(how.exporter, how.output)]
         if how.save:
@@ -89,7 +93,8 @@ class WindowWriter:
         places, failed = [], None
         for exporter, place in profiles if profile.summary.samples or self._may_be_empty(number) else ():
             try:
-                places.append(output.write(names.expand(place), partial(exporter.write, profile, options=how.export)))
+                part = profile if exporter.name == registry.RECORDING else shown
+                places.append(output.write(names.expand(place), partial(exporter.write, part, options=how.export)))
             except OutputError as error:
                 refuse(error)
                 failed = error
@@ -97,12 +102,12 @@ class WindowWriter:
                 failed = OutputError("nobody reads standard output any more")
         if how.summary:
             try:
-                output.write(names.expand(how.summary), lambda out: _write_summary(profile.summary, out))
+                output.write(names.expand(how.summary), lambda out: _write_summary(shown.summary, out))
             except OutputError as error:
                 refuse(error)
                 failed = error
         if not how.quiet:
-            self._report(profile, number, places)
+            self._report(shown, number, places)
         if failed is not None:
             raise failed
 

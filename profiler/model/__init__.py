@@ -18,6 +18,8 @@ columns           What is in a column of integers, without numpy.ma
 contents          What the samples of a profile amount to
 gaps              Parts of a profile's time in which nothing was recorded: between recordings that are merged
 functions         The functions of a profile, the same wherever they were mapped, and what each cost
+idle              Waits of idle threads: pools that wait for work, event loops, processes that supervise others
+idle_loops        The loops in which threads wait for work, by the functions of their stacks
 interpreter       What an interpreter was doing in a thread when its sample was taken
 keys              Keys of threads and processes: number and start time, so that a reused number is another key
 labels            Labels: what a user says of a recording

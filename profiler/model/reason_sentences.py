@@ -83,6 +83,8 @@ NOTES = (
     Reason("stopped_for_depth", Stage.STACKS,
            "Stopped for their samples: {threads} with {stacks} (--stack-size 64K stops nothing)"),
     Reason("sleepers_from_outside", Stage.SAMPLING, "Sleeping threads were read from outside: none was stopped"),
+    Reason("idle_hidden", Stage.SAMPLING, "idle: {threads}, {seconds} s hidden; --idle shows them"),
+    Reason("only_idle", Stage.SAMPLING, "idle: nothing but waits for work was recorded; they are shown"),
     Reason("waits", Stage.SAMPLING, "Time off the processor is {exact}; its stacks are of when threads left it"),
     Reason("waits_from_outside", Stage.SAMPLING,
            "Time off the processor is {exact}; its stacks are read from outside (those of when threads left it: sudo "

@@ -1,0 +1,144 @@
+"""Idle threads of real programs are hidden, what waits inside of a request is shown, and the recording has both."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pyprof.collectors import registry
+from pyprof.collectors.targets.request import CollectorTarget
+from pyprof.options import CollectOptions
+from pyprof.recording.reader import load
+from tests.cli.support import pyprof, python
+from tests.support import build, missing, need
+
+SERVICE = """
+import asyncio, threading, time
+from concurrent.futures import ThreadPoolExecutor
+
+lock, barrier = threading.Lock(), threading.Barrier(4)
+
+def nap_in_request():
+    time.sleep(600)
+
+def lock_in_request():
+    with lock:
+        pass
+
+def main():
+    lock.acquire()
+    pool = ThreadPoolExecutor(4)
+    list(pool.map(lambda _: barrier.wait(), range(4)))
+    pool.submit(nap_in_request)
+    pool.submit(lock_in_request)
+    print(flush=True)
+    asyncio.run(asyncio.sleep(600))
+
+main()
+"""
+"""Two threads of a pool serve a request all the time, two and the event loop wait for work."""
+SERVER = """
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t queue = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t filled = PTHREAD_COND_INITIALIZER;
+static __attribute__((noinline)) void query(void) { pthread_mutex_lock(&lock); }
+static void *serve(void *_) { query(); return _; }
+static void *consume(void *_) {
+    pthread_mutex_lock(&queue);
+    for (;;) pthread_cond_wait(&filled, &queue);
+    return _;
+}
+int main(void) {
+    pthread_t threads[2];
+    struct epoll_event event;
+    pthread_mutex_lock(&lock);
+    pthread_create(&threads[0], 0, serve, 0);
+    pthread_create(&threads[1], 0, consume, 0);
+    puts(""), fflush(stdout);
+    for (int fd = epoll_create1(0);;) epoll_wait(fd, &event, 1, -1);
+}
+"""
+
+
+def sleeping(text: str) -> list[str]:
+    """The stacks that sleep in a system call, without those that wait for the GIL."""
+    return [line for line in text.splitlines() if "[sleeping: " in line and "pthread_cond_timedwait" not in line]
+
+
+def record(pid: int, folder: Path, *options: str) -> tuple[str, str]:
+    """What is shown, as collapsed stacks, and what the terminal says; all.pyprof has the recording."""
+    out = folder / "shown.collapsed"
+    done = pyprof(
+        *("record", "-p", str(pid), "-d", "1", "-o", str(out), "--save", str(folder / "all.pyprof"), *options)
+    )
+    assert done.returncode == 0, done.stderr
+    return out.read_text(), " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("collector", ["auto", "ptrace"])
+def test_pool_and_event_loop_are_hidden_and_requests_are_shown(collector: str, tmp_path: Path) -> None:
+    with python(SERVICE) as target:
+        shown, said = record(target.pid, tmp_path, "--mode", "offcpu", "--collector", collector)
+    stacks = sleeping(shown)
+    assert stacks
+    assert all("in_request" in stack for stack in stacks), stacks
+    assert {name for name in ("nap_in_request", "lock_in_request") if name in shown} == {
+        *("nap_in_request", "lock_in_request"),
+    }
+    found = re.search(r"idle: 3 threads, ([\d.]+) s hidden; --idle shows them", said)
+    assert found
+    everything = pyprof("report", str(tmp_path / "all.pyprof"), "-f", "collapsed", "--idle").stdout
+    assert {name for name in ("_run_once", "SimpleQueue", "in_request") if name in everything} >= {
+        *("_run_once", "in_request"),
+    }
+    assert load(tmp_path / "all.pyprof").total / 1e9 > float(found[1])
+    assert sleeping(pyprof("report", str(tmp_path / "all.pyprof"), "-f", "collapsed").stdout) == stacks
+
+
+def test_idle_threads_are_shown_on_request(tmp_path: Path) -> None:
+    with python(SERVICE) as target:
+        shown, said = record(target.pid, tmp_path, "--mode", "offcpu", "--idle")
+    assert "_run_once" in shown
+    assert "hidden" not in said
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    need("gcc")
+    source = tmp_path_factory.mktemp("server") / "server.c"
+    source.write_text(SERVER)
+    return build(source, source.with_suffix(""), "-O1", "-g", "-pthread")
+
+
+@pytest.mark.parametrize("mode", ["offcpu", "lock"])
+def test_native_server_shows_the_mutex_of_its_request(mode: str, server: Path, tmp_path: Path) -> None:
+    if mode == "lock":
+        needed = registry.findings(CollectorTarget(0), CollectOptions())
+        if not any("--mode lock: yes" in finding.text for finding in needed):
+            missing("needs BPF")
+    with subprocess.Popen([server], stdout=subprocess.PIPE, text=True) as target:
+        assert target.stdout
+        target.stdout.readline()
+        shown, said = record(target.pid, tmp_path, "--mode", mode)
+        target.kill()
+    names = {name for name in ("query", "consume", "epoll_wait") if any(name in stack for stack in sleeping(shown))}
+    assert names == ({"query"} if mode == "lock" else {"query", "consume"})
+    assert "idle: 1 thread, " in said
+
+
+def test_what_only_waits_for_work_is_shown(tmp_path: Path) -> None:
+    program = "import asyncio; print(flush=True); asyncio.run(asyncio.sleep(600))"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as target:
+        assert target.stdout
+        target.stdout.readline()
+        shown, said = record(target.pid, tmp_path, "--mode", "offcpu", "--collector", "ptrace")
+        target.kill()
+    assert "[sleeping: " in shown
+    assert "s hidden" in said or "nothing but waits for work" in said

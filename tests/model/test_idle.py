@@ -1,0 +1,201 @@
+"""Which waits are those of idle threads: none that has a function of a request on its stack."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyprof.model.idle import idle_waits, without_idle
+from pyprof.model.idle_loops import NATIVE, PYTHON, STARTS
+from pyprof.model.markers import Mark, MarkKind
+from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
+from pyprof.model.walk import StackEnd, Trust
+from pyprof.records import replace
+from tests.exporters.profiles import golden
+
+MODULES = ("/usr/lib/libc.so.6", "/srv/server", "/usr/bin/python3.11", "/usr/lib/_queue.cpython-311.so")
+LIBC, SERVER, PYTHON_PROGRAM, QUEUE = range(len(MODULES))
+SLEEPS, EPOLL = "[sleeping: futex]", "[sleeping: epoll_wait]"
+
+
+def native(name: str, module: int = SERVER) -> Frame:
+    return Frame(FrameKind.NATIVE, 1, 1, 1, module, (Line(name, name),), Trust.FP, name)
+
+
+def python(name: str, file: str) -> Frame:
+    return Frame(FrameKind.INTERPRETER, 0, 0, 0, -1, (Line(name, name, 0, file),), Trust.FP, name)
+
+
+def library(*names: str) -> list[Frame]:
+    return [native(name, LIBC) for name in names]
+
+
+def wait(title: str) -> Frame:
+    return Frame(FrameKind.KERNEL, 0, 0, 0, -1, (Line(title, title),), Trust.KERNEL, title)
+
+
+def marker(mark: Mark) -> Frame:
+    return Frame(FrameKind.MARKER, 0, 0, 0, -1, (), Trust.CONTEXT, mark.title, mark)
+
+
+def waits(*stacks: list[Frame], kind: str = "offcpu") -> Profile:
+    """A profile with one second in each of the stacks, each of a thread of its own."""
+    frames = [frame for stack in stacks for frame in stack]
+    parent, leaves = [-1], []
+    for stack in stacks:
+        last = 0
+        for _ in stack:
+            parent.append(last)
+            last = len(parent) - 1
+        leaves.append(last)
+    count = len(stacks)
+    return replace(
+        golden(),
+        value_types=(ValueType("samples", "count"), ValueType(kind, "nanoseconds")),
+        frames=tuple(frames),
+        parent=np.array(parent, np.int32),
+        frame=np.arange(-1, len(frames), dtype=np.int32),
+        modules=tuple(ModuleInfo(path, "", 0, 1, 0, True, False) for path in MODULES),
+        threads=tuple(ThreadInfo(1, tid + 1, f"thread {tid}", "server") for tid in range(count)),
+        time_ns=np.full(count, golden().start_ns, np.int64),
+        stack=np.array(leaves, np.int32),
+        thread=np.arange(count, dtype=np.int32),
+        values=np.tile(np.array([1, 10**9], np.int64), (count, 1)),
+        state=None,
+        cpu=None,
+    )
+
+
+THREAD = [
+    *library("clone3", "start_thread"),
+    python("Thread._bootstrap", "/usr/lib/python3.11/threading.py"),
+    python("Thread._bootstrap_inner", "/usr/lib/python3.11/threading.py"),
+    python("Thread.run", "/usr/lib/python3.11/threading.py"),
+]
+POOL = [
+    *THREAD,
+    python("_worker", "/usr/lib/python3.11/concurrent/futures/thread.py"),
+    native("_queue_SimpleQueue_get", QUEUE),
+    *library("__new_sem_wait_slow64"),
+    wait(SLEEPS),
+]
+PROGRAM = library("_start", "__libc_start_main", "__libc_start_call_main")
+ASYNCIO = [
+    *PROGRAM,
+    python("<module>", "/srv/app.py"),
+    python("main", "/srv/app.py"),
+    python("run", "/usr/lib/python3.11/asyncio/runners.py"),
+    python("BaseEventLoop.run_forever", "/usr/lib/python3.11/asyncio/base_events.py"),
+    python("BaseEventLoop._run_once", "/usr/lib/python3.11/asyncio/base_events.py"),
+    python("EpollSelector.select", "/usr/lib/python3.11/selectors.py"),
+    native("epoll_wait", LIBC),
+    wait(EPOLL),
+]
+ARBITER = [
+    *PROGRAM,
+    python("<module>", "/venv/bin/gunicorn"),
+    python("run", "/venv/lib/python3.11/site-packages/gunicorn/app/wsgiapp.py"),
+    python("Arbiter.run", "/venv/lib/python3.11/site-packages/gunicorn/arbiter.py"),
+    python("Arbiter.wait_for_signals", "/venv/lib/python3.11/site-packages/gunicorn/arbiter.py"),
+    native("_queue_SimpleQueue_get", QUEUE),
+    wait(SLEEPS),
+]
+SERVER_LOOP = [*PROGRAM, native("main"), native("epoll_wait", LIBC), wait(EPOLL)]
+STRIPPED = [*PROGRAM, native("server!0x1234"), native("epoll_wait", LIBC), wait(EPOLL)]
+REDIS = [
+    *PROGRAM,
+    *map(native, ("main", "aeMain", "aeProcessEvents", "aeApiPoll")),
+    native("epoll_wait", LIBC),
+    wait(EPOLL),
+]
+IDLE = {
+    "pool": POOL,
+    "asyncio": ASYNCIO,
+    "arbiter": ARBITER,
+    "server": SERVER_LOOP,
+    "stripped": STRIPPED,
+    "redis": REDIS,
+}
+CONSUMER = [
+    *THREAD,
+    python("consume", "/srv/app.py"),
+    python("Queue.get", "/usr/lib/python3.11/queue.py"),
+    python("Condition.wait", "/usr/lib/python3.11/threading.py"),
+    wait(SLEEPS),
+]
+NATIVE_CONSUMER = [*library("clone3", "start_thread"), native("consume"), *library("pthread_cond_wait"), wait(SLEEPS)]
+IN_LOOPS = {name.rpartition(":")[2] for loop in (*PYTHON, *NATIVE) for name in loop} | STARTS
+NAMES = st.from_regex(r"[a-z_]{1,12}", fullmatch=True).filter(lambda name: name not in IN_LOOPS)
+
+
+@pytest.mark.parametrize("stack", IDLE.values(), ids=IDLE)
+def test_wait_of_a_known_loop_is_idle(stack: list[Frame]) -> None:
+    assert idle_waits(waits(stack)).tolist() == [True]
+
+
+@given(st.sampled_from(list(IDLE.values())), st.data(), NAMES, st.booleans(), st.sampled_from(["offcpu", "lock"]))
+def test_wait_with_a_function_of_a_request_on_its_stack_is_never_idle(
+    stack: list[Frame], data: st.DataObject, name: str, is_python: bool, kind: str
+) -> None:
+    roots = [at + 1 for at, frame in enumerate(stack) if frame.title == "Thread._bootstrap"]
+    place = data.draw(st.integers(max([*roots, len(PROGRAM) - (stack[0].title != "_start")]), len(stack) - 1))
+    request = python(f"views.{name}", "/srv/views.py") if is_python else native(name)
+    if not is_python and place == len(PROGRAM) and stack[place].kind == FrameKind.NATIVE:
+        place += 1  # the first function of a program is main, whatever its name
+    assert idle_waits(waits([*stack[:place], request, *stack[place:]], kind=kind)).tolist() == [False]
+
+
+def test_function_that_is_inlined_into_main_shows_the_wait() -> None:
+    names = ("query", "main")  # innermost first
+    main = replace(native("main"), lines=tuple(Line(name, name) for name in names))
+    assert idle_waits(waits([*PROGRAM, main, *SERVER_LOOP[-2:]])).tolist() == [False]
+
+
+@pytest.mark.parametrize(
+    "stack",
+    [
+        [*POOL[:-2], *library("pthread_cond_timedwait"), wait(SLEEPS)],
+        [*POOL[:-1], wait("[waiting for a processor]")],
+        [*POOL[:-1], wait("[uninterruptible sleep: read]")],
+        [marker(Mark(MarkKind.CUT, StackEnd.NO_RULE)), *POOL],
+        [*PROGRAM, native("main"), native("poll", LIBC), wait("[sleeping: poll]")],
+        [*PROGRAM, native("main"), native("nanosleep", LIBC), wait("[sleeping: clock_nanosleep]")],
+        [wait("[blocked: waits too short or too many for stacks]")],
+        [native("epoll_wait", LIBC), wait(EPOLL)],
+    ],
+    ids=["GIL", "processor", "disk", "cut", "client", "nap", "sum", "no root"],
+)
+def test_wait_that_may_not_be_for_work_is_shown(stack: list[Frame]) -> None:
+    assert idle_waits(waits(stack)).tolist() == [False]
+
+
+def test_queue_of_a_threads_own_function_is_no_lock_and_a_wait_off_the_processor() -> None:
+    for stack in (CONSUMER, NATIVE_CONSUMER):
+        located = [marker(Mark(MarkKind.LOCK, name="lock 0x10")), *stack]
+        assert idle_waits(waits(located, kind="lock")).tolist() == [True]
+        assert idle_waits(waits(stack)).tolist() == [False]
+
+
+def test_mutex_and_gil_are_locks() -> None:
+    mutex = [*library("clone3", "start_thread"), native("work"), *library("pthread_mutex_lock"), wait(SLEEPS)]
+    gil = [marker(Mark(MarkKind.LOCK, name="GIL")), *POOL]
+    in_request = [*CONSUMER[:-3], python("checkout", "/srv/pool.py"), *CONSUMER[-3:]]
+    assert idle_waits(waits(mutex, gil, in_request, kind="lock")).tolist() == [False] * 3
+
+
+def test_hidden_waits_are_named_with_their_sum() -> None:
+    request = [*POOL[:-3], python("view", "/srv/views.py"), wait(SLEEPS)]
+    found = without_idle(waits(POOL, ASYNCIO, request))
+    assert (len(found.stack), found.total) == (1, 10**9)
+    assert found.summary.notes[-1] == "idle: 2 threads, 2.0 s hidden; --idle shows them"
+
+
+def test_idle_waits_are_shown_where_there_is_nothing_else_and_in_other_kinds_of_time() -> None:
+    found = without_idle(waits(POOL, ASYNCIO))
+    assert len(found.stack) == 2
+    assert "nothing but waits for work" in found.summary.notes[-1]
+    for kind in ("wall", "cpu"):
+        other = waits(POOL, CONSUMER, kind=kind)
+        assert without_idle(other) is other
