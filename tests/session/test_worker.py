@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import pyprof
 from pyprof.collectors.replay.collector import ReplayCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.exporters.base import JournalBeginning
@@ -240,6 +241,75 @@ def test_sampler_that_is_killed_leaves_what_it_recorded(target: subprocess.Popen
     until(lambda: not os.path.exists(f"/proc/{worker}") or _is_zombie(worker))
     assert "_start;__libc_start_main" in out.read_text()
     assert target.poll() is None
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("output", ["a.html", "a.collapsed", "a.pb.gz"])
+def test_worker_that_is_killed_leaves_what_it_recorded(
+    output: str, target: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    out = tmp_path / output
+    for seconds in WAITS_S:
+        with recording_to(out, target.pid) as (recorder, worker):
+            time.sleep(seconds)
+            os.kill(worker, signal.SIGKILL)
+            _, text = recorder.communicate(timeout=100)
+        assert recorder.returncode == 1
+        assert "Traceback" not in text
+        assert "the process that unwinds and names has ended by signal 9" in text
+        if "samples of 1 thread" in text:
+            break
+    assert "what it had recorded by then is written" in text
+    if output == "a.html":
+        assert "<html" in out.read_text()
+    else:
+        assert "_start" in {frame.title for frame in pyprof.load(out).frames}
+
+
+@pytest.mark.live
+def test_worker_that_is_stopped_goes_on_at_the_end_and_nothing_is_lost(
+    target: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "a.collapsed"
+    for seconds in WAITS_S:
+        with recording_to(out, target.pid) as (recorder, worker):
+            time.sleep(seconds)
+            os.kill(worker, signal.SIGSTOP)
+            recorder.send_signal(signal.SIGINT)
+            recorder.communicate(timeout=100)
+        if out.exists() and "_start;__libc_start_main" in out.read_text():
+            break
+    assert "_start;__libc_start_main" in out.read_text()
+
+
+WAITS_S = 2, 8, 30
+"""Seconds after which a recording is ended. It is repeated with the next number if it had no samples by then."""
+
+
+@contextlib.contextmanager
+def recording_to(out: Path, target: int) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Record a process until the block ends; give the recorder and the pid of its worker."""
+    recorder = subprocess.Popen(
+        [*PYPROF, "record", "-p", str(target), "-o", str(out)], stderr=subprocess.PIPE, text=True
+    )
+    with recorder:
+        try:
+            yield recorder, _reader_of(target, recorder.pid)
+        finally:
+            recorder.kill()
+
+
+def _reader_of(target: int, recorder: int) -> int:
+    """Wait until a child of the recorder reads the target's memory, which the worker does, and return its pid."""
+    found: list[int] = []
+
+    def reads() -> bool:
+        children = Path(f"/proc/{recorder}/task/{recorder}/children").read_text().split()
+        found[:] = [pid for pid in map(int, children) if f"/proc/{target}/mem" in _open_files(pid)]
+        return bool(found)
+
+    until(reads)
+    return found[0]
 
 
 def _open_files(pid: int) -> set[str]:

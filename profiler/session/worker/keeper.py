@@ -67,6 +67,10 @@ Notice = KnownProcess | KnownFiles | KnownFolder | NumberedSink
 """The sampler's messages to the keeper, sent before the worker can ask about them."""
 
 
+MAX_KEPT_BYTES = 1 << 27
+"""Maximum size of the parts of a window that are kept for a sink without a journal."""
+WRITTEN = b"written"
+"""The keeper's one message to the sampler: the sink has what the worker recorded before it ended."""
 MOST_PROCESSES = 1 << 14
 """That are known. Of those that have ended, files are still asked for where names are looked up late."""
 
@@ -172,6 +176,37 @@ def _check(allowed: bool) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
+class KeptWindow:
+    """The parts of a window under way, for a sink that has no journal. What exceeds the bound is not kept."""
+
+    def __init__(self, beginning: base.JournalBeginning, sink: Sink, number: int) -> None:
+        self._beginning = beginning
+        self._sink = sink
+        self._number = number
+        self._parts: list[list[bytes]] = []
+        self._size = 0
+
+    def add(self, parts: Sequence[Part]) -> None:
+        self._size += sum(map(len, parts))
+        if self._size <= MAX_KEPT_BYTES:
+            self._parts.append([bytes(part) for part in parts])
+
+    def deliver(self) -> None:
+        """Give the sink a profile of the parts. Raises what a sink raises."""
+        from tempfile import TemporaryDirectory
+
+        from pyprof.recording.journal import FileJournal
+        from pyprof.recording.reader import load
+
+        with TemporaryDirectory(prefix="pyprof-") as folder:
+            journal = FileJournal(f"{folder}/window.pyprof", self._beginning)
+            for parts in self._parts:
+                journal.add(answers.unpacked_value(parts, base.JournalPart))
+            journal.close()
+            profile = load(f"{folder}/window.pyprof")
+        self._sink.take(profile, self._number)
+
+
 class Keeper:
     """Serves one worker until that is gone. notices: the sampler's, which may end before."""
 
@@ -181,6 +216,7 @@ class Keeper:
         self._opener = GuardedOpener(worker)
         self._sinks: dict[int, Sink] = {}
         self._journal: base.Journal | None = None
+        self._window: KeptWindow | None = None
 
     def run(self) -> None:
         with contextlib.suppress(Closed):
@@ -190,6 +226,8 @@ class Keeper:
                 self._listen()
                 if received is not None:
                     self._answer(received)
+        if self._window is not None:
+            self._deliver(self._window)
         self._end_journal()
 
     def _wait(self) -> None:
@@ -200,7 +238,15 @@ class Keeper:
                 poll.register(channel.fileno(), select.POLLIN)
         poll.poll()
 
+    def _deliver(self, window: KeptWindow) -> None:
+        """Give the sink what the worker recorded before it was killed, and tell the sampler."""
+        with contextlib.suppress(PyprofError, OSError):
+            window.deliver()
+            if self._notices is not None:
+                self._notices.send([WRITTEN])
+
     def _end_journal(self) -> None:
+        self._window = None
         journal, self._journal = self._journal, None
         if journal is not None:
             journal.close()
@@ -276,7 +322,11 @@ class Keeper:
                 self._end_journal()
                 beginning = answers.unpacked_value(parts[1:], base.JournalBeginning)
                 self._journal = self._sinks[number].journal(beginning, window)
-                return self._journal is not None
+                if self._journal is None:
+                    self._window = KeptWindow(beginning, self._sinks[number], window)
+                return True
+            case ["part"] if self._window is not None:
+                self._window.add(parts[1:])
             case ["part"] if self._journal is not None:
                 self._journal.add(answers.unpacked_value(parts[1:], base.JournalPart))
             case ["journal ends"]:

@@ -38,6 +38,8 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """Signals that are the sampler's: all processes of a group may get them."""
 _PATIENCE_S = 2.0
 _POLL_S = 0.005
+_WRITING_S = 30.0
+"""Maximum time in which the keeper writes what a worker that was killed had recorded."""
 _NOTIFYING_S = 0.5
 """How long the keeper may take to listen: it writes a profile, or opens a file that is slow."""
 
@@ -98,7 +100,15 @@ class Worker:
         code = self._ended(_PATIENCE_S)
         how = "" if code is None else f" by signal {-code}" if code < 0 else f" with exit code {code}"
         hint = "dmesg may say why: memory?" if code == -signal.SIGKILL else ""
-        return WorkerDied(f"the process that unwinds and names has ended{how}", hint)
+        written = "; what it had recorded by then is written, record again for the rest" if self._is_written() else ""
+        return WorkerDied(f"the process that unwinds and names has ended{how}{written}", hint)
+
+    def _is_written(self) -> bool:
+        """Wait for the keeper, and return True if it has given the window under way to its sink."""
+        try:
+            return self._notices.receive(_WRITING_S) is not None
+        except Closed:
+            return False
 
     def _ended(self, patience_s: float) -> int | None:
         deadline = time.monotonic() + patience_s
@@ -150,6 +160,7 @@ class Worker:
             self.wake()
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
+                os.kill(self.pid, signal.SIGCONT)  # somebody may have stopped it
 
     def leave(self, patience_s: float) -> bool:
         """It is as if this process were killed: the worker writes what it has. Has it ended after so many seconds?"""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -212,6 +212,8 @@ class Service:
             self._channel.send(answers.pack(BatchTaken(0, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)))
             while not isinstance(message := self._next(), Bye):
                 self._serve(message)
+            with suppress(OSError):
+                self._keeper.end_journal()  # or it would take the end of the worker for a death
         except Closed:
             self._bequeath()
 
