@@ -75,8 +75,9 @@ oracle: $(BIN)/pytest ## single-step system programs and compare every stack (mi
 	$(BIN)/python -m tests.oracle --from entry --every 4 --seconds 60 /bin/ls
 	$(BIN)/python -m tests.oracle --from main --every 4 --seconds 60 /usr/bin/perl -e 'print sort { $$a <=> $$b } 1..9'
 
-accuracy: $(BIN)/pytest ## take 100,000 samples of each program whose stacks are known, with each collector (hours; tests/accuracy)
+accuracy: $(BIN)/pytest ## take 100,000 samples of each program whose stacks are known, and record programs in step with the samples (hours; tests/accuracy, tests/lockstep)
 	$(BIN)/python -m tests.accuracy
+	$(BIN)/python -m tests.lockstep
 
 PAGE := tooling/page
 

@@ -17,7 +17,7 @@ closed_collectors  Statistics and threads of collectors that are closed already
 cpu_accounts       Processor time of the recorded processes by the kernel's accounts
 flush              Batches that are cut at the times of requested flushes
 registry           Which collector records a process: by name, or what is allowed here and sees whole stacks
-sampling_clock     When to sample: a grid of slots of 1/rate, one sampling time at random inside the middle of each
+sampling_clock     When to sample: a grid of slots of 1/rate, one sampling time at random in each
 switch_events      Context switches as a collector reports them: threads leave their processors and come back
 thread_lives       When the threads of a recording began: a tid that the kernel gives again is another thread
 """

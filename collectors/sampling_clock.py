@@ -1,9 +1,10 @@
-"""When to sample: a grid of slots of 1/rate, one sampling time at random inside the middle of each.
+"""The sampling times of stops: a grid of slots of 1/rate, one time at random in each, uniform over the whole slot.
 
-The jitter keeps the sampler from running in step with the target. Slots that went by while we were late are
-skipped and counted, never made up for: nobody looked, so nothing is claimed of that time. With a limit on the time that
-the target is stopped, slots are left out until the time stopped so far is within it; the next sample stands for them,
-and for slots that a stride leaves out.
+So each moment is as likely to be sampled as any other, also of a program that runs in step with the slots. If we are
+late for a slot, the grid moves: the slot begins when we are ready. A grid that stayed would have fewer samples at the
+beginning of its slots. Time that went by while we were late is counted as skipped slots and never made up for: there
+was no look, so nothing is claimed of it. With a limit on the time that the target is stopped, slots are left out until
+the time stopped so far is within it; the next sample stands for them, and for slots that a stride leaves out.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from collections.abc import Callable
 from pyprof.handover import Stride
 from pyprof.model.reasons import said
 
-JITTER = 0.3
 FIRST_PAUSE_NS = 200_000
 """Estimated cost of the first round of stops, so that a limit holds from the first second on."""
 
@@ -21,7 +21,8 @@ FIRST_PAUSE_NS = 200_000
 class SamplingClock:
     """start_ns: monotonic clock. max_overhead: most share of time spent in stops, None for no limit.
 
-    random: uniform in [0, 1). left_out: slots not used for the limit's sake.
+    random: uniform in [0, 1). left_out: slots not used for the limit's sake. shift_ns: by how much the grid has moved,
+    less than a slot; what goes beyond that are skipped slots.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class SamplingClock:
         self._limit = max_overhead
         self._random = random
         self.start_ns = start_ns
+        self.shift_ns = 0
         self._slot = -1
         self._used = 0
         self._stopped_ns = 0
@@ -61,7 +63,7 @@ class SamplingClock:
         return (said("rate_lowered", wanted=wanted, reached=reached, limit=limit),)
 
     def next_due(self, now_ns: int) -> int:
-        """Go to the next slot; monotonic time at which to sample. Slots wholly in the past are skipped.
+        """Go to the next slot and return the monotonic time at which to sample.
 
         weight is then how many slots the sample stands for: itself and those left out for the limit's or the stride's
         sake.
@@ -69,15 +71,21 @@ class SamplingClock:
         following = self._slot + 1
         strided = following + self._stride.every - 1
         wanted = max(strided, self._affordable())
-        slot = max(wanted, self._slot_at(now_ns))
+        self._slot = self._move_grid(wanted, now_ns)
         self.weight = wanted - following + 1
         self._thinned += strided - following
         self.left_out += wanted - strided
-        self.skipped += slot - wanted
+        self.skipped += self._slot - wanted
         self._used += 1
-        self._slot = slot
-        jitter = (2 * self._random() - 1) * JITTER
-        return self.start_ns + round((slot + 0.5 + jitter) * self.period_ns)
+        return self._draw(self._slot)
+
+    def _move_grid(self, slot: int, now_ns: int) -> int:
+        """Return the slot to use. If the wanted one has begun already, move the grid so that a slot begins now."""
+        late_ns = now_ns - self._begin_ns(slot)
+        if late_ns <= 0:
+            return slot
+        slots, self.shift_ns = divmod(self.shift_ns + late_ns, self.period_ns)
+        return slot + slots
 
     @property
     def is_plain(self) -> bool:
@@ -87,15 +95,25 @@ class SamplingClock:
     def slot_after(self, count: int) -> tuple[int, int]:
         """When to sample in the slot so many after the last one, 0: in that one itself, and when it ends."""
         slot = self._slot + count
-        jitter = (2 * self._random() - 1) * JITTER
-        end_ns = self.start_ns + (slot + 1) * self.period_ns
-        return self.start_ns + round((slot + 0.5 + jitter) * self.period_ns), end_ns
+        return self._draw(slot), self._begin_ns(slot + 1)
 
-    def passed(self, slots: int, used: int) -> None:
-        """Of a plain clock: slots went by from the last one on, that one included, of which some were used."""
+    def passed(self, slots: int, used: int, shift_ns: int) -> None:
+        """Count slots of a plain clock that went by from the last one on, that one included, and those that were used.
+
+        Args:
+            shift_ns: the grid's shift after them.
+        """
         self.skipped += slots - used
         self._used += used - 1
         self._slot += slots - 1
+        self.shift_ns = shift_ns
+
+    def _begin_ns(self, slot: int) -> int:
+        return self.start_ns + self.shift_ns + slot * self.period_ns
+
+    def _draw(self, slot: int) -> int:
+        """Return a random time of a slot."""
+        return self._begin_ns(slot) + int(self._random() * self.period_ns)
 
     def ended(self, now_ns: int) -> None:
         """No slot is used any more. Those that went by since the last one are skipped, too."""
@@ -103,7 +121,7 @@ class SamplingClock:
         self.skipped += max(self._slot_at(now_ns) - following, 0)
 
     def _slot_at(self, now_ns: int) -> int:
-        return (now_ns - self.start_ns) // self.period_ns
+        return (now_ns - self._begin_ns(0)) // self.period_ns
 
     def stopped(self, pause_ns: int) -> None:
         """The round of stops in the current slot took so long."""

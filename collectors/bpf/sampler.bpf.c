@@ -16,6 +16,7 @@
 static void *(*map_lookup)(void *map, const void *key) = (void *)1;
 static long (*map_update)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
 static u64 (*ktime_get_ns)(void) = (void *)5;
+static u32 (*get_prandom_u32)(void) = (void *)7;
 static u32 (*get_smp_processor_id)(void) = (void *)8;
 static u64 (*get_current_pid_tgid)(void) = (void *)14;
 static long (*get_current_comm)(void *to, u32 size) = (void *)16;
@@ -142,6 +143,7 @@ struct walk {
 
 /* Set before load. */
 const volatile u32 everything = 0;   /* each process is recorded */
+const volatile u32 overflows_per_sample = 0; /* of the event, in units of 1/OVERFLOW; 0: a sample at each overflow */
 const volatile u32 follow = 0;       /* and the children of those that are */
 const volatile u32 tgid_of_task = 0; /* where struct task_struct has it */
 const volatile u32 own_tgid = 0;     /* the profiler, which is not recorded */
@@ -238,6 +240,8 @@ struct met {
 /* Where a record is made before its size is known: each processor has one. */
 struct scratch_space {
 	struct walk walk;
+	s64 sample_distance; /* from the last overflow to the next sample, in units of 1/OVERFLOW overflows */
+	u64 slot_rest;       /* from the next sample to the end of its slot; 0: there was no overflow yet */
 	struct record record;
 	struct frame frames[MOST_FRAMES];
 	struct anchor anchors[MOST_ANCHORS];
@@ -1511,18 +1515,43 @@ inline_ struct pt_regs *user_registers(struct scratch_space *space, void *task)
 	return user && !probe_read_kernel(&space->user, sizeof(space->user), user) ? &space->user : 0;
 }
 
+/*
+ * Decide whether this overflow of the processor's event is a sample. The event overflows several times as often as samples
+ * are wanted. Each slot of overflows_per_sample overflows has one sample, at a uniformly distributed random place. So a
+ * program cannot run in step with the samples, and the number of samples is still that of the slots. All overflows of the
+ * processor count, whoever runs: each moment of its time is as likely as any other.
+ */
+inline_ u32 is_sample(struct scratch_space *space)
+{
+	u64 slot = overflows_per_sample;
+	if (!slot)
+		return 1;
+	u64 place = get_prandom_u32() * slot >> 32;
+	if (!space->slot_rest) {
+		space->sample_distance = place;
+		space->slot_rest = slot - place;
+		place = get_prandom_u32() * slot >> 32;
+	}
+	space->sample_distance -= OVERFLOW;
+	if (space->sample_distance > 0)
+		return 0;
+	space->sample_distance += space->slot_rest + place;
+	space->slot_rest = slot - place;
+	return 1;
+}
+
 SEC("perf_event/sample")
 int sample(struct bpf_perf_event_data *context)
 {
+	u32 cpu = get_smp_processor_id();
+	struct scratch_space *space = map_lookup(&scratch, &cpu);
+	if (!space || !is_sample(space))
+		return 0;
 	u64 began = ktime_get_ns();
 	u64 ids = get_current_pid_tgid();
 	u32 tgid = ids >> 32;
 	struct process *process = map_lookup(&processes, &tgid);
 	if (!tgid || (!process && (!everything || tgid == own_tgid)))
-		return 0;
-	u32 cpu = get_smp_processor_id();
-	struct scratch_space *space = map_lookup(&scratch, &cpu);
-	if (!space)
 		return 0;
 	struct record *record = &space->record;
 	record->flags = record->state = 0;

@@ -39,6 +39,7 @@ typedef long long s64;
 #define REGISTERS 17 /* 16 general ones */
 #endif
 
+#define OVERFLOW (1 << 16) /* the unit of overflows_per_sample is 1/OVERFLOW */
 #define MOST_RUN_NS 1000000      /* a run of the program that takes longer stops copying */
 
 #include "losses.h"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import random
 import struct
 from importlib import resources
 
@@ -19,7 +20,7 @@ from pyprof.collectors.bpf.object import BpfObject, ProgramRefused
 from pyprof.collectors.bpf.ring import RecordRing
 from pyprof.collectors.linux import bpf, libc
 from pyprof.collectors.linux.perf_arch import HERE, MACHINE
-from pyprof.collectors.perf.attr import TIME_RUNNING
+from pyprof.collectors.perf.attr import TIME_RUNNING, max_sample_rate
 from pyprof.collectors.perf.cpu_events import ProcessorEvents, Silent
 from pyprof.collectors.perf.ring import online_cpus
 from pyprof.errors import FormatError
@@ -51,6 +52,11 @@ _OFFSETS = {
 }
 """Constants of the program: where this kernel has a field."""
 _U32 = struct.Struct("=I")
+_OVERFLOW = 1 << 16
+"""OVERFLOW of sampler.h: the unit of the constant overflows_per_sample is 1/OVERFLOW."""
+_OVERFLOWS_PER_SAMPLE = (4.1, 4.9)
+"""Range from which a recording draws how often an event overflows for one sample. It has no whole number: overflows
+would then meet the same few phases of a program whose period is that of the samples, or a fraction of it."""
 
 
 _LEAST_RING, _LEAST_RING_OF_WAITS, _MOST_RING = 16 << 20, 64 << 20, 256 << 20
@@ -113,8 +119,9 @@ class Waiting:
 
 
 class Sampler:
-    """ring: the records. seeks: as in KernelTargets. Raises ProgramRefused where the kernel does not take the program
-    or the events.
+    """ring: the records. seeks: as in KernelTargets. overflow_hz: how often each processor's event calls the program,
+    which takes a sample at some of these calls, chosen at random. Raises ProgramRefused where the kernel does not take
+    the program or the events.
     """
 
     def __init__(self, watched: KernelTargets, ring_size: int, cpus: list[int]) -> None:
@@ -126,8 +133,11 @@ class Sampler:
         self._events: ProcessorEvents | None = None
         self._layouts: dict[FrameOffsets, int] = {}
         self._processors = _possible_processors()
+        self.overflow_hz = overflow_rate(watched.rate_hz)
+        fill, overflows = ring_size // _FULL, self.overflow_hz / (watched.rate_hz or 1)
+        chosen = {"fill": fill, "overflows_per_sample": round(_OVERFLOW * overflows)}
         try:
-            constants = _wanted(watched) | _places(kernel_types()) | {"fill": ring_size // _FULL}
+            constants = _wanted(watched) | _places(kernel_types()) | chosen
         except (OSError, FormatError) as error:
             raise ProgramRefused(
                 f"This kernel has no type information: {error}.", "--collector perf needs none."
@@ -143,7 +153,7 @@ class Sampler:
                 fd = bpf.open_raw_tracepoint(self._object.programs[name], point)
                 self._descriptors.append(_taken(fd, f"the tracepoint {point}"))
             if watched.rate_hz:
-                self._events = ProcessorEvents(cpus, lambda cpu: self._attach(watched.rate_hz, cpu))
+                self._events = ProcessorEvents(cpus, lambda cpu: self._attach(self.overflow_hz, cpu))
         except BaseException:
             self.close()
             raise
@@ -261,6 +271,14 @@ class Sampler:
     def close(self) -> None:
         self.silence()
         self._object.close()
+
+
+def overflow_rate(rate_hz: float) -> float:
+    """Return how often a processor's event overflows each second for rate_hz samples, at random within narrow limits.
+
+    The kernel throttles events that overflow more often than kernel.perf_event_max_sample_rate.
+    """
+    return max(min(rate_hz * random.uniform(*_OVERFLOWS_PER_SAMPLE), max_sample_rate()), rate_hz)
 
 
 def _wanted(watched: KernelTargets) -> dict[str, int]:

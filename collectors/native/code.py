@@ -80,7 +80,7 @@ class Rounds(ctypes.Structure):
     _fields_ = _words(
         "machine threads checks processes processes_count dues dues_count due under_way check "
         "samples samples_most samples_count into into_end frames frames_end -own_sched -policy -news stopping rest_ns "
-        "last_stop_ns why rounds own_is_read own_is_wanted own_began_ns"
+        "last_stop_ns slot_ns first_shift_ns shift_ns why rounds own_is_read own_is_wanted own_began_ns"
     )
 
 

@@ -14,7 +14,7 @@ enum { EINTR = 4, TIMER_ABSTIME = 1, TEXT = 4096, COLD_NS = 3000000, LINKS = 4 /
 enum why { DONE, STOPPED /* sample: see its ending */, ASK /* the thread is to be looked at */, CHANGED /* a process */, FULL };
 
 struct due {
-	u64 at_ns, end_ns; /* when to sample; from then on it is too late */
+	u64 at_ns, end_ns; /* when to sample, at random in a slot; when the slot ends */
 	u64 first, behind; /* which checks are made then */
 };
 
@@ -31,6 +31,8 @@ struct rounds {
 	s64 news; /* a descriptor that can be read when a process has begun, -1 */
 	u64 stopping; /* address of a byte: not 0 when nothing more is to be sampled */
 	u64 rest_ns, last_stop_ns;
+	/* The slots of the sampling times: their length, by how much they had moved when the times were drawn, and have now. */
+	u64 slot_ns, first_shift_ns, shift_ns;
 	/* the answer */
 	u64 why, rounds;
 	u64 own_is_read, own_is_wanted, own_began_ns;
@@ -202,17 +204,25 @@ static enum look look_at(struct rounds *rounds, struct thread *thread)
 	return WAITS;
 }
 
-/* The next sampling time: not one that has gone by. 0: there is none. */
+/*
+ * Go to the next sampling time; 0: there is none. A slot that has begun already begins now instead, and so do those behind
+ * it: as SamplingClock._move_grid() has it.
+ */
 static int sleep_until_due(struct rounds *rounds)
 {
 	const struct due *dues = (const struct due *)rounds->dues;
 	u64 now = now_ns() + rounds->rest_ns;
-	while (rounds->due < rounds->dues_count && dues[rounds->due].end_ns <= now)
-		rounds->due++;
 	if (rounds->due >= rounds->dues_count)
 		return 0;
-	u64 due = dues[rounds->due].at_ns;
-	due = due < now ? now : due;
+	u64 begin = dues[rounds->due].end_ns - rounds->slot_ns + rounds->shift_ns - rounds->first_shift_ns;
+	if (now > begin) {
+		u64 moved = rounds->shift_ns + now - begin;
+		rounds->due += moved / rounds->slot_ns;
+		rounds->shift_ns = moved % rounds->slot_ns;
+	}
+	if (rounds->due >= rounds->dues_count)
+		return 0;
+	u64 due = dues[rounds->due].at_ns + rounds->shift_ns - rounds->first_shift_ns;
 	struct timespec at = {due / 1000000000ul, due % 1000000000ul};
 	while (call4(CLOCK_NANOSLEEP, CLOCK_MONOTONIC, TIMER_ABSTIME, (u64)&at, 0) == -EINTR)
 		;

@@ -14,6 +14,7 @@ last_records    What threads ran in user space after their last record
 members         Which processes belong to a recording: those that were named, those that match later, and their children
 news            Forks, execs and new file mappings of a recording's processes
 processes       The processes of a recording as the kernel reports them
+random_rates    Random rates of events, so that no program runs in step with its samples
 reader          Reads the rings: their records up to a time, in order of time
 records         Records in the rings, in bulk: samples as columns over the ring's own words, all others one by one
 ring            The kernel's ring buffers, one a processor, side by side in one range of memory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import struct
 import sys
@@ -94,14 +95,16 @@ class Event:
         flags |= _EXCLUDE_IDLE if tid < 0 else 0
         flags |= _EXCLUDE_KERNEL if self.user_only else 0
         flags |= _EXCLUDE_CALLCHAIN_USER if self.chains else 0
-        period = max(round(1e9 / rate_hz), 1)
-        if self.type == _HARDWARE:
-            flags, period = flags | _FREQ, max(round(rate_hz), 1)
+        flags |= _FREQ if self.type == _HARDWARE else 0
         return _ATTR.pack(
-            self.type, _ATTR.size, self.config, period,
+            self.type, _ATTR.size, self.config, self.period(rate_hz),
             SAMPLE_TYPE | (SAMPLE_CALLCHAIN if self.chains else 0), TIME_RUNNING, flags, 0, 0, 0, 0, 0,
             HERE.sampled, stack_size, time.CLOCK_MONOTONIC, 0, 0, 0, 0,
         )  # fmt: skip
+
+    def period(self, rate_hz: float) -> int:
+        """Return what the kernel takes for rate_hz samples a second: nanoseconds, of cycles the rate itself in Hz."""
+        return max(round(rate_hz if self.type == _HARDWARE else 1e9 / rate_hz), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +205,15 @@ def counted_ns(fd: int) -> int:
     except OSError:
         return 0
     return int.from_bytes(found[8:16], sys.byteorder)
+
+
+def max_sample_rate() -> float:
+    """Return kernel.perf_event_max_sample_rate, in samples a second; infinity where the kernel does not say."""
+    try:
+        with open("/proc/sys/kernel/perf_event_max_sample_rate", encoding="ascii") as file:
+            return float(file.read())
+    except (OSError, ValueError):
+        return math.inf
 
 
 def paranoid_level() -> int | None:

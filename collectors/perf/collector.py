@@ -224,7 +224,7 @@ class PerfCollector:
                 if until_ns is None:
                     break
                 left = min(left, until_ns)
-            self._hear_of_ends(left)
+            self._hear_of_ends(min(left, self._events.change_rates()))
             if not self.members.goes_on:
                 break
 
@@ -248,11 +248,13 @@ class PerfCollector:
     def drain(self, until_ns: int = FOREVER_NS) -> Iterator[SampleBatch]:
         """What there is until then, without waiting, for callers that have their own clock."""
         self._hear_of_ends()
+        self._events.change_rates()
         yield from self._hand_out(until_ns)
 
     def take(self, until_ns: int, switched: SampleRecords, words: U64) -> RingBatches:
         """What there is until then, and further samples of that time, in other rings; done_with() is to be called."""
         self._hear_of_ends()
+        self._events.change_rates()
         found = self._events.scan(until_ns)
         taken = self.maker.take(found, switched, words)
         self._events.took(found, self.maker.lost)

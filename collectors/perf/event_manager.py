@@ -5,7 +5,9 @@ The kernel cannot change the size of an event's copies: others take its place.
 
 from __future__ import annotations
 
+import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,8 @@ from pyprof.collectors.perf.attr import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf.copy_size import SLACK_S, StackSize
 from pyprof.collectors.perf.event_set import EventSet
 from pyprof.collectors.perf.last_records import LastRecords
-from pyprof.collectors.perf.reader import RingReader
+from pyprof.collectors.perf.random_rates import LIFE_PERIODS, SampleCounter
+from pyprof.collectors.perf.reader import FOREVER_NS, RingReader
 from pyprof.collectors.perf.records import OVERHEAD, Scan
 from pyprof.collectors.perf.scope import Losses, Scope
 from pyprof.collectors.perf.short_lives import Thinning
@@ -91,6 +94,9 @@ class EventManager:
         self._multiplied = False
         self._lost_records = 0
         self._losses = Losses()
+        self._counter = SampleCounter(reader.rings)
+        self._counted: Counter[int] = Counter()
+        self._change_ns = 0
         self.lost = 0.0
 
     @property
@@ -124,6 +130,26 @@ class EventManager:
         """Processors that were offline, or came anew, and have events again; of events on threads none."""
         return self._events.revive() if self._events is not None else {}
 
+    def change_rates(self) -> int:
+        """Give other rates to events from time to time, so that no program runs in step with them.
+
+        Return in how many nanoseconds this is to be called again.
+        """
+        if self._events is None or not self._has_random_rates:
+            return FOREVER_NS
+        now = time.monotonic_ns()
+        if now >= self._change_ns:
+            self._counter.count(self._counted)
+            self._events.change_rates(self._counted)
+            self._counted.clear()
+            self._change_ns = now + round(random.uniform(0.5, 1) * LIFE_PERIODS * 1e9 / self._rate_hz)
+        return self._change_ns - now
+
+    @property
+    def _has_random_rates(self) -> bool:
+        """Events on threads have none: heirs would keep the rate with which they were born."""
+        return self.scope.processors and self.scope.samples
+
     def pause(self) -> None:
         """No samples until begin()."""
         if self._events is not None:
@@ -132,6 +158,8 @@ class EventManager:
 
     def scan(self, until_ns: int) -> Scan:
         """What there is in the rings until then, of the samples those that are wanted."""
+        if self._has_random_rates:
+            self._counter.count(self._counted)
         found = self._reader.scan(until_ns)
         if not self.scope.processors:
             self._last_records.took(found, self._reader.rings.words, round(1e9 / self._rate_hz / self._thinning.factor))

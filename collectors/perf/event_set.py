@@ -11,11 +11,12 @@ import fcntl
 import os
 import struct
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pyprof.collectors.linux import libc, procfs
-from pyprof.collectors.perf.attr import EventKind, SwitchEvent, counted_ns, refusal
+from pyprof.collectors.perf.attr import Event, EventKind, SwitchEvent, counted_ns, refusal
+from pyprof.collectors.perf.random_rates import RandomRates
 from pyprof.collectors.perf.records import EXIT, FORK, LOST, Other, parse_task
 from pyprof.collectors.perf.ring import Rings, online_cpus
 from pyprof.collectors.perf.switch_periods import Periods
@@ -36,11 +37,11 @@ Fork = tuple[int, int, int]
 
 @dataclass(slots=True, eq=False)
 class _Events:
-    """Those that were opened on one thread. threads: that live and have them, heirs included. certain: no birth among
-    them was missed. To close them ends them for the heirs, too.
+    """Those that were opened on one thread. fds: by processor. threads: that live and have them, heirs included.
+    certain: no birth among them was missed. To close them ends them for the heirs, too.
     """
 
-    fds: list[int]
+    fds: dict[int, int]
     threads: int = 1
     certain: bool = True
 
@@ -56,12 +57,16 @@ class EventSet:
     rate_hz: float
     stack_size: int
     rings: Rings
+    rates: RandomRates = field(init=False)
     since_ns: dict[int, int] = field(default_factory=dict)
     _own: dict[int, _Events] = field(default_factory=dict)
     _of: dict[int, _Events] = field(default_factory=dict)
     _every: set[_Events] = field(default_factory=set)
     _ended_ns: int = 0
     _machine: ProcessorEvents | None = None
+
+    def __post_init__(self) -> None:
+        self.rates = RandomRates(self.rate_hz)
 
     def attach(self, pids: Iterable[int], forks: Callable[[], list[Fork]]) -> None:
         """Events on all threads of processes. A thread that is born meanwhile inherits its parent's events if these
@@ -88,7 +93,7 @@ class EventSet:
         from pyprof.collectors.perf.cpu_events import ProcessorEvents
 
         self._machine = ProcessorEvents([*self.rings.owners], self._open_on)
-        mine = self._own[EVERY_THREAD] = _Events([*self._machine.fds.values()])
+        mine = self._own[EVERY_THREAD] = _Events(self._machine.fds)
         self._every.add(mine)
 
     def _open_on(self, cpu: int) -> int:
@@ -96,20 +101,18 @@ class EventSet:
         owner = self.rings.ring_on(cpu)
         if owner < 0:
             return owner
-        fd = libc.perf_event_open(self.event.attr(self.rate_hz, self.stack_size, EVERY_THREAD), EVERY_THREAD, cpu)
+        rate_hz = self.rates.draw()
+        fd = libc.perf_event_open(self.event.attr(rate_hz, self.stack_size, EVERY_THREAD), EVERY_THREAD, cpu)
         if fd >= 0:
             fcntl.ioctl(fd, _SET_OUTPUT, owner)
+            self.rates.begin(fd, rate_hz)
         elif -fd != errno.ENODEV:
             raise refusal(-fd, EVERY_THREAD)
         return fd
 
     def revive(self) -> Silent:
         """Of a machine: processors that were offline, or came anew, and have events again."""
-        found = self._machine.revive(online_cpus) if self._machine is not None else {}
-        if found:
-            assert self._machine is not None
-            self._own[EVERY_THREAD].fds[:] = self._machine.fds.values()
-        return found
+        return self._machine.revive(online_cpus) if self._machine is not None else {}
 
     def _inherit(self, forks: list[Fork]) -> None:
         for at, tid, parent in sorted(forks):
@@ -150,23 +153,23 @@ class EventSet:
             events.threads -= 1
             if not events.threads and events.certain:
                 self._every.discard(events)
-                self._ended_ns += sum(map(counted_ns, events.fds))
-                _close(events.fds)
+                self._ended_ns += sum(map(counted_ns, events.fds.values()))
+                self._close(events)
 
     def _open(self, tid: int) -> None:
         attr = self.event.attr(self.rate_hz, self.stack_size, tid)
-        mine: list[int] = []
+        mine: dict[int, int] = {}
         for cpu, owner in self.rings.owners.items():
             fd = libc.perf_event_open(attr, tid, cpu)
             if -fd == errno.ENODEV:  # the processor went offline
                 continue
             if fd < 0:
-                for other in mine:
+                for other in mine.values():
                     os.close(other)
                 if -fd == errno.ESRCH:
                     return
                 raise refusal(-fd, tid)
-            mine.append(fd)
+            mine[cpu] = fd
             fcntl.ioctl(fd, _SET_OUTPUT, owner)
         self._own[tid] = self._of[tid] = _Events(mine)
         self._every.add(self._own[tid])
@@ -176,7 +179,7 @@ class EventSet:
         """How long these events have counted, all together: the kernel's own account, of heirs and those that ended,
         too.
         """
-        return self._ended_ns + sum(counted_ns(fd) for events in self._every for fd in events.fds)
+        return self._ended_ns + sum(counted_ns(fd) for events in self._every for fd in events.fds.values())
 
     def owns(self, tid: int) -> bool:
         """Are there events on this very thread, not inherited ones?"""
@@ -187,13 +190,27 @@ class EventSet:
         """Are there threads with events that were opened on others?"""
         return len(self._of) > len(self._own)
 
+    def change_rates(self, samples: Mapping[int, int]) -> None:
+        """Give other rates to events on processors that kept theirs long enough.
+
+        Args:
+            samples: those of each processor since the last call.
+        """
+        assert isinstance(self.event, Event)
+        fds = self._own[EVERY_THREAD].fds if EVERY_THREAD in self._own else {}
+        for cpu, count in samples.items():
+            if (fd := fds.get(cpu, -1)) >= 0 and self.rates.is_over(fd, count):
+                period = struct.pack("=Q", self.event.period(self.rates.change(fd)))
+                with contextlib.suppress(OSError):  # its processor goes offline
+                    fcntl.ioctl(fd, _PERIOD, period)
+
     def retune(self, periods: Periods) -> None:
         """Other periods of events on switches, for each thread that has events of its own, and for those to come."""
         assert isinstance(self.event, SwitchEvent)
         before, self.event = self.event.periods, replace(self.event, periods=periods)
         for tid, events in self._own.items():
             if (period := periods.of(tid)) != before.of(tid):
-                for fd in events.fds:
+                for fd in events.fds.values():
                     with contextlib.suppress(OSError):  # it is ending
                         fcntl.ioctl(fd, _PERIOD, struct.pack("=Q", period))
 
@@ -201,31 +218,31 @@ class EventSet:
         """Stop the events of threads for a while, and of those that inherited them; or let them go on."""
         for events in [self._own[tid] for tid in tids if tid in self._own]:
             events.certain &= on  # births are not reported meanwhile
-            for fd in events.fds:
+            for fd in events.fds.values():
                 with contextlib.suppress(OSError):
                     fcntl.ioctl(fd, _ENABLE if on else _DISABLE, 0)
 
     def close(self) -> None:
         """End these events, also where they were inherited."""
         for events in self._every:
-            _close(events.fds)
+            self._close(events)
         self._every.clear()
         self._own.clear()
         self._of.clear()
         self._machine = None
+
+    def _close(self, events: _Events) -> None:
+        for fd in events.fds.values():
+            with contextlib.suppress(OSError):  # a forked writer of an earlier window may hold it open
+                fcntl.ioctl(fd, _DISABLE, 0)
+            os.close(fd)
+            self.rates.forget(fd)
 
 
 def forks_of(others: Iterable[Other]) -> list[Fork]:
     """Those among the records."""
     found = ((record.time_ns, parse_task(record.body)) for record in others if record.kind == FORK)
     return [(at, ids[2], ids[3]) for at, ids in found if ids is not None]
-
-
-def _close(fds: list[int]) -> None:
-    for fd in fds:
-        with contextlib.suppress(OSError):  # a forked writer of an earlier window may hold it open
-            fcntl.ioctl(fd, _DISABLE, 0)
-        os.close(fd)
 
 
 def _tasks(pid: int) -> list[int]:

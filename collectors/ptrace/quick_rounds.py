@@ -41,13 +41,22 @@ class InPython(NamedTuple):
     concluded: Callable[[Thread, Outcome], None]
 
 
+class Grid(NamedTuple):
+    """Slots of sampling times, as of SamplingClock. shift_ns: by how much they have moved since the first one."""
+
+    period_ns: int
+    shift_ns: int
+
+
 class Came(NamedTuple):
     """What came of rounds. done: that are over; passed: of those that were asked for, also those for which it was too
-    late; left: checks of the one under way, None if none is; changed: none of them, for the process is not as it was.
+    late; shift_ns: of the grid; left: checks of the one under way, None if none is; changed: none of them, for the
+    process is not as it was.
     """
 
     done: int
     passed: int
+    shift_ns: int
     left: Sequence[Check] | None
     changed: bool
 
@@ -115,7 +124,7 @@ class QuickRounds:
         self.decode()
         return left or ()
 
-    def ahead(self, target: TracedProcess, ahead: Sequence[Round], news: int, python: InPython) -> Came:
+    def ahead(self, target: TracedProcess, ahead: Sequence[Round], grid: Grid, news: int, python: InPython) -> Came:
         """Rounds that are to come. news: a descriptor that can be read when a process has begun, -1. runs_on.
 
         It waits for most of them. While frames are decoded, the others are made as they come. What is still to be
@@ -127,8 +136,9 @@ class QuickRounds:
         rounds.under_way, rounds.news = 0, news
         rounds.own_is_read, rounds.own_is_wanted = 0, self._turns.is_wanted
         rounds.dues_count = len(ahead) - meanwhile
+        rounds.slot_ns, rounds.first_shift_ns, rounds.shift_ns = *grid, grid.shift_ns
         self._run(target, ahead, python)
-        return Came(rounds.rounds, rounds.due, self._left(), rounds.why == Why.CHANGED)
+        return Came(rounds.rounds, rounds.due, rounds.shift_ns, self._left(), rounds.why == Why.CHANGED)
 
     def _prepare(self, target: TracedProcess, ahead: Sequence[Round], weight: int) -> None:
         rounds, turns, ptrace = self._rounds, self._turns, self._stopper.ptrace

@@ -71,16 +71,20 @@ class Scheduler:
             found.append(clock.slot_after(len(found)))
         return found
 
-    def passed(self, slots: int, used: int) -> None:
-        """So many of these sampling times are over, and so many of them were kept."""
+    def passed(self, slots: int, used: int, shift_ns: int) -> None:
+        """Count sampling times of ahead() that are over, and those of them that were used.
+
+        Args:
+            shift_ns: the grid's shift after them (SamplingClock.shift_ns).
+        """
         if slots:
-            self.clock.passed(slots, used)
+            self.clock.passed(slots, used, shift_ns)
             self._due_ns = None
 
     def _due(self, now: int) -> int:
         """The next sampling time."""
         if self._due_ns is None:
-            self._due_ns = max(self.clock.next_due(now + REST_NS), now + REST_NS)
+            self._due_ns = self.clock.next_due(now + REST_NS)
         return self._due_ns
 
     def wait(self, look_after: Callable[[int], bool]) -> bool:

@@ -11,7 +11,7 @@ from pyprof.collectors.linux.children import ChildFinder
 from pyprof.collectors.ptrace.guard import StopGuard
 from pyprof.collectors.ptrace.held_thread import Outcome
 from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.quick_rounds import InPython, QuickRounds
+from pyprof.collectors.ptrace.quick_rounds import Grid, InPython, QuickRounds
 from pyprof.collectors.ptrace.round_rows import Check, Due, Round
 from pyprof.collectors.ptrace.sampler import Sampler
 from pyprof.collectors.ptrace.scheduler import Scheduler
@@ -81,13 +81,16 @@ class ThreadRounds:
         ahead = _rounds(target, dues)
         try:
             self._guard.enter()
-            came = self._quick.ahead(target, ahead, news, self._in_python(target))
+            clock = scheduler.clock
+            came = self._quick.ahead(
+                target, ahead, Grid(clock.period_ns, clock.shift_ns), news, self._in_python(target)
+            )
             self._describe(target)
         finally:
             self._sampler.relax()
             self._guard.leave()
         under_way = came.left is not None
-        scheduler.passed(came.passed + under_way, came.done + under_way)
+        scheduler.passed(came.passed + under_way, came.done + under_way, came.shift_ns)
         scheduler.ticked(came.done)
         targets.round_passed(came.done)
         self._most = max(2 * came.passed, _FEW)

@@ -27,7 +27,7 @@ MOST_RUN_NS = 1_000_000
 RED_ZONE = 128
 STACK_BEGINNING = 8 << 10
 _MEMORY, _CONSTANT, _ENTRY, _SETTING, _DUMP, _SAMPLE, _POKE, _LEAVE = range(1, 9)
-_COMMAND = struct.Struct("<Q16sQQQ")
+_COMMAND = struct.Struct("<Q24sQQQ")
 _SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 _FLAGS = (
     "-O1",

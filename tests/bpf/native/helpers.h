@@ -176,6 +176,14 @@ static u32 processor(void)
 	return 0;
 }
 
+static u32 random_word(void)
+{
+	static u64 state = 1; /* Knuth's MMIX generator */
+	called();
+	state = state * 6364136223846793005ull + 1442695040888963407ull;
+	return state >> 32;
+}
+
 static u64 thread_ids(void)
 {
 	called();
@@ -236,6 +244,7 @@ static void place_helpers(void)
 	map_update = update;
 	map_delete = forget;
 	ktime_get_ns = clock_ns;
+	get_prandom_u32 = random_word;
 	get_smp_processor_id = processor;
 	get_current_pid_tgid = thread_ids;
 	get_current_comm = comm;

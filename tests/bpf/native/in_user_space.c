@@ -23,7 +23,7 @@ enum { MEMORY = 1, CONSTANT, ENTRY, SETTING, DUMP, SAMPLE, POKE, LEAVE };
 
 struct command {
 	u64 what;
-	char name[16];
+	char name[24];
 	u64 a, b;
 	u64 size; /* of its data, in bytes */
 };
@@ -42,6 +42,7 @@ static const struct {
 } constants[] = {
 	NAMED(everything), NAMED(own_tgid),      NAMED(kernel_stacks), NAMED(locks),    NAMED(wakers),
 	NAMED(fill),	   NAMED(seeks_waiting), NAMED(follow),	       NAMED(runnable), NAMED(follows_tasks),
+	NAMED(overflows_per_sample),
 };
 static const struct {
 	const char *name;

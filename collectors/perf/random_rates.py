@@ -1,0 +1,114 @@
+"""Random rates of events, so that no program runs in step with its samples.
+
+An event has a period that the kernel keeps. A program that alternates between two functions with that period would be
+sampled in one of them only. So each event has a rate of its own around the wanted one, and gets another one after the
+time of some samples. Any two samples of different lives of an event are independent.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+
+from pyprof.collectors.perf.records import SAMPLE
+from pyprof.collectors.perf.ring import Ring, Rings
+
+LIFE_PERIODS = 16
+"""Periods of the wanted rate after which an event gets another rate."""
+SPREAD = (0.5, 1.5)
+"""Rates are uniformly distributed between these multiples of the wanted rate. The periods that follow from them differ
+by more than the wanted period, so samples of a program with that period fall evenly on all of its phases."""
+_LOST_BY_CHANGE = 0.5
+"""Samples that a change of the rate costs on average: the kernel begins a whole new period then."""
+
+
+class RandomRates:
+    """The rates of the events of one set, by descriptor.
+
+    Every other rate of an event mirrors the one before, so that their average is soon the wanted rate: the number of
+    samples says how much time was spent.
+    """
+
+    def __init__(self, mean_hz: float, uniform: Callable[[float, float], float] = random.uniform) -> None:
+        self._mean_hz = mean_hz
+        self._uniform = uniform
+        self._hz: dict[int, float] = {}
+        self._fresh: set[int] = set()
+        self._samples: Counter[int] = Counter()
+        self._lives = self._lived_samples = 0
+
+    def draw(self) -> float:
+        """Return a random rate in Hz. On average it makes up for the samples that changes of rates cost."""
+        return self._corrected_hz() * self._uniform(*SPREAD)
+
+    def _corrected_hz(self) -> float:
+        mean_samples = self._lived_samples / self._lives if self._lives else LIFE_PERIODS
+        return self._mean_hz * (1 + _LOST_BY_CHANGE / mean_samples)
+
+    def begin(self, fd: int, rate_hz: float) -> None:
+        """Remember the rate with which an event was opened."""
+        self.forget(fd)
+        self._hz[fd] = rate_hz
+
+    def change(self, fd: int) -> float:
+        """Return the next rate of an event in Hz, which it has from now on."""
+        corrected = self._corrected_hz()
+        mirrored = sum(SPREAD) * corrected - self._hz[fd]
+        if fd in self._fresh and SPREAD[0] * corrected <= mirrored <= SPREAD[1] * corrected:
+            self._fresh.remove(fd)
+            self._hz[fd] = mirrored
+        else:
+            self._fresh.add(fd)
+            self._hz[fd] = self.draw()
+        self._samples[fd] = 0
+        return self._hz[fd]
+
+    def is_over(self, fd: int, samples: int) -> bool:
+        """Count samples that an event made, and return True if it is time for another rate.
+
+        The time that the samples stand for decides, not their number: the average of the rates is the wanted one
+        only if high and low rates last equally long. Time in which the event did not count is left out.
+        """
+        if fd not in self._hz:
+            return False
+        self._samples[fd] += samples
+        if self._samples[fd] * self._mean_hz < LIFE_PERIODS * self._hz[fd]:
+            return False
+        self._lives += 1
+        self._lived_samples += self._samples[fd]
+        return True
+
+    def forget(self, fd: int) -> None:
+        """An event was closed."""
+        self._hz.pop(fd, None)
+        self._fresh.discard(fd)
+        self._samples.pop(fd, None)
+
+
+class SampleCounter:
+    """Counts the samples in the rings when they come, long before they are read."""
+
+    def __init__(self, rings: Rings) -> None:
+        self._rings = rings
+        self._positions: dict[int, int] = {}
+
+    def count(self, into: Counter[int]) -> None:
+        """Add the samples of each processor since the last call."""
+        for cpu, ring in self._rings.rings.items():
+            head = ring.head
+            position = max(self._positions.get(cpu, 0), ring.tail)
+            if head - position <= ring.size:
+                into[cpu] += self._count_ring(ring, position, head)
+            self._positions[cpu] = head
+
+    def _count_ring(self, ring: Ring, position: int, head: int) -> int:
+        view, mask, first, found = self._rings.words.data, ring.size // 8 - 1, ring.first, 0
+        while position < head:
+            header: int = view[first + (position // 8 & mask)]
+            size = header >> 48
+            if size < 8 or size & 7:
+                break  # the reader of the ring counts what is broken
+            found += header & 0xFFFF_FFFF == SAMPLE
+            position += size
+        return found

@@ -1,0 +1,68 @@
+"""The table of docs/accuracy.md: programs in step with the samples, by each collector at each rate."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Iterator
+
+import tests.lockstep
+from tests.lockstep.gaps import GAPS, ks_probability
+from tests.lockstep.shares import COLLECTORS, PERIODS, Share, record_shares
+from tests.support import BUILDS
+
+MAX_Z, DISPERSION, MIN_PROBABILITY = 5.5, (0.7, 1.3), 1e-7
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.lockstep",
+        description=tests.lockstep.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rates", type=float, nargs="+", default=[19, 99, 100, 999, 1000], metavar="HZ")
+    parser.add_argument(
+        "--collectors", nargs="+", default=["bpf", "perf", "ptrace"], choices=[*COLLECTORS], metavar="NAME"
+    )
+    parser.add_argument("--samples", type=int, default=400, help="of each program, then the next row (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=60, help="of a row at most (%(default)s)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ.setdefault(BUILDS, folder)
+        failed = sum(_rows(options.collectors, options.rates, options.samples, options.seconds))
+    return int(failed > 0)
+
+
+def _rows(collectors: list[str], rates: list[float], samples: int, seconds: float) -> Iterator[bool]:
+    """Print the table; True for each row that is out of bounds."""
+    print(f"| collector | Hz | samples | {' | '.join(PERIODS)} | largest z | gaps fit |")
+    print("|---" * (len(PERIODS) + 5) + "|", flush=True)
+    squares: list[float] = []
+    for collector in collectors:
+        for rate in rates:
+            shares = record_shares(collector, rate, PERIODS, lambda n, passed: n >= samples or passed >= seconds)
+            probability = _gaps_fit(collector, rate, seconds / 6)
+            squares += [share.z**2 for share in shares]
+            print(_row(collector, rate, shares, probability), flush=True)
+            yield any(abs(share.z) >= MAX_Z for share in shares)
+            yield probability is not None and probability <= MIN_PROBABILITY
+    dispersion = sum(squares) / len(squares)
+    print(f"\nchi2/df over {len(squares)} shares: {dispersion:.2f} (sum of squares {sum(squares):.1f})")
+    yield not DISPERSION[0] <= dispersion <= DISPERSION[1]
+
+
+def _gaps_fit(collector: str, rate: float, seconds: float) -> float | None:
+    return ks_probability(*GAPS[collector](rate, seconds)) if collector in GAPS else None
+
+
+def _row(collector: str, rate: float, shares: list[Share], probability: float | None) -> str:
+    cells = [f"{100 * share.sampled:.1f} ({100 * share.truth:.1f})" for share in shares]
+    total = sum(sum(share.samples) for share in shares)
+    largest = max((share.z for share in shares), key=abs)
+    fit = f"p = {probability:.2g}" if probability is not None else ""
+    return f"| {collector} | {rate:g} | {total:,} | {' | '.join(cells)} | {largest:.1f} | {fit} |"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

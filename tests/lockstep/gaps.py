@@ -1,0 +1,126 @@
+"""Times between samples, next to the distribution that was designed (a Kolmogorov-Smirnov test of two samples)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import random
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.collectors.bpf.sampler import KernelTargets, Sampler
+from pyprof.collectors.bpf.source import BpfSource
+from pyprof.collectors.perf.random_rates import LIFE_PERIODS, RandomRates
+from pyprof.collectors.perf.ring import online_cpus
+from pyprof.collectors.ptrace.collector import PtraceCollector
+from pyprof.diagnostics import Diagnostics
+from pyprof.options import CollectOptions
+
+F64 = npt.NDArray[np.float64]
+_REFERENCE = 20_000
+
+
+def ks_probability(found: F64, designed: F64) -> float:
+    """Return the probability of a distance like that of these samples, or more, if their distributions are the same."""
+    both = np.sort(np.concatenate([found, designed]))
+    parts = [np.searchsorted(np.sort(part), both, side="right") / len(part) for part in (found, designed)]
+    distance = float(np.abs(parts[0] - parts[1]).max())
+    size = math.sqrt(len(found) * len(designed) / (len(found) + len(designed)))
+    scaled = (size + 0.12 + 0.11 / size) * distance
+    if scaled < 0.2:
+        return 1.0
+    return float(min(2 * sum((-1) ** (k - 1) * math.exp(-2 * (k * scaled) ** 2) for k in range(1, 101)), 1.0))
+
+
+@contextmanager
+def _no_idle_processor() -> Iterator[int]:
+    """Keep each processor busy; the pid of one of the busy programs."""
+    programs = []
+    try:
+        for cpu in online_cpus():
+            program = subprocess.Popen(["sh", "-c", "while :; do :; done"])
+            programs.append(program)
+            os.sched_setaffinity(program.pid, {cpu})
+        yield programs[0].pid
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+
+
+def bpf_gaps(rate_hz: float, seconds: float) -> tuple[F64, F64]:
+    """Return gaps between samples of a processor, in overflows of its event: found, and as designed."""
+    with _no_idle_processor():
+        sampler = Sampler(KernelTargets(rate_hz, everything=True), 64 << 20, online_cpus())
+        source = BpfSource(sampler, Diagnostics(), itertools.count(1).__next__, None)
+        times: dict[int, list[int]] = defaultdict(list)
+        try:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                time.sleep(min(0.5, seconds))
+                samples = source.take()
+                for cpu, at in zip(samples.cpu.tolist(), samples.time_ns.tolist(), strict=True):
+                    times[cpu].append(at)
+                source.done()
+        finally:
+            source.close()
+    period_ns = 1e9 / sampler.overflow_hz
+    found = np.concatenate([np.rint(np.diff(each) / period_ns) for each in times.values()])
+    return found, _designed_overflows(sampler.overflow_hz / rate_hz)
+
+
+def _designed_overflows(slot: float) -> F64:
+    """Each slot of so many overflows has one sample, at the first overflow after a random place."""
+    taken, last = [], 0
+    for number in range(_REFERENCE):
+        last = max(math.ceil((number + random.random()) * slot), last + 1)
+        taken.append(last)
+    return np.diff(taken).astype(np.float64)
+
+
+def event_times(count: int, chance: random.Random) -> F64:
+    """Return when an event whose rate changes makes its samples, in sampling periods."""
+    rates = RandomRates(1.0, chance.uniform)
+    rate = rates.draw()
+    rates.begin(0, rate)
+    times: list[float] = []
+    due, look, samples = 1 / rate, 0.0, 0
+    while len(times) < count:
+        if due <= look:
+            times.append(due)
+            due, samples = due + 1 / rate, samples + 1
+            continue
+        if rates.is_over(0, samples):
+            rate = rates.change(0)
+            due = look + 1 / rate  # the kernel begins a period anew
+        look, samples = look + LIFE_PERIODS * chance.uniform(0.5, 1), 0
+    return np.array(times)
+
+
+def ptrace_phases(rate_hz: float, seconds: float) -> tuple[F64, F64]:
+    """Return at which phases of a program with the sampling period a thread was sampled: found, and as designed.
+
+    Gaps between samples cannot be compared: there is no sample while the thread waits for a processor.
+    """
+    with _no_idle_processor() as pid:
+        collector = PtraceCollector(pid, CollectOptions(rate_hz=rate_hz, flush_s=0.2), Diagnostics())
+        found: list[float] = []
+        end = time.monotonic() + seconds
+        try:
+            for batch in collector.batches():
+                found += (batch.time_ns * rate_hz / 1e9 % 1).tolist()
+                if time.monotonic() > end:
+                    collector.stop()
+        finally:
+            collector.close()
+    return np.array(found), np.linspace(0, 1, _REFERENCE)
+
+
+GAPS = {"bpf": bpf_gaps, "ptrace": ptrace_phases}

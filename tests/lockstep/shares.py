@@ -1,0 +1,146 @@
+"""Records a program of several threads that run in step with the samples, and counts samples by function."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pyprof.collectors.base import Collector
+from pyprof.collectors.bpf.collector import BpfCollector
+from pyprof.collectors.bpf.sampler import KernelTargets, Sampler, ring_size
+from pyprof.collectors.bpf.source import BpfSource
+from pyprof.collectors.perf.collector import PerfCollector
+from pyprof.collectors.perf.ring import online_cpus
+from pyprof.collectors.perf.scope import Scope
+from pyprof.collectors.ptrace.collector import PtraceCollector
+from pyprof.collectors.targets.selection import Selection
+from pyprof.collectors.thread_lives import Identities
+from pyprof.diagnostics import Diagnostics
+from pyprof.options import CollectOptions
+from tests.live.support.recording import running
+from tests.support import PROGRAMS, build
+
+GOLDEN = (1 + math.sqrt(5)) / 2
+PERIODS = {"1/2": 0.5, "1": 1.0, "2": 2.0, "3": 3.0, "99/100": 0.99, "100/99": 100 / 99, "golden ratio": GOLDEN}
+"""Periods of the programs, as multiples of the sampling period."""
+_TRUTH = struct.Struct("=7Q")
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one thread did and what samples say of it. spent_ns: (2,) processor time; samples: (2,) of each function."""
+
+    period: str
+    spent_ns: tuple[int, int]
+    samples: tuple[int, int]
+
+    @property
+    def truth(self) -> float:
+        """Share of the first function in the thread's own count of its time."""
+        return self.spent_ns[0] / max(sum(self.spent_ns), 1)
+
+    @property
+    def sampled(self) -> float:
+        return self.samples[0] / max(sum(self.samples), 1)
+
+    @property
+    def z(self) -> float:
+        """Distance of the sampled share from the truth in standard deviations of the binomial distribution."""
+        n, p = sum(self.samples), self.truth
+        return (self.samples[0] - n * p) / math.sqrt(n * p * (1 - p)) if n and 0 < p < 1 else 0.0
+
+
+def _open_bpf(pid: int, options: CollectOptions) -> Collector:
+    cpus, diagnostics, ids = online_cpus(), Diagnostics(), Identities()
+    watched = KernelTargets(options.rate_hz)
+    source = BpfSource(Sampler(watched, ring_size(watched, len(cpus)), cpus), diagnostics, ids.next_id, None)
+    return BpfCollector(source, pid, options, diagnostics, ids, _selection(pid), before_exec=False)
+
+
+def _selection(pid: int) -> Selection:
+    return Selection((pid,), (), lasting=False, everything=False, _fits=lambda pid: False)
+
+
+class _OnThreads(PerfCollector):
+    """Events on threads, as they are where those on processors are not allowed."""
+
+    def _scope(self, pid: int, cpu: int) -> Scope:
+        return super()._scope(pid, cpu).narrowed()
+
+
+COLLECTORS: dict[str, tuple[str, Callable[[int, CollectOptions], Collector]]] = {
+    "bpf": ("wall", _open_bpf),
+    "perf": ("wall", lambda pid, options: PerfCollector(pid, options, Diagnostics())),
+    "perf on threads": ("cpu", lambda pid, options: _OnThreads(pid, options, Diagnostics())),
+    "ptrace": ("cpu", lambda pid, options: PtraceCollector(pid, options, Diagnostics())),
+}
+"""Name -> the clock by which the programs alternate, and how it is opened.
+
+The clock is that of the sampling times. Stops are an exception: on a busy machine the profiler and the programs get
+their processors at the kernel's ticks, which are in step with programs that alternate at 1,000 Hz of wall time.
+"""
+
+
+@contextmanager
+def _program(clock: str, periods_ns: list[int]) -> Iterator[tuple[int, Callable[[], list[tuple[int, ...]]]]]:
+    """Run the program: its pid, and a function that reads what its threads say (struct truth of c_lockstep.c)."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = build(PROGRAMS / "c_lockstep.c", Path(folder) / "lockstep", "-O1", "-no-pie", "-pthread")
+        file = Path(folder) / "truth"
+        file.write_bytes(bytes(_TRUTH.size * len(periods_ns)))
+        with (
+            file.open("r+b") as opened,
+            mmap.mmap(opened.fileno(), 0) as memory,
+            running(program, clock, file, *map(str, periods_ns)) as process,
+        ):
+            yield process.pid, lambda: list(_TRUTH.iter_unpack(memory[:]))
+
+
+def record_shares(
+    collector: str,
+    rate_hz: float,
+    periods: dict[str, float],
+    until: Callable[[int, float], bool],
+    clock: str = "",
+) -> list[Share]:
+    """Record one thread of each period at the same time.
+
+    Args:
+        until: whether to stop, given the samples so far of the thread with the fewest, and the seconds that went by.
+        clock: "wall" or "cpu", by which the program alternates; "": as COLLECTORS has it.
+    """
+    usual, opened = COLLECTORS[collector]
+    with _program(clock or usual, [round(1e9 / rate_hz * period) for period in periods.values()]) as (pid, read):
+        source = opened(pid, CollectOptions(rate_hz=rate_hz, flush_s=0.2))
+        before = after = read()
+        counts = {truth[0]: np.zeros(2, np.int64) for truth in before}
+        began = time.monotonic()
+        try:
+            for batch in source.batches():
+                pcs = batch.regs[:, batch.arch.pc] if len(batch) else np.zeros(0, np.uint64)
+                for tid, *places, _, _ in before:
+                    mine = pcs[batch.tid == tid]
+                    for half, (low, high) in enumerate((places[:2], places[2:])):
+                        counts[tid][half] += np.count_nonzero((mine >= low) & (mine < high))
+                if until(min(int(each.sum()) for each in counts.values()), time.monotonic() - began):
+                    source.stop()
+                    after = read()
+        finally:
+            source.close()
+    return [
+        Share(
+            name,
+            (end[5] - start[5], end[6] - start[6]),
+            (int(counts[start[0]][0]), int(counts[start[0]][1])),
+        )
+        for name, start, end in zip(periods, before, after, strict=True)
+    ]

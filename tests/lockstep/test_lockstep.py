@@ -1,0 +1,37 @@
+"""Programs in step with the samples have the shares that they counted: the short form of `python -m tests.lockstep`."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyprof.collectors.base import CollectorRefused
+from tests.lockstep.gaps import bpf_gaps, ks_probability
+from tests.lockstep.shares import record_shares
+from tests.support import missing
+
+RATE_HZ, SAMPLES, LONGEST_S = 1000.0, 400, 60.0
+
+
+@pytest.mark.parametrize("period", [1.0, 0.5])
+@pytest.mark.parametrize("collector", ["bpf", "perf", "ptrace"])
+def test_program_in_step_has_its_shares_by_each_collector(collector: str, period: float) -> None:
+    """The binomial distribution is beyond 5.5 standard deviations once in 26 million runs."""
+    try:
+        (share,) = record_shares(
+            collector, RATE_HZ, {"": period}, lambda n, passed: n >= SAMPLES or passed > LONGEST_S, "wall"
+        )
+    except CollectorRefused as error:
+        missing(f"needs {collector}: {error.message}")
+        raise
+    assert sum(share.samples) > 50
+    assert abs(share.z) < 5.5, share
+
+
+def test_gaps_between_samples_of_bpf_have_the_designed_distribution() -> None:
+    """The test of Kolmogorov and Smirnov is so far off by chance once in ten million runs."""
+    try:
+        found, designed = bpf_gaps(RATE_HZ, 4)
+    except CollectorRefused as error:
+        missing(f"needs events on processors: {error.message}")
+        raise
+    assert ks_probability(found, designed) > 1e-7
