@@ -24,6 +24,7 @@ TABLE = {
     # by folder, what differs first
     "accuracy/*": "live system",
     "agent/test_agent_live.py": "live",
+    "agent/test_clock_steps.py": "live system",
     "agent/test_full_disk.py": "live system",
     "agent/test_other_users.py": "live",
     "agent/push/test_tls.py": "system",

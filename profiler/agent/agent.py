@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyprof.agent.ask_socket import AskSocket
 from pyprof.agent.budget import BudgetKeeper
-from pyprof.agent.clock import WindowClock
+from pyprof.agent.clock import ClockSteps, WindowClock
 from pyprof.agent.config import AgentConfig
 from pyprof.agent.disk import locked
 from pyprof.agent.governor import CostBudget
@@ -74,6 +74,7 @@ class Agent:
         self._refusal_said = -_REFUSALS_S
         self._answer_until = 0.0
         self._draw_at = 0.0
+        self._steps = ClockSteps(say)
         self._begin()
         self._health = Health(values.every, self._gauges(), self._diagnostics, self._pushers.numbers)
 
@@ -104,7 +105,14 @@ class Agent:
         clock = WindowClock(config.values.every)
         self._lanes = [
             SampledGroup(
-                sampling, config.values, self._table, clock, self._budget.stride, self._took, self._save, self._failed
+                sampling,
+                config.values,
+                self._table,
+                clock,
+                self._budget.stride,
+                self._took,
+                self._save,
+                self._failed,
             )
             for sampling in config.samplings()
         ]
@@ -164,6 +172,7 @@ class Agent:
                     lane.tend()
             self._table.look()
             self._keep_budget()
+            self._steps.total_ns()
             self._health.beat()
             self._notifier.alive()
             self._wake.wait(LOOK_S)

@@ -34,7 +34,7 @@ class Health:
         self._reported: dict[str, int] = {}
         self._reload = 1.0, time.time()
         self._beat = time.monotonic()
-        self._idle_at = time.time()
+        self._idle_at = self._beat
         self._processes = gauges["processes"]
         own: dict[str, Gauge] = {
             "cpu_seconds": spent,
@@ -48,7 +48,7 @@ class Health:
     def beat(self) -> None:
         self._beat = time.monotonic()
         if not self._processes():
-            self._idle_at = time.time()
+            self._idle_at = self._beat
 
     def reloaded(self, success: bool) -> None:
         self._reload = float(success), time.time()
@@ -65,7 +65,7 @@ class Health:
         silent_s = time.monotonic() - self._beat
         if silent_s > SILENT_S:
             return f"the agent does nothing since {silent_s:.0f} s"
-        since_s = time.time() - max(self.metrics.last_window_s, self._idle_at)
+        since_s = time.monotonic() - max(self.metrics.last_window_at, self._idle_at)
         if since_s > WINDOWS * self.every:
             return f"no window since {since_s:.0f} s, though there are processes to record"
         return ""

@@ -64,6 +64,7 @@ PUSHES = (
     MetricKind("push_queue_segments", "gauge", "Segments that a sink has not taken yet."),
     MetricKind("push_queue_bytes", "gauge", "Their bytes."),
     MetricKind("push_lag_seconds", "gauge", "Since the end of the oldest window that a sink has not taken yet."),
+    MetricKind("push_clock_ahead_seconds", "gauge", "By how much our clock is ahead of the receiver's."),
     MetricKind("push_sent", "counter", "Segments that a sink has taken."),
     MetricKind("push_failures", "counter", "Tries that a sink did not take, by why."),
     MetricKind("push_refused", "counter", "Segments that a sink refused for good, by why."),
@@ -84,7 +85,7 @@ class Metrics:
     ) -> None:
         """dropped: counts by reason."""
         self._pushes = pushes
-        self.last_window_s = 0.0
+        self.last_window_s = self.last_window_at = 0.0
         self._gauges = gauges
         self._dropped = dropped
         self._counts: dict[tuple[str, str], int] = {}
@@ -96,7 +97,7 @@ class Metrics:
 
     def took(self, mode: str, profile: Profile, kept: bool) -> None:
         """A window."""
-        self.last_window_s = time.time()
+        self.last_window_s, self.last_window_at = time.time(), time.monotonic()
         summary = profile.summary
         self.count("windows" if kept else "windows_not_written", mode)
         self.count("samples", mode, summary.samples)

@@ -167,7 +167,7 @@ class SampledGroup:
             self._times.append(self._clocks.end_window(self._table.matching(self.sampling)))
 
     def _exact(self, profile: Profile) -> Profile:
-        """Return the oldest window that has not got its sums yet, with them."""
+        """Return a window with the sums of the oldest one that has not got them yet."""
         if self._clocks is None:
             return profile
         if not self._times:  # the recording ended by itself

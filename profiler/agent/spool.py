@@ -95,6 +95,7 @@ class Spool:
         self._refused: dict[str, list[str]] = {}
         self._saved: dict[str, list[str]] = {}
         self._over: list[str] = []
+        self._saved_ns = 0
 
     def open(self) -> None:
         """Find what is there, by names and sizes; a crash's unfinished files go. Raises OSError."""
@@ -160,6 +161,7 @@ class Spool:
         window: 32 hexadecimal digits, as put() will be told. Could it be saved?
         """
         folder, disk = f"{self.root}/{SO_FAR}", self._disk
+        end_ns = self._saved_ns = max(end_ns, self._saved_ns + 1)  # the clock may have been set back
         to, part = f"{folder}/{end_ns:019}-{window}", f"{folder}/.{window}.part"
         try:
             if disk.make_folder(folder):

@@ -25,7 +25,7 @@ REQUESTS = (
     Reason("body_too_large", Stage.SERVER, "The body is longer than limits.body.", retry="a larger limits.body"),
     Reason("wrong_name", Stage.SERVER, "The path names no segment: DAY/SERVICE/END_NS-KEY.pb.gz."),
     Reason("too_old", Stage.SERVER, "The window ended before the retention's oldest day."),
-    Reason("too_new", Stage.SERVER, "The window ends in the future: is the agent's clock right?"),
+    Reason("too_new", Stage.SERVER, "The window ends more than a day in the future: is the agent's clock right?"),
     Reason("too_many_series", Stage.SERVER, "There are more sets of labels than the server takes.",
            retry="fewer labels in the agent's rules; a pod's name is one for each start"),
     Reason("question_too_dear", Stage.SERVER, "The question costs more time or memory than one may.",

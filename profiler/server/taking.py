@@ -32,7 +32,7 @@ MOST_INFLATED = 1 << 27
 SEGMENTS = "/api/v1/segments/"
 SAFE = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
 JSON = "application/json"
-_FUTURE_S = 600
+_FUTURE_S = 86_400
 _BODY_S = 60
 """In which a body must come."""
 _Found = TypeVar("_Found")

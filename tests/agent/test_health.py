@@ -59,13 +59,16 @@ def test_agent_is_unwell_when_its_loop_stands_still_or_windows_stay_away(monkeyp
     well, _ = made()
     well.beat()
     assert well.page()[::2] == (200, "ok\n")
-    now, monotonic = time.time(), time.monotonic()
-    monkeypatch.setattr(time, "time", lambda: now + health.WINDOWS * 60 + 1)
-    assert well.page()[0] == 503
+    wall, later = time.time(), time.monotonic() + health.WINDOWS * 60 + 1
+    monkeypatch.setattr(time, "time", lambda: wall + 7200)
+    assert well.page()[0] == 200, "the wall clock was set"
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    well.beat()
+    assert "no window" in well.page()[2]
     assert made(processes=0)[0].page()[0] == 200, "nothing to record is no fault"
     well.metrics.took("cpu", golden(), True)
     assert well.page()[0] == 200
-    monkeypatch.setattr(time, "monotonic", lambda: monotonic + health.SILENT_S + 1)
+    monkeypatch.setattr(time, "monotonic", lambda: later + health.SILENT_S + 1)
     assert "does nothing" in well.page()[2]
 
 

@@ -13,6 +13,7 @@ progress     A segment that is sent in several requests
 pusher       The queue of one sink
 pushers      All sinks of the agent
 pyroscope    Pyroscope
+receiver_clock  How far our clock and a receiver's differ
 rpc          One call of gRPC
 secrets      Tokens and passwords, from files only
 series       A segment as receivers of pprof want it

@@ -11,7 +11,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import orjson
 
@@ -36,7 +36,7 @@ MOST_WAIT_S = 3600.0
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where a receiver is. url: http or https, without a "/" at its end. ca_file, proxy: "" for the usual ones.
-    timeout_s: of a request in all.
+    timeout_s: of a request in all. on_date: see clock_ahead_s().
     """
 
     url: str
@@ -45,6 +45,7 @@ class Endpoint:
     ca_file: str = ""
     proxy: str = ""
     timeout_s: float = 30.0
+    on_date: Callable[[float], None] = lambda ahead_s: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +80,17 @@ class HttpClient:
     ) -> HttpAnswer:
         proxy = self._endpoint.proxy
         proxies = {"http": proxy, "https": proxy} if proxy else None
+        began_s = time.time()
         director = opener(deadline, self._context(), proxies, redirects=False, response=BoundedAnswer)
         try:
             with director.open(request, timeout=self._endpoint.timeout_s) as answer:
+                self._compare_clocks(answer.headers.get("Date", ""), began_s)
                 judge_http(answer.status)
                 found = answer.read(MOST_ANSWER + 1)
                 kind = answer.headers.get_content_type()[:_LONGEST_KIND]
         except urllib.error.HTTPError as error:
             with error:
+                self._compare_clocks(error.headers.get("Date", ""), began_s)
                 if error.code not in taken:
                     stated = stated_reason(error.read(MOST_ANSWER))
                     judge_http(error.code, wait_s(error.headers.get("Retry-After", "")), stated)
@@ -96,6 +100,11 @@ class HttpClient:
         if deadline.passed or answer.length:
             raise http.client.IncompleteRead(found)
         return HttpAnswer(kind, found)
+
+    def _compare_clocks(self, date: str, began_s: float) -> None:
+        ahead_s = clock_ahead_s(date, began_s, time.time())
+        if ahead_s is not None:
+            self._endpoint.on_date(ahead_s)
 
     def _context(self) -> ssl.SSLContext | None:
         if not self._endpoint.url.startswith("https:"):
@@ -149,3 +158,18 @@ def wait_s(text: str) -> float:
     except (ValueError, OverflowError, TypeError, IndexError):
         return 0.0
     return min(max(until - time.time(), 0.0), MOST_WAIT_S)
+
+
+def clock_ahead_s(date: str, began_s: float, ended_s: float) -> float | None:
+    """Return how far this machine's clock is ahead of the receiver's at least, None where the receiver does not say.
+
+    Args:
+        date: the answer's Date (RFC 9110, 6.6.1), in whole seconds. It was made at some time during the request.
+        began_s: when the request began, since the epoch by this machine's clock.
+        ended_s: when its answer came.
+    """
+    try:
+        said_s = email.utils.parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError, TypeError, IndexError):
+        return None
+    return max(began_s - said_s - 1, 0.0) + min(ended_s - said_s, 0.0)

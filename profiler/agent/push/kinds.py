@@ -68,6 +68,10 @@ KINDS: dict[str, tuple[tuple[Setting, ...], tuple[str, ...]]] = {
 """type -> its settings beside COMMON, and those of them that must be given."""
 
 
+_ON_DATE = "on date"
+"""Beside the values of a configuration, whose names have no blank."""
+
+
 def wrong(target: PushTarget) -> str:
     """What is wrong with values that are each right, "" for nothing."""
     values = target.values
@@ -81,10 +85,10 @@ def wrong(target: PushTarget) -> str:
     return ""
 
 
-def made(target: PushTarget) -> SegmentSink:
-    """Raises UsageError where its library is missing."""
+def made(target: PushTarget, on_date: Callable[[float], None] = lambda ahead_s: None) -> SegmentSink:
+    """on_date: of Endpoint. Raises UsageError where its library is missing."""
     try:
-        return _MAKERS[target.kind](target.values)
+        return _MAKERS[target.kind]({**target.values, _ON_DATE: on_date})
     except ImportError as error:
         raise UsageError(f"push to {target.name}: {error}", "pip install 'pyprof-live[push]'") from None
 
@@ -100,6 +104,7 @@ def _endpoint(values: dict[str, Any]) -> Endpoint:
         values.get("ca_file", ""),
         values.get("proxy", ""),
         values.get("timeout", 30.0),
+        values[_ON_DATE],
     )
 
 

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 
 from pyprof.agent.push.kinds import PushTarget, made
 from pyprof.agent.push.pusher import Pusher
+from pyprof.agent.push.receiver_clock import ReceiverClock
 from pyprof.agent.spool import Spool
 from pyprof.diagnostics import Diagnostics
 
@@ -26,18 +27,25 @@ class Pushers:
     ) -> None:
         self._spool, self._writing, self._say, self._diagnostics = spool, writing, say, diagnostics
         self._of: list[tuple[PushTarget, Pusher]] = []
+        self._clocks: dict[str, ReceiverClock] = {}
 
     def begin(self, targets: Sequence[PushTarget]) -> None:
         """Those that are as before go on. Raises UsageError, and nothing has changed then."""
         known = [target for target, _ in self._of]
-        new = [(target, made(target)) for target in targets if target not in known]
+        clocks = {target.name: ReceiverClock(target.name, self._say) for target in targets if target not in known}
+        new = [
+            (target, made(target, clocks[target.name].compare), clocks[target.name])
+            for target in targets
+            if target not in known
+        ]
         with self._writing:
             self._spool.begin_queues([target.name for target in targets])
         for target, pusher in self._of:
             if target not in targets:
                 pusher.end()
         self._of = [(target, pusher) for target, pusher in self._of if target in targets]
-        for target, sink in new:
+        for target, sink, clock in new:
+            self._clocks[target.name] = clock
             pusher = Pusher(target.name, sink, self._spool, self._writing, self._say, self._diagnostics)
             self._of.append((target, pusher))
             pusher.start()
@@ -53,6 +61,7 @@ class Pushers:
             yield "push_queue_segments", sink, segments
             yield "push_queue_bytes", sink, size
             yield "push_lag_seconds", sink, age_s
+            yield "push_clock_ahead_seconds", sink, self._clocks[target.name].ahead_s
             yield "push_sent", sink, pusher.sent
             for word, count in pusher.later.items():
                 yield "push_failures", {**sink, "reason": word}, count

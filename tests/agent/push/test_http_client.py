@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
 import time
 from collections.abc import Iterable, Iterator
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from pyprof.agent.push.bounded_answer import MOST_READ
-from pyprof.agent.push.http_client import MOST_ANSWER, Endpoint, HttpClient, stated_reason, wait_s
+from pyprof.agent.push.http_client import MOST_ANSWER, Endpoint, HttpClient, clock_ahead_s, stated_reason, wait_s
 from pyprof.agent.push.outcomes import NO_REASON, NotSent, RefusedForGood, StatedReason, judge_http
+from pyprof.agent.push.receiver_clock import ReceiverClock
 from pyprof.agent.push.secrets import Credentials
 from pyprof.records import replace
 from tests.agent.push.receivers import Asked, Said, receiver, talker
@@ -200,3 +202,43 @@ def test_retry_after_is_seconds_or_a_date_and_bounded() -> None:
     assert wait_s("99999999999999999999") == 3600.0
     assert wait_s(email.utils.formatdate(time.time() - 60)) == 0.0
     assert [wait_s(text) for text in ("", "-5", "soon", "1e9", "Mon, 99 Foo 99999")] == [0.0] * 5
+
+
+@pytest.mark.parametrize(
+    ("date", "ahead_s"),
+    [
+        ("Thu, 01 Jan 1970 00:16:40 GMT", 0.0),
+        ("Thu, 01 Jan 1970 00:16:39 GMT", 0.5),
+        ("Thu, 01 Jan 1970 00:16:30 GMT", 9.5),
+        ("Thu, 01 Jan 1970 00:16:50 GMT", -8.0),
+        ("Thu, 32 Jan 1970", None),
+        ("", None),
+        ("9" * 5000, None),
+    ],
+)
+def test_date_of_an_answer_says_how_far_clocks_differ_at_least(date: str, ahead_s: float | None) -> None:
+    """The request lasted from second 1000.5 to second 1002."""
+    assert clock_ahead_s(date, 1000.5, 1002) == ahead_s
+
+
+def test_clocks_that_differ_are_said_once_and_when_they_agree_again() -> None:
+    said: list[tuple[object, ...]] = []
+    clock = ReceiverClock("server", lambda *words, **fields: said.append((*words, *fields.values())))
+    for ahead_s in (0.0, 29.0, -31.0, -32.0, -31.0, 3600.0, 3601.0, 1.0, 0.0):
+        clock.compare(ahead_s)
+    assert said == [
+        ("warning", "clocks differ", "server", -31),
+        ("warning", "clocks differ", "server", 3600),
+        ("info", "clocks agree", "server"),
+    ]
+    assert clock.ahead_s == 0.0
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_each_answer_has_its_date_compared(status: int) -> None:
+    heard: list[float] = []
+    with receiver(lambda _: Said(status)) as server:
+        client = HttpClient(replace(server.endpoint(), on_date=heard.append))
+        with contextlib.suppress(NotSent):
+            client.post("/x", b"data", {})
+    assert len(heard) == 1

@@ -1,0 +1,130 @@
+"""The wall clock of an agent's host is set while it records: each second is in one window, and the step is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from pyprof.agent import reading
+from pyprof.agent.clock import ClockSteps
+from pyprof.agent.moments import TimeSpan
+from tests.agent.push.receivers import Said, receiver
+from tests.agent.test_agent_live import BUSY
+from tests.support import missing
+
+HOUR_NS = 3600 * 10**9
+CONFIG = """
+[windows]
+every = "2s"
+[budget]
+cpu = 100
+[[rule]]
+cmdline = "WORD"
+service = "stepped"
+[[push]]
+name = "server"
+type = "pyprof"
+url = "URL"
+"""
+
+
+def library() -> str:
+    """libfaketime, whose wall clock a file sets for one process."""
+    found = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+    if found is None:
+        missing("libfaketime: apt-get install faketime")
+    return str(found)
+
+
+def lines(log: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+
+
+def wait_for_windows(log: Path, agent: subprocess.Popen[bytes], more: int) -> None:
+    count = sum(line["event"] == "window" for line in lines(log)) + more
+    while sum(line["event"] == "window" for line in lines(log)) < count:
+        assert agent.poll() is None, log.read_text()
+        time.sleep(0.1)
+
+
+def recorded(spool: Path) -> list[tuple[int, int]]:
+    """Start and length of each window, in the order in which they were written."""
+    names = reading.segments(str(spool), TimeSpan(0, 1 << 62))
+    ordered = sorted(names, key=lambda name: (spool / name.path).stat().st_mtime_ns)
+    profiles = [reading.profile_of(str(spool), [name], "cpu", "all") for name in ordered]
+    return [(profile.start_ns, profile.duration_ns) for profile in profiles]
+
+
+def test_clock_that_is_set_by_an_hour_loses_and_doubles_no_second(tmp_path: Path) -> None:
+    """Forward and back again, each in the midst of a window. The receiver's clock is not set: the agent says so."""
+    word, log, spool, offset = f"agent-steps-{os.getpid()}", tmp_path / "log", tmp_path / "spool", tmp_path / "offset"
+    target = subprocess.Popen([sys.executable, "-c", BUSY, word], stdout=subprocess.DEVNULL)
+    faked = {"LD_PRELOAD": library(), "FAKETIME_TIMESTAMP_FILE": str(offset), "FAKETIME_CACHE_DURATION": "1"}
+    environment = {**os.environ, **faked, "FAKETIME_DONT_FAKE_MONOTONIC": "1", "NO_FAKE_STAT": "1"}
+    offset.write_text("+0\n")
+    with receiver(lambda _: Said()) as server, log.open("wb") as out:
+        config = tmp_path / "agent.toml"
+        config.write_text(CONFIG.replace("WORD", word).replace("URL", server.url))
+        command = [sys.executable, "-m", "pyprof", "agent", "--config", str(config), "--spool", str(spool)]
+        agent = subprocess.Popen([*command, "--log", "json"], stderr=out, env=environment)
+        try:
+            for step in ("+1h\n", "-1h\n"):
+                wait_for_windows(log, agent, 2)
+                part = offset.with_suffix(".part")
+                part.write_text(step)
+                part.replace(offset)
+            wait_for_windows(log, agent, 3)
+            while len(server.asked) < 6 or "clocks differ" not in log.read_text():
+                time.sleep(0.1)
+            agent.send_signal(signal.SIGTERM)
+            assert agent.wait(60) == 0
+        finally:
+            for process in (agent, target):
+                process.kill()
+                process.wait()
+    steps = [line["seconds"] for line in lines(log) if line["event"] == "clock was set"]
+    assert [round(float(str(step)) / 3600) for step in steps] == [1, -2]
+    windows = recorded(spool)
+    assert all(length > 0 for _, length in windows)
+    gaps = [later - (start + length) for (start, length), (later, _) in pairwise(windows)]
+    hours = [round(gap / HOUR_NS) for gap in gaps]
+    assert [hour for hour in hours if hour] == [1, -2]
+    assert all(abs(gap - hour * HOUR_NS) < HOUR_NS // 1000 for gap, hour in zip(gaps, hours, strict=True)), gaps
+    assert all(gap == 0 for gap, hour in zip(gaps, hours, strict=True) if not hour)
+    sent = [asked.path for asked in server.asked]
+    assert len(set(sent)) == len(sent)
+    assert not list((spool / "refused").rglob("*.pb.gz"))
+    ahead = [int(str(line["ahead_seconds"])) for line in lines(log) if line["event"] == "clocks differ"]
+    assert all(abs(abs(seconds) - 3600) < 600 for seconds in ahead), ahead
+
+
+@pytest.mark.parametrize("step_s", [1800.0, -5400.0, 0.2])
+def test_step_of_the_clock_is_said_once(step_s: float) -> None:
+    said: list[tuple[object, ...]] = []
+    wall, monotonic = 10**18, 5
+    steps = ClockSteps(
+        lambda *words, **fields: said.append((*words, *fields.values())), lambda: wall, lambda: monotonic
+    )
+    assert steps.total_ns() == 0
+    wall, monotonic = wall + 10**9 + round(step_s * 1e9), monotonic + 10**9
+    assert [steps.total_ns() for _ in range(3)] == [round(step_s * 1e9)] * 3
+    assert said == [("warning", "clock was set", step_s)]
+
+
+def test_clock_that_is_adjusted_slowly_is_not_said_before_it_is_off() -> None:
+    said: list[object] = []
+    wall, monotonic = 10**18, 5
+    steps = ClockSteps(lambda *_, **fields: said.append(fields["seconds"]), lambda: wall, lambda: monotonic)
+    for _ in range(100):
+        wall, monotonic = wall + 10**9 + 3 * 10**6, monotonic + 10**9
+        steps.total_ns()
+    assert len(said) == 2
+    assert steps.total_ns() <= 300 * 10**6
