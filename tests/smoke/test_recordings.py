@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import pyprof
+from pyprof.errors import AccessDenied
 from tests.support import build, missing
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -54,7 +55,7 @@ def _may_trace() -> None:
         process.stdout.readline()
         try:
             pyprof.dump(process.pid)
-        except pyprof.AccessDenied as error:
+        except AccessDenied as error:
             missing(f"needs the right to trace this user's processes: {error}")
 
 
