@@ -13,7 +13,9 @@ from pyprof.agent.spool import SpoolSegment
 from pyprof.exporters import pprof
 from pyprof.exporters.base import ExportOptions
 from pyprof.model.profile import Profile
+from pyprof.model.reasons import said
 from pyprof.model.selected import selected
+from pyprof.model.share_interval import sampling_basis
 from pyprof.records import replace
 
 MOST_SERVICES = 500
@@ -49,10 +51,20 @@ def segments(profile: Profile, services: Iterable[str], window: str = "") -> lis
 def _segment(profile: Profile, service: str, threads: list[int], window: str) -> SpoolSegment:
     wanted = np.zeros(len(profile.threads), np.bool_)
     wanted[threads] = True
-    part = selected(profile, wanted[profile.thread] if len(profile.thread) else np.zeros(0, np.bool_))
+    part = _with_basis(selected(profile, wanted[profile.thread] if len(profile.thread) else np.zeros(0, np.bool_)))
     out = io.BytesIO()
     pprof.write(_used(replace(part, title=service)), out, _EVIDENCE)
     return SpoolSegment(SegmentName.new(service, profile.start_ns + profile.duration_ns, window), out.getvalue())
+
+
+def _with_basis(profile: Profile) -> Profile:
+    """Return a part of a window on processors with a note that says how far its shares are known."""
+    if profile.value_types[-1].type != "cpu" or not profile.total:
+        return profile
+    basis = sampling_basis(profile.values[:, 0], profile.values[:, -1])
+    sampled, width = round(100 * basis.sampled), round(100 * basis.half_width)
+    note = said("shares_by_samples", samples=f"{basis.samples:.0f}", sampled=sampled, width=width)
+    return replace(profile, summary=replace(profile.summary, notes=(*profile.summary.notes, note)))
 
 
 def _used(profile: Profile) -> Profile:

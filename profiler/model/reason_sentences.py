@@ -126,6 +126,9 @@ NOTES = (
     Reason("budget_kept", Stage.SAMPLING,
            "To keep the agent's budget one of {times} sampling times was used, whose samples stand for all of them, "
            "and one of {processes} processes was recorded", retry="a larger budget.cpu or budget.memory"),
+    Reason("shares_by_samples", Stage.SAMPLING,
+           "Sums are processor time by the kernel's clocks. Shares are by {samples} samples of {sampled} % of it: with "
+           "95 % probability a share of a half is right to within {width} points of a hundred"),
     Reason("kernel_not_sampled", Stage.SAMPLING,
            "Time in the kernel has no samples: sudo sysctl kernel.perf_event_paranoid=1 gives it some"),
     Reason("stacks_not_copied", Stage.SAMPLING,

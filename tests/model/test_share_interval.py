@@ -1,0 +1,39 @@
+"""The stated interval of a share holds the true share as often as it says."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from pyprof.model.share_interval import sampling_basis, wilson
+
+TRIALS = 4000
+DOUBT = 4.5
+"""Standard deviations below which a sound interval falls less than once in 100,000 runs."""
+
+
+@pytest.mark.parametrize(("share", "samples"), [(0.5, 5), (0.15, 20), (0.35, 200), (0.03, 100)])
+def test_wilson_interval_holds_the_true_share_in_95_percent(share: float, samples: int) -> None:
+    found = np.random.default_rng().binomial(samples, share, TRIALS)
+    held = sum(low <= share <= high for low, high in (wilson(count / samples, samples) for count in found.tolist()))
+    least = 0.90  # Wilson's interval covers 91 % in the worst of these cases: counts are whole numbers
+    assert held >= TRIALS * least - DOUBT * math.sqrt(TRIALS * least * (1 - least))
+
+
+def test_equal_samples_count_as_many_as_they_are() -> None:
+    basis = sampling_basis(np.array([3, 7]), np.array([300, 700]))
+    assert (round(basis.samples), basis.sampled) == (10, 1.0)
+
+
+def test_sample_that_stands_for_most_of_the_time_counts_as_little_more_than_one() -> None:
+    assert 1 < sampling_basis(np.array([1, 100]), np.array([10_000, 100])).samples < 1.1
+
+
+def test_time_without_samples_widens_the_interval() -> None:
+    basis = sampling_basis(np.array([100, 0]), np.array([600, 400]))
+    low, high = basis.interval(0.3)
+    assert low < 0.3 - 0.05
+    assert high > 0.3 + 0.4
+    assert sampling_basis(np.array([0]), np.array([5])).interval(0.0) == (0.0, 1.0)
