@@ -37,6 +37,7 @@ OF_OTHERS = {
     "pyprof.collectors.registry": "the sampler",
     "pyprof.session.between_batches": "the sampler",
     "pyprof.session.worker.process": "the sampler, and the worker before it is confined",
+    "pyprof.session.worker.keeper": "the keeper, which writes what a killed worker had recorded",
     "pyprof.symbolize.demangle": "the keeper",
     "pyprof.session.flight": "the keeper",
 }
