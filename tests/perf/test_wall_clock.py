@@ -138,8 +138,8 @@ def test_time_before_the_first_batch_and_after_the_stop_is_nobodys() -> None:
 
     source = Reported([(7, -50, BLOCKED)], [(7, -50)])
     looks = cast("SampleSource", NoLooks(stop))
-    collector = WallClockCollector(source, lambda _: looks, CollectOptions(idle=True))
     began_ns = time.monotonic_ns()
+    collector = WallClockCollector(source, lambda _: looks, CollectOptions(idle=True))
     batches = list(collector.batches())
     ((pid, tid, blocked_ns),) = of_kind(batches, SampleKind.STOPPED)
     assert (pid, tid) == (PID, 7)
