@@ -83,7 +83,9 @@ def _argument(node: ast.AST) -> ast.expr | None:
         counts = node.func.attr == "count" and owner.endswith("diagnostics")
         return node.args[0] if counts or (node.func.attr == "append" and owner.endswith("oddities")) else None
     if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Subscript):
-        return node.target.slice if ast.unparse(node.target.value).endswith(("oddities", "_tolerated", "errors")) else None
+        return (
+            node.target.slice if ast.unparse(node.target.value).endswith(("oddities", "_tolerated", "errors")) else None
+        )
     return None
 
 
