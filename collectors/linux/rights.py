@@ -4,31 +4,77 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import grp
 import os
+import pwd
 import resource
+import socket
 
 from pyprof.collectors.linux import libc
 
 NOBODY = 65534
+UNUSED_USERS = range(61184, 65520)
+"""The users that systemd gives to services for as long as they run. User databases should not contain them."""
+_MAX_CANDIDATES = 16
+"""Maximum number of users that are tried before the user nobody is taken."""
 _NOEXEC_SEAL = 8
 """MFD_NOEXEC_SEAL (Linux 6.3): what is in it never runs as a program. A host may insist (vm.memfd_noexec = 2), and says
 so in its log where none asks for it.
 """
 
 
-def become_nobody() -> bool:
-    """True if this process, all its threads, has no rights from now on but those of everybody: it must be root. User,
-    groups and with them all capabilities go. A user namespace may know no such user.
+def become_unprivileged() -> int | None:
+    """Change the user of this process, drop its groups and all capabilities, and return the new user.
+
+    The new user has no other process: another process of the same user could kill or trace this one. If a user
+    namespace has no such user, it is NOBODY.
+
+    Returns:
+        None if the process is not root, or if its user namespace has no other user.
     """
     if os.geteuid() != 0:
-        return False
-    try:
+        return None
+    with contextlib.suppress(OSError):
         os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
+        with contextlib.suppress(OSError):
+            for candidate in _candidates():
+                if _reserve_user(candidate):
+                    _change_user(candidate)
+                    return candidate
+        _change_user(NOBODY)
+        return NOBODY
+    return None
+
+
+def _candidates() -> list[int]:
+    """Return random users, so that processes that do not see each other rarely take the same one."""
+    draws = memoryview(os.urandom(4 * _MAX_CANDIDATES)).cast("I")
+    return [UNUSED_USERS[draw % len(UNUSED_USERS)] for draw in draws]
+
+
+def _reserve_user(user: int) -> bool:
+    """Return True if no process and no database has this user. It is then reserved until this process ends."""
+    for look_up in (pwd.getpwuid, grp.getgrgid):
+        with contextlib.suppress(KeyError):
+            look_up(user)
+            return False
+    lock = socket.socket(socket.AF_UNIX)
+    try:
+        lock.bind(f"\0pyprof-user-{user}")
+        os.getpriority(os.PRIO_USER, user)  # the kernel searches all processes
+    except ProcessLookupError:
+        lock.detach()  # the descriptor stays open
+        return True
     except OSError:
-        return False
-    return True
+        pass
+    lock.close()
+    return False
+
+
+def _change_user(user: int) -> None:
+    """Set the user and the group, which has the same number. Raises OSError."""
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
 
 
 def hide() -> None:

@@ -101,6 +101,9 @@ SAMPLING = (
     Reason("the process that parses is not confined", Stage.OPTIONS,
            "The kernel refused a filter of system calls (seccomp), or there is none for this machine: a hole in a "
            "parser would be one with the rights that are left."),
+    Reason("worker_user_shared", Stage.OPTIONS,
+           "The process that parses runs as the user nobody (65534), because the user namespace has no unused user: "
+           "other processes of that user may end it."),
     Reason("search for an interpreter in files that took too long", Stage.INTERPRETER,
            "The process that parses did not say in ten seconds whether a program's files hold an interpreter: its "
            "functions are missing.",

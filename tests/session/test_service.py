@@ -54,7 +54,7 @@ def test_batch_is_answered_before_it_goes_to_the_journal_whose_errors_are_told(
     ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sampler, worker = ends
-    service = Service(worker, cast("AskingOpener", None), Hurry(), confined=True)
+    service = Service(worker, cast("AskingOpener", None), Hurry(), missing=())
     heard: list[object] = []
 
     def keep(observed: Observed) -> NoReturn:
@@ -86,7 +86,7 @@ def test_batch_that_has_come_when_time_is_over_is_unwound_but_not_when_it_ends_a
     monkeypatch.setattr(
         observed, "session", SimpleNamespace(recorder=SimpleNamespace(hurry=lambda: heard.append("now"))), raising=False
     )
-    service = Service(worker, cast("AskingOpener", None), hurry, confined=True)
+    service = Service(worker, cast("AskingOpener", None), hurry, missing=())
     monkeypatch.setattr(service, "_of", observed)
     hurry._hurry(number)
     service._take(BATCH)
@@ -97,7 +97,7 @@ def test_slow_machine_gets_as_many_times_as_long_for_its_last_stacks(ends: tuple
     _, worker = ends
     begin = Begin(False, UnwindOptions(), Naming("", 99, "cpu", ViewOptions()), CollectorStats(), 0, 0, times=4)
     hurry = Hurry()
-    Service(worker, cast("AskingOpener", None), hurry, confined=True)._begin(begin)
+    Service(worker, cast("AskingOpener", None), hurry, missing=())._begin(begin)
     assert hurry.unwound_s == 4 * UNWOUND_S
 
 

@@ -318,8 +318,8 @@ def _serve(channel: Channel, questions: Channel, notices: Channel, *, confined: 
     if confined:
         sandbox.load()
     box = sandbox.Sandbox(notices, kept)
-    confined = confined and box.confine()
-    service = Service(channel, box.keeper, hurry, confined)
+    missing = box.confine() if confined else (sandbox.UNCONFINED,)
+    service = Service(channel, box.keeper, hurry, missing)
     answer_questions(questions, partial(end_with, os.getppid(), service.has_left))
     try:
         service.run()

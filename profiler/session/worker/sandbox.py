@@ -34,6 +34,10 @@ _LATE = (
 )
 """What functions of the worker's modules import, and what Python itself imports for a traceback."""
 _ENCODINGS = ("ascii", "latin-1", "utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
+UNCONFINED = "the process that parses is not confined"
+"""Counter: the kernel accepted no filter of system calls."""
+SHARED_USER = "worker_user_shared"
+"""Counter: other processes may have the worker's user."""
 _CALLS = ("wait4",)
 """Besides those of seccomp.ALLOWED: the worker waits for the keeper."""
 
@@ -70,23 +74,25 @@ class Sandbox:
                 os.close(fd)
         self.keeper = AskingOpener(ours)
 
-    def confine(self) -> bool:
-        """Give up all rights; from now on files are asked for. False where calls cannot be filtered; the rest is done
-        all the same.
+    def confine(self) -> tuple[str, ...]:
+        """Give up all rights that can be given up. From then on the keeper opens files.
+
+        Returns:
+            The counters of what could not be done.
         """
         opener.use(self.keeper)
         demangle.use(self.keeper.demangled)
         code = b""
         with suppress(NotImplementedError):
             code = seccomp.program(os.uname().machine, os.getpid(), _CALLS)
-        rights.become_nobody()
+        missing = (SHARED_USER,) if rights.become_unprivileged() == rights.NOBODY else ()
         libc.drop_capabilities()
         rights.hide()
         try:
             seccomp.confine(code)
         except OSError:
-            return False
-        return True
+            return (UNCONFINED, *missing)
+        return missing
 
     def close(self) -> None:
         """Nothing is asked any more."""

@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 
 _NO_WORDS = np.zeros(0, np.uint64)
 _NO_FLAGS = np.zeros(0, np.bool_)
-UNCONFINED = "the process that parses is not confined"
 
 
 class ReportedCollector:
@@ -192,12 +191,17 @@ class _Observed:
 class Service:
     """Serves one sampler until it says Bye, or is gone."""
 
-    def __init__(self, channel: Channel, keeper: AskingOpener, hurry: Hurry, confined: bool) -> None:
-        """keeper: who gives profiles to sinks. confined: rights were given up."""
+    def __init__(self, channel: Channel, keeper: AskingOpener, hurry: Hurry, missing: Sequence[str]) -> None:
+        """Create the service.
+
+        Args:
+            keeper: gives profiles to sinks.
+            missing: the counters of what could not be done to confine this process.
+        """
         self._channel = channel
         self._keeper = keeper
         self._hurry = hurry
-        self._confined = confined
+        self._missing = missing
         self._unpacker = Unpacker(self)
         self._waiting: deque[Message] = deque()
         self._standing: Standing | None = None
@@ -270,8 +274,8 @@ class Service:
         self._hurry.unwound_s *= begin.times
         if begin.yields and may_come_back():
             self._giving_way = idle
-        if begin.confined and not self._confined:
-            self._of.diagnostics.count(UNCONFINED)
+        for counter in self._missing if begin.confined else ():
+            self._of.diagnostics.count(counter)
 
     @property
     def _observed(self) -> _Observed:
@@ -333,8 +337,8 @@ class Service:
 
     def _examine(self, message: Examine) -> None:
         diagnostics = Diagnostics()
-        if message.confined and not self._confined:
-            diagnostics.count(UNCONFINED)
+        for counter in self._missing if message.confined else ():
+            diagnostics.count(counter)
         answer: Done | AskFailed
         try:
             for piece in message.errand.pieces(diagnostics):
