@@ -121,8 +121,3 @@ def _with_rows(profile: Profile, missing: Sequence[tuple[ProcessTime, int]]) -> 
         state=None if profile.state is None else np.append(profile.state, np.zeros(n, profile.state.dtype)),
         cpu=None if profile.cpu is None else np.append(profile.cpu, np.full(n, -1, np.int32)),
     )
-
-
-def _leader(process: ProcessTime) -> ThreadInfo:
-    """Return the first thread of a process."""
-    return ThreadInfo(process.pid, process.pid, process.name, process.name, process.began_ns, process.began_ns)

@@ -2,10 +2,14 @@
 
 clock_getcpuclockid(3) gives each process a clock that counts its time on processors to the nanosecond, threads that
 have ended included. One reading is one system call, also for processes of other users.
+
+A window ends at a time that the collector acknowledges later, so no reading is from exactly that time. The value of a
+clock there is interpolated between the readings before and after it.
 """
 
 from __future__ import annotations
 
+import bisect
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +19,7 @@ from pyprof.agent.processes import Seen
 from pyprof.collectors.cpu_accounts import TICK_NS, process_ns
 from pyprof.records import dataclass
 
-_POLL_S = 1.0
+_POLL_NS = 1_000_000_000
 _REST = 5_000
 """A poll that took t is followed by none for so many times t."""
 
@@ -34,14 +38,36 @@ class ProcessTime(NamedTuple):
     unread_ns: int = 0
 
 
+class _Reading(NamedTuple):
+    """The value of a clock at a monotonic time."""
+
+    at_ns: int
+    ns: int
+
+
+_MIN_READINGS = 2
+"""A poll replaces the last reading only beyond these: the first two show the clock where the window began."""
+
+
 @dataclass(slots=True)
-class _Reading:
-    """window_ns: the clock when the window began. ns: the clock when it was last read, at the monotonic time at_ns."""
+class _Clock:
+    """The readings of one process in the window under way, in order, with one of before it if there is one."""
 
     name: str
-    window_ns: int
-    ns: int
-    at_ns: int
+    readings: list[_Reading]
+
+    def at(self, at_ns: int) -> int:
+        """Return the value at a time, interpolated; the first or last reading beyond these."""
+        after = bisect.bisect_left(self.readings, (at_ns,))
+        if after in (0, len(self.readings)):
+            return self.readings[max(after - 1, 0)].ns
+        (start_ns, low), (end_ns, high) = self.readings[after - 1 : after + 1]
+        return low + (high - low) * (at_ns - start_ns) // (end_ns - start_ns)
+
+    def forget_before(self, at_ns: int) -> None:
+        """Forget all readings before this time, and keep the value at this time as the first one."""
+        first = _Reading(max(at_ns, self.readings[0].at_ns), self.at(at_ns))
+        self.readings = [first, *(each for each in self.readings if each.at_ns > first.at_ns)]
 
 
 class ProcessClocks:
@@ -50,56 +76,84 @@ class ProcessClocks:
     recent_ns: processor time in the last window of those that run, by pid and start.
     """
 
-    def __init__(self, read: Callable[[int], int] = process_ns) -> None:
+    def __init__(
+        self, read: Callable[[int], int] = process_ns, monotonic_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
         """Args:
         read: returns the clock of a process in nanoseconds, 0 where there is no such process.
         """
         self.recent_ns: dict[tuple[int, int], int] = {}
-        self._read = read
-        self._readings: dict[tuple[int, int], _Reading] = {}
-        self._window_began = 0
-        self._poll_at = 0.0
+        self._read, self._monotonic_ns = read, monotonic_ns
+        self._clocks: dict[tuple[int, int], _Clock] = {}
+        self._new_since_ns = 0
+        self._keeps_all = False
+        self._poll_at_ns = 0
         self._lock = threading.Lock()
+
+    def begin(self, processes: Mapping[int, Seen]) -> None:
+        """Read all clocks before the first window of a recording."""
+        with self._lock:
+            self._clocks.clear()
+            self._new_since_ns, self._keeps_all = 0, False
+            self._read_all(processes)
+            self._new_since_ns = self._monotonic_ns()
 
     def poll(self, processes: Mapping[int, Seen]) -> None:
         """Read all clocks: a process that ends before the window does is known until the last reading."""
-        if (before := time.monotonic()) >= self._poll_at:
+        if (before_ns := self._monotonic_ns()) >= self._poll_at_ns:
             with self._lock:
                 self._read_all(processes)
-            after = time.monotonic()
-            self._poll_at = after + max(_POLL_S, _REST * (after - before))
+            after_ns = self._monotonic_ns()
+            self._poll_at_ns = after_ns + max(_POLL_NS, _REST * (after_ns - before_ns))
 
-    def end_window(self, processes: Mapping[int, Seen]) -> list[ProcessTime]:
-        """Return the time of each process since the last call, and begin the next window.
+    def read_near_end(self, processes: Mapping[int, Seen]) -> None:
+        """Read all clocks, for the window ends about now. All readings are kept from now on until end_window()."""
+        with self._lock:
+            self._keeps_all = True
+            self._read_all(processes)
+
+    def end_window(self, processes: Mapping[int, Seen], start_ns: int, end_ns: int) -> list[ProcessTime]:
+        """Return the time of each process in a window that has ended.
 
         Args:
-            processes: by pid, those that run. Processes that ran before and are missing have ended.
+            processes: by pid, those that run now. Processes that ran before and are missing have ended.
+            start_ns: the end of the window before this one, monotonic; of the first one, when the recording began.
+            end_ns: monotonic.
         """
         with self._lock:
-            began_ns = time.monotonic_ns()
             self._read_all(processes)
-            now_ns = time.monotonic_ns()
-            ahead_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - now_ns
-            self._window_began = (now_ns + ahead_ns) // TICK_NS
+            ahead_ns = self._boot_time_ahead_ns()
             times, kept, recent_ns = [], {}, {}
-            for (pid, start), reading in self._readings.items():
-                is_running = reading.at_ns >= began_ns
-                spent_ns, unread_ns = reading.ns - reading.window_ns, 0 if is_running else now_ns - reading.at_ns
+            for (pid, start), clock in self._clocks.items():
+                spent_ns = clock.at(end_ns) - clock.at(start_ns)
+                unread_ns = max(end_ns - clock.readings[-1].at_ns, 0)
                 if spent_ns or unread_ns:
-                    times.append(ProcessTime(pid, start * TICK_NS - ahead_ns, reading.name, spent_ns, unread_ns))
-                if is_running:
+                    times.append(ProcessTime(pid, start * TICK_NS - ahead_ns, clock.name, spent_ns, unread_ns))
+                if not unread_ns:
                     recent_ns[pid, start] = spent_ns
-                    reading.window_ns = reading.ns
-                    kept[pid, start] = reading
-            self._readings, self.recent_ns = kept, recent_ns
+                    clock.forget_before(end_ns)
+                    kept[pid, start] = clock
+            self._clocks, self.recent_ns = kept, recent_ns
+            self._new_since_ns, self._keeps_all = start_ns, False
         return times
 
     def _read_all(self, processes: Mapping[int, Seen]) -> None:
+        ahead_ns = self._boot_time_ahead_ns()
         for pid, seen in processes.items():
-            ns = self._read(pid)
-            reading = self._readings.get((pid, seen.start))
-            if reading is None and ns:
-                began = 0 if seen.start >= self._window_began > 0 else ns
-                self._readings[pid, seen.start] = _Reading(seen.comm, began, ns, time.monotonic_ns())
-            elif reading is not None and ns >= reading.ns:
-                reading.ns, reading.at_ns = ns, time.monotonic_ns()
+            if not (ns := self._read(pid)):
+                continue
+            reading = _Reading(self._monotonic_ns(), ns)
+            clock = self._clocks.get((pid, seen.start))
+            if clock is None:
+                began_ns = seen.start * TICK_NS - ahead_ns
+                is_new = 0 < self._new_since_ns < began_ns + TICK_NS
+                readings = [_Reading(began_ns, 0), reading] if is_new else [reading]
+                self._clocks[pid, seen.start] = _Clock(seen.comm, readings)
+            elif ns >= clock.readings[-1].ns:
+                if len(clock.readings) > _MIN_READINGS and not self._keeps_all:
+                    clock.readings.pop()
+                clock.readings.append(reading)
+
+    def _boot_time_ahead_ns(self) -> int:
+        """Return how far the clock of processes' starts is ahead of the monotonic clock."""
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()

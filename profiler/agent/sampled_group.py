@@ -8,6 +8,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from pyprof.agent.clock import WindowClock
 from pyprof.agent.exact_sums import with_exact_sums
@@ -33,6 +34,8 @@ _OF_DURABLE = 0.87
 """What is sampled is saved after such a part of windows.durable at most: the rest is for naming and writing it."""
 _SOON_S = 0.001
 _LOOK_S = 0.02
+_READ_BEFORE_S = 0.02
+"""The clocks of processes are read about this long before a window ends."""
 
 
 class SampledGroup:
@@ -73,6 +76,7 @@ class SampledGroup:
         self._not_before = 0.0
         self._clocks = ProcessClocks() if sampling.mode == "cpu" else None
         self._times: deque[list[ProcessTime]] = deque()
+        self._window_ns = 0
 
     @property
     def running(self) -> bool:
@@ -92,8 +96,8 @@ class SampledGroup:
             if not found <= self._known:
                 self._recording.look_around()
             self._known = found
-        if self._clocks is not None:
-            self._clocks.poll(self._table.matching(self.sampling))
+            if self._clocks is not None and self._recording.span_ns[0]:
+                self._clocks.poll(self._table.matching(self.sampling))
 
     def _begin(self) -> None:
         """In a thread of its own: to open thousands of processes takes seconds, in which the agent may be ended."""
@@ -120,9 +124,11 @@ class SampledGroup:
             recording.close()
             return
         recording.watch(lambda _: self.left.set())
-        recording.on_cut = self._read_clocks
-        self._read_clocks()
+        if self._clocks is not None:
+            self._clocks.begin(self._table.matching(self.sampling))
         self._times.clear()
+        self._window_ns = 0
+        recording.on_cut = partial(self._end_window, recording)
         recording.start()
         self._windows(recording)
 
@@ -132,12 +138,14 @@ class SampledGroup:
             while recording.running:
                 ends, window = time.monotonic() + self._clock.left(time.time()), uuid.uuid4().hex
                 self._save(recording, ends, window)
+                recording.wait(max(ends - time.monotonic() - _READ_BEFORE_S, 0.0))
+                self._read_clocks()
                 last = next(recording.windows(max(ends - time.monotonic(), _SOON_S)), None)
                 if last is not None:
-                    self._took(self.sampling, self._exact(last), window)
+                    self._took(self.sampling, self._exact(recording, last), window)
             rest = recording.stop()
             if rest is not last and rest.duration_ns:
-                self._took(self.sampling, self._exact(rest), "")
+                self._took(self.sampling, self._exact(recording, rest), "")
             if recording.failure is not None:
                 raise recording.failure
         except BaseException as error:
@@ -162,16 +170,24 @@ class SampledGroup:
         return self._clocks.recent_ns if self._clocks is not None else {}
 
     def _read_clocks(self) -> None:
-        """Read how long each process was on processors since the last call: a window begins or ends."""
+        """Read the clocks of processes, for a window ends about now: its end is interpolated from this reading on."""
         if self._clocks is not None:
-            self._times.append(self._clocks.end_window(self._table.matching(self.sampling)))
+            self._clocks.read_near_end(self._table.matching(self.sampling))
 
-    def _exact(self, profile: Profile) -> Profile:
+    def _end_window(self, recording: Recording) -> None:
+        """Compute how long each process was on processors in a window that has just been closed."""
+        if self._clocks is not None:
+            begun_ns, until_ns = recording.span_ns
+            processes = self._table.matching(self.sampling)
+            self._times.append(self._clocks.end_window(processes, self._window_ns or begun_ns, until_ns))
+            self._window_ns = until_ns
+
+    def _exact(self, recording: Recording, profile: Profile) -> Profile:
         """Return a window with the sums of the oldest one that has not got them yet."""
         if self._clocks is None:
             return profile
-        if not self._times:  # the recording ended by itself
-            self._read_clocks()
+        if not self._times:  # the last one of the recording
+            self._end_window(recording)
         return with_exact_sums(profile, self._times.popleft())
 
     def so_far(self) -> Profile | None:

@@ -59,7 +59,7 @@ class Recording:
     subject: what is recorded. command: the program that was started for it, None where none was. failure: what ended
     the recording early, None where nothing did; what was recorded until then is good. asked_to_end: was it the duration
     or a call that ended it? has_begun: have samples been taken? deliveries: what goes to a sink. on_cut: called in the
-    loop's thread at the moment at which windows() closes one.
+    loop's thread when windows() closes one, which ends at span_ns[1].
     """
 
     def __init__(
@@ -127,6 +127,11 @@ class Recording:
     def pids(self) -> set[int]:
         """Of the processes that were sampled. Only for the `beat` of run()."""
         return {self.subject.pid, *self._sampling.pids()}
+
+    @property
+    def span_ns(self) -> tuple[int, int]:
+        """The beginning and the end of what was recorded so far, by the monotonic clock; both 0 before it begins."""
+        return self._sampling.span_ns
 
     def start(self) -> None:
         """Run the loop in a thread of its own."""

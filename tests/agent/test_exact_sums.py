@@ -126,14 +126,75 @@ def spun(child: subprocess.Popen[str]) -> int:
     return int(child.stdout.readline())
 
 
+class Simulation:
+    """A process whose clock is a polyline over the monotonic time, in steps of STEP_NS; reading it takes no time."""
+
+    STEP_NS = 1_000_000_000
+
+    def __init__(self, spent_ns: list[int]) -> None:
+        self.now_ns = 0
+        self._values = np.concatenate([[0], np.cumsum(spent_ns)])
+        self.clocks = ProcessClocks(lambda _: 1 + self.at(self.now_ns), lambda: 1 + self.now_ns)
+        self.processes = {7: Seen(0, 0, "worker", 0.0, False, NOT_RECORDED)}
+
+    def at(self, at_ns: int) -> int:
+        step, into_ns = divmod(at_ns, self.STEP_NS)
+        low, high = self._values[step : step + 2].tolist()
+        return int(low + (high - low) * into_ns // self.STEP_NS)
+
+    def end_window(self, start_ns: int, end_ns: int) -> int:
+        return sum(each.ns for each in self.clocks.end_window(self.processes, start_ns + 1, end_ns + 1))
+
+
+@given(
+    st.lists(st.integers(0, 2 * Simulation.STEP_NS), min_size=60, max_size=60),
+    st.lists(st.tuples(st.integers(0, 900_000_000), st.integers(0, 5)), min_size=1, max_size=5),
+)
+def test_time_in_a_window_is_exact_however_late_its_end_is_acknowledged(
+    spent_ns: list[int], windows: list[tuple[int, int]]
+) -> None:
+    """A window ends within a second of steady use, and the collector acknowledges that up to five seconds later."""
+    host = Simulation(spent_ns)
+    host.clocks.begin(host.processes)
+    start_ns = sums_ns = 0
+    for into_ns, late in windows:
+        host.now_ns = max((start_ns // host.STEP_NS + 1) * host.STEP_NS, host.now_ns)
+        for _ in range(2):
+            host.clocks.poll(host.processes)
+            host.now_ns += host.STEP_NS
+        end_ns = host.now_ns + into_ns
+        host.clocks.read_near_end(host.processes)
+        for _ in range(late):
+            host.now_ns += host.STEP_NS
+            host.clocks.poll(host.processes)
+        host.now_ns = max(host.now_ns, end_ns)
+        found_ns = host.end_window(start_ns, end_ns)
+        assert abs(found_ns - (host.at(end_ns) - host.at(start_ns))) <= 2
+        sums_ns, start_ns = sums_ns + found_ns, end_ns
+    assert abs(sums_ns - host.at(start_ns)) <= 1, "no time is lost or counted twice between windows"
+
+
+def begin_window_now(clocks: ProcessClocks, processes: dict[int, Seen]) -> int:
+    """Begin a window between two readings, and return its start."""
+    clocks.begin(processes)
+    start_ns = time.monotonic_ns()
+    clocks.read_near_end(processes)
+    return start_ns
+
+
+def end_window_now(clocks: ProcessClocks, processes: dict[int, Seen], start_ns: int) -> list[ProcessTime]:
+    clocks.read_near_end(processes)
+    return clocks.end_window(processes, start_ns, time.monotonic_ns())
+
+
 def test_clock_of_a_process_is_its_own_between_two_windows() -> None:
     clocks = ProcessClocks()
     with worker() as child:
         spun(child)
-        clocks.end_window(seen(child.pid))
+        start_ns = begin_window_now(clocks, seen(child.pid))
         before = process_ns(child.pid)
         after = spun(child)
-        (found,) = clocks.end_window(seen(child.pid))
+        (found,) = end_window_now(clocks, seen(child.pid), start_ns)
         assert SPIN_NS <= after - before <= found.ns <= process_ns(child.pid)
         assert found.ns - (after - before) < SPIN_NS, "what it had before is not in the window"
         assert (found.pid, found.name, found.unread_ns) == (child.pid, "python3", 0)
@@ -142,11 +203,12 @@ def test_clock_of_a_process_is_its_own_between_two_windows() -> None:
 
 def test_process_that_began_within_the_window_has_all_of_its_time() -> None:
     clocks = ProcessClocks()
-    clocks.end_window({})
+    clocks.begin({})
+    start_ns = time.monotonic_ns()
     time.sleep(0.02)  # a tick of its start
     with worker() as child:
         least = spun(child)
-        (found,) = clocks.end_window(seen(child.pid))
+        (found,) = end_window_now(clocks, seen(child.pid), start_ns)
         assert found.ns >= least
         child.communicate()
 
@@ -155,23 +217,25 @@ def test_process_that_ended_has_the_time_until_it_was_read_last() -> None:
     clocks = ProcessClocks()
     with worker() as child:
         processes = seen(child.pid)
-        clocks.end_window(processes)
+        start_ns = begin_window_now(clocks, processes)
         spun(child)
         clocks.poll(processes)
         child.communicate()
     read_ns = time.monotonic_ns()
-    (found,) = clocks.end_window({})
+    (found,) = end_window_now(clocks, {}, start_ns)
     assert found.ns >= SPIN_NS
     assert found.unread_ns > 0
     assert time.monotonic_ns() - found.unread_ns < read_ns + found.unread_ns
-    assert clocks.end_window(processes) == []
+    assert end_window_now(clocks, processes, read_ns) == []
 
 
 def test_process_that_ran_before_it_was_seen_first_is_not_charged_for_that() -> None:
     clocks = ProcessClocks()
     with worker() as child:
         spun(child)
-        assert clocks.end_window(seen(child.pid)) == []
+        clocks.begin({})
+        times = end_window_now(clocks, seen(child.pid), time.monotonic_ns())
+        assert all(each.ns < SPIN_NS for each in times)
         child.communicate()
 
 

@@ -117,6 +117,18 @@ def test_windows_follow_each_other_without_a_gap_and_the_last_is_what_is_left(ta
     assert len({profile.time_ns[0] for profile in found[1:]}) == 3
 
 
+def test_window_that_is_closed_ends_at_the_end_of_the_span(target: subprocess.Popen[str]) -> None:
+    ends: list[int] = []
+    with opened(target.pid) as recording:
+        recording.on_cut = lambda: ends.append(recording.span_ns[1])
+        recording.start()
+        found = list(itertools.islice(recording.windows(0.2), 3))
+        rest = recording.stop()
+        begun_ns, ended_ns = recording.span_ns
+    lengths = [later - earlier for earlier, later in itertools.pairwise([begun_ns, *ends, ended_ns])]
+    assert [profile.duration_ns for profile in (*found, rest)] == lengths
+
+
 @dataclass(frozen=True)
 class Numbers:
     """A sink that leaves a file a window; the second one is one too many."""

@@ -280,7 +280,7 @@ class Sampling:
         spent = NOTHING
         if self.unfollowed is not None:
             spent = self.unfollowed.take() if cut else self.unfollowed.so_far()
-        now_ns, monotonic_ns = _on_both_clocks(self._until_ns())
+        now_ns, monotonic_ns = _on_both_clocks(self.span_ns[1])
         return SamplerState(
             now_ns=now_ns,
             monotonic_ns=monotonic_ns,
@@ -294,12 +294,14 @@ class Sampling:
             interpreters=self._interpreters(),
         )
 
-    def _until_ns(self) -> int:
-        """Return the end of what the collector has yielded, by the monotonic clock."""
+    @property
+    def span_ns(self) -> tuple[int, int]:
+        """The beginning and the end of what the collector has yielded, by the monotonic clock."""
         handover = self._handover
+        begun_ns = handover.begun_ns
         if self.sampled.is_set():
-            return max(handover.ended_ns, handover.begun_ns)
-        return handover.given_ns if self._acknowledges else time.monotonic_ns()
+            return begun_ns, max(handover.ended_ns, begun_ns)
+        return begun_ns, handover.given_ns if self._acknowledges or not begun_ns else time.monotonic_ns()
 
     def _problems(self) -> dict[str, frozenset[Problem]]:
         """Those that were not sent to the worker yet."""
