@@ -15,7 +15,7 @@ from pyprof.exporters.base import ExportOptions
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import said
 from pyprof.model.selected import selected
-from pyprof.model.share_interval import sampling_basis
+from pyprof.model.share_interval import profile_basis
 from pyprof.records import replace
 
 MOST_SERVICES = 500
@@ -59,9 +59,8 @@ def _segment(profile: Profile, service: str, threads: list[int], window: str) ->
 
 def _with_basis(profile: Profile) -> Profile:
     """Return a part of a window on processors with a note that says how far its shares are known."""
-    if profile.value_types[-1].type != "cpu" or not profile.total:
+    if (basis := profile_basis(profile)) is None:
         return profile
-    basis = sampling_basis(profile.values[:, 0], profile.values[:, -1])
     sampled, width = round(100 * basis.sampled), round(100 * basis.half_width)
     note = said("shares_by_samples", samples=f"{basis.samples:.0f}", sampled=sampled, width=width)
     return replace(profile, summary=replace(profile.summary, notes=(*profile.summary.notes, note)))

@@ -126,6 +126,9 @@ NOTES = (
     Reason("budget_kept", Stage.SAMPLING,
            "To keep the agent's budget one of {times} sampling times was used, whose samples stand for all of them, "
            "and one of {processes} processes was recorded", retry="a larger budget.cpu or budget.memory"),
+    Reason("shares_of_windows", Stage.SERVER,
+           "Shares are by {samples} samples of {sampled} % of the time: with 95 % probability a share of a half is "
+           "right to within {width} points of a hundred"),
     Reason("shares_by_samples", Stage.SAMPLING,
            "Sums are processor time by the kernel's clocks. Shares are by {samples} samples of {sampled} % of it: with "
            "95 % probability a share of a half is right to within {width} points of a hundred"),

@@ -14,6 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.profile import Profile
+
 _Z = 1.96
 """Standard deviations of a normal distribution that hold 95 % of it."""
 
@@ -39,6 +41,13 @@ class SamplingBasis(NamedTuple):
         """Return half the width of the interval of a share of one half, the widest that there is."""
         low, high = self.interval(self.sampled / 2)
         return (high - low) / 2
+
+
+def profile_basis(profile: Profile) -> SamplingBasis | None:
+    """Return what the shares of a profile rest on, None where its values are measured and not sampled."""
+    if profile.value_types[-1].type != "cpu" or not profile.total:
+        return None
+    return sampling_basis(profile.values[:, 0], profile.values[:, -1])
 
 
 def sampling_basis(counts: npt.NDArray[np.int64], amounts: npt.NDArray[np.int64]) -> SamplingBasis:

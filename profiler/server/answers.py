@@ -11,6 +11,7 @@ from pyprof.exporters import registry
 from pyprof.exporters.base import ExportOptions
 from pyprof.model.functions import Function, costs, functions_of
 from pyprof.model.profile import Frame, Profile
+from pyprof.model.share_interval import SamplingBasis, profile_basis
 from pyprof.records import replace
 from pyprof.server.access import Refused
 from pyprof.server.questions import Questions
@@ -116,25 +117,37 @@ def timeline(store: Questions, tenant: str, words: Words) -> Answer:
 
 
 def functions(store: Questions, tenant: str, words: Words) -> Answer:
-    """The dearest by what they cost themselves and, of as many, by their total."""
+    """Answer which functions cost most by themselves, then by their total.
+
+    own_range and total_range hold the true share of all time with 95 % probability. They and samples are null where
+    values are measured and not sampled.
+    """
     limit = whole_number(words, "limit", _FUNCTIONS, _MOST_ROWS)
     profile = store.profile(selection(tenant, words), by_service=True)
     found = costs(profile)
     rows = list(dict.fromkeys((*found.by_own(limit), *found.by_total(max(limit // 4, 1)))))
-    of_function = _services_of(profile)
+    of_function, basis = _services_of(profile), profile_basis(profile)
     shown = [
         {
             "function": cost.name,
             "module": cost.module,
             "own": cost.own,
             "total": cost.total,
+            "own_range": _range(basis, cost.own, found.value),
+            "total_range": _range(basis, cost.total, found.value),
             "services": (own := of_function.get(cost.function, []))[:_SERVICES_NAMED],
             "more_services": max(len(own) - _SERVICES_NAMED, 0),
         }
         for cost in rows
     ]
     rest = _rest([cost.own for cost in found.functions if cost not in set(rows)])
-    return {"unit": profile.value_types[-1].unit, "total": found.value, "functions": shown, "rest": rest}
+    samples = None if basis is None else round(basis.samples)
+    unit = profile.value_types[-1].unit
+    return {"unit": unit, "total": found.value, "samples": samples, "functions": shown, "rest": rest}
+
+
+def _range(basis: SamplingBasis | None, part: int, whole: int) -> tuple[float, float] | None:
+    return None if basis is None else basis.interval(part / whole)
 
 
 def _services_of(profile: Profile) -> dict[object, list[str]]:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pyprof.importers.builder import About, Builder
 from pyprof.model.labels import Labels
 from pyprof.model.profile import Frame, Profile, ThreadInfo, ValueType
+from pyprof.model.reasons import said
+from pyprof.model.share_interval import profile_basis
 from pyprof.model.summary import Summary
 from pyprof.records import dataclass, replace
 from pyprof.server.frames import file_offset, frame_of, module_of
@@ -76,7 +78,11 @@ def profile_of(
     kinds = (ValueType("samples", "count"), head.value_type)
     about = About(head.title, kinds, head.note, head.from_ns, head.covered_ns, 1, Summary())
     found = builder.build(about)
-    return replace(found, summary=replace(found.summary, samples=int(found.values[:, 0].sum())))
+    samples, notes = int(found.values[:, 0].sum()), found.summary.notes
+    if (basis := profile_basis(found)) is not None:
+        count, width = f"{basis.samples:,.0f}", f"{100 * basis.half_width:.1f}"
+        notes = (*notes, said("shares_of_windows", samples=count, sampled=round(100 * basis.sampled), width=width))
+    return replace(found, summary=replace(found.summary, samples=samples, notes=notes))
 
 
 def _numbers(builder: Builder, numbers: dict[str, int], texts: Iterable[str], named: Named | None) -> list[int]:

@@ -7,7 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from pyprof.model.share_interval import sampling_basis, wilson
+from pyprof.model.profile import ValueType
+from pyprof.model.share_interval import profile_basis, sampling_basis, wilson
+from pyprof.records import replace
+from tests.exporters.profiles import golden
 
 TRIALS = 4000
 DOUBT = 4.5
@@ -37,3 +40,10 @@ def test_time_without_samples_widens_the_interval() -> None:
     assert low < 0.3 - 0.05
     assert high > 0.3 + 0.4
     assert sampling_basis(np.array([0]), np.array([5])).interval(0.0) == (0.0, 1.0)
+
+
+def test_shares_of_waits_that_are_measured_have_no_interval() -> None:
+    profile = golden()
+    assert profile_basis(profile) is not None
+    waits = replace(profile, value_types=(profile.value_types[0], ValueType("offcpu", "nanoseconds")))
+    assert profile_basis(waits) is None

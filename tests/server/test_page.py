@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -119,6 +120,14 @@ def test_names_of_targets_are_text(browser: Browser, server: Served) -> None:
     opened(browser, server)
     assert HOSTILE in browser.run("document.body.innerText")
     assert browser.run("document.querySelectorAll('#content img').length") == 0
+    assert complaints(browser) == []
+
+
+def test_shares_of_functions_have_the_range_of_the_true_share_below(browser: Browser, server: Served) -> None:
+    opened(browser, server, "?page=functions")
+    ranges = browser.run("[...document.querySelectorAll('td.number small')].map((range) => range.textContent)")
+    assert ranges
+    assert all(re.fullmatch(r"[\d.]+ to [\d.]+ %", each) for each in ranges)
     assert complaints(browser) == []
 
 

@@ -135,6 +135,17 @@ def test_functions_name_their_services_and_what_is_left_out_is_told(server: Serv
     assert shown + found["rest"]["amount"] == whole
 
 
+def test_functions_and_profiles_say_how_far_shares_are_known(server: Served, tmp_path: Path) -> None:
+    found = server.question("functions", service="checkout").json()
+    for row in found["functions"]:
+        for part in ("own", "total"):
+            low, high = row[f"{part}_range"]
+            assert 0 <= low <= row[part] / found["total"] <= high <= 1
+            assert high - low < 1
+    (tmp_path / "x.pyprof").write_bytes(server.question("profile", service="checkout", format="recording").body)
+    assert f"by {found['samples']:,} samples" in " ".join(pyprof.load(tmp_path / "x.pyprof").summary.notes)
+
+
 def test_comparison_of_two_builds_is_a_page_or_data(server: Served) -> None:
     sides = {}
     for side, version in (("a", "1"), ("b", "2")):

@@ -50,10 +50,21 @@ interface ServicesAnswer {
   rest: Rest | null;
 }
 
+/** samples, ranges: null where values are measured and not sampled. A range holds the true share with 95 % probability. */
 interface FunctionsAnswer {
   unit: string;
   total: number;
-  functions: { function: string; module: string; own: number; total: number; services: string[]; more_services: number }[];
+  samples: number | null;
+  functions: {
+    function: string;
+    module: string;
+    own: number;
+    total: number;
+    own_range: [number, number] | null;
+    total_range: [number, number] | null;
+    services: string[];
+    more_services: number;
+  }[];
   rest: Rest | null;
 }
 

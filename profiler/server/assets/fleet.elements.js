@@ -63,6 +63,15 @@ function bar(part, whole, label) {
   return element("progress", { className: "bar", max: whole || 1, value: part, ariaLabel: label });
 }
 
+/** A share, and the range in which it lies. @type {(part: number, whole: number, range: [number, number] | null) => Node | string} */
+function shareElement(part, whole, range) {
+  const text = formatShare(part, whole);
+  if (!range) return text;
+  const [low, high] = range.map((share) => significant(100 * share));
+  const title = "The true share is in this range with 95 % probability.";
+  return element("span", { title }, text, element("small", {}, `${low} to ${high} %`));
+}
+
 /** Of a share: +12 %, −3 %, or a word. @type {(now: number | null, before: number | null) => string} */
 function changeText(now, before) {
   if (now === null || before === null) return "no data";

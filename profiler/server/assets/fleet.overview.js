@@ -33,11 +33,12 @@ async function functionsPage(place) {
   const span = chosenSpan(place);
   /** @type {FunctionsAnswer} */
   const found = await ask("functions", { ...selectionWords(place, span), limit: 100 });
-  say("Functions of the fleet", `${formatValue(found.total, ["", found.unit])} ${spanWords(span)}`);
+  const basis = found.samples === null ? "" : ` by ${formatCount(found.samples, "sample")}`;
+  say("Functions of the fleet", `${formatValue(found.total, ["", found.unit])}${basis} ${spanWords(span)}`);
   const rows = found.functions.map((row) => [
     element("span", {}, row.function, element("small", {}, row.module)),
-    formatShare(row.own, found.total),
-    formatShare(row.total, found.total),
+    shareElement(row.own, found.total, row.own_range),
+    shareElement(row.total, found.total, row.total_range),
     element("span", {}, ...row.services.flatMap((service, at) => [
       at ? ", " : "",
       linkTo({ ...place, page: "service", service }, service),
