@@ -47,9 +47,11 @@ def times_as_slow() -> float:
 
 
 def _exit(why: str, code: int = 1) -> None:
-    """From any thread, wherever the others are. The kernel lets go of what is stopped or open."""
+    """End the process from any thread, wherever the others are. The kernel lets go of what is stopped or open."""
+    from pyprof.session.worker.process import exit_at_once
+
     complain(why)
-    os._exit(code)
+    exit_at_once(code)
 
 
 class Invocation:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -105,10 +104,11 @@ def _tables(
     from pyprof.cli.live.tables import Printed, print_tables
     from pyprof.cli.live.watched import WatchedTargets
     from pyprof.collectors.targets.launch import launch
+    from pyprof.session.worker.process import exit_at_once
 
     launched = launch(command, arguments.environment) if command else None
     watched = WatchedTargets(targets, launched, options)
-    listen(EndBySignals(watched.stop, lambda: os._exit(1)))
+    listen(EndBySignals(watched.stop, lambda: exit_at_once(1)))
     columns = shutil.get_terminal_size().columns
     how = Printed(arguments.interval, arguments.once, min(max(columns, 40), 200), arguments.rows, arguments.output)
     try:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 
+from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
 from pyprof.handover import Handover
 from pyprof.records import dataclass
+from pyprof.session.worker.asking import BROKER_GONE, BROKER_HINT
 from pyprof.session.worker.link import Pending
 from pyprof.session.worker.messages import Extent
 from pyprof.session.worker.sampling import Sampling
@@ -22,6 +24,15 @@ class _Windows:
     due_ns: int = 0
 
 
+@dataclass(slots=True)
+class _Delivery:
+    """A window that the worker was asked to give to a sink."""
+
+    pending: Pending
+    sink: Sink
+    number: int
+
+
 class Deliveries:
     """Of one recording. every() and inherit() are for before its run(), rest() and failures() for after it."""
 
@@ -31,9 +42,10 @@ class Deliveries:
         self._sampling: Sampling | None = sampling
         self._windows: _Windows | None = None
         self._wanted: deque[tuple[int, Sink]] = deque()
-        self._pending: list[Pending] = []
+        self._pending: list[_Delivery] = []
         self._failed: list[Exception] = []
         self._count = 0
+        self._is_broker_missed = False
 
     def every(self, seconds: float, sink: Sink) -> None:
         """The profile of each `seconds` goes to the sink. The last one does not: Recording.stop() returns it, or rest()
@@ -56,8 +68,8 @@ class Deliveries:
         self._handover.want(at_ns)
 
     def rest(self, sink: Sink) -> None:
-        """What Recording.stop() would return goes to the sink. Raises what it raises there."""
-        self._open.ask(Extent.CUT, sink).wait()
+        """Give the sink what Recording.stop() would return. Raises what the sink raises, and WorkerDied."""
+        self._finish(self._ask(sink))
 
     @property
     def count(self) -> int:
@@ -82,7 +94,22 @@ class Deliveries:
 
     def _send(self, sink: Sink) -> None:
         self._collect(wait=False)
-        self._pending.append(self._open.ask(Extent.CUT, sink))
+        self._pending.append(self._ask(sink))
+
+    def _ask(self, sink: Sink) -> _Delivery:
+        number = self._open.delivered
+        return _Delivery(self._open.ask(Extent.CUT, sink), sink, number)
+
+    def _finish(self, delivery: _Delivery) -> None:
+        """Wait for the sink. If the file broker was killed, give it the profile in this process. Raises like rest()."""
+        if not delivery.pending.packed():
+            return
+        delivery.sink.take(delivery.pending.profile(), delivery.number)
+        if not self._is_broker_missed:
+            self._is_broker_missed = True
+            raise PyprofError(
+                f"{BROKER_GONE}: what was recorded is written without it, some names may be missing", BROKER_HINT
+            )
 
     def close(self) -> None:
         """Hold nothing of the recording; what was counted stays. Safe to call twice."""
@@ -94,10 +121,10 @@ class Deliveries:
         return self._sampling
 
     def _collect(self, wait: bool) -> None:
-        ended = [each for each in self._pending if wait or each.done]
+        ended = [each for each in self._pending if wait or each.pending.done]
         self._pending = [each for each in self._pending if each not in ended]
         for each in ended:
             try:
-                each.wait()
+                self._finish(each)
             except Exception as error:
                 self._failed.append(error)

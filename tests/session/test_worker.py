@@ -287,10 +287,10 @@ WAITS_S = 2, 8, 30
 
 
 @contextlib.contextmanager
-def recording_to(out: Path, target: int) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def recording_to(out: Path, target: int, *options: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """Record a process until the block ends; give the recorder and the pid of its worker."""
     recorder = subprocess.Popen(
-        [*PYPROF, "record", "-p", str(target), "-o", str(out)], stderr=subprocess.PIPE, text=True
+        [*PYPROF, "record", "-p", str(target), "-o", str(out), *options], stderr=subprocess.PIPE, text=True
     )
     with recorder:
         try:

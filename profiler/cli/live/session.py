@@ -110,8 +110,10 @@ class LiveSession:
         self._watched.stop()
 
     def _stuck(self) -> None:
+        from pyprof.session.worker.process import exit_at_once
+
         self._terminal.restore()
-        os._exit(1)
+        exit_at_once(1)
 
 
 def _stop_here() -> None:

@@ -116,7 +116,7 @@ class Done:
     Attributes:
         number: The number of the Ask.
         functions: Numbers of the interpreters' functions in the window that was closed, None if no window was closed.
-        data: The profile (see unpacked_profile), empty if a sink took it.
+        data: The profile (see unpacked_profile), empty if the file broker gave it to a sink.
     """
 
     number: int

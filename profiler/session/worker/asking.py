@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from pyprof.errors import PyprofError
 from pyprof.exporters.base import Journal, JournalBeginning, JournalPart
 from pyprof.objfile.foreign_path import Rights
 from pyprof.objfile.opener import Opener
@@ -19,7 +20,12 @@ from pyprof.session.worker.channel import Part as Bytes
 from pyprof.session.worker.hurry import exchange
 from pyprof.session.worker.keeper import plain, rights_of
 
-_GONE = "the process that opens files and writes outputs has ended"
+BROKER_GONE = "the process that opens files and writes outputs has ended"
+BROKER_HINT = "record again; dmesg says whether the kernel ended it because memory was short"
+
+
+class FileBrokerGone(OSError):
+    """The process that opens files and writes outputs has ended."""
 
 
 class AskingOpener(Opener):
@@ -39,7 +45,7 @@ class AskingOpener(Opener):
                 sent()
                 received = self._channel.receive()
         except Closed:
-            raise OSError(errno.EPIPE, _GONE) from None
+            raise FileBrokerGone(errno.EPIPE, BROKER_GONE) from None
         assert received is not None  # without a time limit it waits
         match json.loads(bytes(received.parts[0])):
             case ["error", int(number)]:
@@ -81,7 +87,11 @@ class AskingOpener(Opener):
         return self._file("memory", pid, what)
 
     def root(self, root: str) -> tuple[bool, Rights | None]:
-        match self._ask("root", root)[0]:
+        try:
+            found = self._ask("root", root)[0]
+        except FileBrokerGone:
+            return False, None  # no file can be opened any more
+        match found:
             case [bool(ours), rights]:
                 return ours, rights_of(rights)
         raise WorkerFailed("an answer of no known kind")
@@ -90,7 +100,10 @@ class AskingOpener(Opener):
         return self._file("kernel_symbols")
 
     def package(self, root: str, path: str) -> str | None:
-        found = self._ask("package", root, path)[0]
+        try:
+            found = self._ask("package", root, path)[0]
+        except FileBrokerGone:
+            return None
         return found if isinstance(found, str) else None
 
     def demangled(self, names: Sequence[str]) -> list[str]:
@@ -102,8 +115,11 @@ class AskingOpener(Opener):
         return [str(name) for name in found] if isinstance(found, list) else list(names)
 
     def journal(self, sink: int, beginning: JournalBeginning, number: int) -> Journal | None:
-        """That of the sink of a number."""
-        begun, _ = self._ask("journal", sink, number, parts=answers.packed_value(beginning))
+        """Return the journal of the sink of a number, None if it has none."""
+        try:
+            begun, _ = self._ask("journal", sink, number, parts=answers.packed_value(beginning))
+        except FileBrokerGone:
+            return None
         return _KeptJournal(self) if begun else None
 
     def add(self, part: JournalPart) -> None:
@@ -113,16 +129,28 @@ class AskingOpener(Opener):
     def end_journal(self) -> None:
         self._ask("journal ends")
 
-    def deliver(self, sink: int, parts: list[Bytes], delivered: int, trim: Callable[[], None]) -> None:
-        """A profile, as answers.packed_value() makes it, to the sink of a number. That may need as much memory, so once
-        they are sent parts are let go, and trim() is called. Raises what the sink raises.
+    def deliver(self, sink: int, parts: list[Bytes], delivered: int, trim: Callable[[], None]) -> list[Bytes]:
+        """Give a profile, packed by answers.packed_value(), to the sink of a number.
+
+        The sink may need as much memory as the profile. So parts are released and trim() is called when they are sent.
+
+        Returns:
+            The parts if the file broker had ended before, else none.
+
+        Raises:
+            Exception: What the sink raises, and PyprofError if the file broker ends meanwhile.
         """
 
         def sent() -> None:
             parts.clear()
             trim()
 
-        self._ask("deliver", sink, delivered, parts=parts, sent=sent)
+        try:
+            self._ask("deliver", sink, delivered, parts=parts, sent=sent)
+        except FileBrokerGone:
+            if not parts:
+                raise PyprofError(f"{BROKER_GONE} while it wrote: what was not written is lost", BROKER_HINT) from None
+        return parts
 
     def close(self) -> None:
         """The keeper ends."""

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.rights import raise_file_limit
@@ -50,6 +50,17 @@ class WorkerDied(PyprofError):
     reason = "worker_died"
 
 
+_workers: set[Worker] = set()
+"""The workers of this process that are not closed."""
+
+
+def exit_at_once(code: int) -> NoReturn:
+    """End this process from any thread, and kill its workers. One that is stopped (SIGSTOP) would stay for ever."""
+    for worker in tuple(_workers):
+        worker.kill()
+    os._exit(code)
+
+
 class Child(Protocol):
     pid: int
 
@@ -74,6 +85,7 @@ class Worker:
         self.pid = child.pid
         self.yields = False
         self._preferred = False
+        _workers.add(self)
 
     def notify(self, notice: Notice) -> None:
         """The keeper, before the worker hears of it. One that has no time holds us up once: it hears of it later."""
@@ -176,6 +188,7 @@ class Worker:
             with contextlib.suppress(ProcessLookupError):
                 self.kill()
             self._ended(killed_s)
+        _workers.discard(self)
 
 
 class _Forked:

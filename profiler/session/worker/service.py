@@ -321,8 +321,8 @@ class Service:
                     functions = tuple(observed.session.retire(window))
             del window  # a sink needs that memory
             if ask.sink:
-                self._keeper.deliver(ask.sink, parts, ask.delivered, partial(self._trim, ask))
-            answer = Done(ask.number, functions, () if ask.sink else tuple(parts))
+                parts = self._keeper.deliver(ask.sink, parts, ask.delivered, partial(self._trim, ask))
+            answer = Done(ask.number, functions, tuple(parts))
         except Closed:
             raise
         except Exception as error:
