@@ -13,10 +13,13 @@ import pytest
 
 from pyprof.collectors.linux import procfs, rights
 from pyprof.collectors.linux.rights import NOBODY, UNUSED_USERS
+from pyprof.collectors.targets.selection import select
+from pyprof.handover import Stride
 from pyprof.options import RecordOptions, TargetOptions
 from pyprof.session import opening
 from pyprof.session.worker.process import Start, Worker, forked, spawned
 from tests.cli.support import BUSY, python
+from tests.session.test_worker import until
 
 pytestmark = [pytest.mark.live, pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its user")]
 
@@ -83,6 +86,17 @@ def test_user_nobody_may_neither_signal_nor_trace_a_confined_worker() -> None:
 def test_two_confined_workers_at_once_have_different_users() -> None:
     with python(BUSY) as one, python(BUSY) as other, recorded(one) as first, recorded(other) as second:
         assert ids(first.pid, "Uid")[0] != ids(second.pid, "Uid")[0]
+
+
+def test_confined_worker_records_beside_whose_names_everything_else_comes_first() -> None:
+    """The agent's worker asks for its priority, which a confined one may not."""
+    options = RecordOptions(rate=100, collector="ptrace", sandbox=True)
+    with python(BUSY) as target:
+        selection = select(TargetOptions(pids=(target.pid,)))
+        with opening.of_selection(selection, options, "agent", 1.0, Stride()) as recording:
+            recording.start()
+            until(lambda: recording.samples > 5 or recording.failure)
+            assert recording.stop().summary.samples > 0
 
 
 def test_user_of_a_running_process_or_of_a_database_or_reserved_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:

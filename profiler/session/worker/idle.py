@@ -15,11 +15,12 @@ _PRIORITY = os.sched_param(0)
 
 
 def may_come_back() -> bool:
-    """May this thread leave SCHED_IDLE again? The kernel wants the same as for a step to a higher priority: a limit
-    (RLIMIT_NICE), or CAP_SYS_NICE (sched(7)).
+    """Return True if this thread may leave SCHED_IDLE again. A confined worker may not.
+
+    The kernel wants the same as for a step to a higher priority: a limit (RLIMIT_NICE), or CAP_SYS_NICE (sched(7)).
     """
-    usual = os.getpriority(os.PRIO_PROCESS, 0)
     try:
+        usual = os.getpriority(os.PRIO_PROCESS, 0)
         os.setpriority(os.PRIO_PROCESS, 0, usual - 1)
         os.setpriority(os.PRIO_PROCESS, 0, usual)
     except OSError:
