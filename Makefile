@@ -114,7 +114,7 @@ docs: $(BIN)/sphinx-build ## the manual as HTML in build/docs; a broken link is 
 	cp bench/README.md build/manual/bench.md
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c tooling/manual build/manual build/docs
 
-check: lint types test ## lint, types, tests
+check: lint types test test-live ## lint, types, tests
 
 bpf: ## compile the program in the kernel (needs clang and llvm); its object is part of the package
 	collectors/bpf/build
