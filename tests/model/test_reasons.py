@@ -39,6 +39,7 @@ from pyprof.model.reasons import (
 )
 from pyprof.model.summary import NOT_SAMPLED_LABEL, PARTLY_READ, Summary, lacks
 from pyprof.model.walk import StackEnd
+from pyprof.session.worker.sandbox import SHARED_USER, UNCONFINED
 from tests import syntax
 from tests.test_layers import sources
 
@@ -48,6 +49,8 @@ _TABLES = [
     *LATER.values(),
     *REFUSED.values(),
     *(reason.counted for reason in LossReason if reason.counted),
+    UNCONFINED,
+    SHARED_USER,
 ]
 """What is counted by tables of its own."""
 
