@@ -72,6 +72,22 @@ def test_windows_after_the_end_of_the_file_broker_are_written(tmp_path: Path) ->
     assert text.count(INSTEAD) == 1
 
 
+def test_file_broker_that_is_stopped_goes_on_at_the_end_and_nothing_is_lost(tmp_path: Path) -> None:
+    out = tmp_path / "a.collapsed"
+    with python(BUSY) as target:
+        for seconds in WAITS_S:
+            with recording_to(out, target.pid) as (recorder, worker):
+                (broker,) = children(worker)
+                time.sleep(seconds)
+                os.kill(broker, signal.SIGSTOP)
+                recorder.send_signal(signal.SIGINT)
+                recorder.communicate(timeout=100)
+            until(partial(has_ended, broker))
+            if out.exists() and "_start;__libc_start_main" in out.read_text():
+                break
+    assert "_start;__libc_start_main" in out.read_text()
+
+
 def test_interrupted_recording_leaves_no_worker_that_was_stopped_before_it_began(tmp_path: Path) -> None:
     out = tmp_path / "a.html"
     environment = signalled(tmp_path, "pyprof.session.worker.sandbox", signal.SIGSTOP)  # only the worker loads it

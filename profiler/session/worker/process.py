@@ -132,6 +132,13 @@ class Worker:
         """Kill the process: waiting for an answer then raises WorkerDied."""
         if self._child.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
+            self._continue()
+
+    def _continue(self) -> None:
+        """Continue the worker and its file broker, one process group, which another process may have stopped."""
+        for send in (os.kill, os.killpg):
+            with contextlib.suppress(ProcessLookupError):
+                send(self.pid, signal.SIGCONT)
 
     def wake(self) -> None:
         """Somebody waits for it: call it again until it has answered."""
@@ -172,7 +179,7 @@ class Worker:
             self.wake()
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
-                os.kill(self.pid, signal.SIGCONT)  # somebody may have stopped it
+            self._continue()
 
     def leave(self, patience_s: float) -> bool:
         """It is as if this process were killed: the worker writes what it has. Has it ended after so many seconds?"""
