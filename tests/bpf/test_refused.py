@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import struct
 import subprocess
@@ -43,7 +44,7 @@ def test_refusal_is_one_sentence_with_the_line_of_the_source() -> None:
     assert said.message.startswith("The kernel refuses the program sample: Invalid argument; its verifier says: ")
     assert REASON in said.message
     assert said.message.count("\n") == 0
-    assert "processed 2 insns" in said.log
+    assert re.search(r"processed \d+ insns", said.log)
     assert said.hint
 
 

@@ -380,7 +380,7 @@ def spinning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 def test_terminal_of_80_columns_holds_every_line(spinning: int, tmp_path: Path) -> None:
     out = tmp_path / "a.html"
-    lines = _shown(_on_terminal("record", "-p", str(spinning), "-d", "1", "-o", str(out), columns=80))
+    lines = _shown(_on_terminal("record", "-r", "499", "-p", str(spinning), "-d", "1", "-o", str(out), columns=80))
     assert all(len(line) <= 80 or str(out) in line for line in lines), lines
     assert any(re.match(r"spinner \(\d+\)  \d+ s, \d+ s left  [\d,]+ samples?", line) for line in lines), lines
     first = next(at for at, line in enumerate(lines) if re.search(r"of processor time in (99\d ms|1\.\d s)$", line))

@@ -82,8 +82,10 @@ busy()
 """
 
 
-def test_first_of_a_python_program_that_is_seen_is_its_own_code() -> None:
-    with running(sys.executable, "-c", THREADS) as pid:
+def test_first_of_a_python_program_that_is_seen_is_its_own_code(tmp_path: Path) -> None:
+    script = tmp_path / "threads.py"
+    script.write_text(THREADS)
+    with running(sys.executable, script) as pid:
         profile = recorded("ptrace", [pid])
     _, seen, folded = first_seen(profile)
     assert {"_start", "Thread._bootstrap_inner", "Thread.run"} <= folded

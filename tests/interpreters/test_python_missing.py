@@ -40,7 +40,9 @@ def recorded(folder: Path, *options: str) -> tuple[str, dict[str, Any]]:
     found: dict[str, Any] = json.loads(summary.read_text())
     assert found["shown"]["total"] > 0
     assert sum(found["shown"]["ends"].values()) == found["shown"]["total"]
-    return " ".join(done.stderr.split()), found
+    began, _, said = done.stderr.partition("Ctrl-C to finish\n")
+    assert began.startswith("pyprof: recording ")
+    return " ".join(said.split()), found
 
 
 @pytest.mark.parametrize("options", [("--collector", "perf"), ("--collector", "perf", "-k")], ids=["perf", "kernel"])
@@ -58,7 +60,7 @@ def test_stacks_without_python_functions_are_said_first_and_are_not_whole(
 
 
 def test_whole_machine_names_how_many_processes_lack_python(busy: int, tmp_path: Path) -> None:
-    first, summary = recorded(tmp_path, "-a")
+    first, summary = recorded(tmp_path, "-a", "--collector", "perf")
     assert first.startswith("pyprof: Python functions are missing in ")
     (python_missing,) = [entry for entry in summary["functions_missing"] if entry["language"] == "Python"]
     assert busy in python_missing["pids"]

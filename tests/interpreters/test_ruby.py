@@ -69,7 +69,7 @@ def test_summary_says_in_how_many_processes_functions_are_missing(ruby: int, col
 
 def test_terminal_says_so_first(ruby: int, tmp_path: Path) -> None:
     done = pyprof("record", "-p", str(ruby), "-d", "1", "-o", str(tmp_path / "a.html"))
-    said = " ".join(done.stderr.split())
+    said = " ".join(done.stderr.partition("Ctrl-C to finish\n")[2].split())
     assert said.startswith("pyprof: Ruby functions are missing in 1 process: pyprof does not read them")
     assert "of the native stacks are whole; Ruby functions are not shown" in said
 

@@ -210,7 +210,7 @@ def test_truncated_stack_ends_in_a_marker_that_says_why(end: StackEnd) -> None:
         Symbolizer(ImageStore(diagnostics), NameCache(diagnostics), {}).resolve([marker_key(cut_mark(end, 0))]).frames
     )
     assert frame.kind is FrameKind.MARKER
-    assert frame.title.startswith("[truncated: ")
+    assert frame.title.startswith("[in the unwinder]" if end is StackEnd.UNWINDER else "[truncated: ")
     assert frame.module == -1
 
 
