@@ -254,10 +254,15 @@ class QuickRounds:
             lane, offset = lane + 1, offset + (came.size + 7 & ~7)
 
     def _decode_until(self, ahead: Sequence[Round]) -> bool:
-        """Decode frames until the next sampling time comes; False if all are decoded before."""
+        """Decode frames until the next sampling time comes.
+
+        Returns:
+            True if machine code has a round to make now; False if all frames are decoded, or if nothing more is to be
+            sampled. Machine code makes no round then, so a sampling time that has come would be asked for without end.
+        """
         rounds = self._rounds
         due = rounds.due
-        while self._undecoded:
+        while self._undecoded and not self._rows.stop.value:
             if due < len(ahead) and ahead[due].due[0] <= time.monotonic_ns():
                 rounds.dues_count = due + 1
                 return True

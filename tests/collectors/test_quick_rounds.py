@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,7 @@ from pyprof.collectors.native.code import EXTRAS_SIZE, Rounds, SampleRow, StopEn
 from pyprof.collectors.ptrace import quick_rounds
 from pyprof.collectors.ptrace.frames_ahead import WasRead
 from pyprof.collectors.ptrace.quick_rounds import QuickRounds
+from pyprof.collectors.ptrace.round_rows import Round
 from pyprof.collectors.ptrace.turns import Turns
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleKind
@@ -171,6 +173,17 @@ def test_nothing_is_sampled_once_it_is_told_to_stop(program: Start, calls: Calls
     assert calls.rounds > 20
     assert len(times) > 5
     assert sum(at > told[0] for at in times) <= 1  # of the round under way
+
+
+@pytest.mark.parametrize(("stopping", "goes_on"), [(0, True), (1, False)])
+def test_sampling_time_that_has_come_is_not_asked_for_once_sampling_has_stopped(stopping: int, goes_on: bool) -> None:
+    """Machine code makes no round then: to ask for one again and again would never end."""
+    rounds = QuickRounds.__new__(QuickRounds)
+    rounds._rounds = Rounds(due=0)
+    rounds._rows = SimpleNamespace(stop=SimpleNamespace(value=stopping))  # type: ignore[assignment]
+    rounds._undecoded = [SimpleNamespace()]  # type: ignore[list-item]
+    come = Round((time.monotonic_ns(), time.monotonic_ns()), [])
+    assert rounds._decode_until([come]) == goes_on
 
 
 def test_sleepers_are_no_samples_and_cost_no_stop(program: Start, calls: Calls) -> None:
