@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -36,6 +36,14 @@ if "record" in sys.orig_argv:
     sys.meta_path.insert(0, Finder())
 """
 """A sitecustomize: a signal comes when a module is about to be loaded."""
+
+
+@pytest.fixture(autouse=True)
+def _hangup_has_its_usual_effect() -> Iterator[None]:
+    """Give children the default action of SIGHUP, also where the tests run under nohup, which pyprof obeys."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def until(there: Callable[[], bool]) -> None:
