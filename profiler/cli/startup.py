@@ -1,4 +1,4 @@
-"""What a command does before it loads anything else, because loading takes long on a busy machine."""
+"""Steps that a command takes before it loads anything else: loading takes long on a busy machine."""
 
 from __future__ import annotations
 

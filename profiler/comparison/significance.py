@@ -71,7 +71,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a comparison found and what it could have found, (columns,) each.
+    """The changes that a comparison found, and those that it could have found, each of shape (columns,).
 
     significant: the change is more than chance. detectable: the smallest increase, as a part of the cost before, that
     is found with a probability of 80 %; infinite where nothing can be found.

@@ -21,7 +21,7 @@ _PACKAGE = re.compile(
 )
 """Folders of installed packages and of standard libraries."""
 SCRIPT = "JS:"
-"""How the names of functions begin that V8 made code of."""
+"""Prefixes of the names of functions that V8 compiled."""
 _SCRIPT = re.compile(r"JS:[^\n]* (?:file://)?([^ \n]+?):\d+(?::\d+)?")
 """A function of a script, as V8 names it: the name and the place."""
 _TYPED_IN = ("<stdin>", "<ipython-input", "<console>")

@@ -26,7 +26,7 @@ START_UP = frozenset({
 """What stands outside a program's or a thread's own first function, whatever the program does."""
 _FIRST = frozenset({"main", "<module>", "main.main"})
 _CYTHON_HELPERS = ("__Pyx", "__pyx_")
-"""What Cython adds to a module; its functions have names without this (symbolize/generated_names.py)."""
+"""Prefixes of functions that Cython adds to a module; names of others lose theirs (symbolize/generated_names.py)."""
 PASSED_ON = 0.95
 """A function that passes this share of its total on to one other function tells nothing that the other does not."""
 

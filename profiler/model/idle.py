@@ -37,7 +37,7 @@ _SLEEPS = ("[sleeping", "[blocked", "[woken")
 _MAIN_CALLERS = frozenset({"__libc_start_call_main", "__libc_start_main", "__libc_start_main_impl"})
 _INTERPRETER = ("python", "libpython")
 _WAITING_MODULES = (*_INTERPRETER, "_queue.", "select.", "_socket.", "_multiprocessing.")
-"""How the files begin whose native functions Python's loops call to wait, besides the C library."""
+"""Prefixes of the files whose native functions the loops of Python call to wait, besides the C library."""
 _LIBRARIES = ("libc.so", "libc-", "libpthread", "ld-linux", "ld-musl", "libc.musl", "[vdso]")
 _CONDITIONS = frozenset({"pthread_cond_wait", "pthread_cond_timedwait", "pthread_cond_clockwait"})
 _ANY = frozenset({""})
@@ -49,7 +49,7 @@ _CONSUMER: tuple[frozenset[str], ...] = (
 )
 """A thread whose own function, of any name, takes from a queue."""
 _NOT_FOR_WORK = ("pthread_cond_", "pthread_mutex_", "take_gil", "lll_lock_wait")
-"""How native functions below a Python function begin that wait for the GIL or for a mutex."""
+"""Prefixes of native functions that wait for the GIL or for a mutex."""
 
 
 def without_idle(profile: Profile) -> Profile:

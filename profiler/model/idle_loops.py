@@ -51,7 +51,7 @@ PYTHON = (
         "waitress/wasyncore.py:poll", "waitress/server.py:run",
     }),
 )  # fmt: skip
-"""Of each loop of Python its functions: the end of the file's path, and the last part of the name."""
+"""The functions of each loop of Python: the end of the file's path, and the last part of the name."""
 
 PYTHON_ROOTS = frozenset({"threading.py:_bootstrap", "multiprocessing/process.py:_bootstrap"})
 """The first function of a thread or of a child that was forked: what stands outside of it belongs to the parent."""

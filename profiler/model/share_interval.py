@@ -1,4 +1,4 @@
-"""How far a share is known: the interval in which the true share of a function lies, by the samples behind it.
+"""The interval in which the true share of a function lies, by the number of samples behind it.
 
 Samples may stand for different times: those of each process are scaled to the time that the process had. Kish's
 effective number of samples, (sum of weights)^2 / (sum of squared weights), is the number of equal samples that would
@@ -21,7 +21,7 @@ _Z = 1.96
 
 
 class SamplingBasis(NamedTuple):
-    """What the shares of a profile rest on.
+    """The number and weight of the samples behind the shares of a profile.
 
     samples: the effective number of samples. sampled: the part (0..1) of the time that samples stand for.
     """

@@ -22,7 +22,7 @@ MUCH = 0.05
 """From this share of the primary value on, what is missing is printed first; less is part of the quality."""
 
 ENOUGH_SAMPLES = 100
-"""With fewer samples of running threads no percentages are printed."""
+"""Minimum number of samples of running threads for which percentages are printed."""
 NOT_SAMPLED_LABEL = "not_sampled"
 """Label of processor time that no sample stands for."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 PREFIXES = ("__pyx_", "JS:", "LazyCompile:", "Function:", "Script:", "Eval:", "Module:")
-"""How the names begin that plain_name() changes."""
+"""Prefixes of the names that plain_name() changes."""
 MAX_LENGTH = 4096
 
 _V8 = re.compile(r"(?:JS|LazyCompile|Function|Script|Eval|Module):[~*^+']?(?=[^:])")

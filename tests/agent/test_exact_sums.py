@@ -43,7 +43,7 @@ def sums(profile: Profile) -> dict[int, int]:
 
 
 def window(samples: list[int]) -> Profile:
-    """So many samples of processes 100, 101, and so on; each has two threads and two functions."""
+    """Return a profile with this many samples of processes 100, 101, ..., of two threads and functions each."""
     threads = [
         ThreadInfo(pid, pid + 1000 * nth, "t", "p", 5, 5) for pid in range(100, 100 + len(samples)) for nth in (0, 1)
     ]
@@ -93,7 +93,7 @@ def test_time_that_the_recording_itself_calls_unsampled_counts_no_samples() -> N
     assert after.values.tolist() == [[1, 2 * PERIOD_NS], [0, 2 * PERIOD_NS]]
 
 
-def test_time_after_the_last_reading_of_a_process_that_ended_is_taken_from_its_samples() -> None:
+def test_time_after_the_last_reading_of_an_ended_process_comes_from_its_samples() -> None:
     before = window([10])  # a sample each 10 ms from the window's beginning on
     unread_ns = before.duration_ns - round(6.5 * PERIOD_NS)
     after = with_exact_sums(before, [ProcessTime(100, 5, "p", 1_000, unread_ns)])
@@ -119,7 +119,7 @@ def worker() -> subprocess.Popen[str]:
 
 
 def spun(child: subprocess.Popen[str]) -> int:
-    """Have it run for SPIN_NS; its own clock then."""
+    """Let the process run for SPIN_NS and return its clock."""
     assert child.stdin is not None
     assert child.stdout is not None
     print(SPIN_NS, file=child.stdin, flush=True)

@@ -1,4 +1,4 @@
-"""Which overflows of a processor's event are samples: one in each slot, at a random place."""
+"""Tests that one overflow of a processor's event in each slot is a sample, at a random place."""
 
 from __future__ import annotations
 

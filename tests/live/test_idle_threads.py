@@ -73,7 +73,7 @@ def sleeping(text: str) -> list[str]:
 
 
 def record(pid: int, folder: Path, *options: str) -> tuple[str, str]:
-    """What is shown, as collapsed stacks, and what the terminal says; all.pyprof has the recording."""
+    """Record a process and return its collapsed stacks and the terminal's text; all.pyprof is the recording."""
     out = folder / "shown.collapsed"
     done = pyprof(
         *("record", "-p", str(pid), "-d", "1", "-o", str(out), "--save", str(folder / "all.pyprof"), *options)

@@ -37,7 +37,7 @@ _TRUTH = struct.Struct("=7Q")
 
 @dataclass(frozen=True)
 class Share:
-    """What one thread did and what samples say of it. spent_ns: (2,) processor time; samples: (2,) of each function."""
+    """The processor time of one thread. spent_ns: (2,) processor time; samples: (2,) of each function."""
 
     period: str
     spent_ns: tuple[int, int]

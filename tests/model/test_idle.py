@@ -1,4 +1,4 @@
-"""Which waits are those of idle threads: none that has a function of a request on its stack."""
+"""Tests that no wait with a function of a request on its stack is an idle one."""
 
 from __future__ import annotations
 

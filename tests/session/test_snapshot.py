@@ -1,4 +1,4 @@
-"""What a look at all threads reads with the rights of its caller."""
+"""Tests of the rights with which a snapshot of all threads reads files."""
 
 from __future__ import annotations
 

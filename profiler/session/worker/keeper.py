@@ -286,7 +286,7 @@ class Keeper:
                 os.close(fd)
 
     def _served(self, parts: Sequence[Part], fds: list[int]) -> object:  # noqa: C901
-        """What is answered; descriptors into fds. Raises OSError, and what a sink raises."""
+        """Return the answer; append descriptors to fds. Raises OSError, and what a sink raises."""
         opener = self._opener
         match json.loads(bytes(parts[0])):
             case ["below", str(root), str(name), rights, bool(follow)]:
