@@ -1,7 +1,8 @@
-"""What an interpreter is to the rest of the profiler, and what one is that is only recognised.
+"""The interface between an interpreter and the rest of the profiler, and the base class of runtimes that are detected
+but not read.
 
-An Interpreter belongs to one recording. It says whether it runs in a process, gives the reader of its frames, and says
-which modules are its own. A new interpreter is a folder beside cpython/ and a line in registry.py.
+An Interpreter object belongs to one recording. It detects its runtime in a process, creates the reader of its frames,
+and identifies its own modules. A new interpreter is a folder next to cpython/ and a line in registry.py.
 """
 
 from __future__ import annotations
@@ -19,15 +20,21 @@ from pyprof.records import dataclass
 
 
 class NotBegun(Exception):
-    """There is an interpreter, and it has not begun to run, or not settled."""
+    """An interpreter exists in the process, but it has not finished its start-up."""
 
 
 @dataclass(frozen=True)
 class LiveProcess:
-    """A process as an interpreter asks for it. Each callable raises OSError where the process has ended.
+    """A live process as an interpreter sees it.
 
-    tasks: its tids. namespace_tid: a tid as the process's own pid namespace counts it. address_space: its modules now.
-    perf_map: the head of the perf map that it writes, b"" if there is none.
+    Each callable raises OSError if the process has ended.
+
+    Attributes:
+        pid: Process id in pyprof's pid namespace.
+        tasks: Returns the tids of the process.
+        namespace_tid: Translates a tid to the process's own pid namespace.
+        address_space: Returns the modules as they are now.
+        perf_map: Returns the beginning of the perf map that the process writes, b"" if there is none.
     """
 
     pid: int
@@ -38,19 +45,20 @@ class LiveProcess:
 
     @cached_property
     def space(self) -> AddressSpace:
-        """Its modules as they were at the first look."""
+        """Return the address space as it was at the first access."""
         return self.address_space()
 
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """An interpreter in a process.
+    """An interpreter that was found in a process.
 
     Attributes:
-        version: "" if it is not known.
-        module: Path of the file that holds it.
+        language: Name of the language, as users call it.
+        version: Version of the interpreter, "" if it is not known.
+        module: Path of the file that holds the interpreter.
         unread: Why its functions are not in the stacks, "" if they are.
-        stops: One sentence, why its functions need stops; "" if they do not.
+        stops: One sentence that says why its functions need stops, "" if they do not.
     """
 
     language: str
@@ -61,14 +69,14 @@ class Detected:
 
     @property
     def sentence(self) -> str:
-        """What it is, where it is, and that its functions are missing if they are."""
+        """Return one sentence for users: the interpreter, its file, and why its functions are missing if they are."""
         missing = f": {self.language} functions are missing, {self.unread}" if self.unread else ""
         name = f"{self.language} {self.version}".rstrip()
         return f"it runs {name} in {self.module}{missing}"
 
 
 class ProcessReader(StackReader, Protocol):
-    """Reads an interpreter's frames in one process, whichever programs it comes to run."""
+    """Reader of an interpreter's frames in one process; it stays valid when the process calls exec."""
 
     @property
     def module(self) -> str:
@@ -77,31 +85,43 @@ class ProcessReader(StackReader, Protocol):
 
     @property
     def lockless(self) -> bool:
-        """Does the interpreter work without a global lock?"""
+        """True if the interpreter works without a global lock."""
         ...
 
     @property
     def names(self) -> dict[int, str]:
-        """tid -> name, of the threads that the interpreter has named."""
+        """Names that the interpreter gave to its threads, by tid."""
         ...
 
     def read_names(self) -> None:
-        """Learn the names of threads as they are now."""
+        """Read the current names of all threads."""
         ...
 
     def local_values(self, tid: int, redact: bool) -> list[tuple[FunctionPlace, dict[str, str]]]:
-        """(frame, name -> bounded repr) of the frames of a thread as they are now, innermost first."""
+        """Read the local variables of a thread's current frames.
+
+        Returns:
+            (frame, {variable name: bounded repr}) for each frame, innermost first.
+        """
         ...
 
     def in_kernel(self) -> KernelReader | None:
-        """Reads what a program in the kernel copies of its frames; None where none can."""
+        """Return the reader of frames that a BPF program copies in the kernel, or None if the kernel cannot copy
+        them.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class InterpreterContext:
-    """What an interpreter shares with the rest of a recording. symbols: what files have. follow_tasks: a task's
-    functions stand below those of the tasks that await it. stack_size: as --stack-size, bytes.
+    """The context that an interpreter shares with the rest of a recording.
+
+    Attributes:
+        symbols: Symbols of object files.
+        diagnostics: Counters of the recording.
+        book: Functions of all interpreters.
+        follow_tasks: Put the coroutines of awaiting tasks below a task's own functions.
+        stack_size: Maximum size of a stack copy in bytes (`--stack-size`).
     """
 
     symbols: KnownSymbols
@@ -112,11 +132,13 @@ class InterpreterContext:
 
 
 class Interpreter:
-    """One kind of interpreter in one recording. As it stands here it is recognised, and its functions are not read.
+    """One kind of interpreter in one recording. This base class detects a runtime whose functions are not read.
 
-    language: what users call it. evaluators: beginnings of the symbols of the native functions that run its code: where
-    one is on a stack and no function of the language is, functions are missing. remedy: the command that has them, ""
-    if none has.
+    Attributes:
+        language: Name of the language, as users call it.
+        evaluators: Symbol prefixes of the native functions that run its code. If one of them is on a stack without any
+            function of the language, functions are missing.
+        remedy: Command-line option that makes the functions appear, "" if there is none.
     """
 
     language: ClassVar[str]
@@ -127,23 +149,39 @@ class Interpreter:
         self.recording = recording
 
     def detect(self, process: LiveProcess) -> Detected | None:
-        """None if it does not run there. Raises NotBegun, OSError, FormatError."""
+        """Return the interpreter that runs in the process, or None.
+
+        Raises:
+            NotBegun: The interpreter has not finished its start-up.
+            OSError: The process has ended.
+            FormatError: The interpreter's own description of itself is broken.
+        """
         raise NotImplementedError
 
     def reader(self, process: LiveProcess) -> ProcessReader | None:
-        """None where it has no frames to give, in whatever process."""
+        """Return a reader of the process's interpreter frames, or None if this kind of interpreter is never read."""
         return None
 
     def is_own(self, module: str) -> bool:
-        """Is a module of this file name part of the interpreter? Its native frames then say less than its functions."""
+        """Return True if a module with this file name is part of the interpreter.
+
+        The native frames of such a module say less than the interpreter's functions.
+        """
         return False
 
     def compiled(self, name: str) -> NamedCode | None:
-        """The function that generated code of this name runs, None if the name is not the interpreter's."""
+        """Return the function that generated code with this symbol name runs, or None if the interpreter did not name
+        it.
+        """
         return None
 
     def describe(self, process: LiveProcess) -> Iterator[Finding]:
-        """What `pyprof doctor` says of it. Nothing where it does not run. Raises OSError, FormatError."""
+        """Yield what `pyprof doctor` reports about the interpreter; nothing if it does not run in the process.
+
+        Raises:
+            OSError: The process has ended.
+            FormatError: The interpreter's own description of itself is broken.
+        """
         try:
             found = self.detect(process)
         except NotBegun:

@@ -1,4 +1,6 @@
-"""The functions of interpreters that a recording has seen: each has a number, a frame is that and a place in it."""
+"""The functions of interpreters that a recording has seen. A frame is a function's number and a place in the
+function.
+"""
 
 from __future__ import annotations
 
@@ -11,32 +13,34 @@ from pyprof.model.profile import Line
 from pyprof.records import dataclass, field
 
 UNKNOWN = 0
-"""Number of the function that was gone, or not in memory, before its name could be read."""
+"""Number of the function that was freed, or not in memory, before its name was read."""
 
 UNREAD = FunctionPlace(UNKNOWN)
-"""A frame of it."""
+"""A frame of the UNKNOWN function."""
 
 _GONE = "[function freed or swapped out before its name was read]"
 _CHAINS = itertools.count(1)
 
 
 def number_of_chain() -> int:
-    """For a chain of frames that may come again: see model.interpreter.Chain."""
+    """Return a new number for a chain that may occur again (model.interpreter.Chain.number)."""
     return next(_CHAINS)
 
 
 class NamedCode(Hashable, Protocol):
-    """A function as an interpreter knows it. Equal ones are one function, of whatever process."""
+    """A function as its interpreter describes it. Equal values are one function, in all processes."""
 
     @property
     def language(self) -> str: ...
 
     def line(self, instruction: int) -> Line:
-        """The function's name, and the source line of an instruction; -1: it has not begun."""
+        """Return the function's name and the source line of an instruction; -1 means that the function has not
+        begun.
+        """
         ...
 
     def settled(self, instruction: int) -> int:
-        """The same for all instructions of a source line, as far as that is quickly found."""
+        """Return a number that all instructions of the same source line share, as far as it is quickly found."""
         ...
 
 
@@ -53,7 +57,7 @@ class _Gone:
 
 @dataclass
 class CodeBook:
-    """The functions of all processes of a recording; equal ones are one. No number is given twice."""
+    """The functions of all processes of a recording. Equal functions share a number, and no number is reused."""
 
     codes: dict[int, NamedCode] = field(default_factory=lambda: {UNKNOWN: _Gone()})
     _index: dict[NamedCode, int] = field(default_factory=dict)
@@ -70,18 +74,25 @@ class CodeBook:
         return index
 
     def has(self, index: int) -> bool:
-        """Asked before a frame is given this number again: from then on it is in use."""
+        """Return True if the number still names a function, and mark the function as used.
+
+        Callers ask this before they put a remembered number into a new frame.
+        """
         self._idle.discard(index)
         return index in self.codes
 
     def has_all(self, functions: Set[int]) -> bool:
-        """The same of several."""
+        """Return True if all of these numbers still name functions, and mark the functions as used."""
         self._idle -= functions
         return functions <= self.codes.keys()
 
     def keep(self, functions: Set[int]) -> None:
-        """Drop the functions that no frame had in two windows. functions: numbers of those in the window that was
-        closed; a sample that was taken before is in the next one at the latest.
+        """Drop the functions that no frame used in the last two windows.
+
+        A sample that was taken before a window was closed belongs to the next window at the latest.
+
+        Args:
+            functions: Numbers of the functions in the window that was just closed.
         """
         used = functions | {UNKNOWN}
         for index in self._idle - used:
@@ -92,9 +103,9 @@ class CodeBook:
         return self.codes.get(function) or self.codes[UNKNOWN]
 
     def line(self, place: FunctionPlace) -> Line:
-        """What to call a frame."""
+        """Return the name and source line of a frame."""
         return self.code(place.function).line(place.instruction)
 
     def begin_at(self, number: int) -> None:
-        """No number below this one is given from now on."""
+        """Make all numbers that are given from now on at least `number`."""
         self._next = max(self._next, number)

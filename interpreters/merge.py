@@ -1,11 +1,12 @@
-"""Where an interpreter's frames belong in a native stack: by address, after unwinding.
+"""Placement of interpreter frames in an unwound native stack, by stack address.
 
-Each run carries a marker, an address on the C stack of the activation that runs it. Of all unwound frames exactly one
-has sp <= marker < CFA: the run stands just inside that one, whatever the function is called and whatever else was lost.
-Versions without markers have one activation of the evaluator, known by its FDE's range, for each frame.
+Each run of interpreter frames carries a marker: an address on the C stack of the evaluator activation that runs it.
+Exactly one unwound frame has sp <= marker < CFA. The run stands just inside that frame, whatever its function is called
+and whatever other frames are lost. CPython versions without markers have one evaluator activation for each frame; the
+address range of its FDE identifies it.
 
-In: frames of one walk (pc, sp, exact), its end, the chain. Out: Merged. No run is dropped: one that finds no place
-stands where its order among the others puts it.
+The input is the frames of one walk (pc, sp, exact), its end, and the interpreter's chain. The output is a Merged. No
+run is dropped: a run without a place keeps its order among the others.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from pyprof.model.walk import StackEnd
 from pyprof.records import dataclass, replace
 
 _SYMBOL = 1 << 62
-"""The weight of a symbol: no number of stacks outweighs it."""
+"""Weight of an evaluator symbol; no number of observed stacks outweighs it."""
 
 _MOST_FOUND = 1 << 12
 
 FunctionRange = Callable[[int, bool], tuple[int, int] | None]
-"""(pc, exact) -> avma span of the function that holds it, as the unwind tables have it."""
+"""Maps (pc, exact) to the avma range of the function that holds pc, according to the unwind tables."""
 
 
 NOTHING = SampleState(0)
@@ -35,12 +36,18 @@ NOTHING = SampleState(0)
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """inserts: as StackTable takes them; an index equal to the number of native frames is outside all of them.
+    """The result of a merge.
 
-    unplaced: runs that stand by their order only; without_run: activations of the evaluator without frames.
-
-    reasons: bits of model.interpreter.PARTIAL, none if all was matched. lacking, enough: as in model.interpreter.Chain;
-    scattered: no option would copy what is lacking.
+    Attributes:
+        inserts: Interpreter frames as StackTable takes them. An index equal to the number of native frames is outside
+            all
+            native frames.
+        unplaced: Number of runs that are placed by their order only.
+        without_run: Number of evaluator activations without interpreter frames.
+        reasons: Bits of model.interpreter.PARTIAL, none if all was matched.
+        lacking: Approximate number of missing outermost frames (model.interpreter.Chain.lacking).
+        enough: See model.interpreter.Chain.enough.
+        scattered: True if no option would copy the missing frames.
     """
 
     inserts: Inserts
@@ -53,7 +60,7 @@ class Merged:
 
     @property
     def mark(self) -> Mark | None:
-        """The marker below which the stack hangs; None if all was matched."""
+        """Marker frame that heads an incomplete stack, None if all was matched."""
         if not self.reasons:
             return None
         if self.scattered:
@@ -64,10 +71,10 @@ class Merged:
 
 
 class Evaluators:
-    """The code ranges of one process's evaluator: its symbol's, and those of functions in which markers lay.
+    """The code ranges of one process's evaluator: the ranges of its symbols and of functions in which markers lay.
 
-    Compilers split it, and a symbol may cover only the smaller part. A marker that is out of date may lie in any
-    function: one that was on stacks without a run as often as with one is no evaluator.
+    Compilers split the evaluator, and its symbol may cover only the smaller part. An outdated marker may lie in any
+    function, so a function that was on stacks without a run as often as with one is not an evaluator.
     """
 
     def __init__(self, function_range: FunctionRange) -> None:
@@ -79,7 +86,11 @@ class Evaluators:
         self._symbols: tuple[int, ...] = ()
 
     def learn(self, pc: int, exact: bool, weight: int = 1) -> None:
-        """weight: 1 where a marker lay in this function, -1 where it stood on a stack and had no run."""
+        """Record an observation of the function that holds pc.
+
+        Args:
+            weight: 1 if a marker lay in the function, -1 if the function was on a stack and had no run.
+        """
         found = self.function(pc, exact)
         if found is None:
             return
@@ -89,7 +100,7 @@ class Evaluators:
             self._known.clear()
 
     def function(self, pc: int, exact: bool) -> tuple[int, int] | None:
-        """As FunctionRange has it. It is asked for the same few again and again."""
+        """Return the address range of the function that holds pc, from a cache."""
         key = (pc, exact)
         if key not in self._found:
             if len(self._found) >= _MOST_FOUND:
@@ -98,7 +109,7 @@ class Evaluators:
         return self._found[key]
 
     def hold(self, at: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """Which of these places in code are theirs: pcs, return addresses less one."""
+        """Return a mask of the code addresses that lie in the evaluator. Return addresses must be passed less one."""
         found = np.zeros(len(at), np.bool_)
         for start, end in self._ranges:
             found |= (at >= np.uint64(start)) & (at < np.uint64(end))
@@ -122,7 +133,16 @@ class Evaluators:
 def merge(
     pcs: Sequence[int], sps: Sequence[int], exacts: Sequence[bool], end: StackEnd, chain: Chain, evaluators: Evaluators
 ) -> Merged:
-    """pcs, sps, exacts: of the native frames, innermost first; sps[i] is 0 where it is not known."""
+    """Place the runs of a chain in a native stack.
+
+    Args:
+        pcs: Addresses of the native frames, innermost first.
+        sps: Stack pointers of the native frames, 0 where not known.
+        exacts: True for frames whose pc is not a return address.
+        end: How the native walk ended.
+        chain: Runs of interpreter frames.
+        evaluators: Code ranges of the process's evaluator.
+    """
     evaluators.learn_symbols(chain.evaluators)
     if chain.marked:
         found = _by_markers(pcs, sps, exacts, end, chain, evaluators)
@@ -149,14 +169,14 @@ def _by_markers(
     for nth, run in enumerate(runs):
         if run.marker:
             at = frame_at(run.marker, sps, outside)
-        elif chain.lacking and (nth or len(runs) == 1):  # marks are copied of the innermost runs only
+        elif chain.lacking and (nth or len(runs) == 1):  # markers are copied of the innermost runs only
             at = next((at for at in range(outside, count) if evaluators(pcs[at], exacts[at])), -1)
         else:
             at = _leaving(runs[nth + 1 :], pcs, sps, exacts, evaluators) if nth == 0 else -1
         if at < 0 and count > outside and run.marker and run.marker >= sps[-1] > 0 and evaluators(pcs[-1], exacts[-1]):
-            at = count - 1  # the stack is cut off at the evaluator itself
+            at = count - 1  # the native stack is truncated at the evaluator itself
         if run.waits and count and run.marker < max(sps) and not (at >= 0 and evaluators(pcs[at], exacts[at])):
-            continue  # nothing of it runs any more
+            continue  # the activation has ended
         if at < 0:
             unplaced += 1
             beyond = bool(run.marker) and count > 0 and run.marker >= max(sps)
@@ -175,7 +195,7 @@ def _by_markers(
     idle = [at for at in range(count) if at not in owners and evaluators(pcs[at], exacts[at])]
     if idle and _at_border(idle[0], exacts) and idle[0] < min(owners, default=count):
         del idle[0]
-    if chain.lacking:  # those of the runs that are missing
+    if chain.lacking:  # the runs that are missing from the chain
         idle = [at for at in idle if at < outside]
     without = len(idle)
     if without:
@@ -189,8 +209,9 @@ def _by_markers(
 def _marked(
     chain: Chain, pcs: Sequence[int], sps: Sequence[int], exacts: Sequence[bool], evaluators: Evaluators
 ) -> Sequence[Run]:
-    """The runs, with those of the marks that lie in an evaluator: a greenlet begins with a mark of its own. The
-    innermost one may be in the chain before its frame.
+    """Return the runs with the markers that lie in an evaluator frame.
+
+    A greenlet begins with a separate marker. The innermost marker may be in the chain before its frame is.
     """
     places = [(mark, frame_at(mark, sps, 0)) for mark in chain.marks]
     marks = [mark for mark, at in places if at >= 0 and evaluators(pcs[at], exacts[at])]
@@ -201,8 +222,9 @@ def _marked(
 
 
 def _at_border(at: int, exacts: Sequence[bool]) -> bool:
-    """Can the evaluator at this frame be about to enter its Python frame, or have left it? It stands at the leaf then,
-    or calls one of the few functions that it calls there.
+    """Return True if the evaluator at this frame may be about to enter its Python frame, or may just have left it.
+
+    The evaluator is then the leaf, or calls one of the few functions that it calls at that point.
     """
     return at <= _BORDER and exacts[0] and not any(exacts[1 : at + 1])
 
@@ -213,8 +235,9 @@ _BORDER = 2
 def _leaving(
     others: Sequence[Run], pcs: Sequence[int], sps: Sequence[int], exacts: Sequence[bool], evaluators: Evaluators
 ) -> int:
-    """The frame of an innermost run whose evaluator has taken its mark away already: the only evaluator inside the
-    next run's; -1 if it is not the only one.
+    """Return the frame of an innermost run whose evaluator has already removed its marker, -1 if there is none.
+
+    This is the evaluator inside the next run's frame, if it is the only one there.
     """
     end = next((frame_at(run.marker, sps, 0) for run in others if run.marker), -1)
     places = [at for at in range(max(end, 0)) if evaluators(pcs[at], exacts[at])]
@@ -222,8 +245,10 @@ def _leaving(
 
 
 def frame_at(marker: int, sps: Sequence[int], first: int) -> int:
-    """The frame whose part of the stack holds the marker, -1 if none does. Stacks are ascending but where a signal
-    handler or a coroutine changed to another one; the last frame reaches as far as its stack does.
+    """Return the index of the frame whose part of the stack holds the marker, -1 if none does.
+
+    Stack pointers ascend, except where a signal handler or a coroutine switched to another stack. The last frame is
+    never returned: where its part of the stack ends is not known.
     """
     count = len(sps)
     for at in range(first, count - 1):
@@ -235,7 +260,10 @@ def frame_at(marker: int, sps: Sequence[int], first: int) -> int:
 def _by_count(
     pcs: Sequence[int], exacts: Sequence[bool], end: StackEnd, chain: Chain, evaluators: Evaluators
 ) -> Merged:
-    """One activation a frame; where they are not equally many, the side that is whole is the one to count from."""
+    """Assign one evaluator activation to each interpreter frame, in order.
+
+    If the counts differ, the assignment starts at the end that is complete.
+    """
     places = [at for at in range(len(pcs)) if evaluators(pcs[at], exacts[at])]
     runs = chain.runs
     reasons = SampleState.BROKEN_CHAIN if chain.problem else SampleState(0)
@@ -264,7 +292,7 @@ def _by_count(
 
 
 def _joined(inserts: list[tuple[int, tuple[FunctionPlace, ...]]]) -> Inserts:
-    """One entry a place, ascending."""
+    """Return one entry for each index, in ascending order."""
     joined: dict[int, tuple[FunctionPlace, ...]] = {}
     for at, frames in inserts:
         joined[at] = joined.get(at, ()) + frames

@@ -1,6 +1,7 @@
-"""Runtimes that are recognised by the name of their program, as data; their functions are not read.
+"""Runtimes that are detected by the file name of their program or library; their functions are not read.
 
-A line for each: the evaluators say which stacks lack functions, the files say where the runtime runs.
+Each class is a line of data: `evaluators` tells which stacks lack functions, the file names tell where the runtime
+runs.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from pyprof.interpreters.base import Detected, Interpreter, LiveProcess
 
 
 class RecognisedRuntime(Interpreter):
-    """A runtime of any version.
+    """A runtime of any version that is detected by file name.
 
     Attributes:
-        programs: Beginnings of the file names of programs that are the runtime.
-        libraries: Beginnings of the file names of libraries that hold it in other programs.
+        programs: File name prefixes of programs that are the runtime.
+        libraries: File name prefixes of libraries that embed the runtime in other programs.
     """
 
     programs: ClassVar[tuple[str, ...]]

@@ -1,4 +1,4 @@
-"""The interpreters that are known: one line each. Whoever wants to know about one asks here."""
+"""The list of supported interpreters, and objects that combine all of them for one process or recording."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pyprof.model.modules import AddressSpace
 from pyprof.records import dataclass
 
 KINDS: tuple[type[Interpreter], ...] = (CPython, Ruby, *RUNTIMES)
-"""In the order in which they are asked."""
+"""Supported interpreters, in the order in which they are tried."""
 
 
 @dataclass
 class ProcessReaders:
-    """The readers of one process, as one model.interpreter.StackReader: that of the interpreter that runs there counts.
+    """The readers of one process, combined into one model.interpreter.StackReader.
 
-    Of several the first one; where none runs the first reader stands for all.
+    The first reader whose interpreter runs in the process is used; if none runs, the first reader stands for all.
     """
 
     readers: list[ProcessReader]
@@ -66,7 +66,7 @@ class ProcessReaders:
 
 
 class KernelReaders:
-    """The same of one process, as one model.interpreter.KernelReader."""
+    """The kernel readers of one process, combined into one model.interpreter.KernelReader."""
 
     def __init__(self, readers: ProcessReaders) -> None:
         self._readers = readers
@@ -97,7 +97,7 @@ class KernelReaders:
 
 
 class Interpreters:
-    """All kinds, in one recording."""
+    """All supported interpreters in one recording."""
 
     def __init__(self, recording: InterpreterContext, kinds: tuple[type[Interpreter], ...] = KINDS) -> None:
         self._kinds = [kind(recording) for kind in kinds]
@@ -107,19 +107,27 @@ class Interpreters:
         return ProcessReaders([reader for reader in found if reader is not None])
 
     def detect(self, process: LiveProcess) -> Iterator[Detected]:
-        """Those that run in a process. Raises NotBegun, OSError, FormatError."""
+        """Return the interpreters that run in a process.
+
+        Raises:
+            NotBegun: An interpreter has not finished its start-up.
+            OSError: The process has ended.
+            FormatError: An interpreter's own description of itself is broken.
+        """
         found = (kind.detect(process) for kind in self._kinds)
         return (detected for detected in found if detected is not None)
 
     def unread(self, process: LiveProcess) -> list[Detected]:
-        """Those that run in a process and whose functions cannot be read; none where the process has ended."""
+        """Return the interpreters that run in a process and whose functions cannot be read; none if the process has
+        ended.
+        """
         try:
             return [found for found in self.detect(process) if found.unread]
         except (NotBegun, OSError, FormatError):
             return []
 
     def describe(self, process: LiveProcess) -> Iterator[Finding]:
-        """What `pyprof doctor` says of them."""
+        """Yield what `pyprof doctor` reports about the interpreters of a process."""
         for kind in self._kinds:
             try:
                 yield from kind.describe(process)
@@ -127,9 +135,9 @@ class Interpreters:
                 continue
 
     def is_own(self, module: str) -> bool:
-        """Is a module of this file name part of an interpreter whose functions can be read?"""
+        """Return True if a module with this file name is part of an interpreter whose functions can be read."""
         return any(kind.is_own(module) for kind in self._kinds)
 
     def compiled(self, name: str) -> NamedCode | None:
-        """The function that generated code of this name runs, None if it is no interpreter's."""
+        """Return the function that generated code with this symbol name runs, or None if no interpreter named it."""
         return next((code for kind in self._kinds if (code := kind.compiled(name)) is not None), None)

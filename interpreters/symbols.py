@@ -1,8 +1,8 @@
-"""What the object files of a process say of an interpreter: symbols by their names, and one section.
+"""Symbols and sections that detect an interpreter in the object files of a process.
 
-Code that looks for an interpreter is given a ReadSymbols. read_symbols() reads the files in this process. In a
-recording the worker reads them (session/worker/file_symbols.py). KnownSymbols asks once a file, whichever processes map
-it.
+Detection code receives a ReadSymbols callable. read_symbols() reads the files in this process; in a recording the
+worker reads them (session/worker/file_symbols.py). KnownSymbols asks only once for each file, even if many processes
+map it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.records import dataclass
 
-if TYPE_CHECKING:  # the sampler only asks
+if TYPE_CHECKING:  # the sampler only calls ReadSymbols
     from pyprof.objfile.base import ObjectFile
     from pyprof.objfile.images import ImageStore
 
@@ -26,15 +26,21 @@ _SYMBOL = np.dtype(
 )
 _MOST_FILES = 4096
 _MOST_COPIES = 4
-"""A file is asked about at so many of its places: one that is not known there is not known at its others."""
+"""Maximum number of mappings of one file that are searched. A file that is not found there is not found at its others.
+"""
 MOST_SYMBOLS = 64
-"""Most symbols of one file that are of use; a hostile file may have more."""
+"""Maximum number of symbols that are used from one file; a hostile file may have more."""
 
 
 class Wanted(NamedTuple):
-    """needed: a file without this symbol counts as one without the others; b"" if no symbol is wanted. names: others. A
-    name that does not end in a zero byte stands for all that begin with it. section: a section that does as well, ""
-    if none does.
+    """The symbols and the section that a search looks for.
+
+    A name that does not end in a zero byte matches all symbols that begin with it.
+
+    Attributes:
+        needed: A file without this symbol counts as one without the others; b"" if no symbol is searched.
+        names: Other symbols.
+        section: Name of a section that is also sufficient, "" if there is none.
     """
 
     needed: bytes
@@ -43,7 +49,13 @@ class Wanted(NamedTuple):
 
 
 class Symbol(NamedTuple):
-    """avma: where it stands. size: in bytes, 0 if not stated."""
+    """A defined symbol of a mapped file.
+
+    Attributes:
+        name: Name of the symbol.
+        avma: Address in the process.
+        size: Size in bytes, 0 if it is not stated.
+    """
 
     name: bytes
     avma: int
@@ -52,7 +64,12 @@ class Symbol(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FoundSymbols:
-    """What one file has of what is wanted. section: (avma, size), None if the file does not have it."""
+    """The symbols and the section that a search found in one file.
+
+    Attributes:
+        symbols: Symbols that were found.
+        section: (avma, size in bytes) of the section, None if the file does not have it.
+    """
 
     symbols: tuple[Symbol, ...] = ()
     section: tuple[int, int] | None = None
@@ -62,13 +79,14 @@ class FoundSymbols:
 
 
 ReadSymbols = Callable[[AddressSpace, Sequence[Module], Wanted], Sequence[FoundSymbols | None]]
-"""What the files of modules have, module by module, up to the first that has anything. None: the file was not found."""
+"""Search the files of modules in order, and stop after the first file that has anything. None: the file was not found.
+"""
 
 
 def read_symbols(
     images: ImageStore, space: AddressSpace, modules: Sequence[Module], wanted: Wanted
 ) -> list[FoundSymbols | None]:
-    """A ReadSymbols that reads the files in this process. A broken file has nothing."""
+    """Implement ReadSymbols by reading the files in this process. A broken file has nothing."""
     found: list[FoundSymbols | None] = []
     for module in modules:
         image = images.image(space, module.start)
@@ -85,7 +103,7 @@ def read_symbols(
 
 
 class KnownSymbols:
-    """Of the files that were asked about once."""
+    """Cache of searches, by file."""
 
     def __init__(self, read: ReadSymbols) -> None:
         self._read = read
@@ -94,7 +112,7 @@ class KnownSymbols:
     def first(
         self, space: AddressSpace, modules: Sequence[Module], wanted: Wanted
     ) -> tuple[Module, FoundSymbols] | None:
-        """The first of the modules whose file has anything that is wanted."""
+        """Return the first module whose file has anything that is wanted, and what it has."""
         unknown: list[Module] = []
         copies: Counter[tuple[str, int, str]] = Counter()
         for module in modules:
@@ -118,7 +136,7 @@ class KnownSymbols:
                 self._known[wanted, _file(module)] = anchor(module), found
 
     def _of(self, module: Module, wanted: Wanted) -> FoundSymbols | None:
-        """The same file may stand elsewhere in another process."""
+        """Return the cached result for a module's file, moved to where this process maps the file."""
         known = self._known.get((wanted, _file(module)))
         if known is None:
             return None
@@ -127,7 +145,10 @@ class KnownSymbols:
 
 
 def anchor(module: Module) -> int:
-    """Where the file's first byte would be, going by its code: the other mappings may not be known. 0: no code."""
+    """Return the avma of the file's first byte, computed from its first executable mapping; 0 if it has none.
+
+    Other mappings of the file may not be known.
+    """
     return next((mapping.start - mapping.offset for mapping in module.mappings if mapping.executable), 0)
 
 
@@ -144,7 +165,11 @@ def _moved(found: FoundSymbols, by: int) -> FoundSymbols:
 
 
 def _in_file(file: ObjectFile, bias: int, wanted: Wanted) -> FoundSymbols:
-    """Of 64-bit little-endian files. Raises FormatError."""
+    """Search one file. Files that are not 64-bit have nothing.
+
+    Raises:
+        FormatError: The file is broken.
+    """
     if file.address_size != 8:
         return FoundSymbols()
     section = file.sections.get(wanted.section) if wanted.section else None
@@ -155,7 +180,7 @@ def _in_file(file: ObjectFile, bias: int, wanted: Wanted) -> FoundSymbols:
 
 
 def _symbols(file: ObjectFile, wanted: Wanted) -> Iterator[Symbol]:
-    """Defined ones, at their svma; no others are looked at."""
+    """Yield the defined symbols that are wanted, at their address in the file (svma)."""
     if not wanted.needed:
         return
     for table, strings in ((".dynsym", ".dynstr"), (".symtab", ".strtab")):
@@ -171,7 +196,9 @@ def _symbols(file: ObjectFile, wanted: Wanted) -> Iterator[Symbol]:
 
 
 def _occurrences(text: bytes, name: bytes) -> Iterator[int]:
-    """Linkers store a name that is another one's end only once."""
+    """Yield the offsets of a name in a string table, also inside other names: linkers store a common suffix only
+    once.
+    """
     at = text.find(name)
     while at >= 0:
         yield at

@@ -1,36 +1,36 @@
-"""CPython 3.8 to 3.15: its runtime, threads, frames and code objects, read from outside.
+"""CPython 3.8 to 3.15: runtime, threads, frames and code objects, read from outside the process.
 
-ahead             What the next stop of a thread reads of its frames, told beforehand
-awaiting_rows     Tasks that await the running one (asyncio), as a program in the kernel copies them
-capture           What is read of a Python thread while it stands still
-codes             Code objects
-copied            What one stop has copied of a Python thread, and how memory is asked for while it stands still
-data_stack        A thread's data stack: its chunks, copied while it stands still
-debug_offsets     _Py_DebugOffsets
-finder            The CPython of one process: found when its modules are known, found again where they change
-frame_reader      The frames of one CPython's threads: copied while a thread stands still, decoded when it runs again
-greenlet_cframes  Activations that wait on a C stack, CPython 3.11
-greenlet_entries  Activations that wait on a C stack, CPython 3.12 and later
-greenlet_rows     Activations that wait on a C stack, CPython 3.11, in rows that a program in the kernel has copied
-greenlets         Activations of the evaluator that wait on a thread's C stack and are not in its chain
-in_kernel         One process's CPython, whose frames a program in the kernel copies
+ahead             Prediction of the memory that the next stop of a thread reads for its frames
+awaiting_rows     asyncio tasks that await the running task, as the BPF program copies them
+capture           Copying a Python thread's frames while the thread is stopped
+codes             Names and line tables of code objects
+copied            What one stop has copied of a Python thread, and the reads it makes
+data_stack        The chunks of a thread's data stack, and their copies
+debug_offsets     _Py_DebugOffsets, the table in which CPython 3.13 and later describes its layout
+finder            Search for the CPython runtime of one process, repeated when its modules change
+frame_reader      The frames of one CPython's threads: copied in a stop, decoded afterwards
+greenlet_cframes  Search for suspended greenlets on a C stack, CPython 3.11
+greenlet_entries  Search for suspended greenlets on a C stack, CPython 3.12 and later
+greenlet_rows     Search for suspended greenlets in rows that the BPF program has copied, CPython 3.11
+greenlets         Evaluator activations on a thread's C stack that are missing from its frame chain
+in_kernel         One process's CPython whose frames are copied by the BPF program
 interpreter       CPython as an interpreters.base.Interpreter
-known_chains      Chains that rows of frames have given before
-known_heads       Which code stood at an address
-layout            Where CPython keeps what a profiler reads: one value a version and build
-lines             Which line an instruction belongs to: the three formats of a code object's table of lines
-local_values      Local variables of a frame as text: read only, bounded, never by running code of the target
-locate            Where a process has its CPython: _PyRuntime, found by symbol or section in the program or a library
-memory            The target's memory in words
-names             Names of threads as Python gave them
+known_chains      Cache of decoded frame chains by the rows that gave them
+known_heads       History of the code object at each address
+layout            Offsets of the CPython structures that the profiler reads, by version and build
+lines             Line of an instruction, from the three formats of line tables
+local_values      Local variables of a frame as bounded text, without running code of the target
+locate            Search for _PyRuntime in the program or a library, by symbol or section
+memory            Reads of the target's memory in words
+names             Thread names from the threading module
 objects           Python objects in another process: strings, bytes, types, tuples, dicts, integers
-process           One process's CPython
-programs          Does CPython run in a process? A quick look, without its threads or names
-rows              Rows of frames that a program in the kernel has copied, decoded in passes
-runs              From a copied chain of frames to runs
-runtime           A CPython in a process, believed only after a look at the live process: layout, interpreters, threads
-settled_codes     Code objects that need no look while a thread stands still
-tables            Layouts of CPython 3.8 to 3.12, x86-64, GIL builds; and of the objects of all versions
-tasks             asyncio
-threads           The thread states of one CPython by the kernel's tids, and the names that Python gave them
+process           One process's CPython as an interpreters.base.ProcessReader
+programs          Detection of CPython in a process, without its threads or names
+rows              Decoder of frame rows that the BPF program has copied
+runs              Grouping of copied frames into activations of the evaluator
+runtime           A CPython runtime that was checked against the live process: layout, interpreters, threads
+settled_codes     Code objects that need no read during a stop
+tables            Layouts of CPython 3.8 to 3.12 (x86-64, GIL builds), and of objects in all versions
+tasks             asyncio tasks that await the running task
+threads           Thread states of one CPython by tid, and the names that Python gave them
 """

@@ -1,4 +1,6 @@
-"""What the next stop of a thread reads of its frames, told beforehand: what Copier.copy reads, and in that order."""
+"""Prediction of the memory that the next stop of a thread reads for its frames, in the order in which Copier.copy
+reads.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,14 @@ from pyprof.model.interpreter import FramesAhead, PlacedSpan, Span
 from pyprof.records import dataclass
 
 _FIXED = 3
-"""Spans before those of habits: the head, the lock, whether garbage is collected."""
+"""Number of spans before those of habits: the thread state, the GIL, the garbage collector's flag."""
 _MOST_SPANS = 1000
 _MOST_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class AheadKey:
-    """Of which thread a stop read ahead, and what was known of it."""
+    """The thread whose next stop was predicted, and a copy of its habits (copied.Habits) at that time."""
 
     thread: PyThread
     chunks: list[tuple[int, int, int]]
@@ -35,7 +37,13 @@ class AheadKey:
 
 @dataclass(frozen=True, slots=True)
 class AheadSizes:
-    """Of the copier: bytes of a frame, frames that are followed, and what counts beyond the top of a data stack."""
+    """Sizes that the copier uses.
+
+    Attributes:
+        frame: Bytes of a frame.
+        most: Maximum number of frames that are followed.
+        room: Bytes that are copied beyond the top of a data stack.
+    """
 
     frame: int
     most: int
@@ -50,8 +58,13 @@ def frames_ahead(
     spans: Sequence[Span],
     settled: array[int],
 ) -> FramesAhead | None:
-    """None where nothing is known of the thread, it needs too much, or runs code whose names may be gone soon. spans:
-    all that is read at once.
+    """Predict what the next stop of a thread reads.
+
+    Args:
+        spans: All that is read at once.
+
+    Returns:
+        None if the thread has no habits yet, if it needs too much, or if it runs code whose names are not read yet.
     """
     if not habits.spans or habits.asked or len(spans) > _MOST_SPANS or sum(size for _, size in spans) > _MOST_BYTES:
         return None

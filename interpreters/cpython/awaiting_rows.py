@@ -1,8 +1,8 @@
-"""Tasks that await the running one (asyncio), as a program in the kernel copies them: what it has to know, and where
-their coroutines stand in a chain.
+"""asyncio tasks that await the running task, as the BPF program copies them: the offsets it needs, and the place of the
+tasks' coroutines in a chain.
 
-Rows of coroutines lie between those of the thread's own frames and those of what waits on its stack (collectors/bpf/
-awaiters.h): see model.interpreter.FrameRows. Stops have the same from tasks.py.
+The rows of these coroutines lie between the thread's own frames and the activations that wait on its stack
+(collectors/bpf/awaiters.h, model.interpreter.FrameRows). For samples by stops, tasks.py does the same.
 """
 
 from __future__ import annotations
@@ -15,11 +15,18 @@ from pyprof.model.interpreter import AwaitOffsets, FunctionPlace, Run
 from pyprof.records import replace
 
 TASK_BEGINS = 1
-"""The flag of a row: awaiters.h has the same number."""
+"""Flag of a row with which a task begins; awaiters.h has the same number."""
 
 
 class ThreadRows(NamedTuple):
-    """Rows of one thread: the columns of FrameRows, and what they say. ends: does a run end there?"""
+    """The rows of one thread: columns of FrameRows and what they mean.
+
+    Attributes:
+        places: Decoded frame of each row, None for the interpreter's own.
+        address: avma of the frame; for a coroutine of an awaiting task, of the frame above which it stands.
+        flag: The row's flag.
+        ends: True if the row ends a run.
+    """
 
     places: list[FunctionPlace | None]
     address: list[int]
@@ -27,7 +34,15 @@ class ThreadRows(NamedTuple):
     ends: list[bool]
 
     def apart(self, awaiting: int, waiting: int) -> tuple[ThreadRows, ThreadRows]:
-        """(those of the thread's own stack, so many of tasks that await); so many of the first ones wait there."""
+        """Separate the rows of awaiting tasks from those of the thread's own stack.
+
+        Args:
+            awaiting: Number of rows of awaiting tasks; they stand before the waiting ones.
+            waiting: Number of last rows, of activations that wait on the stack.
+
+        Returns:
+            (rows of the thread's own stack, rows of awaiting tasks).
+        """
         last = len(self.places) - waiting
         first = last - awaiting
         places, address, flag, ends = self
@@ -40,7 +55,9 @@ class ThreadRows(NamedTuple):
 
 
 def await_offsets(layout: Layout, tasks: TaskLayout) -> AwaitOffsets | None:
-    """None where the version does not say what leads from one coroutine to the next."""
+    """Return the offsets that lead from one coroutine to the next, or None if this CPython version does not state
+    them.
+    """
     awaits = layout.awaits
     if awaits is None:
         return None
@@ -59,7 +76,13 @@ def await_offsets(layout: Layout, tasks: TaskLayout) -> AwaitOffsets | None:
 
 
 def with_coroutines(runs: list[Run], own: ThreadRows, coroutines: ThreadRows) -> list[Run]:
-    """Where the frame that they belong to is the outermost one of a run. own: what the runs were made of."""
+    """Append the coroutines of awaiting tasks to each run whose outermost frame belongs to the awaited task.
+
+    Args:
+        runs: Runs that were made of the rows in `own`.
+        own: Rows of the thread's own stack.
+        coroutines: Rows of the awaiting tasks.
+    """
     above = _above(coroutines)
     outermost = [own.address[at - 1] if at and not own.ends[at - 1] else 0 for at, end in enumerate(own.ends) if end]
     return [
@@ -69,7 +92,7 @@ def with_coroutines(runs: list[Run], own: ThreadRows, coroutines: ThreadRows) ->
 
 
 def _above(coroutines: ThreadRows) -> dict[int, tuple[FunctionPlace, ...]]:
-    """Above which frame (avma) which ones stand, innermost first."""
+    """Map the avma of an awaited frame to the coroutines above it, innermost first."""
     tasks: dict[int, list[list[FunctionPlace]]] = {}
     for place, above, flag in zip(coroutines.places, coroutines.address, coroutines.flag, strict=True):
         of_frame = tasks.setdefault(above, [])

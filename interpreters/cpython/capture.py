@@ -1,8 +1,8 @@
-"""What is read of a Python thread while it stands still: its thread state, its frames, the heads of their code.
+"""Copying a Python thread's thread state, frames, and heads of code objects while the thread is stopped.
 
-Few reads of many spans: what the thread's last sample needed is asked for at once (its data stack, the frames that
-generators keep elsewhere, the code objects); only what is new costs a further read. Nothing is decoded here that is
-not needed to find the next frame.
+A stop makes few reads of many spans. What the thread's last sample needed is read at once: its data stack, the frames
+that generators keep elsewhere, and the code objects. Only new objects cost further reads. During the stop nothing is
+decoded that is not needed to find the next frame.
 """
 
 from __future__ import annotations
@@ -29,30 +29,41 @@ from pyprof.interpreters.cpython.settled_codes import SettledCodes
 from pyprof.model.interpreter import FramesAhead, Gather, Span
 
 MOST_FRAMES = 1 << 16
-"""So many at least; as many as there may be in what is copied."""
+"""Minimum for the number of frames that are followed; a larger copy limit raises it."""
 _LEAST_FRAME = 64
 MOST_GUESSES = 900
-"""Code objects that are asked for because the last sample had them, as are frames outside the data stack."""
+"""Maximum number of code objects, or of frames outside the data stack, that are read because the last sample had them.
+"""
 ENTRY_OWNER = 3
-"""A frame with this owner or a greater one is an entry frame: it runs nothing and stands on the C stack."""
+"""Smallest owner value of an entry frame, which runs no code and lies on the C stack."""
 
 
 def greenlet_search(layout: Layout) -> GreenletSearch | None:
-    """None where greenlets leave nothing on the stack that could be found."""
+    """Return the greenlet search for a layout, or None if greenlets leave nothing on the stack that could be found."""
     if layout.chain < ChainKind.ENTRIES:
         return None
     return CFrameSearch(layout) if layout.frame.is_entry != NONE else EntrySearch(layout, ENTRY_OWNER)
 
 
 class Copier:
-    """Copies thread states of one runtime. code_at, code_size: the head of a code object. most_stack: so many bytes of
-    a data stack are copied. settled: code objects that are not looked at in a stop. seeks_greenlets: greenlets may wait
-    on the threads' stacks; else no stop searches for them.
+    """Copier of the thread states of one runtime.
+
+    Attributes:
+        seeks_greenlets: True if greenlets may be suspended on the threads' stacks; if False no stop searches for them.
     """
 
     def __init__(
         self, layout: Layout, code_at: int, code_size: int, most_stack: int, settled: SettledCodes | None = None
     ) -> None:
+        """Create a copier.
+
+        Args:
+            layout: Layout of the runtime.
+            code_at: Offset of the head of a code object.
+            code_size: Size of the head in bytes.
+            most_stack: Maximum number of bytes of a data stack that are copied.
+            settled: Code objects that are not read during a stop.
+        """
         self.seeks_greenlets = False
         self._settled_codes = settled
         self._settled = settled.heads if settled is not None else {}
@@ -70,7 +81,13 @@ class Copier:
         self._greenlets = greenlet_search(layout)
 
     def copy(self, thread: PyThread, habits: Habits, stack: memoryview, base: int, gather: Gather) -> Copied:
-        """stack: the thread's stack copy as 64-bit words, which stood at base."""
+        """Copy a thread state and its frames.
+
+        Args:
+            stack: The thread's stack copy as 64-bit words.
+            base: Address of the stack copy.
+            gather: Reads spans of the stopped process.
+        """
         layout = self._layout
         chunks, frames = habits.chunks, habits.frames
         spans = self._first_spans(thread, habits)
@@ -79,7 +96,7 @@ class Copier:
         parts = list(whole_parts(spans, words))
         head = words[: self._thread_words]
         if len(head) < self._thread_words:
-            # a bad pointer among what the last sample had hides all that was asked for with it
+            # a bad pointer among the last sample's addresses hides everything that was read together with it
             habits.chunks, habits.frames, habits.codes, habits.asked, habits.spans = [], [], [], [], []
             return Copied(
                 thread, head, [], {}, [], head[:0], head[:0], [], gather, problem="its thread state is gone", stale=True
@@ -107,19 +124,19 @@ class Copier:
         first = self._first(copied, gather)
         self._follow(copied, first, loose, gather)
         if copied.stands and copied.stands[0][1] and not self._links(copied):
-            # the evaluator has put its CFrame into the chain and not yet said which frame it runs
+            # the evaluator has put its CFrame into the chain but has not yet said which frame it runs
             problem = copied.problem
             del copied.stands[0], copied.frames[:]
             copied.problem, copied.rest, copied.cut = "", 0, False
             self._follow(copied, copied.stands[0][1] if copied.stands else 0, loose, gather)
-            if not copied.frames:  # 3.11 frees a frame's chunk before it forgets the frame
+            if not copied.frames:  # 3.11 frees a frame's chunk before it clears the pointer to the frame
                 copied.problem = problem
         if self.seeks_greenlets and not (copied.problem and copied.frames) and not copied.rest:
             self._add_greenlets(copied, stack, base, habits, InStop(copied, loose, gather))
         return copied
 
     def _first_spans(self, thread: PyThread, habits: Habits) -> list[Span]:
-        """What is read at once."""
+        """Return the spans that are read at once."""
         return [
             (thread.address, 8 * self._thread_words),
             (thread.gil or thread.address, self._lock_size),
@@ -128,7 +145,7 @@ class Copier:
         ]
 
     def ahead(self, thread: PyThread, habits: Habits) -> FramesAhead | None:
-        """What the next copy() of a thread is going to read."""
+        """Predict what the next copy() of a thread reads, or return None if that is not known."""
         if self._settled_codes is None:
             return None
         sizes = AheadSizes(self._frame_size, self._in_stop, ROOM)
@@ -143,7 +160,9 @@ class Copier:
         base: int,
         gather: Gather,
     ) -> Copied | None:
-        """copy() of what a stop has read ahead; None if the thread has another state by now."""
+        """Run copy() on memory that a stop has read as predicted; return None if the thread state has
+        changed.
+        """
         key = ahead.key
         if not isinstance(key, AheadKey) or len(states) != 1 or states[0][0] != key.thread:
             return None
@@ -159,14 +178,14 @@ class Copier:
             self._add(copied, self._greenlets.search(waiter, habits.slots, reader), reader.gather)
 
     def _spans(self, habits: Habits) -> list[Span]:
-        """What the thread's last sample needed."""
+        """Return the spans that the thread's last sample needed."""
         spans = [(at, min(used + (0 if n else ROOM), size)) for n, (at, used, size) in enumerate(habits.chunks)]
         spans += [(at, self._frames.size) for at in habits.frames]
         spans += [(at + self._code_at, self._code_size) for at in habits.asked]
         return spans
 
     def _first(self, copied: Copied, gather: Gather) -> int:
-        """The innermost frame; fills in what stands on the C stack."""
+        """Return the innermost frame, and fill copied.stands from the C stack."""
         layout = self._layout.thread
         head = copied.head
         at = head[layout.frame >> 3]
@@ -178,7 +197,7 @@ class Copier:
         return copied.stands[0][1] if copied.stands else 0
 
     def _stand(self, copied: Copied, cframe: int, gather: Gather | None) -> None:
-        """The CFrames from one on, into copied.stands. gather None: in what is copied."""
+        """Append the CFrames from one outwards to copied.stands; if gather is None, from copied memory only."""
         layout = self._layout.thread
         root = copied.thread.address + layout.root_cframe
         size = layout.cframe_previous + 8
@@ -196,7 +215,7 @@ class Copier:
             cframe = words[index + (layout.cframe_previous >> 3)]
 
     def _follow(self, copied: Copied, frame: int, loose: dict[int, memoryview], gather: Gather | None) -> None:
-        """The chain from a frame on, into copied.frames. gather None: in what is copied."""
+        """Append the chain of frames from one outwards to copied.frames; if gather is None, from copied memory only."""
         previous, code, size = self._frames.previous, self._frames.code, self._frame_size
         mask, settled = self._layout.frame.code_mask, self._settled
         frames, codes = copied.frames, copied.codes
@@ -240,7 +259,7 @@ class Copier:
                 copied.problem = copied.problem or "a frame's code could not be read"
 
     def _add(self, copied: Copied, found: GreenletFrames, gather: Gather) -> None:
-        """What waits on the stack outside the thread's chain, behind it in copied.frames."""
+        """Append the frames that wait on the stack outside the thread's chain to copied.frames."""
         if found.replaces:
             copied.frames, copied.stands = [], []
         if found.frames and not copied.frames:
@@ -254,7 +273,7 @@ class Copier:
         self._heads(copied, [at for at in used if at not in copied.codes and at not in self._settled], gather)
 
     def _links(self, copied: Copied) -> bool:
-        """Does the innermost activation's run end where the next CFrame's begins?"""
+        """Return True if the innermost activation's run ends where the next CFrame's run begins."""
         expected = copied.stands[1][1] if len(copied.stands) > 1 else 0
         flag, shift, entry = self._frames.flag, self._frames.flag_shift, self._entry
         for words, at, _ in copied.frames:
@@ -263,7 +282,7 @@ class Copier:
         return bool(copied.rest)
 
     def learn(self, copied: Copied) -> None:
-        """What the thread's next sample is likely to need: found out when it runs again."""
+        """Update the habits with what this sample needed. Runs after the stop."""
         habits, copied.habits = copied.habits, None
         if habits is None or copied.stale:
             return
@@ -275,18 +294,19 @@ class Copier:
         used = dict.fromkeys([words[at + code] & mask for words, at, _ in copied.frames])
         used.pop(0, None)
         copied.used = tuple(used)
-        if copied.rest:  # what its outer frames run is what it was
+        if copied.rest:  # the frames that were not followed run the same code objects as before
             used.update(dict.fromkeys(habits.codes))
-        # what could not be read comes last: it hides what is behind it, and may only have come too late
+        # Unreadable objects come last: one hides what is behind it, and it may only have been read too late.
         codes, settled = copied.codes, self._settled
         habits.codes = sorted(used, key=lambda at: at not in settled and not len(codes.get(at, NOTHING)))[:MOST_GUESSES]
         habits.asked = [at for at in habits.codes if at not in settled]
         habits.spans = self._spans(habits)
 
     def finish(self, copied: Copied) -> None:
-        """The rest of a deep stack, from the copy."""
+        """Follow the rest of a deep stack in the copied memory."""
         frame, copied.rest = copied.rest, 0
-        if frame and self._layout.thread.chunk == NONE:  # each lies elsewhere: none of the rest is in the copy
+        # each frame is allocated separately, so none of the rest is in the copy
+        if frame and self._layout.thread.chunk == NONE:
             copied.unread, frame, copied.rest_stand = True, 0, 0
         stand, copied.rest_stand = copied.rest_stand, 0
         if frame:

@@ -1,8 +1,8 @@
-"""Code objects: read once, after the stop in which they were seen; known again by what cannot stay when they go.
+"""Code objects: the names and line tables are read once, after the stop in which an object was first seen.
 
-The address of a code object is reused when it is freed. What stands in its head (its first line, its version where it
-has one, the pointers to its names and its table of lines) is copied with each sample; it must be what it was when the
-names were read, before and after that.
+The address of a freed code object is reused. Each sample therefore copies the head of the code object: its first line,
+its version if it has one, and the pointers to its names and its line table. The head must have the same contents before
+and after the names are read.
 """
 
 from __future__ import annotations
@@ -20,14 +20,18 @@ LANGUAGE = "Python"
 _LONGEST_NAME = 4096
 _MOST_ENTRIES = 1 << 16
 _MOST_SETTLED = 1 << 16
-"""Bytes of a table of lines that is read for each instruction that is met."""
+"""Maximum size in bytes of a line table that is searched for each new instruction."""
 _HELPERS = frozenset({("__init__", "__init__"), ("<interpreter trampoline>", "<shim>"), ("<shim>", "<shim>")})
 """(name, file) of frames that the interpreter pushes for itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class PythonCode:
-    """One code object as the profile names it, a code_book.NamedCode. hidden: the interpreter's own, not shown."""
+    """One code object as the profile names it (a code_book.NamedCode).
+
+    Attributes:
+        hidden: True if the frame is the interpreter's own and is not shown.
+    """
 
     name: str
     qualname: str
@@ -42,12 +46,14 @@ class PythonCode:
         return LANGUAGE
 
     def line(self, instruction: int) -> Line:
-        """instruction: as in lines.line_of."""
+        """Return the function's name and the line of an instruction (as in lines.line_of)."""
         line = line_of(self.lines, self.table, self.first_line, instruction)
         return Line(self.qualname, self.name, 0, self.filename or None, line)
 
     def settled(self, instruction: int) -> int:
-        """As code_book.NamedCode has it."""
+        """Return the first instruction of the same line, or the instruction itself if the line table is too long to
+        search.
+        """
         if instruction < 0 or len(self.table) > _MOST_SETTLED:
             return instruction
         return first_of_line(self.lines, self.table, self.first_line, instruction)
@@ -63,12 +69,21 @@ class _Entry:
 
 
 class CodeReader:
-    """Code objects of one process. head_at, head_size: what a sample copies of each code object. identity: the part of
-    it that says which one it is.
+    """Reader of the code objects of one process.
+
+    Attributes:
+        head_at: Offset of the part of a code object that each sample copies.
+        head_size: Size of that part in bytes.
+        identity: Slice of the head that distinguishes code objects.
+        lost: Number of frames whose code object was freed before its name was read.
     """
 
     def __init__(self, memory: Memory, layout: Layout, book: CodeBook, code_type: int = 0) -> None:
-        """code_type: avma of the type of them all, 0 if it is not known."""
+        """Create a reader.
+
+        Args:
+            code_type: avma of the type object of all code objects, 0 if it is not known.
+        """
         code = layout.code
         self.head_at = layout.object.type
         self.head_size = code.linetable + 8 - self.head_at
@@ -84,8 +99,13 @@ class CodeReader:
         self.lost = 0
 
     def frame(self, address: int, head: bytes, instr: int, tlbc: int = 0) -> FunctionPlace | None:
-        """A frame that runs the code at address, None if it is the interpreter's own. head: as copied with
-        the sample, head_size bytes of the code from head_at on; instr: as the frame has it.
+        """Return the frame that runs the code at an address, or None if it is the interpreter's own.
+
+        Args:
+            address: avma of the code object.
+            head: head_size bytes of the code object from head_at on, as copied with the sample.
+            instr: Instruction pointer or offset, as the frame has it.
+            tlbc: Index of the thread-local bytecode (free-threaded builds).
         """
         entry = self._entry(address, head)
         if entry is None:
@@ -102,12 +122,16 @@ class CodeReader:
         return FunctionPlace(entry.index, instruction)
 
     def knows(self, address: int, head: bytes) -> bool:
-        """Has it read the name of the code at an address, and is it the one with this head?"""
+        """Return True if the name of the code at an address has been read and belongs to this head."""
         entry = self._entries.get(address)
         return entry is not None and entry.identity == head[self.identity]
 
     def head(self, address: int) -> bytes:
-        """What a sample copies of the code at an address, as it is now. Raises Unreadable."""
+        """Read the head of the code object at an address as it is now.
+
+        Raises:
+            Unreadable: The memory is not there.
+        """
         return bytes(self._memory.bytes(address + self.head_at, self.head_size))
 
     def _entry(self, address: int, head: bytes) -> _Entry | None:
@@ -130,7 +154,11 @@ class CodeReader:
         return entry
 
     def _read(self, address: int, head: bytes, identity: bytes) -> _Entry:
-        """Raises Unreadable where it is no code object."""
+        """Read a code object's names and line table.
+
+        Raises:
+            Unreadable: There is no code object at the address.
+        """
         layout, code, objects = self._layout, self._layout.code, self._objects
         kind = _word(head, 0)
         if kind != self._code_type:
@@ -154,7 +182,7 @@ class CodeReader:
         return _Entry(identity, index, hidden, address + code.bytecode, size)
 
     def _start(self, address: int, entry: _Entry, tlbc: int) -> int:
-        """Where a thread's own copy of the instructions begins (free-threaded builds)."""
+        """Return the address of a thread's own copy of the instructions (free-threaded builds)."""
         starts = self._tlbc.setdefault(address, {})
         known = starts.get(tlbc)
         if known is None:

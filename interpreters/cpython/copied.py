@@ -1,4 +1,4 @@
-"""What one stop has copied of a Python thread, and how memory is asked for while it stands still."""
+"""The data that one stop has copied of a Python thread, and its reads while the thread is stopped."""
 
 from __future__ import annotations
 
@@ -10,21 +10,27 @@ from pyprof.model.interpreter import Gather, Span
 from pyprof.records import dataclass, field
 
 MOST_IN_STOP = 2048
-"""Frames that are followed while the thread stands still; the rest of a deep stack is followed in the copy."""
+"""Maximum number of frames that are followed during a stop. The rest of a deep stack is followed in the copy."""
 MOST_SCATTERED = 1024
-"""The same of a version without a data stack: each frame is a read of its own, and the rest is in no copy. Python's own
-limit of recursion is 1,000."""
+"""MOST_IN_STOP for versions without a data stack, where each frame is a separate read and the rest is in no copy.
+Python's default recursion limit is 1,000.
+"""
 MOST_FAILURES = 16
-"""So many code objects of one sample may be unreadable; then the others are not tried."""
+"""Number of unreadable code objects in one sample after which the remaining ones are not tried."""
 NOTHING = memoryview(b"").cast("Q")
 
 
 @dataclass(slots=True)
 class Habits:
-    """What a thread's last sample needed. chunks: of the data stack, newest first, (avma, bytes used, bytes there).
-    codes: of code objects; asked: those of them whose heads are read in a stop.
-    spans: all that, made when the thread runs again; empty if they are to be made anew.
-    slots: see greenlets.Slots.
+    """Addresses that a thread's last sample needed, so that the next stop can read it all at once.
+
+    Attributes:
+        chunks: (avma, bytes used, bytes there) of the data stack's chunks, newest first.
+        frames: avma of frames and objects outside the data stack.
+        codes: avma of code objects.
+        asked: Those code objects whose heads are read during a stop.
+        spans: All of these as spans, computed between stops; empty if they must be computed again.
+        slots: See greenlets.Slots.
     """
 
     chunks: list[tuple[int, int, int]] = field(default_factory=list)
@@ -37,15 +43,31 @@ class Habits:
 
 @dataclass(slots=True)
 class Copied:
-    """One thread state, copied. frames: (words, index of its first word, avma) innermost first; codes: heads by
-    address. stands: avma of each CFrame, innermost first, and the frame that it names. rest: the frame at which the
-    stop ended early, rest_stand the CFrame. problem: why the chain ends there, "" at its root. outermost:
-    of each run, the avma of its outermost frame. habits: to learn what was needed, None once that is done.
-    unread: the chain goes on outside of what is copied, after so many frames as are copied at most.
-    beyond: the first chunk of the data stack that is not copied, 0 if all are; cut: the chain ends there.
-    objects: other places that the next sample needs. used: the code objects that its frames run, known once habits are
-    learned. gather: reads more, also when the thread runs again. waiting: markers of activations that are not in the
-    thread's chain. marks: see model.interpreter.Chain.
+    """A copied thread state.
+
+    Attributes:
+        thread: The thread state.
+        head: Words of the thread state.
+        frames: (words, index of its first word, avma) of each frame, innermost first.
+        codes: Heads of code objects by address.
+        stands: (avma, frame that it names) of each CFrame, innermost first.
+        lock: Words of the GIL.
+        collecting: Word with the garbage collector's flag.
+        regions: (start, end, words) of copied memory.
+        gather: Reads more memory, also after the stop.
+        rest: Frame at which the stop ended early, 0 if it did not.
+        rest_stand: CFrame at which the stop ended early, 0 if it did not.
+        problem: Why the chain ends early, "" if it reaches its root.
+        beyond: First chunk of the data stack that is not copied, 0 if all are.
+        cut: True if the chain ends at `beyond`.
+        unread: True if the chain continues after the maximum number of copied frames.
+        stale: True if the thread state belongs to another thread or is gone.
+        objects: Other addresses that the next sample needs.
+        used: Code objects that the frames run; set when the habits are learned.
+        outermost: avma of the outermost frame of each run.
+        habits: Habits to update, None once that is done.
+        waiting: Markers of activations that are not in the thread's chain.
+        marks: See model.interpreter.Chain.
     """
 
     thread: PyThread
@@ -74,7 +96,9 @@ class Copied:
     def find(
         self, avma: int, size: int, loose: dict[int, memoryview], gather: Gather | None
     ) -> tuple[memoryview | None, int]:
-        """(words, index) of memory that was copied, or is now."""
+        """Return (words, index) of memory that was copied, reading it now if `gather` is given; (None, 0) if it is
+        missing.
+        """
         if avma & 7:
             return None, 0
         for low, high, words in self.regions:
@@ -93,7 +117,7 @@ class Copied:
 
 @dataclass(slots=True)
 class InStop:
-    """A greenlets.StoppedMemory: at most MOST_IN_STOP reads."""
+    """A greenlets.StoppedMemory that makes at most MOST_IN_STOP reads."""
 
     copied: Copied
     loose: dict[int, memoryview]
@@ -112,12 +136,12 @@ class InStop:
 
 
 def words_of(data: memoryview) -> memoryview:
-    """Its whole 64-bit words."""
+    """Return the complete 64-bit words of the data."""
     return data[: len(data) & ~7].cast("Q")
 
 
 def whole_parts(spans: list[Span], words: memoryview) -> Iterator[memoryview]:
-    """The words of each span that was read as a whole."""
+    """Yield the words of each span that was read completely."""
     at = 0
     for _, size in spans:
         end = at + (size >> 3)
@@ -128,7 +152,9 @@ def whole_parts(spans: list[Span], words: memoryview) -> Iterator[memoryview]:
 
 
 def each_of(spans: list[Span], gather: Gather) -> Iterator[memoryview]:
-    """The words of each span; one that cannot be read is empty and does not hide the next, MOST_FAILURES do."""
+    """Yield the words of each span, empty if it cannot be read. After MOST_FAILURES failures all further ones are
+    empty.
+    """
     at = failures = 0
     while at < len(spans) and failures < MOST_FAILURES:
         words = words_of(gather(spans[at:]))

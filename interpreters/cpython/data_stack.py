@@ -1,4 +1,4 @@
-"""A thread's data stack: its chunks, copied while it stands still, and how long it is beyond what was copied of it.
+"""A thread's data stack: copies of its chunks during a stop, and the size of the part that was not copied.
 
 Source: Include/internal/pycore_pystate.h, _PyStackChunk: previous, size in bytes, top in words.
 """
@@ -12,19 +12,19 @@ from pyprof.model.interpreter import Gather
 from pyprof.records import dataclass, field
 
 MOST_CHUNKS = 64
-"""So many at least are copied; as many as there may be in what is copied."""
+"""Minimum for the number of chunks that are copied; a larger copy limit raises it."""
 ROOM = 2048
-"""Bytes that are copied beyond the top of the newest chunk: it grows from sample to sample."""
+"""Bytes that are copied beyond the top of the newest chunk, which grows from sample to sample."""
 _LEAST_CHUNK, _USUAL_CHUNK = 1 << 13, 1 << 14
 _CHUNK_HEAD = 24
 _FRESH_CHUNKS = 96
-"""So many chunks that the last sample did not have are read one by one in a stop."""
+"""Maximum number of chunks that the last sample did not have and that are read one by one in a stop."""
 _MOST_KNOWN = 1 << 16
 _HEAD_WORDS = 3
 
 
 class ChunkCopier:
-    """Of one layout. most_stack: so many bytes of a data stack are copied, in whole chunks."""
+    """Copier of data stacks in one layout; it copies whole chunks up to most_stack bytes in all."""
 
     def __init__(self, layout: Layout, most_stack: int) -> None:
         self._chunk = layout.thread.chunk >> 3
@@ -32,7 +32,11 @@ class ChunkCopier:
         self._most_chunks = max(MOST_CHUNKS, most_stack // _LEAST_CHUNK)
 
     def copy(self, copied: Copied, habits: Habits, got: dict[int, memoryview], gather: Gather) -> None:
-        """The chunks as copied.regions, newest first. got: what the thread's last sample needed, by address."""
+        """Copy the chunks into copied.regions, newest first.
+
+        Args:
+            got: What the thread's last sample needed, by address.
+        """
         at, top = (copied.head[self._chunk + n] for n in (0, 1))
         found: list[tuple[int, int, int]] = []
         habits.chunks, habits.spans = found, []
@@ -64,15 +68,16 @@ class ChunkCopier:
 
 @dataclass
 class ChunkSizes:
-    """How long the data stacks of one process are, read while it runs. A chunk that has been seen is not read again: of
-    a stack that has shrunk and grown since the length before is given.
+    """Sizes of the data stacks of one process, read while it runs.
+
+    A known chunk is not read again, so a stack that has shrunk and grown may be reported with its earlier size.
     """
 
     memory: Memory
     _known: dict[int, int] = field(default_factory=dict)
 
     def bytes_from(self, chunk: int) -> int:
-        """Bytes in use in this chunk and those outside it, as far as they can be read."""
+        """Return the bytes in use in this chunk and all chunks outside it, as far as they can be read."""
         if len(self._known) > _MOST_KNOWN:
             self._known.clear()
         new: dict[int, int] = {}

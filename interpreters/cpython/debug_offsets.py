@@ -1,8 +1,8 @@
-"""_Py_DebugOffsets: the table at the start of _PyRuntime in which CPython 3.13 and later say their own layout.
+"""_Py_DebugOffsets: the table at the start of _PyRuntime in which CPython 3.13 and later describes its layout.
 
-Fields are inserted in the middle from version to version: the list of each minor version stands here as a whole.
-Source: Include/internal/pycore_debug_offsets.h (3.14, 3.15), pycore_runtime.h (3.13). What the tables leave out comes
-from the headers (offsetof) and is checked by runtime.py with the rest.
+Versions insert fields in the middle, so each minor version has its full list of fields here. Source:
+Include/internal/pycore_debug_offsets.h (3.14, 3.15), pycore_runtime.h (3.13). Offsets that the table lacks come from
+the headers (offsetof). runtime.py checks all of them against the process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pyprof.records import replace
 
 COOKIE = b"xdebugpy"
 HEAD = 24
-"""Bytes of cookie, version and free_threaded."""
+"""Size in bytes of cookie, version and free_threaded."""
 
 _3_13 = """
 runtime_state size finalizing interpreters_head
@@ -117,17 +117,21 @@ FIELDS = {13: _fields(_3_13), 14: _fields(_3_14), 15: _fields(_3_15)}
 """Minor version -> (group, field) of each word after the head, in order."""
 
 FIRST_RELEASES = {15: 0x030F00B4}
-"""Minor version -> the first release that has the list above; the ones before it had another."""
+"""Minor version -> first release that uses the field list above; earlier test releases have another one."""
 
 _LARGE = {"runtime_state", "interpreter_state"}
 _MOST_LARGE, _MOST_SIZE = 1 << 24, 1 << 14
-"""Bytes of these two structures, and of each other one, at most."""
+"""Maximum size in bytes of the structures in _LARGE, and of all other structures."""
 _MOST_LOCK = 1 << 10
 _NOT_OFFSETS = {"generation_stats_size", "debugger_script_path_size", "asciiobject_size", "compactunicodeobject_size"}
 
 
 def minor_of(head: bytes) -> int:
-    """The minor version that a table's head states. Raises FormatError."""
+    """Return the minor version that a table's head states.
+
+    Raises:
+        FormatError: The data is not the head of a table of CPython 3.
+    """
     if len(head) < HEAD or head[:8] != COOKIE:
         raise FormatError("_Py_DebugOffsets", 0, "no cookie")
     version, free_threaded = struct.unpack_from("<QQ", head, 8)
@@ -138,12 +142,16 @@ def minor_of(head: bytes) -> int:
 
 
 def table_size(minor: int) -> int:
-    """Bytes of the whole table."""
+    """Return the size of the whole table in bytes."""
     return HEAD + 8 * len(FIELDS[minor])
 
 
 def read_table(data: bytes) -> dict[str, dict[str, int]]:
-    """The table by group and field. Raises FormatError where an offset is none: past the end of its structure."""
+    """Return the table as {group: {field: value}}.
+
+    Raises:
+        FormatError: The version is not known, the table is truncated, or an offset lies outside its structure.
+    """
     minor = minor_of(data)
     if minor not in FIELDS:
         raise FormatError("_Py_DebugOffsets", 8, f"CPython 3.{minor} is newer than this table's reader")
@@ -167,7 +175,11 @@ def read_table(data: bytes) -> dict[str, dict[str, int]]:
 
 
 def _objects(table: Mapping[str, Mapping[str, int]], free_threaded_3_14: bool, shift: int) -> ObjectLayout:
-    """shift: what the longer PyObject head of a free-threaded build moves."""
+    """Return the layout of objects.
+
+    Args:
+        shift: Number of bytes by which the longer PyObject head of a free-threaded build moves fields.
+    """
     objects = replace(
         OBJECTS_3_12,
         type=table["pyobject"]["ob_type"],
@@ -225,11 +237,15 @@ def _code(code: Mapping[str, int], free_threaded: bool, shift: int) -> CodeLayou
 
 
 def read_layout(data: bytes) -> Layout:
-    """The layout that a table states, filled up by what the headers of its version say. Raises FormatError."""
+    """Return the layout that a table states, completed from the headers of its version.
+
+    Raises:
+        FormatError: The table is broken or its version is not known.
+    """
     table = read_table(data)
     minor = minor_of(data)
     t = bool(struct.unpack_from("<Q", data, 16)[0])
-    shift = 16 if t else 0  # what the longer PyObject head of a free-threaded build moves
+    shift = 16 if t else 0  # the PyObject head of a free-threaded build is longer
     interpreter, thread, frame, code = (
         table[group] for group in ("interpreter_state", "thread_state", "interpreter_frame", "code_object")
     )
@@ -279,7 +295,7 @@ def _expect(right: bool, what: str) -> None:
 
 
 def _frame_size(frame: Mapping[str, int]) -> int:
-    """Bytes that hold every field that is read of a frame's fixed part."""
+    """Return the number of bytes that hold every field that is read of a frame's fixed part."""
     words = max(frame[name] for name in ("executable", "previous", "instr_ptr")) + 8
     return max(words, (frame["owner"] & ~7) + 8, (frame.get("tlbc_index", 0) & ~7) + 8)
 

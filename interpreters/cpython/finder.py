@@ -1,7 +1,7 @@
-"""The CPython of one process: found when its modules are known, found again where they change.
+"""Search for the CPython runtime of one process, repeated when its modules change.
 
-In: address spaces and tids, as the collector sees them. Out: a Runtime that was checked against the live process, or
-why there is none.
+The input is address spaces and tids from the collector. The output is a Runtime that was checked against the live
+process, or the reason why there is none.
 """
 
 from __future__ import annotations
@@ -16,21 +16,29 @@ from pyprof.interpreters.cpython.runtime import Runtime, UnreadRuntime, Unsettle
 from pyprof.model.modules import VDSO, AddressSpace
 
 _SOON_NS, _WAIT_NS = 4_000_000, 50_000_000
-"""A runtime that has not begun is looked at again soon, then later and later, up to so long."""
+"""Wait before a runtime that has not started is opened again, in nanoseconds: first and maximum. The wait doubles."""
 _MOST_TRIES = 20
 _GREENLET = "_greenlet."
-"""In the name of the module that brings greenlets: a thread's C stack may hold frames of several of them."""
+"""Part of the name of the greenlet extension module. With it, a C stack may hold frames of several greenlets."""
 
 
 class RuntimeFinder:
-    """runtime: None where there is none, or none that has begun. refusal: why it cannot be read, "" if it can be.
+    """Finder of the CPython runtime of one process.
 
-    expected: what the file of the runtime holds in other processes, None if none has run it. memory: reads the process
-    as it is now. greenlets: may the threads' C stacks hold frames of several of them?
+    Attributes:
+        runtime: The runtime, None if there is none or it has not started.
+        expected: The runtime that the file holds in other processes, None if no process has run it.
+        refusal: Why the runtime cannot be read, "" if it can be.
+        memory: Reads the process as it is now.
+        greenlets: True if the threads' C stacks may hold frames of several greenlets.
     """
 
     def __init__(self, programs: Programs, refused: Callable[[str], None]) -> None:
-        """refused: called once for each refusal."""
+        """Create a finder.
+
+        Args:
+            refused: Called once for each refusal.
+        """
         self.runtime: Runtime | None = None
         self.expected: Runtime | None = None
         self._programs = programs
@@ -47,11 +55,15 @@ class RuntimeFinder:
 
     @property
     def undecided(self) -> bool:
-        """Is there a runtime that has not begun, or not settled?"""
+        """True if there is a runtime that has not started or whose state is not consistent yet."""
         return self._pending is not None
 
     def look(self, space: AddressSpace, inner_tids: Callable[[], set[int]]) -> bool:
-        """Has anything changed: the modules, or the runtime? inner_tids: as the process's own pid namespace counts."""
+        """Update the finder, and return True if the modules have changed.
+
+        Args:
+            inner_tids: Returns the tids of the process in its own pid namespace.
+        """
         changed = space is not self.space
         if changed:
             self._look_at_modules(space)
@@ -60,8 +72,9 @@ class RuntimeFinder:
         return changed
 
     def _look_at_modules(self, space: AddressSpace) -> None:
-        """A new set of modules may bring a runtime (dlopen), keep it, or be another program's (exec). A program that is
-        not position-independent stands where it stood before its exec: then the vDSO has moved.
+        """Handle a new set of modules: dlopen may bring a runtime or keep the old one, exec replaces the program.
+
+        A program that is not position-independent keeps its address after exec. The vDSO moves then.
         """
         self.space = space
         self.greenlets = any(_GREENLET in module.name for module in space.modules)
@@ -89,7 +102,7 @@ class RuntimeFinder:
             self._refuse(f"{old} is older than CPython 3.8")
 
     def _open(self, located: Located, inner_tids: Callable[[], set[int]]) -> None:
-        """A runtime that has not begun yet stays pending."""
+        """Open a runtime; one that has not started stays pending."""
         now = time.monotonic_ns()
         if now < self._open_at:
             return

@@ -1,4 +1,4 @@
-"""The frames of one CPython's threads: copied while a thread stands still, decoded when it runs again."""
+"""The frames of one CPython's threads: copied while a thread is stopped, decoded afterwards."""
 
 from __future__ import annotations
 
@@ -21,20 +21,23 @@ from pyprof.records import replace
 
 LOST = "python function freed before its name was read"
 _MOST_PREPARED = 64
-"""So many new threads of a version without a data stack are read before their first stop, which then reads all of a
-deep stack's frames at once.
+"""Maximum number of new threads that are read before their first stop, for versions without a data stack. The first
+stop then reads all frames of a deep stack at once.
 """
 _PART = 2
-"""Of --stack-size one part in so many is for a thread's data stack: its frames are followed one by one."""
+"""Divisor of --stack-size that gives the part for a thread's data stack. Its frames are followed one by one."""
 _MOST_CHAINS = 4096
 ChainKey = tuple[SampleState, bool, tuple[int, ...], tuple[tuple[int, int], ...]]
-"""The thread's state; may greenlets wait; RunReader.key(); marks on the C stack."""
+"""The thread's state; whether greenlets may wait; RunReader.key(); the markers on the C stack."""
 NO_STACK = memoryview(b"").cast("Q")
 
 
 class FrameReader:
-    """Of one runtime. codes: its functions. awaiters: the tasks that await the running ones, None where they are not
-    followed.
+    """Reader of the frames of one runtime.
+
+    Attributes:
+        codes: Reader of code objects.
+        awaiters: Reader of asyncio tasks that await the running ones, None if they are not followed.
     """
 
     def __init__(self, runtime: Runtime, memory: Memory, recording: InterpreterContext) -> None:
@@ -54,17 +57,21 @@ class FrameReader:
         self._copied: list[Copied] = []
 
     def prepare(self, states: list[tuple[PyThread, Habits]]) -> None:
-        """Versions without a data stack are read for what the first stop will need."""
+        """Read what the first stop of these threads will need, for versions without a data stack."""
         if self._runtime.layout.thread.chunk == NONE:
             for thread, habit in states[:_MOST_PREPARED]:
                 self._copier.learn(self._copier.copy(thread, habit, NO_STACK, 0, gather_now(self._memory)))
 
     def forget(self) -> None:
-        """Nothing was copied last."""
+        """Drop the last copy."""
         self._copied = []
 
     def copy(self, known: KnownThread, greenlets: bool, stack: memoryview, base: int, gather: Gather) -> bool:
-        """See model.interpreter.StackReader. Are the thread's states still its own?"""
+        """Copy the frames of a stopped thread (model.interpreter.StackReader.copy).
+
+        Returns:
+            True if the thread states still belong to the thread.
+        """
         self._copied = []
         self._copier.seeks_greenlets = greenlets
         current = True
@@ -77,7 +84,7 @@ class FrameReader:
         return current
 
     def ahead(self, known: KnownThread) -> FramesAhead | None:
-        """What the next stop is to read; None where it has to be looked at first."""
+        """Predict what the next stop reads, or return None if the stop has to look at the thread first."""
         if len(known.states) != 1 or self.awaiters is not None:
             return None
         return self._copier.ahead(*known.states[0])
@@ -85,7 +92,11 @@ class FrameReader:
     def copied_ahead(
         self, known: KnownThread, ahead: FramesAhead, stack: memoryview, base: int, gather: Gather, now: Gather
     ) -> bool:
-        """See model.interpreter.StackReader. Is the thread's state still its own?"""
+        """Process what a stop has read as predicted (model.interpreter.StackReader.copied_ahead).
+
+        Returns:
+            True if the thread state still belongs to the thread.
+        """
         self._copied = []
         copied = self._copier.copied_ahead(known.states, ahead, stack, base, gather)
         if copied is None or copied.stale:
@@ -99,7 +110,7 @@ class FrameReader:
             self._copier.learn(copied)
 
     def take(self, greenlets: bool) -> Chain | None:
-        """Of the thread that was copied last."""
+        """Return the chain of the thread that was copied last."""
         if not self._copied:
             return None
         settled, state = True, SampleState.INTERPRETED
@@ -120,7 +131,7 @@ class FrameReader:
         return self._remembered(key, self._decoded(state, greenlets))
 
     def _confirm(self, copied: Copied) -> bool:
-        """Fill in the heads of settled code objects; are there only such, and are they what they were?"""
+        """Fill in the heads of settled code objects; return True if all code objects are settled and unchanged."""
         settled = self._settled
         late = tuple([at for at in copied.used if at not in copied.codes and at in settled.heads])
         sure = settled.confirmed(late, copied.gather) if late else ()
@@ -128,9 +139,7 @@ class FrameReader:
         return len(sure) == len(copied.used)
 
     def _key(self, state: SampleState, greenlets: bool) -> ChainKey | None:
-        """What the chain that was copied last follows from, given the heads of its code objects; None if it is not
-        only that.
-        """
+        """Return all that determines the last copied chain besides the heads of its code objects; None if more does."""
         copied = self._copied[0]
         found_more = copied.problem or copied.cut or copied.unread or copied.waiting or self.awaiters is not None
         if len(self._copied) > 1 or found_more:
@@ -138,7 +147,7 @@ class FrameReader:
         return state, greenlets, self._runs.key(copied), tuple(copied.stands)
 
     def _remembered(self, key: ChainKey, chain: Chain) -> Chain:
-        """The same chain, with a number, if it is whole."""
+        """Store a complete chain under the key and return it with a number; return an incomplete chain unchanged."""
         functions = frozenset(place.function for run in chain.runs for place in run.frames)
         if chain.problem or UNKNOWN in functions:
             return chain
@@ -168,7 +177,7 @@ class FrameReader:
         return Chain(tuple(runs), state, problem, evaluators, marked, marks, greenlets, lacking, enough, scattered)
 
     def _settle(self, copied: Copied) -> None:
-        """The names of these code objects have been read."""
+        """Mark the code objects whose names have been read as settled."""
         known, heads = self._settled.heads, {}
         for address, words in copied.codes.items():
             if address not in known and self.codes.knows(address, head := bytes(words)):
@@ -176,21 +185,29 @@ class FrameReader:
         self._settled.add(heads)
 
     def _lacking(self, copied: Copied) -> tuple[int, int]:
-        """About how many frames lie beyond what was copied, and the --stack-size that would copy all; 0, 0 if none.
-        Where each frame lies elsewhere: how many there are at least, and 0.
+        """Return the size of the part of a chain that was not copied.
+
+        Returns:
+            (approximate number of frames that were not copied, --stack-size that would copy all); (0, 0) if none is
+                missing.
+            If frames are allocated separately: (lower bound of that number, 0).
         """
         if copied.unread:
             return len(copied.frames), 0
         missing = self._beyond.bytes_from(copied.beyond) if copied.cut else 0
         if not missing:
-            if copied.cut:  # the chunk was freed before its frame was
+            if copied.cut:  # CPython freed the chunk before its frame
                 copied.cut, copied.problem = False, copied.problem or "a frame could not be read"
             return 0, 0
         there = sum(8 * len(words) for _, _, words in copied.regions[:-1])
         return max(missing * len(copied.frames) // max(there, 1), 1), _PART * (there + missing)
 
     def local_values(self, redact: bool) -> list[tuple[FunctionPlace, dict[str, str]]]:
-        """Of the thread that was copied last: (frame, name -> bounded repr), innermost first. Values are read now."""
+        """Read the local variables of the thread that was copied last, as they are now.
+
+        Returns:
+            (frame, {variable name: bounded repr}), innermost first.
+        """
         layout = self._runtime.layout
         reader = LocalReader(self._memory, layout, redact)
         found = []
@@ -205,7 +222,7 @@ class FrameReader:
         return found
 
     def _lock_state(self, copied: Copied) -> SampleState:
-        """Does the thread hold its GIL, and collect garbage?"""
+        """Return whether the thread holds its GIL and collects garbage, as state bits."""
         layout, lock, collecting = self._runtime.layout, copied.lock, copied.collecting
         if not lock or not copied.thread.gil or lock[layout.gil_locked >> 3] & 0xFFFFFFFF != 1:
             return SampleState(0)
@@ -216,7 +233,7 @@ class FrameReader:
         return SampleState.HOLDS_LOCK | (SampleState.COLLECTING if busy else SampleState(0))
 
     def _with_awaiters(self, copied: Copied, runs: list[Run]) -> list[Run]:
-        """The runs, and above the running task's coroutine those of the tasks that await it."""
+        """Append the coroutines of awaiting tasks to the run of the running task's coroutine."""
         awaiters = self.awaiters
         task = awaiters.running(copied.thread.address) if awaiters is not None else 0
         if awaiters is None or not task:

@@ -1,6 +1,6 @@
-"""Activations that wait on a C stack, CPython 3.11: found by their CFrames.
+"""Search for suspended greenlets on a C stack in CPython 3.11, by their CFrames.
 
-The CFrames of a greenlet lead to the outermost one of the thread, the root. A CFrame names the innermost frame of its
+The CFrames of a greenlet lead to the thread's outermost CFrame, the root. A CFrame names the innermost frame of its
 activation.
 """
 
@@ -26,11 +26,11 @@ from pyprof.interpreters.cpython.layout import Layout
 _U64 = npt.NDArray[np.uint64]
 _STEPS_A_SCAN = 8
 _AROUND = 24
-"""Words on each side of a CFrame, most of which belong to its evaluator's frame."""
+"""Number of words on each side of a CFrame, most of which belong to its evaluator's C frame."""
 
 
 class CFrameSearch:
-    """A GreenletSearch."""
+    """A GreenletSearch for CPython 3.11."""
 
     def __init__(self, layout: Layout) -> None:
         thread = layout.thread
@@ -38,7 +38,7 @@ class CFrameSearch:
         self._current, self._outer, self._root = thread.cframe_current, thread.cframe_previous, thread.root_cframe
 
     def nothing(self, thread: SwitchedThread) -> bool:
-        """As GreenletSearch has it."""
+        """Return True if no stack word outside the thread's own CFrames points to the root CFrame."""
         own = next((cframe for cframe, frame in reversed(thread.stands) if frame), 0)
         first = own - thread.base + self._outer + 8 >> 3 if own else 0
         if not 0 <= first < len(thread.stack):
@@ -46,7 +46,7 @@ class CFrameSearch:
         return not _places(_region(thread.stack, first), thread.address + self._root)
 
     def search(self, thread: SwitchedThread, slots: Slots, reader: StoppedMemory) -> GreenletFrames:
-        """As GreenletSearch has it; needs no slots."""
+        """Return the activations on the stack outside the thread's chain; the search needs no slots."""
         search = Search(self._frames, thread, reader)
         own = max((cframe for cframe, frame in thread.stands if frame), default=0)
         first = (own - thread.base + self._outer >> 3) + 1 if own else 0
@@ -55,7 +55,7 @@ class CFrameSearch:
         named = [frame for _, frame in thread.stands if frame]
         for cframe, (current, frames) in sorted(self._activations(search, own, first).items()):
             if frames:
-                # in a switch the thread has the CFrame with which a greenlet began: a copy of its parent's
+                # during a switch the thread has the CFrame with which a greenlet began: a copy of its parent's
                 search.found.replaces |= not search.found.frames and named == [current]
                 search.found.frames += frames
                 search.found.stands.append((cframe, current))
@@ -63,7 +63,11 @@ class CFrameSearch:
         return search.found
 
     def _activations(self, search: Search, own: int, first: int) -> dict[int, tuple[int, list[Placed]]]:
-        """By CFrame the frame that it names, and the frames of its activation. own: the running evaluator's CFrame."""
+        """Map each CFrame to the frame that it names and the frames of its activation.
+
+        Args:
+            own: The running evaluator's CFrame.
+        """
         stack, base = search.thread.stack, search.thread.base
         region = _region(stack, first)
         outer_at = (self._outer >> 3) - first
@@ -82,10 +86,10 @@ class CFrameSearch:
                 continue
             if outer and leads_to != known[outer][0]:
                 if leads_to or any(avma == current for _, _, avma in known[outer][1]):
-                    continue  # the activation was left: it names what it returned to
-                copies.add(outer)  # with which a greenlet has begun; it stands for no activation
+                    continue  # the activation has ended: its CFrame names the frame that it returned to
+                copies.add(outer)  # a greenlet began with this copy; it stands for no activation
             twin = twins.get((current, outer)) if frames else None
-            if twin is not None:  # one of the two was left at another height, and the same frame is used again
+            if twin is not None:  # one of the two has ended at another stack depth, and the frame is used again
                 if not more_alike(stack, own - base >> 3, index, twin - base >> 3):
                     continue
                 del known[twin]
@@ -95,7 +99,7 @@ class CFrameSearch:
         return {cframe: known[cframe] for cframe in known.keys() - copies}
 
     def _entered(self, search: Search, top: int) -> tuple[list[Placed], int]:
-        """The frames from one on to the outermost of its activation, and the one that it leads to."""
+        """Return the frames from `top` to the outermost one of its activation, and the frame that this one leads to."""
         frames: list[Placed] = []
         frame = top if top and search.calls(top) else 0
         while frame and len(frames) < MOST_RUN and search.step():
@@ -110,8 +114,10 @@ class CFrameSearch:
 
 
 def more_alike(stack: memoryview, own: int, one: int, other: int) -> bool:
-    """Is the surrounding of one CFrame more like that of the evaluator's own than that of the other is? All activations
-    lay out their C frame alike, and much of what they keep there is the same. Arguments: indexes.
+    """Return True if the words around CFrame `one` resemble those around the evaluator's own CFrame more than `other`
+    does.
+
+    All activations lay out their C frame alike, and many of its words are equal. Arguments are indexes into the stack.
     """
 
     def alike(at: int) -> int:
@@ -122,11 +128,11 @@ def more_alike(stack: memoryview, own: int, one: int, other: int) -> bool:
 
 
 def _region(stack: memoryview, first: int) -> _U64:
-    """What is searched. first: index of its first word."""
+    """Return the part of the stack from index `first` on that is searched."""
     return np.frombuffer(stack[first : first + MOST_REGION], np.uint64)
 
 
 def _places(region: _U64, word: int) -> list[int]:
-    """Indexes of a word."""
+    """Return the indexes of a word in the region, at most MOST_WAITING."""
     found: list[int] = (region == np.uint64(word)).nonzero()[0][:MOST_WAITING].tolist()
     return found

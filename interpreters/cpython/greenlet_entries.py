@@ -1,8 +1,8 @@
-"""Activations that wait on a C stack, CPython 3.12 and later: found by their entry frames.
+"""Search for suspended greenlets on a C stack in CPython 3.12 and later, by their entry frames.
 
-All entry frames name the same instruction. Each names the innermost frame of the next activation outside it. The
-innermost frame of all is named by its CFrame (3.12), else by a register that some function saved between the two: of
-all words there those count whose frames lead to that very entry frame.
+All entry frames name the same instruction. Each one names the innermost frame of the next activation outside it. In
+3.12 a CFrame names the innermost frame of all. In later versions a register does, which some function saved on the
+stack between the two: the search accepts those words whose frames lead to that very entry frame.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ _MOST_CANDIDATES = 256
 _WORDS_A_STEP = 8
 _LAST_OWNER = 7
 _NEAR = 0x400
-"""Bytes within which the evaluator's CFrame and its entry frame lie."""
+"""Distance in bytes within which the evaluator's CFrame and its entry frame lie."""
 _BEHIND = 128
-"""Words behind the beginning of a frame among which the frame that it calls begins."""
+"""Number of words after the beginning of a frame among which the frame that it calls begins."""
 
 
 class EntrySearch:
-    """A GreenletSearch. entry_owner: owner of an entry frame, or less than it. Learns how this process's entry frames
-    look: their instruction and code, where their CFrame lies, where frames outside of the stack lie.
+    """A GreenletSearch that learns how the entry frames of one process look.
+
+    It learns their instruction and code, the distance to their CFrame, and the memory region of frames outside the
+    stack. entry_owner is the smallest owner value of an entry frame.
     """
 
     def __init__(self, layout: Layout, entry_owner: int) -> None:
@@ -45,7 +47,7 @@ class EntrySearch:
         self._delta = self._heap = 0
 
     def nothing(self, thread: SwitchedThread) -> bool:
-        """As GreenletSearch has it."""
+        """Return True if the stack holds no entry frame outside the thread's chain."""
         first = 0
         if thread.frames:
             words, at, avma = thread.frames[-1]
@@ -59,7 +61,9 @@ class EntrySearch:
         return thread.stack[first : first + MOST_REGION].tobytes().find(self._mark[0].to_bytes(8, "little")) < 0
 
     def search(self, thread: SwitchedThread, slots: Slots, reader: StoppedMemory) -> GreenletFrames:
-        """As GreenletSearch has it."""
+        """Return the activations on the stack outside the thread's chain, and remember their slots for the next
+        sample.
+        """
         first = top = 0
         if thread.frames:
             words, at, avma = thread.frames[-1]
@@ -76,7 +80,12 @@ class EntrySearch:
         return search.found
 
     def _entries(self, search: Search, first: int, top: int, known: Slots, slots: Slots) -> None:
-        """first: index of the first word to search. top: the running frame, if the chain lacks its entry frame."""
+        """Find all activations outside the chain and add them to search.found.
+
+        Args:
+            first: Index of the first stack word to search.
+            top: The running frame if the chain lacks its entry frame, else 0.
+        """
         stack, base, found = search.thread.stack, search.thread.base, search.found
         running, low = top, first
         for index in self._like(search, first):
@@ -91,7 +100,7 @@ class EntrySearch:
             elif frames is None:
                 frames = self._guess(search, range(low, index), known.get(entry, (0, 0)), slots)
             if frames is None:
-                continue  # it may have been left, and nothing is written over it yet
+                continue  # the activation may have ended, and nothing has overwritten it yet
             found.frames += [*frames, (stack, index, entry)]
             found.markers.add(entry)
             top = stack[index + self._frames.previous]
@@ -105,7 +114,7 @@ class EntrySearch:
         return self._frames.flags(words, at) >= self._entry_owner
 
     def _learn(self, thread: SwitchedThread) -> None:
-        """How this process's entry frames look, from the outermost one of a chain."""
+        """Learn the look of this process's entry frames from the outermost frame of a chain."""
         words, at, avma = thread.frames[-1]
         stack = range(thread.base, thread.base + 8 * len(thread.stack))
         self._mark = words[at + self._frames.instr], words[at + self._frames.code]
@@ -114,7 +123,7 @@ class EntrySearch:
         self._heap = next((frame for _, _, frame in thread.frames if frame not in stack), self._heap)
 
     def _like(self, search: Search, first: int) -> Iterator[int]:
-        """Indexes of entry frames, innermost first."""
+        """Yield the stack indexes of entry frames, innermost first."""
         stack, frames = search.thread.stack, self._frames
         instr, code = self._mark
         data, pattern = stack[first : first + MOST_REGION].tobytes(), instr.to_bytes(8, "little")
@@ -130,7 +139,7 @@ class EntrySearch:
             at = data.find(pattern, (at & -8) + 8)
 
     def _run(self, search: Search, top: int, entry: int) -> list[Placed] | None:
-        """The frames of an activation from its innermost one on; None if they do not lead to its entry frame."""
+        """Return the frames of an activation from `top` outwards, or None if they do not lead to its entry frame."""
         frames: list[Placed] = []
         objects: list[int] = []
         frame = top
@@ -147,14 +156,16 @@ class EntrySearch:
                 search.found.objects += objects
                 return frames
             if outer in search.bounds:
-                return None  # the outermost one of another activation
+                return None  # this is the outermost frame of another activation
             frame = outer
         return None
 
     def _guess(self, search: Search, near: range, last: tuple[int, int], slots: Slots) -> list[Placed] | None:
-        """The run of an activation whose innermost frame is named by some word between it and the one inside it.
+        """Return the frames of an activation whose innermost frame is named by some word on the stack.
 
-        near: indexes of these words; the entry frame stands at its end. last: the slot of the last sample.
+        Args:
+            near: Indexes of the words between this activation and the one inside it; the entry frame is at its end.
+            last: The slot of the last sample.
         """
         stack, base = search.thread.stack, search.thread.base
         entry = base + 8 * near.stop
@@ -185,8 +196,10 @@ class EntrySearch:
         return best
 
     def _called(self, search: Search, frame: int, entry: int) -> list[Placed] | None:
-        """The run from the frame on that another one calls: the next one in memory. No word on the stack may name it: a
-        register that nobody had to save does.
+        """Return the activation from the frame that `frame` calls: the next frame in memory that names `frame` as its
+        caller.
+
+        Its address may be on no stack word, if it is in a register that no function had to save.
         """
         behind, at = search.reader.read(frame, 8 * _BEHIND)
         if behind is None or not search.step():
@@ -199,7 +212,7 @@ class EntrySearch:
         return None
 
     def _candidates(self, search: Search, near: range) -> dict[int, int]:
-        """Words that may be addresses of frames, outermost first, and where each stands."""
+        """Return words that may be frame addresses, outermost first, and the address of each word."""
         stack, base = search.thread.stack, search.thread.base
         places: dict[int, int] = {}
         for place in reversed(near):
@@ -211,7 +224,10 @@ class EntrySearch:
         return places
 
     def _living(self, search: Search, top: int, entry: int) -> list[Placed] | None:
-        """The run from a frame on that has an object of its own: one that was left has none, or one that says so."""
+        """Return the activation from `top` outwards if the frame object of `top` exists and points back to it.
+
+        A frame that was left has no object, or one that no longer points to it.
+        """
         words, at = search.read(top)
         if words is None or not search.link(words[at + self._frames.object], top, []):
             return None

@@ -1,7 +1,7 @@
-"""Activations that wait on a C stack, CPython 3.11, in rows that a program in the kernel has copied.
+"""Search for suspended greenlets in rows that the BPF program has copied, CPython 3.11.
 
-That copies the frames of whatever may be a CFrame outside of the thread's own ones. Which of them wait is decided here,
-by the search that runs in stops, over the copy of the stack.
+The BPF program copies the frames of everything that may be a CFrame outside the thread's own ones. This module decides
+which of them wait, with the search that stops use, over the copy of the stack.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ _U64 = npt.NDArray[np.uint64]
 _CALLS = np.uint64(1 << 8)
 _OUTER_SHIFT = np.uint64(8)
 _NO_HEIGHT = 0xFFFF_FFFF
-"""Of its stack, in a frame that calls native code."""
+"""Stack depth field of a frame that calls native code."""
 
 
 class WaitingRows:
-    """Of one process."""
+    """Filter of the rows of waiting activations of one process."""
 
     def __init__(self, layout: Layout) -> None:
         self._words = FrameWords(layout)
         self._search = CFrameSearch(layout)
 
     def searched(self, rows: FrameRows) -> FrameRows:
-        """The rows of a batch: of those that may wait the ones that do, from the innermost on, with their CFrames."""
+        """Return the rows of a batch in which only activations that really wait remain, innermost first, with their
+        CFrames.
+        """
         if not rows.waiting.any():
             return rows
         start, stand_start = rows.start.tolist(), rows.stand_start.tolist()
@@ -67,7 +69,15 @@ class WaitingRows:
     def _find(
         self, rows: FrameRows, lane: int, places: range, marks: list[list[int]]
     ) -> tuple[GreenletFrames, list[int]]:
-        """What waits, and which rows that is. places: of those that may. marks: the thread's CFrames."""
+        """Search the copied stack of one sample.
+
+        Args:
+            places: Rows of frames that may wait.
+            marks: The thread's own CFrames.
+
+        Returns:
+            What waits, and the rows of its frames.
+        """
         copy = rows.copies[lane]
         memory = _RowMemory(self._words, rows.frames[places.start : places.stop], copy.links)
         own = [(mark, frame) for mark, frame in marks]
@@ -76,12 +86,14 @@ class WaitingRows:
 
 
 class _RowMemory:
-    """A greenlets.StoppedMemory of frames that were copied, put together again as the target has them. width: words of
-    each.
+    """A greenlets.StoppedMemory over copied rows, which it converts back to the target's frame layout.
+
+    Attributes:
+        width: Number of words of each frame.
     """
 
     def __init__(self, words: FrameWords, frames: _U64, links: _U64) -> None:
-        """frames, links: as of FrameRows and CopiedStack."""
+        """Create the memory from columns of FrameRows (frames) and CopiedStack (links)."""
         self.width = (words.size >> 3) + 1
         table = np.zeros((len(frames), self.width), np.uint64)
         table[:, words.code], table[:, words.instr] = frames[:, 1], frames[:, 2]
@@ -96,4 +108,4 @@ class _RowMemory:
         return (self._words, at) if at is not None else (None, 0)
 
     def fetch(self, avmas: list[int], size: int) -> None:
-        """They are there, or they cannot be had."""
+        """Read nothing: the rows hold all frames that can be read."""

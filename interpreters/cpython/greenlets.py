@@ -1,11 +1,12 @@
-"""Activations of the evaluator that wait on a thread's C stack and are not in its chain: those of other greenlets.
+"""Evaluator activations on a thread's C stack that are missing from its frame chain: those of suspended greenlets.
 
-A greenlet begins on the C stack of the one that started it, and the thread state forgets that one's frames while it
-runs. What they have left on the stack is found again: entry frames (3.12 and later, greenlet_entries.py), CFrames
-(3.11, greenlet_cframes.py). A library that shows the frames of suspended stacks (greenlet) takes the entry frames out
-of their chain and keeps the links in the frames' objects; these objects show as well that a frame is alive.
+A greenlet begins on the C stack of the greenlet that started it. While it runs, the thread state does not know its
+parent's frames. The search finds what they left on the stack: entry frames in 3.12 and later (greenlet_entries.py),
+CFrames in 3.11 (greenlet_cframes.py). The greenlet library, when it shows the frames of suspended stacks, removes the
+entry frames from their chain and keeps the links in the frame objects. These objects also prove that a frame is alive.
 
-Runs while the thread stands still. What was found last time is copied with everything else, so that it costs no read.
+The search runs while the thread is stopped. What the last search found is copied with everything else, so that it costs
+no separate read.
 """
 
 from __future__ import annotations
@@ -16,37 +17,46 @@ from pyprof.interpreters.cpython.layout import NONE, Layout
 from pyprof.records import dataclass, field
 
 Slots = dict[int, tuple[int, int]]
-"""By entry frame: where the address of its activation's innermost frame stood, and that address."""
+"""Entry frame -> (address of the stack word that held the address of its activation's innermost frame, that address).
+"""
 Placed = tuple[memoryview, int, int]
 """(words, index of its first word, avma) of a frame."""
 
 MOST_REGION = 1 << 15
-"""Words of the stack that are searched."""
+"""Maximum number of stack words that are searched."""
 MOST_WAITING = 256
-"""Activations."""
+"""Maximum number of activations."""
 MOST_RUN = 2048
-"""Frames of one activation."""
+"""Maximum number of frames of one activation."""
 MOST_STEPS = 3000
-"""Of one search, frames and places looked at together: hostile memory leads in circles, and the thread stands still."""
+"""Maximum number of frames and stack words that one search looks at. Hostile memory may lead in circles while the
+thread is stopped.
+"""
 
 
 class StoppedMemory(Protocol):
-    """Memory of the thread that stands still."""
+    """Memory of a stopped thread."""
 
     def read(self, avma: int, size: int) -> tuple[memoryview | None, int]:
-        """Words and the index of the first one wanted; None if they cannot be read."""
+        """Return words and the index of the first one wanted, or (None, 0) if they cannot be read."""
         ...
 
     def fetch(self, avmas: list[int], size: int) -> None:
-        """Read many at once that will be asked for."""
+        """Read several frames or objects at once that the search will need."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchedThread:
-    """The thread as its own chain has it. address: of its state. frames: innermost first, with the entry frames (3.12
-    and later). stands: its CFrames and the frames that they name. stop: the frame at which all chains end. stack: the
-    thread's words, which stood at base.
+    """A thread as its own chain describes it.
+
+    Attributes:
+        address: avma of the thread state.
+        frames: Frames, innermost first, with the entry frames in 3.12 and later.
+        stands: (CFrame, frame that it names).
+        stop: Frame at which all chains end.
+        stack: Words of the stack copy.
+        base: Address of the stack copy.
     """
 
     address: int
@@ -59,9 +69,16 @@ class SwitchedThread:
 
 @dataclass(slots=True)
 class GreenletFrames:
-    """frames, stands: as the thread's chain would have them. objects: avma of what else was read. markers:
-    of those that wait. replaces: they begin with the frames of the chain itself, which lacked its entry frames, or has
-    a CFrame that stands for no activation.
+    """The activations that a search found.
+
+    Attributes:
+        frames: As Copied.frames.
+        stands: As Copied.stands.
+        objects: avma of other memory that was read.
+        markers: Markers of the activations that wait.
+        replaces: True if `frames` begins with the frames of the chain itself, because the chain lacked its entry frames
+            or
+            has a CFrame that stands for no activation.
     """
 
     frames: list[Placed] = field(default_factory=list)
@@ -72,24 +89,32 @@ class GreenletFrames:
 
 
 class GreenletSearch(Protocol):
-    """Of one process."""
+    """A search for suspended greenlets on the stacks of one process."""
 
     def nothing(self, thread: SwitchedThread) -> bool:
-        """Is nothing there to be found? That is so in all threads that have no greenlets: little is done for them."""
+        """Return True if there is nothing to find. This is cheap: it is true for all threads without greenlets."""
         ...
 
     def search(self, thread: SwitchedThread, slots: Slots, reader: StoppedMemory) -> GreenletFrames:
-        """slots: of the last sample; replaced by those of this one."""
+        """Search the stack of a stopped thread.
+
+        Args:
+            slots: Slots of the thread's last sample; the search replaces them.
+        """
         ...
 
 
 def waiting_size(layout: Layout) -> int:
-    """Bytes that are read of a frame or of its object."""
+    """Return the number of bytes that are read of a frame or of its frame object."""
     return max(layout.frame.size, layout.frame.object_link + 8) + 7 & ~7
 
 
 class FrameWords:
-    """Where the words of a frame stand, as indexes. previous, code, instr: its own. size: bytes to read of one."""
+    """Indexes of the words of a frame that a search reads.
+
+    Attributes:
+        size: Number of bytes to read of a frame.
+    """
 
     def __init__(self, layout: Layout) -> None:
         frame = layout.frame
@@ -102,7 +127,7 @@ class FrameWords:
         self.has_height = layout.minor < 14
 
     def flags(self, words: memoryview, at: int) -> int:
-        """Who owns a frame (3.12 and later), or is it the outermost of its activation (3.11)?"""
+        """Return the owner of a frame (3.12 and later), or 1 if it is the outermost of its activation (3.11)."""
         return int(words[at + self.flag] >> self.flag_shift & 0xFF)
 
 
@@ -118,23 +143,29 @@ class Search:
         self._left = MOST_STEPS
 
     def step(self, steps: int = 1) -> bool:
-        """May the search go on?"""
+        """Use up steps of the search's limit, and return True while some are left."""
         self._left -= steps
         return self._left >= 0
 
     def read(self, frame: int) -> tuple[memoryview | None, int]:
-        """Words and the index of the first one of a frame, or of an object; None if they cannot be read."""
+        """Return the words of a frame or of a frame object and the index of its first one; (None, 0) if they cannot be
+        read.
+        """
         return self.reader.read(frame, self._frames.size)
 
     def calls(self, frame: int) -> bool:
-        """Does a frame call a C function? One that was left, or calls Python code, has noted its stack's height."""
+        """Return True if a frame may be calling a C function. A frame that was left or calls Python code stores its
+        stack depth.
+        """
         if not self._frames.has_height:
             return True
         words, at = self.read(frame)
         return words is not None and words[at + self._frames.instr + 1] & 0xFFFFFFFF == 0xFFFFFFFF
 
     def link(self, made: int, frame: int, objects: list[int]) -> int:
-        """Where a frame's object says that it leads, and the object into objects; 0 if it is not its object."""
+        """Return the frame to which a frame object links, and append the object to objects; 0 if it is not the frame's
+        object.
+        """
         if not made or not self._frames.object_link:
             return 0
         words, at = self.read(made)

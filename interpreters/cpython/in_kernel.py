@@ -1,6 +1,5 @@
-"""One process's CPython, whose frames a program in the kernel copies: what it has to know, and what its rows say.
-
-A model.interpreter.KernelReader.
+"""One process's CPython whose frames are copied by the BPF program: the offsets it needs, and the meaning of its
+rows.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PythonInKernel:
-    """process: finds the runtime and lists its threads."""
+    """A model.interpreter.KernelReader; the PythonProcess finds the runtime and lists its threads."""
 
     def __init__(self, process: PythonProcess, diagnostics: Diagnostics) -> None:
         self._process = process
@@ -32,7 +31,7 @@ class PythonInKernel:
     def look(self, space: AddressSpace, tids: Collection[int], parent: KernelReader | None = None) -> str | None:
         process = self._process
         if self._runtime is not None and not space.modules:
-            return ""  # it has ended: what was known of it says what its last samples mean
+            return ""  # the process has ended: what is known of it explains its last samples
         self._tids = tuple(tids)
         process.look(space, tids)
         self._take(process.expected, parent)
@@ -49,7 +48,7 @@ class PythonInKernel:
             self._rows = self._process.row_reader(runtime, inherited)
 
     def _runs(self, runtime: Runtime) -> bool:
-        """Is it the same runtime, at the same place?"""
+        """Return True if this process runs the same runtime at the same address."""
         own = self._runtime
         return own is not None and (own.address, own.layout) == (runtime.address, runtime.layout)
 

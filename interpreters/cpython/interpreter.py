@@ -14,12 +14,12 @@ from pyprof.interpreters.cpython.layout import LineTableFormat
 from pyprof.interpreters.cpython.locate import is_own
 from pyprof.model.reasons import said
 
-if TYPE_CHECKING:  # the process that only names frames reads none
+if TYPE_CHECKING:  # a process that only names frames reads none
     from pyprof.interpreters.cpython.process import PythonProcess
     from pyprof.interpreters.cpython.programs import Programs
 
 _TRAMPOLINE = "py::"
-"""How CPython names its trampolines in a perf map: py::qualified.name:/path/of.py."""
+"""Prefix of CPython's trampolines in a perf map: py::qualified.name:/path/of.py."""
 _FIRST_TRAMPOLINE, _FIRST_REMOTE_EXEC = 12, 14
 
 
@@ -54,7 +54,9 @@ class CPython(Interpreter):
         return is_own(module)
 
     def compiled(self, name: str) -> PythonCode | None:
-        """Which line it is at nobody says."""
+        """Return the function of a perf trampoline. The trampoline's name does not say at which line the function
+        is.
+        """
         if not name.startswith(_TRAMPOLINE):
             return None
         function, _, file = name.removeprefix(_TRAMPOLINE).partition(":")
@@ -79,7 +81,9 @@ class CPython(Interpreter):
 
 
 def trampoline_is_on(process: LiveProcess) -> bool:
-    """Does the process write a perf map of Python functions (python -X perf, sys.activate_stack_trampoline)?"""
+    """Return True if the process writes a perf map of Python functions (python -X perf,
+    sys.activate_stack_trampoline).
+    """
     try:
         return b" " + _TRAMPOLINE.encode() in process.perf_map()
     except OSError:
@@ -87,7 +91,7 @@ def trampoline_is_on(process: LiveProcess) -> bool:
 
 
 def _remedy(pid: int, minor: int) -> str:
-    """How the user may switch the trampoline on; both change the target, so that we do neither."""
+    """Return how the user may switch on the trampoline. It changes the target, so that pyprof does not do it."""
     import tempfile
 
     if minor < _FIRST_REMOTE_EXEC or not _shares_folder(pid, tempfile.gettempdir()):
@@ -100,7 +104,7 @@ def _remedy(pid: int, minor: int) -> str:
 
 
 def _shares_folder(pid: int, folder: str) -> bool:
-    """Is it the same folder for the process and for us (not in a container, no private /tmp)?"""
+    """Return True if the folder is the same for the process and for pyprof: no container, no private /tmp."""
     try:
         return os.path.samestat(os.stat(f"/proc/{pid}/root{folder}"), os.stat(folder))
     except OSError:

@@ -1,7 +1,7 @@
-"""Chains that rows of frames have given before, by all that the rows say.
+"""Cache of decoded frame chains, by the rows that gave them.
 
-Rows that are equal are one chain, of whatever batch. Of a service nearly all chains are new, but most of these differ
-from one before in the innermost frame's instruction only: they have one trunk, of which one chain is decoded.
+Equal rows give one chain, in all batches. In a service nearly all chains are new, but most of them differ from an
+earlier one only in the innermost frame's instruction. Such chains share a trunk, and one chain of a trunk is decoded.
 """
 
 from __future__ import annotations
@@ -17,15 +17,21 @@ from pyprof.model.interpreter import Chain, FrameRows, SampleState
 
 _MOST_CHAINS = 4096
 _INSTR_AT = 16
-"""Of the instruction in a row of FrameRows.frames."""
+"""Byte offset of the instruction in a row of FrameRows.frames."""
 
 RowsKey = tuple[bytes, bytes, bytes, bytes, int, bool, bool, int, int, bool]
-"""All that rows say of one thread: frames, flags, copies of instructions, marks, its state; is it broken, are they of
-several interpreters; how many of the frames wait, how many are of tasks that await; may others wait?
+"""Everything that rows say about one thread: frames, flags, bytecode copies, markers on the C stack, SampleState;
+whether the chain is broken, whether the rows belong to several interpreters; the number of frames that wait and of
+frames of awaiting tasks; whether other activations may wait.
 """
 
 
 def keys_of(rows: FrameRows, others: bool) -> list[RowsKey]:
+    """Return the cache key of each thread's rows.
+
+    Args:
+        others: See model.interpreter.Chain.
+    """
     frames, flag, stands = rows.frames.tobytes(), rows.flag.tobytes(), rows.stands.tobytes()
     tlbc = rows.tlbc.tobytes() if rows.tlbc.any() else b""
     start, stand_start = rows.start.tolist(), rows.stand_start.tolist()
@@ -39,7 +45,7 @@ def keys_of(rows: FrameRows, others: bool) -> list[RowsKey]:
 
 
 def states_of(rows: FrameRows) -> npt.NDArray[np.int64]:
-    """SampleState of each."""
+    """Return the SampleState of each thread as an int64 array."""
     states = SampleState.INTERPRETED * np.ones(len(rows.holds), np.int64)
     states[rows.holds] |= SampleState.HOLDS_LOCK
     states[rows.holds & rows.collecting] |= SampleState.COLLECTING
@@ -47,20 +53,24 @@ def states_of(rows: FrameRows) -> npt.NDArray[np.int64]:
 
 
 def _trunk(key: RowsKey) -> RowsKey:
-    """All of it but the innermost row's instruction."""
+    """Return the key without the innermost row's instruction."""
     frames = key[0]
     return frames[:_INSTR_AT] + frames[_INSTR_AT + 8 :], *key[1:]
 
 
 class _Known(NamedTuple):
-    """functions: all that the chain's frames name."""
+    """A cached chain and the numbers of all functions in its frames."""
 
     chain: Chain
     functions: frozenset[int]
 
 
 class KnownChains:
-    """Of one process. A function that no frame had for long has lost its number: its chains are decoded again."""
+    """Cache of the chains of one process.
+
+    The code book drops the number of a function that no frame used for a long time. The chains of such a function are
+    decoded again.
+    """
 
     def __init__(self, book: CodeBook) -> None:
         self._book = book
@@ -73,8 +83,12 @@ class KnownChains:
         decoded: Callable[[list[int]], list[Chain]],
         at: Callable[[Chain, int], Chain | None],
     ) -> list[Chain]:
-        """Of the lanes with these keys. decoded: what lanes ran; at: the chain of a lane whose trunk another chain
-        has, None where it is not to be had from that.
+        """Return the chains of lanes (threads in a batch) with these keys.
+
+        Args:
+            keys: Key of each lane.
+            decoded: Decodes the chains of lanes.
+            at: Derives the chain of a lane from another chain of its trunk, or returns None if that is not possible.
         """
         found: dict[RowsKey, Chain] = {}
         fresh: dict[RowsKey, int] = {}
@@ -96,7 +110,11 @@ class KnownChains:
         decoded: Callable[[list[int]], list[Chain]],
         at: Callable[[Chain, int], Chain | None],
     ) -> dict[RowsKey, Chain]:
-        """fresh: a lane of each key."""
+        """Return the chains of keys that are not in the cache.
+
+        Args:
+            fresh: One lane of each key.
+        """
         trunks = {key: _trunk(key) for key in fresh}
         first = {trunk: key for key, trunk in reversed(trunks.items()) if self._find(self._trunks, trunk) is None}
         made = self._kept([*first.values()], fresh, decoded, trunks)
@@ -120,7 +138,7 @@ class KnownChains:
         decoded: Callable[[list[int]], list[Chain]],
         trunks: dict[RowsKey, RowsKey],
     ) -> dict[RowsKey, Chain]:
-        """Decoded, and kept where they are sure."""
+        """Decode chains, and put those that have a number into the cache."""
         made = dict(zip(keys, decoded([fresh[key] for key in keys]), strict=True)) if keys else {}
         for key, chain in made.items():
             if chain.number:

@@ -1,8 +1,9 @@
-"""Which code stood at an address: for samples of frames whose code was not in memory.
+"""History of the code object at each address, for frames whose code object was not in memory when they were sampled.
 
-It is known where the same code was there before the sample and is there now. Heads are folded, see rows.fold(). Samples
-come in rounds: all of one are later than those of the rounds before. What a sample had counts for the rounds after its
-own. What was read while a round was decoded does for those after the next one, whose samples may be older.
+The code object is known if the same one was at the address before the sample and is there now. Heads are hashes, see
+rows.fold(). Samples come in rounds: all samples of a round are later than those of earlier rounds. A head that a sample
+contained counts for later rounds. A head that was read while a round was decoded counts from the next round but one,
+because the samples of the next round may be older than the read.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ _MOST = 1 << 14
 
 
 class KnownHeads:
-    """By address, of one process."""
+    """Heads of code objects of one process, by address."""
 
     def __init__(self) -> None:
         self._before: dict[int, int] = {}
@@ -20,16 +21,16 @@ class KnownHeads:
         self._read_late: dict[int, int] = {}
 
     def met(self, code: int, head: int) -> None:
-        """A sample of this round had it."""
+        """Record that a sample of this round contained the head."""
         self._met[code] = head
 
     def is_same(self, code: int, head: int) -> bool:
-        """head: as it is now. Was it so before this round's samples?"""
+        """Return True if the head that is there now was there before this round's samples, and record it."""
         self._read[code] = head
         return self._before.get(code) == head
 
     def done(self) -> None:
-        """Another round begins."""
+        """Begin the next round."""
         if len(self._before) > _MOST:
             self._before.clear()
         self._before |= self._read_late | self._met

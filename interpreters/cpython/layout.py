@@ -1,7 +1,8 @@
-"""Where CPython keeps what a profiler reads: one value a version and build. tables.py and debug_offsets.py make them.
+"""Offsets of the CPython structures that the profiler reads, by version and build. tables.py and debug_offsets.py
+create them.
 
-All offsets are bytes from the start of the structure; NONE: that version does not have the field. Sources: the headers
-of each version, compiled and printed by offsetof; then read from live processes.
+All offsets are in bytes from the start of the structure; NONE means that the version does not have the field. Sources:
+the headers of each version, compiled and printed by offsetof, then checked on live processes.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ NONE = -1
 
 
 class ChainKind(IntEnum):
-    """How a thread's frames hang together, and what stands on the evaluator's C stack for each activation."""
+    """The linkage of a thread's frames, and what the evaluator keeps on its C stack for each activation."""
 
-    OBJECTS = 0  # 3.8, 3.9: PyFrameObjects, one activation each, nothing on the stack
-    CFRAMES = 1  # 3.10: the same, and a CFrame for each activation
+    OBJECTS = 0  # 3.8, 3.9: PyFrameObjects, one activation each, nothing on the C stack
+    CFRAMES = 1  # 3.10: PyFrameObjects, and a CFrame for each activation
     ENTRIES = (
         2  # 3.11: _PyInterpreterFrames; a CFrame names the innermost one of its activation, is_entry the outermost
     )
@@ -25,7 +26,7 @@ class ChainKind(IntEnum):
 
 
 class LineTableFormat(IntEnum):
-    """The format of a code object's table of lines."""
+    """Format of a code object's line table."""
 
     LNOTAB = 0  # 3.8, 3.9
     LINETABLE = 1  # 3.10, PEP 626
@@ -34,8 +35,12 @@ class LineTableFormat(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RuntimeLayout:
-    """_PyRuntimeState. size: of its symbol, 0 where it differs between releases. gil, collecting: NONE if they belong
-    to the interpreter.
+    """Offsets in _PyRuntimeState.
+
+    Attributes:
+        size: Size of its symbol, 0 if it differs between releases.
+        gil: NONE if the GIL belongs to the interpreter.
+        collecting: Flag of the garbage collector, NONE if it belongs to the interpreter.
     """
 
     size: int
@@ -46,7 +51,12 @@ class RuntimeLayout:
 
 @dataclass(frozen=True, slots=True)
 class InterpreterLayout:
-    """PyInterpreterState. gil: of the pointer to it. modules: of the pointer to the dict sys.modules."""
+    """Offsets in PyInterpreterState.
+
+    Attributes:
+        modules: Pointer to the dict sys.modules.
+        gil: Pointer to the GIL.
+    """
 
     next: int
     id: int
@@ -58,11 +68,19 @@ class InterpreterLayout:
 
 @dataclass(frozen=True, slots=True)
 class ThreadLayout:
-    """PyThreadState. size: bytes to read for all of these. frame: of the pointer to the innermost frame (3.11, 3.12:
-    the CFrame has it). cframe: of the pointer to the innermost CFrame; cframe_current, cframe_previous: within one.
+    """Offsets in PyThreadState.
 
-    native_id: the kernel's tid, NONE before 3.11. root_cframe: of the CFrame that stands for no activation.
-    base_frame: of the pointer to the entry frame that stands for none (3.15).
+    Attributes:
+        size: Number of bytes to read for all fields.
+        thread_id: The pthread_t.
+        frame: Pointer to the innermost frame (in 3.11 and 3.12 the CFrame holds it).
+        native_id: The kernel's tid, NONE before 3.11.
+        cframe: Pointer to the innermost CFrame.
+        root_cframe: The CFrame that stands for no activation.
+        base_frame: Pointer to the entry frame that stands for no activation (3.15).
+        chunk: Pointer to the newest chunk of the data stack.
+        cframe_current: Within a CFrame, pointer to the frame that it names.
+        cframe_previous: Within a CFrame, pointer to the next outer CFrame.
     """
 
     size: int
@@ -82,9 +100,14 @@ class ThreadLayout:
 
 @dataclass(frozen=True, slots=True)
 class FrameLayout:
-    """PyFrameObject or _PyInterpreterFrame. size: bytes to read. instr: lasti, prev_instr or instr_ptr. object: of the
-    pointer to a _PyInterpreterFrame's PyFrameObject; object_frame, object_link: in that, of the pointer back, and of
-    the first word of its own room for a frame.
+    """Offsets in PyFrameObject or _PyInterpreterFrame.
+
+    Attributes:
+        size: Number of bytes to read.
+        instr: f_lasti, prev_instr or instr_ptr.
+        object: Pointer to a _PyInterpreterFrame's PyFrameObject.
+        object_frame: Within that PyFrameObject, pointer back to the frame.
+        object_link: Within that PyFrameObject, first word of the embedded frame.
     """
 
     size: int
@@ -103,9 +126,13 @@ class FrameLayout:
 
 @dataclass(frozen=True, slots=True)
 class CodeLayout:
-    """PyCodeObject. head: bytes from ob_type on that distinguish code objects (they hold all that follow).
+    """Offsets in PyCodeObject.
 
-    bytecode: of the instructions, NONE where they are an object of their own. names: the tuple of local names.
+    Attributes:
+        bytecode: The instructions, NONE if they are a separate object.
+        names: Pointer to the tuple of local names.
+        lines: Format of the line table.
+        tlbc: Pointer to the thread-local copies of the bytecode (free-threaded builds).
     """
 
     filename: int
@@ -122,7 +149,13 @@ class CodeLayout:
 
 @dataclass(frozen=True, slots=True)
 class ObjectLayout:
-    """Objects that everything is made of. state bits as in PyASCIIObject: kind_shift; compact and ascii: masks."""
+    """Offsets in basic objects; the state of a str is that of PyASCIIObject.
+
+    Attributes:
+        kind_shift: Position of `kind` in the state.
+        compact: Mask of `compact` in the state.
+        ascii: Mask of `ascii` in the state.
+    """
 
     type: int
     var_size: int
@@ -150,7 +183,7 @@ class ObjectLayout:
 
 @dataclass(frozen=True, slots=True)
 class AwaitLayout:
-    """What leads from a coroutine to the one that it awaits: PyGenObject, _PyInterpreterFrame, PySetObject."""
+    """Offsets that lead from a coroutine to the one that it awaits: PyGenObject, _PyInterpreterFrame, PySetObject."""
 
     iframe: int
     stackpointer: int
@@ -161,7 +194,13 @@ class AwaitLayout:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One version and build of CPython. gil_holder, gil_locked: within the GIL. awaits: None before 3.14."""
+    """Layout of one version and build of CPython.
+
+    Attributes:
+        gil_holder: Offset within the GIL.
+        gil_locked: Offset within the GIL.
+        awaits: None before 3.14.
+    """
 
     minor: int
     free_threaded: bool

@@ -1,7 +1,7 @@
-"""Which line an instruction belongs to: the three formats of a code object's table of lines.
+"""Line of an instruction, from the three formats of a code object's line table.
 
-Source: Objects/lnotab_notes.txt (3.9), PEP 626 (3.10), Objects/locations.md (3.11 and later). A table that breaks its
-own format ends there: what it said until then holds.
+Source: Objects/lnotab_notes.txt (3.9), PEP 626 (3.10), Objects/locations.md (3.11 and later). A malformed table is used
+up to its first error.
 """
 
 from __future__ import annotations
@@ -16,8 +16,13 @@ _END = 1 << 62
 
 
 def line_of(kind: LineTableFormat, table: bytes, first: int, instruction: int) -> int:
-    """The line of an instruction, 0 if it has none. instruction: f_lasti in bytes before 3.10, else in code units; -1
-    before the first. first: co_firstlineno.
+    """Return the line of an instruction, 0 if it has none.
+
+    Args:
+        kind: Format of the table.
+        table: The line table.
+        first: co_firstlineno.
+        instruction: f_lasti in bytes before 3.10, else an index in code units; -1 before the first instruction.
     """
     if instruction < 0:
         return first
@@ -25,7 +30,7 @@ def line_of(kind: LineTableFormat, table: bytes, first: int, instruction: int) -
 
 
 def first_of_line(kind: LineTableFormat, table: bytes, first: int, instruction: int) -> int:
-    """The first instruction that has the same line; both as in line_of()."""
+    """Return the first instruction of the same line. Instructions are counted as in line_of()."""
     starts: dict[int, int] = {}
     start = 0
     for end, line in _SPANS[kind](table, first):
@@ -37,7 +42,7 @@ def first_of_line(kind: LineTableFormat, table: bytes, first: int, instruction: 
 
 
 def _lnotab(table: bytes, first: int) -> Iterator[tuple[int, int]]:
-    """(the instruction behind it, its line) of each part, as all of these."""
+    """Yield (end instruction, line) of each part of the table. The readers of the other formats do the same."""
     line, at = first, 0
     for pair in range(0, len(table) - 1, 2):
         at += table[pair]
@@ -75,7 +80,7 @@ def _locations(table: bytes, first: int) -> Iterator[tuple[int, int]]:
 
 
 def _delta(table: bytes, at: int, code: int) -> tuple[int, int]:
-    """(lines forward, where the entry goes on); the next entry begins at the next byte with its highest bit set."""
+    """Return (line increment, offset behind it). The next entry begins at the next byte with its highest bit set."""
     if code in (13, 14):
         value, at = _varint(table, at)
         return (-(value >> 1) if value & 1 else value >> 1), at

@@ -1,6 +1,6 @@
-"""Local variables of a frame as text: read only, bounded, never by running code of the target.
+"""Local variables of a frame as bounded text, without running code of the target.
 
-The values of names that look secret are not read at all unless that is asked for.
+Values of names that look secret are not read unless the user asks for them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ MOST_ITEMS = 8
 MOST_TEXT = 80
 MOST_DEPTH = 3
 _READ_TEXT = 1024
-"""So much of a text is read, to know what of it is secret."""
+"""Maximum number of characters or bytes that are read of a text, to find what of it is secret."""
 
 
 class LocalReader:
-    """Of one process."""
+    """Reader of local variables in one process.
+
+    redact replaces the values of names that look secret.
+    """
 
     def __init__(self, memory: Memory, layout: Layout, redact: bool) -> None:
         self._memory = memory
@@ -32,7 +35,12 @@ class LocalReader:
         self._types: dict[int, str] = {}
 
     def read(self, code: int, frame: int) -> dict[str, str]:
-        """Names and values of the frame at avma; what cannot be read is left out."""
+        """Return {name: repr} of a frame's local variables, without those that cannot be read.
+
+        Args:
+            code: avma of the frame's code object.
+            frame: avma of the frame.
+        """
         layout, found = self._layout, {}
         try:
             names = self._names(code)[:MOST_LOCALS]
@@ -50,13 +58,19 @@ class LocalReader:
         return found
 
     def _names(self, code: int) -> tuple[int, ...]:
-        """Of all that localsplus holds; before 3.11 cells and free variables have tables of their own."""
+        """Return the addresses of all names in localsplus. Before 3.11 cells and free variables have separate
+        tables.
+        """
         at = code + self._layout.code.names
         tables = (at,) if self._layout.minor >= 11 else (at, at + 16, at + 8)
         return tuple(name for table in tables for name in self._objects.items(self._memory.u64(table), 1 << 12))
 
     def text(self, address: int, depth: int = 0) -> str:
-        """A repr of the object at address. Raises Unreadable."""
+        """Return a bounded repr of the object at an address.
+
+        Raises:
+            Unreadable: The object cannot be read.
+        """
         kind = self._type_name(address)
         objects, layout = self._objects, self._layout.object
         if kind == "NoneType":

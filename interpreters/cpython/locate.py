@@ -1,8 +1,8 @@
-"""Where a process has its CPython: _PyRuntime, found by symbol or section in the program or a library.
+"""Search for _PyRuntime in the program or a library of a process, by symbol or section.
 
-In: an address space and what the files of its modules have. Out: Located, or None where no module holds a runtime.
-Stripped files keep _PyRuntime in .dynsym (extension modules need it), or at least the section .PyRuntime (3.10 and
-later).
+The input is an address space and the symbols of its files. The output is a Located, or None if no module holds a
+runtime. Stripped files keep _PyRuntime in .dynsym, because extension modules need it, or at least the section
+.PyRuntime (3.10 and later).
 """
 
 from __future__ import annotations
@@ -28,11 +28,17 @@ _OWN = re.compile(r"(lib)?python\d(\.\d+)?[a-z]*(\.so[.\d]*)?$|python$")
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """avma of _PyRuntime. size: of its symbol, 0 if not known. version, code_type: of Py_Version and of PyCode_Type, 0
-    if there is none.
+    """The place of a CPython runtime in a process. Addresses are avmas.
 
-    minor: as the file's name says, -1 if it does not. evaluators: avma of _PyEval_EvalFrameDefault and of
-    the parts that compilers split off it, as far as symbols say.
+    Attributes:
+        module: Module that holds the runtime.
+        runtime: Address of _PyRuntime.
+        size: Size of its symbol, 0 if not known.
+        version: Address of Py_Version, 0 if there is none.
+        code_type: Address of PyCode_Type, 0 if there is none.
+        minor: Minor version from the file's name, -1 if the name has none.
+        evaluators: Addresses of _PyEval_EvalFrameDefault and of the parts that compilers split off, as far as symbols
+            say.
     """
 
     module: Module
@@ -45,17 +51,17 @@ class Located:
 
 
 def too_old(space: AddressSpace) -> str:
-    """The name of a module that is a CPython without a _PyRuntime of ours, "" if there is none."""
+    """Return the name of a module whose name is that of a CPython before 3.8, "" if there is none."""
     return next((m.name for m in space.modules if _OLD.match(m.name)), "")
 
 
 def is_own(name: str) -> bool:
-    """Is a module of this file name the interpreter's program or library?"""
+    """Return True if a module with this file name is the interpreter's program or library."""
     return bool(_OWN.match(name))
 
 
 def candidates(space: AddressSpace) -> Iterator[Module]:
-    """Likely modules first: the program, then what is called python, then all others."""
+    """Yield modules that may hold CPython, likely ones first: those named python, then programs, then all others."""
     files = [m for m in space.modules if m.has_file]
     named = [m for m in files if "python" in m.name]
     first = files[:1] + [m for m in files[1:] if not re.search(r"\.so(\.|$)", m.name)]
@@ -67,7 +73,7 @@ def candidates(space: AddressSpace) -> Iterator[Module]:
 
 
 def in_file(module: Module, found: FoundSymbols) -> Located | None:
-    """What one module holds, going by its symbols."""
+    """Return the runtime that a module holds according to its symbols, or None."""
     first: dict[bytes, Symbol] = {}
     for symbol in found.symbols:
         first.setdefault(symbol.name, symbol)

@@ -1,4 +1,4 @@
-"""The target's memory in words. What cannot be read is Unreadable: the caller knows what it was for."""
+"""Reads of the target's memory in words. Unreadable memory raises Unreadable, because the caller knows its purpose."""
 
 from __future__ import annotations
 
@@ -12,29 +12,33 @@ from pyprof.model.modules import ReadMemory
 _U64 = struct.Struct("<Q").unpack
 _U32 = struct.Struct("<I").unpack
 ADDRESSES = 1 << 64
-"""What a running target's memory says may lead beyond: a word of all ones, and a field behind it."""
+"""End of the address space. An address that a running target's memory contains, plus an offset, may lie beyond it."""
 
 
 class Unreadable(Exception):
-    """Memory that is not there, or no longer what it was. Never leaves this package."""
+    """Memory that is not there or no longer has its earlier contents. This exception never leaves the package."""
 
 
 class Memory:
-    """Reads now; what a running target's memory says may be false a moment later."""
+    """Reader of a process's current memory. The process runs, so the contents may change a moment later."""
 
     def __init__(self, read: ReadMemory) -> None:
         self._read = read
 
     def renew(self, read: ReadMemory) -> None:
-        """The process has another address space: a reader goes on there."""
+        """Continue with another address space of the process."""
         self._read = read
 
     def some(self, avma: int, size: int) -> bytes:
-        """What can be read of it."""
+        """Return as much of the range as can be read."""
         return self._read(avma, size) if 0 < avma < ADDRESSES else b""
 
     def bytes(self, avma: int, size: int) -> bytes:
-        """Raises Unreadable where it is not all there."""
+        """Return the whole range.
+
+        Raises:
+            Unreadable: A part of the range is missing.
+        """
         data = self.some(avma, size)
         if len(data) != size:
             raise Unreadable(f"{size} bytes at {avma:#x}")
@@ -55,7 +59,7 @@ class Memory:
         return struct.unpack(f"<{count}Q", self.bytes(avma, 8 * count))
 
     def text(self, avma: int, most: int = 256) -> str:
-        """A C string."""
+        """Read a C string."""
         data = self._read(avma, most) if avma > 0 else b""
         if not data:
             raise Unreadable(f"text at {avma:#x}")
@@ -63,14 +67,14 @@ class Memory:
 
 
 class Text(NamedTuple):
-    """A piece of memory as it was."""
+    """A piece of memory as it was when it was copied."""
 
     avma: int
     data: bytes
 
 
 class CopiedMemory(Memory):
-    """A process's memory, of which some was copied when it was sampled: that counts, and may be gone by now."""
+    """A process's memory, in which copies from the time of a sample take precedence over what is there now."""
 
     def __init__(self, memory: Memory) -> None:
         super().__init__(self._now)
@@ -78,7 +82,7 @@ class CopiedMemory(Memory):
         self._copied: Sequence[Text] = ()
 
     def prefer(self, texts: Sequence[Text]) -> None:
-        """What counts from now on; a few."""
+        """Set the copies that take precedence from now on; they must be few."""
         self._copied = texts
 
     def _now(self, avma: int, size: int) -> bytes:
@@ -90,7 +94,7 @@ class CopiedMemory(Memory):
 
 
 def gather_now(memory: Memory) -> Gather:
-    """A model.interpreter.Gather for a process that nobody stops."""
+    """Return a model.interpreter.Gather for a process that is not stopped."""
 
     def gather(spans: Sequence[Span]) -> memoryview:
         data = b""

@@ -1,7 +1,7 @@
-"""Names of threads as Python gave them: threading._active, whose keys are idents and whose values Thread objects.
+"""Thread names from threading._active, a dict with idents as keys and Thread objects as values.
 
-Read while the process runs, between samples: a dict that changes meanwhile gives a name less, never a crash; a name
-belongs to an ident that is compared.
+They are read between samples, while the process runs. If a dict changes meanwhile, a name may be missing. A name
+belongs to an ident, which the reader compares.
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ _LONGEST = 256
 
 
 class PythonThreadNames:
-    """Of one process."""
+    """Reader of the thread names of one process."""
 
     def __init__(self, runtime: Runtime, memory: Memory, keys: dict[str, int]) -> None:
-        """keys: where a process had the str of a name last, to be shared by all of a recording. A child that was forked
-        has it there, too: looking at each module's name takes a new process 4 ms.
+        """Create a reader.
+
+        Args:
+            keys: Last known address of the str of each name, shared by all readers of a recording. A forked child has
+                it at
+                the same address. Without it, a look at each module's name takes 4 ms in a new process.
         """
         self._runtime = runtime
         self._memory = memory
@@ -28,10 +32,10 @@ class PythonThreadNames:
         self._objects = Objects(memory, runtime.layout.object, runtime.layout.minor)
         self._active: dict[int, int] = {}
         self._without: dict[int, bytes] = {}
-        """State of sys.modules when threading was not there."""
+        """State of sys.modules when it did not contain threading, by interpreter."""
 
     def read(self) -> dict[int, str]:
-        """ident (PyThread.ident) -> name, as far as they could be read."""
+        """Return {ident: name} (PyThread.ident), as far as the names can be read."""
         names: dict[int, str] = {}
         try:
             for interpreter, _ in self._runtime.interpreters(self._memory):
@@ -55,7 +59,7 @@ class PythonThreadNames:
                 continue
 
     def _find_active(self, interpreter: int) -> int:
-        """The dict threading._active, 0 where threading is not imported."""
+        """Return the address of the dict threading._active, 0 if threading is not imported."""
         layout = self._runtime.layout
         modules = self._memory.u64(interpreter + layout.interpreter.modules)
         if not modules:
@@ -77,7 +81,7 @@ class PythonThreadNames:
         return self._named(self._objects.attributes(instance), name)
 
     def _named(self, items: Iterator[tuple[int, int]], name: str) -> int:
-        """The value of a key, 0 if there is none."""
+        """Return the address of the value of a key, 0 if there is none."""
         likely = self._keys.get(name)
         for key, value in sorted(items, key=lambda item: item[0] != likely):
             if self._is(key, name):
@@ -86,7 +90,7 @@ class PythonThreadNames:
         return 0
 
     def _is(self, key: int, name: str) -> bool:
-        """Is the str at key this name?"""
+        """Return True if the str at this address is the name."""
         try:
             length = self._memory.u64(key + self._objects.layout.text_length)
             return length == len(name) and self._objects.text(key) == name

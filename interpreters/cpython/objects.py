@@ -1,6 +1,7 @@
-"""Python objects in another process: strings, bytes, types, tuples, dicts, integers. Everything bounded.
+"""Python objects in another process: strings, bytes, types, tuples, dicts, integers. All reads are bounded.
 
-Source: unicodeobject.h, dictobject.c (PyDictKeysObject: 3.11 and later by kind; before, by the size of the table).
+Source: unicodeobject.h, dictobject.c. In PyDictKeysObject, 3.11 and later state the kind of the entries; earlier
+versions state the size of the table.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ MOST_TEXT = 1 << 16
 MOST_BYTES = 1 << 20
 MOST_ITEMS = 1 << 16
 _KEYS_HEAD = 32
-"""Of a PyDictKeysObject, begins with the count of references; since 3.11 all of it."""
+"""Size of the head of a PyDictKeysObject in 3.11 and later; it begins with the reference count."""
 _MANAGED_DICT, _INLINE_VALUES = 1 << 4, 1 << 2
 """Py_TPFLAGS_MANAGED_DICT (3.11 and later), Py_TPFLAGS_INLINE_VALUES (3.13 and later)."""
 
 
 class Objects:
-    """minor: of the version, for what is not an offset."""
+    """Reader of objects in one process; minor is the CPython version, for differences that are not offsets."""
 
     def __init__(self, memory: Memory, layout: ObjectLayout, minor: int) -> None:
         self.memory = memory
@@ -28,8 +29,13 @@ class Objects:
         self._minor = minor
 
     def lives(self, begin: bytes) -> bool:
-        """begin: of an object, up to its type. What was freed keeps its contents but for the beginning, where the count
-        of references is none by then, or an allocator has put an address.
+        """Return True if an object has not been freed.
+
+        A freed object keeps its contents except for the beginning: its reference count is 0, or an allocator has put an
+        address there.
+
+        Args:
+            begin: The object's bytes up to its type.
         """
         if self.layout.type != 8:  # free-threaded: ob_ref_local, ob_ref_shared
             return begin[12:16] != b"\0\0\0\0" or int.from_bytes(begin[16:24], "little") >> 2 > 0
@@ -43,19 +49,31 @@ class Objects:
         return self.memory.text(self.memory.u64(type_address + self.layout.type_name))
 
     def text(self, address: int, most: int = MOST_TEXT) -> str:
-        """A str; raises Unreadable, also where it is none or longer than `most` letters."""
+        """Return a str.
+
+        Raises:
+            Unreadable: It cannot be read, is not a str, or has more than `most` characters.
+        """
         length, state = self._text_head(address)
         if length > most:
             raise Unreadable(f"str at {address:#x}")
         return self._letters(address, state, length)
 
     def beginning(self, address: int, letters: int, errors: str = "replace") -> str:
-        """So many letters of a str, or all that it has. errors: as in bytes.decode. Raises Unreadable."""
+        """Return the first characters of a str.
+
+        Args:
+            letters: Maximum number of characters.
+            errors: As in bytes.decode.
+
+        Raises:
+            Unreadable: It cannot be read or is not a str.
+        """
         length, state = self._text_head(address)
         return self._letters(address, state, min(length, letters), errors)
 
     def _text_head(self, address: int) -> tuple[int, int]:
-        """The length and the state of a str."""
+        """Return the length and the state of a str."""
         length, state = self.layout.text_length, self.layout.text_state
         head = self.memory.bytes(address, max(length + 8, state + 4))
         return int.from_bytes(head[length : length + 8], "little"), int.from_bytes(head[state : state + 4], "little")
@@ -76,14 +94,14 @@ class Objects:
         return self.memory.bytes(address + self.layout.bytes_data, size) if size else b""
 
     def items(self, address: int, most: int = MOST_ITEMS) -> tuple[int, ...]:
-        """The addresses of its items."""
+        """Return the addresses of a tuple's items."""
         size = self.memory.u64(address + self.layout.var_size)
         if size > most:
             raise Unreadable(f"tuple at {address:#x}")
         return self.memory.words(address + self.layout.tuple_items, size) if size else ()
 
     def integer(self, address: int) -> int:
-        """A whole number of at most three digits of 30 bits."""
+        """Return an int of at most three 30-bit digits."""
         layout, memory = self.layout, self.memory
         if layout.long_tag != NONE:
             tag = memory.u64(address + layout.long_tag)
@@ -98,7 +116,11 @@ class Objects:
         return -value if negative else value
 
     def attributes(self, address: int) -> Iterator[tuple[int, int]]:
-        """Names and values of an instance of a class written in Python, as dict_items. Raises Unreadable."""
+        """Yield (name address, value address) of an instance's attributes; its class must be written in Python.
+
+        Raises:
+            Unreadable: The instance cannot be read.
+        """
         memory, layout = self.memory, self.layout
         kind = self.type_of(address)
         if self._minor < 11 or not memory.u64(kind + layout.type_flags) & _MANAGED_DICT:
@@ -126,7 +148,7 @@ class Objects:
                 yield key, value
 
     def dict_items(self, address: int) -> Iterator[tuple[int, int]]:
-        """Addresses of keys and values, in order. Split tables (instances) have their values apart."""
+        """Yield (key address, value address) in order. Split tables (of instances) keep their values separately."""
         keys = self.memory.u64(address + self.layout.dict_keys)
         values = self.memory.u64(address + self.layout.dict_values)
         for at, (key, value) in enumerate(self._entries(keys)):
@@ -136,14 +158,18 @@ class Objects:
                 yield key, value
 
     def dict_state(self, address: int) -> bytes:
-        """Other bytes once a key came that was not there before. Raises Unreadable."""
+        """Return bytes that change when the dict gets a new key.
+
+        Raises:
+            Unreadable: The dict cannot be read.
+        """
         layout = self.layout
         head = self.memory.bytes(address, max(layout.dict_keys, layout.dict_values) + 8)
         keys = int.from_bytes(head[layout.dict_keys : layout.dict_keys + 8], "little")
         return head[layout.type + 8 :] + self.memory.bytes(keys + 8, _KEYS_HEAD - 8)
 
     def values_start(self, values: int) -> int:
-        """Where the items of a PyDictValues begin (3.13 moved them behind its header)."""
+        """Return the address of the items of a PyDictValues; since 3.13 they follow a header."""
         return values + (8 if self._minor >= 13 else 0)
 
     def _entries(self, keys: int) -> Iterator[tuple[int, int]]:

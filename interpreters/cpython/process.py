@@ -1,6 +1,6 @@
-"""One process's CPython: its runtime is found, its threads are listed, their frames are read.
+"""One process's CPython as an interpreters.base.ProcessReader: it finds the runtime, lists threads, and reads frames.
 
-An interpreters.base.ProcessReader. In: modules and tids from the collector, memory copied in its stops. Out: chains.
+The input is modules and tids from the collector, and memory that stops have copied. The output is chains.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyprof.interpreters.cpython.threads import NameBook, ThreadList
 from pyprof.model.interpreter import Chain, FramesAhead, FunctionPlace, Gather, KernelReader
 from pyprof.model.modules import AddressSpace
 
-if TYPE_CHECKING:  # what reads frames is loaded once there is a runtime
+if TYPE_CHECKING:  # the frame readers are imported once there is a runtime
     from pyprof.interpreters.cpython.frame_reader import FrameReader
     from pyprof.interpreters.cpython.rows import FrameRowReader
     from pyprof.interpreters.cpython.tasks import TaskLayout
@@ -28,7 +28,12 @@ class PythonProcess:
     """A CPython process: its threads, the frames of its current runtime, and its asyncio tasks."""
 
     def __init__(self, recording: InterpreterContext, programs: Programs, namespace_tid: Callable[[int], int]) -> None:
-        """programs: what is known of files. namespace_tid: a tid as the process's own pid namespace counts it."""
+        """Create a reader.
+
+        Args:
+            programs: Cache of what is known about files.
+            namespace_tid: Translates a tid to the process's own pid namespace.
+        """
         self._recording = recording
         self._programs = programs
         self._namespace_tid = namespace_tid
@@ -48,12 +53,14 @@ class PythonProcess:
 
     @property
     def expected(self) -> Runtime | None:
-        """The same, before it has begun and after the process has ended, where another one has run its file."""
+        """The runtime, also before it has started or after the process has ended if another process has run its
+        file.
+        """
         return self._finder.runtime or self._finder.expected
 
     @property
     def refusal(self) -> str:
-        """Why no frames are read, "" if they are or there is no CPython."""
+        """Reason why no frames are read, "" if they are read or there is no CPython."""
         return self._finder.refusal
 
     @property
@@ -74,12 +81,12 @@ class PythonProcess:
 
     @property
     def undecided(self) -> bool:
-        """Is there a runtime that has not begun, or not settled?"""
+        """True if there is a runtime that has not started or whose state is not consistent yet."""
         return self._finder.undecided
 
     @property
     def greenlets(self) -> bool:
-        """May the threads' C stacks hold frames of several of them?"""
+        """True if the threads' C stacks may hold frames of several greenlets."""
         return self._finder.greenlets
 
     def in_kernel(self) -> KernelReader:
@@ -88,7 +95,7 @@ class PythonProcess:
         return PythonInKernel(self, self._recording.diagnostics)
 
     def row_reader(self, runtime: Runtime, parent: FrameRowReader | None) -> FrameRowReader:
-        """For the rows of a runtime here."""
+        """Return a decoder for the rows of a runtime in this process."""
         from pyprof.interpreters.cpython.rows import FrameRowReader
 
         return FrameRowReader(runtime, self._finder.memory, self._recording.book, parent)
@@ -121,7 +128,7 @@ class PythonProcess:
         self.threads = ThreadList(runtime, memory, self._namespace_tid, self.frames.prepare)
 
     def _find_tasks(self, runtime: Runtime, space: AddressSpace) -> None:
-        """asyncio may be imported at any time."""
+        """Look for asyncio, which the process may import at any time."""
         frames, recording, layout = self.frames, self._recording, runtime.layout
         if not recording.follow_tasks or frames is None or frames.awaiters is not None:
             return
@@ -185,7 +192,7 @@ class PythonProcess:
         return self.frames.take(self._finder.greenlets) if self.frames is not None else None
 
     def local_values(self, tid: int, redact: bool) -> list[tuple[FunctionPlace, dict[str, str]]]:
-        """The thread is not stopped: the caller compares the frames with those that were sampled."""
+        """Read local variables while the thread runs; the caller compares the frames with those that were sampled."""
         if self.frames is None:
             return []
         from pyprof.interpreters.cpython.frame_reader import NO_STACK

@@ -1,7 +1,7 @@
-"""Does CPython run in a process? A quick look, without its threads or names: each file is read once.
+"""Detection of CPython in a process, without its threads or names. Each file is read once.
 
-What a file's CPython is like is known from the first process in which it ran on: that of another process need not have
-begun, and the process need not be there any more.
+The first process in which a file's CPython ran shows its layout. Another process with the same file need not have
+started, and may have ended.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ _File = tuple[str, int, str]
 
 
 class Programs:
-    """What is known of files: where their interpreter is; what it is like, if one was seen.
+    """Cache of files: where their interpreter is, and its layout if it was seen in a process.
 
-    keys: see PythonThreadNames.
+    Attributes:
+        keys: See PythonThreadNames.
     """
 
     def __init__(self, symbols: KnownSymbols) -> None:
@@ -35,13 +36,15 @@ class Programs:
         self.keys: dict[str, int] = {}
 
     def learn(self, runtime: Runtime) -> None:
-        """It was seen to run in a process."""
+        """Record that the runtime was seen in a process."""
         if len(self._seen) >= _MOST_FILES:
             self._seen.clear()
         self._seen[_file(runtime.located.module)] = runtime
 
     def expected(self, space: AddressSpace) -> Runtime | None:
-        """What runs in a process, or will, going by its modules alone; None if no file of them was seen to run one."""
+        """Return the runtime that runs or will run in a process, from its modules alone; None if none of their files is
+        known.
+        """
         for module in space.modules:
             seen = self._seen.get(_file(module))
             if seen is not None and module.has_file and anchor(module):
@@ -50,8 +53,13 @@ class Programs:
         return None
 
     def runtime(self, space: AddressSpace, tasks: Callable[[int], bool]) -> Runtime | None:
-        """The interpreter that runs in a process, None if there is none that we can read. tasks: is this a tid of the
-        process, as its pid namespace counts? Raises NotBegun.
+        """Return the interpreter that runs in a process, or None if there is none that can be read.
+
+        Args:
+            tasks: Returns True for a tid of the process, in its own pid namespace.
+
+        Raises:
+            NotBegun: The interpreter has not finished its start-up.
         """
         located = self.locate(space)
         found = _opened(located, space, tasks) if located is not None else None
@@ -60,7 +68,7 @@ class Programs:
         return found
 
     def locate(self, space: AddressSpace) -> Located | None:
-        """Where a process has an interpreter. Files that other processes have, too, are not read again."""
+        """Return where a process has an interpreter. Files that other processes have mapped too are not read again."""
         modules = [m for m in candidates(space) if any(mapping.executable for mapping in m.mappings)]
         found = self._symbols.first(space, modules, WANTED)
         return in_file(*found) if found is not None else None
@@ -71,7 +79,7 @@ def _file(module: Module) -> _File:
 
 
 def _moved(known: Located, module: Module) -> Located:
-    """The same where another process has mapped the file."""
+    """Return the location for another process that has mapped the file elsewhere."""
     by = anchor(module) - anchor(known.module)
     return replace(
         known,

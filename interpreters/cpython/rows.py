@@ -1,8 +1,7 @@
-"""Rows of frames that a program in the kernel has copied, decoded in passes over all samples of a batch.
+"""Decoder of frame rows that the BPF program has copied, in passes over all samples of a batch.
 
-The kernel's part (sampler.bpf.c) follows a thread's chain with the offsets that offsets_of() gives it and leaves a row
-for each frame. Most rows of a batch are equal but for where their frames lie: each different one is decoded once, and
-remembered.
+The BPF program (sampler.bpf.c) follows a thread's chain with the offsets from offsets_of() and writes a row for each
+frame. Most rows of a batch differ only in the address of their frame. Each distinct row is decoded once and cached.
 """
 
 from __future__ import annotations
@@ -38,12 +37,15 @@ _U64 = npt.NDArray[np.uint64]
 _LACKS_MARKER = "an activation of the evaluator has no mark on the C stack"
 _BROKEN = "a frame could not be read"
 MOST_ROWS = 1024
-"""Frames of a thread that the program in the kernel copies: sampler.h has the same number."""
+"""Maximum number of frames of a thread that the BPF program copies; sampler.h has the same number."""
 
 
 def offsets_of(layout: Layout, greenlets: bool = False, tasks: TaskLayout | None = None) -> FrameOffsets | None:
-    """None where the fields of a frame or of a code object lie too far apart. greenlets: some may wait on threads'
-    stacks. tasks: of asyncio, where those are wanted that await the running ones.
+    """Return the offsets for the BPF program, or None if the fields of a frame or code object lie too far apart.
+
+    Args:
+        greenlets: True if greenlets may be suspended on threads' stacks.
+        tasks: Layout of asyncio tasks if the tasks that await the running one are recorded.
     """
     thread, frame, code = layout.thread, layout.frame, layout.code
     named = thread.cframe != NONE and thread.cframe_current != NONE
@@ -87,14 +89,14 @@ def offsets_of(layout: Layout, greenlets: bool = False, tasks: TaskLayout | None
 
 
 def _sought(layout: Layout) -> int:
-    """How the program in the kernel finds activations that wait on a stack: FrameOffsets.seeks."""
+    """Return how the BPF program searches for suspended activations (FrameOffsets.seeks)."""
     if layout.chain is ChainKind.SHIMS:
         return int(layout.frame.object_link != NONE)
     return 2 if layout.chain is ChainKind.ENTRIES else 0
 
 
 def fold(words: tuple[int, ...]) -> int:
-    """The head of a code object as the kernel's part folds it."""
+    """Return the hash of a code object's head, as the BPF program computes it."""
     folded = 0
     for word in words:
         folded = (folded ^ word) * _MIX & 2**64 - 1
@@ -103,7 +105,11 @@ def fold(words: tuple[int, ...]) -> int:
 
 
 def head_of(layout: Layout, data: bytes) -> tuple[int, ...]:
-    """The words that the kernel's part folds. data: of a code object, from its type on (CodeReader.head())."""
+    """Return the words that the BPF program hashes.
+
+    Args:
+        data: The code object from its type on, as from CodeReader.head().
+    """
     first = (layout.code.firstlineno & ~7) - layout.object.type
     return struct.unpack_from(f"<{_head_words(layout)}Q", data, first)
 
@@ -117,7 +123,7 @@ def _head_texts(layout: Layout) -> int:
 
 
 class _RowKey(NamedTuple):
-    """What a row says of its frame but for where that lies."""
+    """Everything that a row says of its frame, except for the frame's address."""
 
     code: int
     instr: int
@@ -126,7 +132,9 @@ class _RowKey(NamedTuple):
 
 
 class FrameRowReader:
-    """Decodes the rows of one process. parent: of the process that forked it, whose code objects it has inherited."""
+    """Decoder of the rows of one process; parent is the decoder of the process that forked it, with the same code
+    objects.
+    """
 
     def __init__(self, runtime: Runtime, memory: Memory, book: CodeBook, parent: FrameRowReader | None) -> None:
         layout = runtime.layout
@@ -146,11 +154,15 @@ class FrameRowReader:
 
     @property
     def lost(self) -> int:
-        """Frames whose code was gone before its name could be read."""
+        """Number of frames whose code was freed before its name was read."""
         return self._codes.lost
 
     def chains(self, rows: FrameRows, others: bool = False) -> list[Chain]:
-        """What each thread ran, in order. Equal rows are one chain, of whatever batch. others: as in a Chain."""
+        """Return the chain of each thread, in order. Equal rows give the same chain, in all batches.
+
+        Args:
+            others: See model.interpreter.Chain.
+        """
         self._texts = self._texts_of(rows.texts)
         if self._waiting is not None:
             rows = self._waiting.searched(rows)
@@ -161,7 +173,7 @@ class FrameRowReader:
         )
 
     def _at(self, rows: FrameRows, chain: Chain, lane: int) -> Chain | None:
-        """The chain at the instruction of a lane; None where its innermost frame is not of the same function now."""
+        """Return the chain at a lane's instruction, or None if its innermost frame now belongs to another function."""
         at = int(rows.start[lane])
         _, code, instr, head = rows.frames[at].tolist()
         place = self._place(code, instr, int(rows.tlbc[at]), head)
@@ -170,11 +182,11 @@ class FrameRowReader:
         return chain.at(place.instruction, number_of_chain())
 
     def done(self) -> None:
-        """As KernelReader has it."""
+        """Begin the next round of samples (KernelReader.done)."""
         self._heads.done()
 
     def _decoded(self, rows: FrameRows, others: bool) -> list[Chain]:
-        """The chains of rows, all of which are different."""
+        """Decode the chains of distinct rows."""
         shims, each_marked = self._kind is ChainKind.SHIMS, self._kind is ChainKind.CFRAMES
         ends = rows.flag >= ENTRY_OWNER if shims else rows.flag != 0
         entry = ends & shims
@@ -216,8 +228,10 @@ class FrameRowReader:
         return found
 
     def _texts_of(self, rows: _U64) -> dict[tuple[int, int], list[Text]]:
-        """What was copied of each code object, by its address and folded head. A code object comes before what it
-        refers to; the next one may be another at the same address.
+        """Return what was copied of each code object, by its address and hashed head.
+
+        In the rows a code object stands before the objects that it refers to. A later row may be another code object at
+        the same address.
         """
         texts = [Text(int(row[0]), row[2:].tobytes()[: int(row[1])]) for row in rows]
         copied: dict[tuple[int, int], list[Text]] = {}
@@ -231,8 +245,14 @@ class FrameRowReader:
     def _places(
         self, rows: FrameRows, entry: npt.NDArray[np.bool_]
     ) -> tuple[list[FunctionPlace | None], npt.NDArray[np.int64]]:
-        """(different frames, which of them each row is); None of the interpreter's own frames. entry: (m,), which ones
-        are entry frames. Of those that wait no head was copied.
+        """Decode all rows; the code objects of frames that wait have no copied head.
+
+        Args:
+            rows: m rows of frames.
+            entry: (m,) mask of entry frames.
+
+        Returns:
+            (distinct frames, (m,) int64 index into them); frames of the interpreter itself are None.
         """
         frames = rows.frames
         if not len(frames):
@@ -256,7 +276,7 @@ class FrameRowReader:
         if not data and self._parent is not None:
             return self._parent._place(*key)
         place = self._codes.frame(code, data, instr, tlbc)
-        if place != UNREAD:  # a child may have the same code at the same place, and its text with it
+        if place != UNREAD:  # a forked child may have the same code object at the same address, including its text
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
             self._known[key] = place
@@ -264,7 +284,9 @@ class FrameRowReader:
         return place
 
     def _place_of_absent(self, code: int, instr: int, tlbc: int) -> FunctionPlace | None:
-        """Of a frame whose code was not in memory when it was sampled. That it is read brings it back for others."""
+        """Decode a frame whose code was not in memory when it was sampled. Reading it brings it into memory for later
+        samples.
+        """
         self._memory.prefer(())
         try:
             data = self._codes.head(code)
@@ -275,8 +297,10 @@ class FrameRowReader:
         return self._codes.frame(code, data, instr, tlbc)
 
     def _knows(self, key: _RowKey) -> FrameRowReader | None:
-        """Who has read it: this one, or that of a process before it. The same head at the same place is the same code.
-        A function that no frame had for long has lost its number: it is read again.
+        """Return the decoder that has decoded the row: this one or that of an ancestor process, or None.
+
+        The same head at the same address is the same code object. The code book drops the number of a function that no
+        frame used for a long time; its rows are decoded again.
         """
         reader: FrameRowReader | None = self
         while reader is not None:
@@ -289,7 +313,7 @@ class FrameRowReader:
         return None
 
     def _head_of(self, code: int, head: int) -> bytes:
-        """The head of a code object, b"" where it is another one by now."""
+        """Return the head of a code object, b"" if another one is at its address now."""
         known = self._folded.get((code, head))
         if known is not None:
             return known
@@ -308,7 +332,7 @@ class FrameRowReader:
     def _runs(
         self, places: list[FunctionPlace | None], address: list[int], ends: list[bool], stands: list[list[int]]
     ) -> tuple[list[Run], str]:
-        """The runs of one chain, innermost first, and what they lack. As runs.RunReader has them."""
+        """Return the runs of one chain, innermost first, and what they lack (as runs.RunReader does)."""
         if self._kind is ChainKind.SHIMS:
             return _by_shims(places, address, ends)
         if self._kind is ChainKind.ENTRIES:
@@ -323,7 +347,7 @@ class FrameRowReader:
 
 
 def _waiting(runs: list[Run], marks: _U64) -> list[Run]:
-    """marks: of the runs that are in no chain."""
+    """Set `waits` of the runs with these markers, which are in no chain."""
     there = {*marks.tolist()}
     return [replace(run, waits=True) if run.marker in there else run for run in runs]
 

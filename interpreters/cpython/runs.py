@@ -1,8 +1,8 @@
-"""From a copied chain of frames to runs: which frames belong to one activation of the evaluator, and its marker.
+"""Grouping of copied frames into runs: the frames of one evaluator activation, with its marker on the C stack.
 
-3.12 and later end a run at the entry frame on the evaluator's own C stack, which is its marker. In 3.11 a run ends at
-is_entry, its marker is the CFrame that names its innermost frame. In 3.10 each frame is an activation with a CFrame of
-its own. 3.8 and 3.9 have one activation a frame and no marker.
+In 3.12 and later a run ends at an entry frame on the evaluator's own C stack, which is its marker. In 3.11 a run ends
+at a frame with is_entry; its marker is the CFrame that names its innermost frame. In 3.10 each frame is an activation
+with a separate CFrame. In 3.8 and 3.9 each frame is an activation without a marker.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LACKS_MARKER = "an activation of the evaluator has no mark on the C stack"
 
 
 class RunReader:
-    """Decodes copied chains of one process."""
+    """Decoder of the copied chains of one process."""
 
     def __init__(self, layout: Layout, codes: CodeReader) -> None:
         frame = layout.frame
@@ -35,7 +35,7 @@ class RunReader:
         self._tlbc, self._tlbc_shift = frame.tlbc_index >> 3, 8 * (frame.tlbc_index & 7)
 
     def key(self, copied: Copied) -> tuple[int, ...]:
-        """What runs() goes by of the frames, but for the heads of their code objects."""
+        """Return everything that determines runs() besides the heads of the code objects."""
         code, instr, flag, shift = self._code, self._instr, self._flag, self._flag_shift
         tlbc = self._tlbc if self._tlbc >= 0 else code
         return tuple(
@@ -53,7 +53,7 @@ class RunReader:
         )
 
     def runs(self, copied: Copied) -> list[Run]:
-        """Innermost first; copied.problem says more when they cannot be distinguished."""
+        """Return the runs, innermost first. If runs cannot be told apart, copied.problem says so."""
         if self._chain is ChainKind.SHIMS:
             runs = list(self._by_shims(copied))
         elif self._chain is ChainKind.ENTRIES:
@@ -64,7 +64,7 @@ class RunReader:
         return [replace(run, waits=True) if run.marker in waiting else run for run in runs] if waiting else runs
 
     def is_shim(self, words: memoryview, at: int) -> bool:
-        """Is a copied frame an entry frame, which runs nothing?"""
+        """Return True if a copied frame is an entry frame, which runs no code."""
         owner: int = words[at + self._flag] >> self._flag_shift & 0xFF
         return self._chain is ChainKind.SHIMS and owner >= ENTRY_OWNER
 
@@ -104,7 +104,9 @@ class RunReader:
             yield Run(self._stand(copied, stands, innermost), tuple(run))
 
     def _places(self, copied: Copied) -> list[FunctionPlace | None]:
-        """frame() of each copied frame, None of an entry frame. A recursion has many frames at few places."""
+        """Return the decoded frame of each copied one, None for entry frames. A recursion has many frames at few
+        places.
+        """
         code, instr, shims = self._code, self._instr, self._chain is ChainKind.SHIMS
         tlbc = self._tlbc if self._tlbc >= 0 else code
         flag, shift = self._flag, self._flag_shift
@@ -119,7 +121,9 @@ class RunReader:
         return found
 
     def _stand(self, copied: Copied, stands: list[tuple[int, int]], innermost: int) -> int:
-        """The CFrame that names this frame, and with it those inside it, which name none of the chain."""
+        """Return the CFrame that names a frame, 0 if none does. It and all CFrames inside it are removed from
+        `stands`.
+        """
         for at, (cframe, frame) in enumerate(stands):
             if frame == innermost:
                 del stands[: at + 1]
@@ -140,7 +144,7 @@ class RunReader:
             yield Run(marker, () if place is None else (place,))
 
     def frame(self, copied: Copied, words: memoryview, at: int) -> FunctionPlace | None:
-        """One copied frame, None if it is the interpreter's own."""
+        """Return one decoded frame, None if it is the interpreter's own."""
         code = words[at + self._code] & self._mask
         instr = words[at + self._instr] >> self._instr_shift & self._instr_mask
         tlbc = words[at + self._tlbc] >> self._tlbc_shift & 0xFFFFFFFF if self._tlbc >= 0 else 0
@@ -148,8 +152,9 @@ class RunReader:
 
 
 def in_stack_order(runs: list[Run]) -> list[Run]:
-    """Those of several interpreters, which a thread runs one inside another, innermost first. One without a marker, of
-    a chain that was not read to its end, stays behind the one before it.
+    """Sort the runs of several interpreters, which a thread runs inside one another, by marker: innermost first.
+
+    A run without a marker (of a chain that was not read to its end) stays behind the run before it.
     """
     marks: list[int] = []
     for run in runs:

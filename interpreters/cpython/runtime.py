@@ -1,7 +1,8 @@
-"""A CPython in a process, believed only after a look at the live process: layout, interpreters, threads.
+"""A CPython runtime that was checked against the live process: layout, interpreters, threads.
 
-In: Located and the process's memory. Out: Runtime. A version that is not known, or a layout that the process
-contradicts, is Refused with one sentence; a runtime that has not begun yet is None: look again later.
+The input is a Located and the process's memory. The output is a Runtime. A version that is not known, or a layout that
+the process contradicts, raises UnreadRuntime with one sentence. A runtime that has not started is None; the caller
+tries again later.
 """
 
 from __future__ import annotations
@@ -19,25 +20,32 @@ from pyprof.records import dataclass
 
 MOST_INTERPRETERS = 1024
 MOST_THREADS = 1 << 14
-"""Thread states of all interpreters together."""
+"""Maximum number of thread states in all interpreters together."""
 _READS = 5
 PTHREAD_TID = {"x86_64": (0x2D0, 0x30), "aarch64": (0xD0, 0x20)}.get(os.uname().machine, (0x2D0, 0x30))
-"""Where a thread's kernel tid stands in its struct pthread on this machine: glibc, musl."""
+"""Offsets of a thread's kernel tid in its struct pthread on this machine: glibc, musl."""
 
 
 class UnreadRuntime(Exception):
-    """One sentence: why this runtime's frames are not read."""
+    """A runtime whose frames are not read; the message is one sentence that says why."""
 
 
 class UnsettledRuntime(UnreadRuntime):
-    """What a process says that was forked a moment ago, too: another look may find it settled."""
+    """A state that a process also has shortly after a fork. A later attempt may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PyThread:
-    """A thread state. tid: the kernel's, as the process's own pid namespace counts; 0 if not found out.
+    """A thread state of CPython. Addresses are avmas.
 
-    ident: threading.get_ident() (the pthread_t). interpreter: avma of its interpreter; gil: of its GIL, 0 if none.
+    Attributes:
+        address: Address of the PyThreadState.
+        tid: The kernel's tid in the process's own pid namespace, 0 if it was not found.
+        ident: threading.get_ident(), the pthread_t.
+        interpreter: Address of its interpreter.
+        interpreter_id: Number of its interpreter.
+        gil: Address of its GIL, 0 if there is none.
+        collecting: Address of the garbage collector's flag.
     """
 
     address: int
@@ -51,14 +59,18 @@ class PyThread:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What was found, its layout, and avma of _PyRuntime."""
+    """A runtime in a process: its location, its layout, and the avma of _PyRuntime."""
 
     located: Located
     layout: Layout
     address: int
 
     def interpreters(self, memory: Memory) -> Iterator[tuple[int, int]]:
-        """(avma, id), each once. Raises Unreadable."""
+        """Yield (avma, id) of each interpreter once.
+
+        Raises:
+            Unreadable: The list of interpreters cannot be read.
+        """
         layout = self.layout.interpreter
         at = memory.u64(self.address + self.layout.runtime.interpreters_head)
         seen: set[int] = set()
@@ -75,8 +87,14 @@ class Runtime:
     def threads(
         self, memory: Memory, tasks: Callable[[int], bool], known: Callable[[PyThread], bool] = lambda thread: False
     ) -> Iterator[PyThread]:
-        """All thread states, each once. tasks: is this a tid of the process? known: it and those behind it are left out
-        (an interpreter's newest is its first). Raises Unreadable.
+        """Yield each thread state once.
+
+        Args:
+            tasks: Returns True for a tid of the process.
+            known: Ends an interpreter's list at the first thread for which it returns True. The newest thread is first.
+
+        Raises:
+            Unreadable: A list cannot be read.
         """
         layout = self.layout
         seen: set[int] = set()
@@ -101,7 +119,7 @@ class Runtime:
 
 
 def tid_of(memory: Memory, ident: int, tasks: Callable[[int], bool]) -> int:
-    """The kernel's tid of a pthread_t, 0 if it is not where the known C libraries keep it."""
+    """Return the kernel's tid of a pthread_t, 0 if it is not where the known C libraries keep it."""
     for offset in PTHREAD_TID:
         try:
             tid = memory.u32(ident + offset)
@@ -113,9 +131,12 @@ def tid_of(memory: Memory, ident: int, tasks: Callable[[int], bool]) -> int:
 
 
 def open_runtime(located: Located, memory: Memory, tasks: Callable[[int], bool]) -> Runtime | None:
-    """Raises UnreadRuntime; None if the runtime has no interpreter yet, or the process is gone.
+    """Open a runtime; return None if it has no interpreter yet or the process is gone.
 
-    The process changes its lists while they are read, so a contradiction counts only if it is met each time.
+    The process changes its lists while they are read. A contradiction therefore counts only if every attempt meets it.
+
+    Raises:
+        UnreadRuntime: The runtime cannot be read.
     """
     for _ in range(_READS - 1):
         try:
@@ -169,7 +190,7 @@ def _layout(located: Located, memory: Memory) -> Layout:
 
 
 def _minor(located: Located, memory: Memory) -> int:
-    """The minor version of a runtime without a table of its own, -1 if not known."""
+    """Return the minor version of a runtime without _Py_DebugOffsets, -1 if it is not known."""
     if located.version:
         version = memory.u32(located.version)
         return version >> 16 & 0xFF if version >> 24 == 3 else -1
@@ -178,7 +199,12 @@ def _minor(located: Located, memory: Memory) -> int:
 
 
 def _check(runtime: Runtime, memory: Memory, tasks: Callable[[int], bool]) -> None:
-    """Is the process as the layout says? Raises UnreadRuntime, Unreadable."""
+    """Check that the process's memory agrees with the layout.
+
+    Raises:
+        UnreadRuntime: The process contradicts the layout.
+        Unreadable: Memory is missing.
+    """
     layout, version = runtime.layout, runtime.layout.version
     for interpreter, number in runtime.interpreters(memory):
         if number >= 1 << 20:

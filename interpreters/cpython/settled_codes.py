@@ -1,10 +1,10 @@
-"""Code objects that need no look while a thread stands still.
+"""Code objects that need no read during a stop.
 
-A part of the head of a code object, its identity, says which one lies at its address (codes.py). Read with each stop,
-the heads are most of the spans that are read in it. But an identity that was read before a stop, and is read again
-after it and is the same, was the same in between: code objects whose names are known are *settled*, and their
-identities are read when the thread runs again. An address at which another code object was found once is never settled
-again: its head is read in the stop.
+A part of the head of a code object, its identity, distinguishes the objects that have lain at its address (codes.py).
+Heads are most of the spans that a stop reads. But if an identity is read before a stop, read again after it, and has
+not changed, then it was the same during the stop. Code objects whose names are known are *settled*: their identities
+are read after the stop. An address at which another code object was once found is never settled again; its head is read
+in the stop.
 """
 
 from __future__ import annotations
@@ -20,13 +20,21 @@ _MOST_TOGETHER = 1024
 
 
 class SettledCodes:
-    """Of one process. heads: by address, each as a stop has read it. version: another one where an identity has changed
-    that was settled, or all were forgotten.
+    """The settled code objects of one process.
+
+    Attributes:
+        heads: Heads by address, as a stop has read them.
+        version: A number that changes when a settled identity has changed or all were forgotten.
     """
 
     def __init__(self, head_at: int, head_size: int, identity: slice, memory: Memory) -> None:
-        """head_at, head_size: the head of a code object, in bytes from its address. identity: the part of it. memory:
-        of the process, as it is now.
+        """Create an empty set.
+
+        Args:
+            head_at: Offset of the head in a code object, in bytes.
+            head_size: Size of the head in bytes.
+            identity: Slice of the head that is the identity.
+            memory: Reads the process as it is now.
         """
         self.heads: dict[int, bytes] = {}
         self.version = 0
@@ -42,14 +50,18 @@ class SettledCodes:
 
     @property
     def addresses(self) -> array[int]:
-        """Of heads, ascending."""
+        """Addresses of settled code objects, ascending."""
         now = self.version, len(self.heads)
         if now != self._sorted_of:
             self._sorted_of, self._sorted = now, array("Q", sorted(self.heads))
         return self._sorted
 
     def add(self, heads: Mapping[int, bytes]) -> None:
-        """Their names are known. heads: as they were read in a stop."""
+        """Settle code objects whose names are known.
+
+        Args:
+            heads: Heads by address, as a stop has read them.
+        """
         for address, head in heads.items():
             if len(head) != self._head_size or address in self._unsteady:
                 continue
@@ -62,8 +74,10 @@ class SettledCodes:
             self.heads[address] = head
 
     def confirmed(self, addresses: tuple[int, ...], gather: Gather) -> Sequence[int]:
-        """Which of these, that were settled when a thread stood still, were then what `heads` has, now that it runs
-        again. Of a process that has ended since, all that are known.
+        """Return those addresses whose code objects had the stored head during the stop, now that the thread runs
+        again.
+
+        If the process has ended since, all settled addresses are returned.
         """
         known = self._together.get(addresses)
         if known is None:
@@ -72,7 +86,7 @@ class SettledCodes:
         data = gather(spans)
         if data == identities:
             return addresses
-        # one was replaced or is gone; or there was no time or no room left for all of them
+        # a code object was replaced or freed, or there was no time or room left to read all of them
         parts = [self._memory.some(*span) for span in spans]
         if not any(parts):
             return [address for address in addresses if address in self.heads]

@@ -1,7 +1,7 @@
-"""Layouts of CPython 3.8 to 3.12, x86-64, GIL builds; and of the objects of all versions.
+"""Layouts of CPython 3.8 to 3.12 (x86-64, GIL builds), and of objects in all versions.
 
-Source: offsetof and sizeof of each version's headers; they hold for every release of a minor version (of 3.9 from
-3.9.5 on), not for its alphas and betas. runtime.py checks them against the live process before they are believed.
+Source: offsetof and sizeof of each version's headers. They are valid for every release of a minor version (of 3.9 from
+3.9.5 on), not for alphas and betas. runtime.py checks them against the live process before it uses them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _OBJECTS_3_8 = ObjectLayout(
 )
 
 OBJECTS_3_12 = replace(_OBJECTS_3_8, text_ascii=40, text_compact=56, long_tag=16, cached_keys=880)
-"""GIL builds of 3.12 and later; later ones move what their own table of offsets says."""
+"""Object layout of GIL builds of 3.12 and later; later versions replace what their own table of offsets states."""
 
 _3_8 = Layout(
     minor=8,
@@ -152,4 +152,4 @@ _3_12 = replace(
 )
 
 LAYOUTS: dict[int, Layout] = {layout.minor: layout for layout in (_3_8, _3_9, _3_10, _3_11, _3_12)}
-"""By minor version; later ones carry their own table (debug_offsets.py)."""
+"""Layouts by minor version; later versions carry their own table (debug_offsets.py)."""

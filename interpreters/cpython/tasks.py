@@ -1,9 +1,9 @@
-"""asyncio: the tasks that await the task whose coroutine runs, as far as the target says it (CPython 3.14 and later).
+"""asyncio tasks that await the task whose coroutine runs, as far as the target states them (CPython 3.14 and later).
 
-The running coroutine and those that it awaits are frames of the thread's own chain already. Above them stand, with
-`--async`, the coroutines of the task that awaits this one, and so on: read after the stop, while those tasks wait. What
-cannot be read, or is awaited by several tasks, ends the chain there. A program in the kernel reads the same at its
-sample (collectors/bpf/awaiters.h).
+The thread's own chain already contains the running coroutine and those that it awaits. With `--async` the coroutines of
+the awaiting task, of its awaiting task, and so on stand above them. They are read after the stop, while those tasks
+wait. The chain ends at a task that cannot be read or that several tasks await. The BPF program reads the same at its
+samples (collectors/bpf/awaiters.h).
 
 Source: struct _Py_AsyncioModuleDebugOffsets, section .AsyncioDebug of _asyncio (Modules/_asynciomodule.c).
 """
@@ -31,7 +31,7 @@ _MOST_SLOTS = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class TaskLayout:
-    """Offsets in a Task; running_task: in the thread state."""
+    """Offsets in an asyncio Task; running_task is an offset in the thread state."""
 
     awaited_by: int
     is_set: int
@@ -40,7 +40,7 @@ class TaskLayout:
 
 
 def find_tasks(space: AddressSpace, symbols: KnownSymbols, memory: Memory) -> TaskLayout | None:
-    """None where asyncio is not loaded, or does not say its layout."""
+    """Return the layout of asyncio tasks, or None if asyncio is not loaded or does not state its layout."""
     for module in space.modules:
         if "asyncio" not in module.name and "python" not in module.name:
             continue
@@ -52,13 +52,13 @@ def find_tasks(space: AddressSpace, symbols: KnownSymbols, memory: Memory) -> Ta
             words = memory.words(section[0], _WORDS)
         except Unreadable:
             continue
-        if max(words[:7] + words[9:]) < _MOST_OFFSET:  # the others are of the interpreter state
+        if max(words[:7] + words[9:]) < _MOST_OFFSET:  # the other words are offsets in the interpreter state
             return TaskLayout(words[2], words[4], words[5], words[11])
     return None
 
 
 class Awaiters:
-    """Of one process."""
+    """Reader of the tasks that await others in one process."""
 
     def __init__(
         self, memory: Memory, layout: Layout, awaits: AwaitLayout, tasks: TaskLayout, codes: CodeReader
@@ -70,21 +70,21 @@ class Awaiters:
         self._codes = codes
 
     def running(self, thread: int) -> int:
-        """avma of the task that a thread runs now, 0 if none."""
+        """Return the avma of the task that a thread runs now, 0 if there is none."""
         try:
             return self._memory.u64(thread + self._tasks.running_task)
         except Unreadable:
             return 0
 
     def coroutine_frame(self, task: int) -> int:
-        """avma of the frame of a task's outermost coroutine, 0 if it is not known."""
+        """Return the avma of the frame of a task's outermost coroutine, 0 if it is not known."""
         try:
             return self._memory.u64(task + self._tasks.coro) + self._awaits.iframe
         except Unreadable:
             return 0
 
     def frames(self, task: int) -> tuple[FunctionPlace, ...]:
-        """The coroutines of the tasks that await a task, innermost first."""
+        """Return the coroutines of the tasks that await a task, innermost first."""
         found: list[FunctionPlace] = []
         seen = {task}
         try:
@@ -99,7 +99,7 @@ class Awaiters:
         return tuple(found)
 
     def _awaiter(self, task: int) -> int:
-        """The one task that awaits this one, 0 if there is none or more than one."""
+        """Return the one task that awaits this task, 0 if there is none or more than one."""
         memory, awaits = self._memory, self._awaits
         awaiter = memory.u64(task + self._tasks.awaited_by)
         if not awaiter or not memory.bytes(task + self._tasks.is_set, 1)[0]:
@@ -110,12 +110,12 @@ class Awaiters:
         if slots > _MOST_SLOTS:
             return 0
         table = struct.iter_unpack("<QQ", memory.bytes(memory.u64(awaiter + awaits.set_table), 16 * slots))
-        # of a set with one member the other slots are empty, or were deleted: their hash is -1
+        # in a set with one member the other slots are empty or deleted; a deleted slot has the hash -1
         members = [key for key, hash_ in table if key and hash_ != 2**64 - 1]
         return members[0] if len(members) == 1 else 0
 
     def _coroutines(self, coroutine: int) -> Iterator[FunctionPlace]:
-        """A suspended coroutine and those that it awaits, outermost first."""
+        """Yield a suspended coroutine and those that it awaits, outermost first."""
         memory, layout, awaits = self._memory, self._layout, self._awaits
         kind = memory.u64(coroutine + layout.object.type)
         for _ in range(MOST_COROUTINES):
@@ -131,8 +131,11 @@ class Awaiters:
                 return
 
     def _awaited(self, top: int, kind: int) -> int:
-        """The coroutine that a suspended one awaits, 0 if it awaits something else. top: of its stack, where it stands;
-        3.15 has a word above it. kind: the type of coroutines.
+        """Return the coroutine that a suspended one awaits, 0 if it awaits something else.
+
+        Args:
+            top: Top of the suspended frame's stack; 3.15 has a word above the awaited object.
+            kind: Address of the type of coroutines.
         """
         for at in (top - 8, top - 16):
             try:

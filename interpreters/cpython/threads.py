@@ -1,4 +1,6 @@
-"""The thread states of one CPython by the kernel's tids, listed as threads come; the names that Python gave them."""
+"""Thread states of one CPython by the kernel's tid, updated when threads appear, and the names that Python gave
+them.
+"""
 
 from __future__ import annotations
 
@@ -14,30 +16,33 @@ from pyprof.records import dataclass, field
 
 _RELIST_NS = 50_000_000
 _RELIST_BUDGET = 50
-"""A listing that took t is followed by none for 50 t."""
+"""A listing that took t nanoseconds is followed by a pause of 50 t."""
 _NAMES_NS, _NAMES_LATE_NS, _NAMES_SOON_NS, _NAMES_BUDGET = 1_000_000_000, 64_000_000_000, 20_000_000, 200
-"""Names of threads are read again after so long, twice as long each time that none has changed, up to the second one;
-soon after a thread came; and in a 200th of the time at most.
+"""Intervals in nanoseconds at which thread names are read: first, maximum (the interval doubles while no name changes),
+after a new thread; and the divisor that limits the time for it to a 200th.
 """
 _MOST_NAMES = 1 << 14
 _MOST_HOLDERS = 4
-"""Of so many GILs it is asked in a stop who holds them."""
+"""Maximum number of GILs whose holder is read during a stop."""
 _NEWCOMER_TRIES = 8
-"""A new thread may not have a thread state at once."""
+"""Number of attempts to find the thread state of a new thread, which may not have one at once."""
 _PATIENCE = 64
-"""A thread that has had no frames so often is likely to have none."""
+"""A thread without a thread state in this number of samples probably has none."""
 
 
 @dataclass(slots=True)
 class KnownThread:
-    """What is known of one kernel thread. states: more than one where it runs several interpreters."""
+    """A kernel thread's Python thread states; there are several if it runs several interpreters."""
 
     states: list[tuple[PyThread, Habits]] = field(default_factory=list)
 
 
 class ThreadList:
-    """Of one runtime. namespace_tid: a tid as the process's own pid namespace counts it. prepare: called with states
-    that nobody has read yet. known: by tid. wanted: all are to be listed again.
+    """Thread states of one runtime.
+
+    Attributes:
+        known: Thread states by tid.
+        wanted: True if all threads must be listed again.
     """
 
     def __init__(
@@ -47,6 +52,12 @@ class ThreadList:
         namespace_tid: Callable[[int], int],
         prepare: Callable[[list[tuple[PyThread, Habits]]], None],
     ) -> None:
+        """Create an empty list.
+
+        Args:
+            namespace_tid: Translates a tid to the process's own pid namespace.
+            prepare: Called with thread states that have not been read yet.
+        """
         self.known: dict[int, KnownThread] = {}
         self.wanted = True
         self._runtime = runtime
@@ -61,7 +72,10 @@ class ThreadList:
         self._relist_at = 0
 
     def look(self, tids: Collection[int]) -> bool:
-        """Were all listed again? New ones are looked for at once: many are gone before that."""
+        """Find the thread states of new threads, and list all again if necessary; return True if all were listed.
+
+        New threads are found without delay, because many end soon.
+        """
         if self._relist_at:
             self._welcome(tids)
         now = time.monotonic_ns()
@@ -76,7 +90,6 @@ class ThreadList:
         return True
 
     def _list(self) -> None:
-        """Find the thread states of all threads."""
         self.wanted = False
         self._listed = {}
         by_namespace = {inner: tid for tid, inner in self._inner.items()}
@@ -92,17 +105,19 @@ class ThreadList:
         self._know(found)
 
     def forget(self, tid: int) -> None:
-        """It has ended; the next one of this number is a newcomer."""
+        """Forget a thread that has ended; the next thread with this tid is a new one."""
         for table in (self.known, self._inner, self._newcomers, self._misses):
             table.pop(tid, None)
 
     def find(self, tid: int, gather: Gather) -> KnownThread | None:
-        """For a sample of a thread. One that is not listed yet may be the one that holds the GIL: gather reads that."""
+        """Return the thread states for a sample of a thread.
+
+        An unlisted thread may be the one that holds the GIL; `gather` reads the holder.
+        """
         known = self.known.get(tid)
         return known if known is not None and known.states else self._guess(tid, gather)
 
     def _welcome(self, tids: Collection[int]) -> None:
-        """Find the thread states of new threads."""
         for tid in tids:
             if tid not in self._inner:
                 self._inner[tid] = self._namespace_tid(tid)
@@ -127,7 +142,7 @@ class ThreadList:
         }
 
     def _know(self, found: dict[int, list[PyThread]]) -> None:
-        """Their thread states are these."""
+        """Store the thread states that were found, and prepare new ones."""
         unread: list[tuple[PyThread, Habits]] = []
         for tid, states in found.items():
             known = self.known.setdefault(tid, KnownThread())
@@ -165,7 +180,7 @@ class ThreadList:
 
 
 class NameBook:
-    """Names of threads by tid, as Python gave them; an ended thread's stays."""
+    """Names that Python gave to threads, by tid. The name of an ended thread stays."""
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}
@@ -177,7 +192,7 @@ class NameBook:
         self._source = source
 
     def look(self, threads: ThreadList) -> None:
-        """Where it is time to."""
+        """Read the names if their interval has passed."""
         now = time.monotonic_ns()
         if now >= self._read_at:
             before = dict(self.names)
@@ -187,13 +202,13 @@ class NameBook:
             self._read_at = after + max(self._wait_ns, _NAMES_BUDGET * (after - now))
 
     def soon(self, tids: Collection[int]) -> None:
-        """Threads have come and gone: these are there."""
+        """Read the names soon, because threads have appeared or ended; tids are the current threads."""
         self._read_at, self._wait_ns = min(self._read_at, time.monotonic_ns() + _NAMES_SOON_NS), _NAMES_NS
         if len(self.names) > _MOST_NAMES:
             self.names = {tid: name for tid, name in self.names.items() if tid in tids}
 
     def read(self, threads: ThreadList) -> None:
-        """The names that there are now."""
+        """Read the current names."""
         names = self._source.read() if self._source is not None else {}
         for tid, known in threads.known.items():
             for thread, _ in known.states:

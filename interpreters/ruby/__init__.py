@@ -1,4 +1,4 @@
-"""Ruby (CRuby): recognised, its functions are not read.
+"""Ruby (CRuby): detected only, its functions are not read.
 
-interpreter  Whether Ruby runs in a process, and which version
+interpreter  Detection of Ruby and its version in a process
 """

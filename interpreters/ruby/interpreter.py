@@ -1,7 +1,7 @@
-"""Ruby (CRuby) as an interpreters.base.Interpreter: recognised by its exported symbols, its functions are not read.
+"""Ruby (CRuby) as an interpreters.base.Interpreter: detected by its exported symbols, its functions are not read.
 
-Source: include/ruby/version.h and version.c: the text ruby_version is exported; vm.c: ruby_current_vm_ptr (2.5 and
-later), ruby_current_vm (before) points to the virtual machine as soon as there is one.
+Source: include/ruby/version.h and version.c export the text ruby_version. In vm.c, ruby_current_vm_ptr (2.5 and later)
+or ruby_current_vm (before) points to the virtual machine as soon as one exists.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LONGEST = 16
 
 
 class Ruby(Interpreter):
-    """Of any version: nothing but exported symbols is looked at."""
+    """CRuby of any version; only its exported symbols are used."""
 
     language = "Ruby"
     evaluators = ("rb_vm_exec", "ruby_run_node")
@@ -32,13 +32,13 @@ class Ruby(Interpreter):
             found = {symbol.name: symbol.avma for symbol in known[1].symbols}
             machine = next((found[name] for name in _MACHINES if name in found), 0)
             if machine and not any(process.space.read(machine, 8)):
-                continue  # it has not begun
+                continue  # Ruby has not started yet
             version = process.space.read(found[_VERSION], _LONGEST).partition(b"\0")[0].decode("ascii", "replace")
             return Detected(self.language, version, module.path, unread="pyprof does not read them")
         return None
 
 
 def _candidates(space: AddressSpace) -> Iterator[Module]:
-    """The program, and what has the name in its own."""
+    """Yield the program itself and all modules with "ruby" in their name."""
     files = [module for module in space.modules if module.has_file]
     return (module for nth, module in enumerate(files) if nth == 0 or "ruby" in module.name)
