@@ -90,7 +90,7 @@ def _framework(
         if weight[child] < PASSED_ON * weight[node]:
             break
         path.append(node)
-        if not is_application_file(level.file or ""):
+        if level.file and not is_application_file(level.file):
             length = len(path)
         node = child
     return path[:length]

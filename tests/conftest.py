@@ -1,9 +1,10 @@
-"""Marks, order and reruns of all tests; one folder of builds a run, whichever processes it has."""
+"""The marks of all tests, busy loops next to a run, and one folder of builds for all processes of a run."""
 
 from __future__ import annotations
 
 import gc
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,12 +15,20 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import marks, schedule, support
+from tests import support
 
-FOLDER = Path(__file__).parent
 RERUNS_OF_LIVE_TESTS = 2
+KINDS = {
+    "unit": "needs nothing but Python: no compiler, no other tool, no rights, no target (the default)",
+    "live": "looks at running programs, whose threads run when the machine lets them",
+    "matrix": "the same test for each interpreter, toolchain or architecture that is installed",
+    "smoke": "makes short recordings of real programs, with the rights of any user",
+    "fuzz": "random, mutated or hostile input",
+    "system": "needs tools of the system: compilers, debuggers, emulators, a browser, pip",
+}
+"""Marks of kinds of tests. A file names its kinds in `pytestmark`; a test without any is a unit test."""
 
-# a busy machine is no error
+# a busy machine is not an error
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("tests"), max_examples=20)  # of 100: all others try those
 settings.load_profile("tests")
@@ -32,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Start the busy loops, once a run: xdist's workers leave that to their controller."""
+    """Start the busy loops once in each run: in the controller of xdist, not in its workers."""
     if hasattr(session.config, "workerinput"):
         return
     for _ in range(session.config.option.busy_loops):
@@ -47,7 +56,7 @@ def _end(loop: subprocess.Popen[bytes]) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     gc.disable()
-    for kind, meaning in marks.KINDS.items():
+    for kind, meaning in KINDS.items():
         config.addinivalue_line("markers", f"{kind}: {meaning}")
     support.only_units = config.option.markexpr == "unit"
     if support.only_units:
@@ -58,47 +67,49 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(support.BUILDS), ignore_errors=True))
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """`-m unit` imports no file that holds none: most files do."""
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Skip the import of files without unit tests in runs of unit tests alone: most files have none."""
     if not support.only_units or not collection_path.match("test_*.py"):
         return None
-    name = collection_path.relative_to(FOLDER).as_posix()
-    return True if collection_path.is_relative_to(FOLDER) and "unit" not in marks.of(name) else None
+    return True if has_own_kinds(collection_path) else None
+
+
+def has_own_kinds(path: Path) -> bool:
+    """Return True if the `pytestmark` of a test file names a kind, so that the file holds no unit tests."""
+    statement = re.search(r"^pytestmark = (\[.*?^\]|.*?$)", path.read_text(), re.MULTILINE | re.DOTALL)
+    return statement is not None and any(f"pytest.mark.{kind}" in statement[0] for kind in KINDS)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Bytes are no names: what gzip packs has the second of that in it, and two processes would collect other tests."""
+    """Name bytes by their argument: gzip data contains the time, so that names would differ between processes."""
     return argname if isinstance(val, bytes) else None
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays: the garbage collector need not look at it again, some hundred times."""
+    """Freeze what was imported, so that later garbage collections skip it."""
     gc.freeze()
     gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: schedule.rank(item.path.relative_to(FOLDER).as_posix()))
     for item in items:
-        kinds = {mark.name for mark in item.iter_markers()} & marks.KINDS.keys()
+        kinds = {mark.name for mark in item.iter_markers()} & KINDS.keys()
         if not kinds:
-            kinds = set(marks.of(item.path.relative_to(FOLDER).as_posix()))
-            for kind in kinds:
-                item.add_marker(kind)
+            item.add_marker("unit")
         if "live" in kinds and item.config.option.reruns is None:
             item.add_marker(pytest.mark.flaky(reruns=RERUNS_OF_LIVE_TESTS))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Signals that a test left blocked would keep later ones from being timed out, and their programs from ending."""
+    """Fail a test that leaves signals blocked: later tests could neither time out nor end their programs."""
     if blocked := signal.pthread_sigmask(signal.SIG_BLOCK, ()):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
         pytest.fail(f"{item.nodeid} left {len(blocked)} signals blocked", pytrace=False)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Each rerun with what failed before it: a live test that often needs one is a finding."""
+    """List each rerun with the failure before it: a live test that often needs one is a finding."""
     reruns = terminalreporter.stats.get("rerun", [])
     if reruns:
         terminalreporter.section(f"{len(reruns)} reruns")

@@ -107,7 +107,7 @@ only_units = False
 def need(tool: str) -> str:
     """Path of a tool. Where it is missing: a failure in CI, elsewhere a skip that names the package."""
     if only_units:
-        pytest.fail(f"a unit test needs nothing but Python, not {tool}: give its file another mark in tests/marks.py")
+        pytest.fail(f"a unit test needs nothing but Python, not {tool}: name the kind of its file in pytestmark")
     path = shutil.which(tool)
     if path is None:
         missing(f"needs {tool}: apt-get install {(PACKAGES | OF_POWER_CUTS).get(tool, tool)}")

@@ -15,6 +15,8 @@ import pytest
 
 import pyprof
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).resolve().parent.parent
 STRANGER = {
     "pyprof/__init__.py": "from .proxy import *\n",

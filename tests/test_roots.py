@@ -13,6 +13,8 @@ import pytest
 from tests.roots import TOOLS, root
 from tests.support import PACKAGES
 
+pytestmark = pytest.mark.system
+
 CI = Path(__file__).parent.parent / ".ci" / "install"
 
 

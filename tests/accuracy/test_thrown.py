@@ -8,6 +8,8 @@ import pytest
 
 from tests.accuracy.thrown import BUILDS, COLLECTORS, Build, is_possible, sample_program
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 SAMPLES = 2000
 BEFORE = ["_start", "__libc_start_main", "__libc_start_call_main"]
 MARKER = "[in the unwinder]"

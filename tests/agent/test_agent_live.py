@@ -14,11 +14,15 @@ import time
 from pathlib import Path
 from urllib.request import urlopen
 
+import pytest
+
 from pyprof.agent import reading
 from pyprof.agent.moments import TimeSpan
 from pyprof.recording.reader import load
 from pyprof.session.worker.idle import may_come_back
 from tests.warm import run
+
+pytestmark = pytest.mark.live
 
 BUSY = "import sys\ndef spin():\n    while True: sum(range(2000))\nprint('ready', flush=True); spin()"
 CONFIG = """

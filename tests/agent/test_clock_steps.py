@@ -20,6 +20,8 @@ from tests.agent.push.receivers import Said, receiver
 from tests.agent.test_agent_live import BUSY
 from tests.support import missing
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 HOUR_NS = 3600 * 10**9
 CONFIG = """
 [windows]

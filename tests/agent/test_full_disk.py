@@ -11,13 +11,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.small_disk import fill, only_root, small_disk
 from tests.warm import run
 
 BUSY = "def spin():\n    while True: sum(range(2000))\nspin()"
 CONFIG = '[windows]\nevery = "1s"\n[[rule]]\ncmdline = "WORD"\nservice = "checkout"\n'
 
-pytestmark = only_root
+pytestmark = [pytest.mark.live, pytest.mark.system, only_root]
 
 
 def until(so: Callable[[], bool], agent: subprocess.Popen[bytes], log: Path) -> None:

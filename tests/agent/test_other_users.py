@@ -35,7 +35,7 @@ else:
     print(asker.makefile().readline())
 """
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="other users are wanted")
+pytestmark = [pytest.mark.live, pytest.mark.skipif(os.geteuid() != 0, reason="other users are wanted")]
 
 
 @pytest.fixture

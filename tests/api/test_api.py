@@ -19,6 +19,8 @@ from pyprof.collectors.targets.launch import CommandNotFound
 from pyprof.errors import NoSuchProcess, NotTraceable, UsageError
 from tests.cli.support import BUSY, python
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 
 @pytest.fixture
 def busy() -> Iterator[int]:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "library.md"
 SERVER = """
 import http.server, json, threading, time, zlib

@@ -8,6 +8,8 @@ from pyprof.collectors.bpf.abi import MOST_STACK, PAGE, STACK_SLACK, Flag, LossR
 from tests.bpf.made_memory import HEAP, HEAP_BYTES, PID, STACK, STACK_BYTES, MadeProcess
 from tests.bpf.user_space import RED_ZONE, STACK_BEGINNING, Ran, UserSpace, counted
 
+pytestmark = pytest.mark.system
+
 NO_WAKEUP, FORCE_WAKEUP = 1, 2
 UNKNOWN_STACK = 64 << 10
 

@@ -22,6 +22,8 @@ from tests.live.support import recording as native
 from tests.support import need
 from tests.warm import run
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 EVALUATOR = "_PyEval_EvalFrameDefault"
 
 

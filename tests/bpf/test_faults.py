@@ -10,6 +10,8 @@ import pytest
 from tests.live.support import recording as native
 from tests.support import PROGRAMS, build
 
+pytestmark = pytest.mark.system
+
 LADDER = [*(f"rung_{n:02}" for n in range(1, 21)), "top"]
 ENOUGH = 30
 

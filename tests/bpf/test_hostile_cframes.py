@@ -10,6 +10,8 @@ from pyprof.interpreters.cpython.rows import MOST_ROWS
 from tests.bpf.made_memory import FREE, STACK, STACK_BYTES, MadeProcess
 from tests.bpf.test_hostile_memory import MOST_LATE_OF_WAITING, SIZE, code, sampled
 
+pytestmark = pytest.mark.system
+
 OWN, FIRST = STACK + 0x100, STACK + 0x400
 """The thread's CFrame, and the first one of those that wait."""
 NO_HEIGHT = 0xFFFF_FFFF

@@ -17,6 +17,8 @@ from pyprof.interpreters.cpython.rows import MOST_ROWS
 from tests.bpf.made_memory import ENTRY, FREE, HEAP, HEAP_BYTES, MARK, MINORS, STACK, STACK_BYTES, MadeProcess
 from tests.bpf.user_space import MOST_RUN_NS, RED_ZONE, Ran, counted
 
+pytestmark = [pytest.mark.fuzz, pytest.mark.system]
+
 STEPS = (1, 30, 300, 1_000, 3_000, 30_000, 300_000)
 """Nanoseconds of a call of a helper: the time is over late or early."""
 PLACES = 16

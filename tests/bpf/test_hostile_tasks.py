@@ -12,6 +12,8 @@ from tests.bpf.made_memory import ENTRY, FREE, HEAP, OF_TASKS, STACK, MadeProces
 from tests.bpf.test_hostile_memory import NOWHERE, STEPS, code, run, sampled
 from tests.bpf.user_space import Ran
 
+pytestmark = [pytest.mark.fuzz, pytest.mark.system]
+
 MOST_TASKS, MOST_COROUTINES, MOST_SLOTS = 32, 64, 4096
 TASKS, SIZE, TYPE = HEAP + 0xA0000, 0x80, HEAP + 0x9F000
 COROUTINES, SIZE_OF_COROUTINE = FREE + 0x1000, 0x100

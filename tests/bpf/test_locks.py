@@ -24,6 +24,8 @@ from tests.perf.test_waits import Program, Waits, program, started
 from tests.support import PROGRAMS as NATIVE
 from tests.support import build
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 __all__ = ["program"]
 
 NOBODY = "[woken by a timer or an interrupt]"

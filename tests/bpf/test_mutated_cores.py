@@ -19,6 +19,8 @@ from tests.bpf.user_space import MOST_RUN_NS, Ran, counted
 from tests.interpreters.packages import from_pypi
 from tests.interpreters.pythons import KINDS, Python, pythons
 
+pytestmark = [pytest.mark.matrix, pytest.mark.fuzz, pytest.mark.system]
+
 MUTATIONS = 400
 MOST_AT_ONCE = 4
 MOST_LATE = 2_500

@@ -17,6 +17,8 @@ from pyprof.handover import Handover
 from pyprof.options import CollectOptions
 from tests.live.support import recording as native
 
+pytestmark = pytest.mark.system
+
 PROGRAM = """import mmap, os, sys, time
 def run():
     until = time.process_time() + 0.02

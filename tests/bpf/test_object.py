@@ -16,6 +16,8 @@ from pyprof.errors import FormatError
 from pyprof.model.reasons import counted
 from tests.support import need
 
+pytestmark = pytest.mark.system
+
 FOLDER = Path(__file__).resolve().parent.parent.parent / "collectors" / "bpf"
 
 

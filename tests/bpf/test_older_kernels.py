@@ -13,6 +13,8 @@ from pyprof.collectors.bpf.object import BpfObject
 from pyprof.collectors.bpf.sampler import KINDS, OF_WAITS, program
 from pyprof.collectors.linux.perf_arch import PERF_ARCHES
 
+pytestmark = pytest.mark.system
+
 _INSTRUCTION = struct.Struct("<BBhi")
 _EXIT, _GOTO, _CALL, _LD_IMM64 = 0x95, 0x05, 0x85, 0x18
 _OF_FUNCTION, _FUNCTION = 1, 4

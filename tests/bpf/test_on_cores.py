@@ -21,6 +21,8 @@ from tests.interpreters.packages import from_pypi
 from tests.interpreters.pythons import EACH, KINDS, Python, pythons, running
 from tests.roots import root
 
+pytestmark = [pytest.mark.matrix, pytest.mark.system]
+
 ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
 """glibc reserves 64 MB for each further one."""
 MOST_LATE = 1000

@@ -24,6 +24,8 @@ from tests.interpreters.runs import functions
 from tests.live.support import recording as native
 from tests.live.support.ladders import ladder, rungs
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 BY_BPF = ("--collector", "bpf")
 OF_1_MB = """import sys
 from pyprof.collectors.bpf import sampler

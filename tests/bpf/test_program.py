@@ -26,6 +26,8 @@ from pyprof.options import CollectOptions
 from tests.live.support.recording import PYPROF
 from tests.support import build
 
+pytestmark = pytest.mark.system
+
 FOLDER = Path(__file__).resolve().parent.parent.parent / "collectors" / "bpf"
 _NEXT_PROGRAM, _NEXT_MAP = 11, 12
 """Commands of bpf(2)."""

@@ -22,6 +22,8 @@ from tests.live.support import recording as native
 from tests.live.support.ladders import ladder
 from tests.live.support.recording import names, watched
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 _CALL = 0x85
 _KTIME, _NO_HELPER = 5, 9999
 REASON = "invalid func unknown#9999 (at: u64 began = ktime_get_ns(); @ sampler.bpf.c:"

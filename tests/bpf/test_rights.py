@@ -20,6 +20,8 @@ from tests.interpreters.pythons import HERE, pythons
 from tests.live.support.recording import PYPROF
 from tests.support import missing, need
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 PROGRAM = """import json, sys, threading
 def leaf():

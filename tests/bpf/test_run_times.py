@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from pyprof.collectors.bpf.ring import FOREVER_NS
 from pyprof.collectors.bpf.run_times import NOT_KNOWN, RunTimes
 from pyprof.collectors.bpf.sampler import Waiting
+
+pytestmark = pytest.mark.system
 
 
 def thread(tid: int, ran: int, on: int = 0) -> Waiting:

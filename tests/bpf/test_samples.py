@@ -28,6 +28,8 @@ from tests.live.support import recording as native
 from tests.perf.test_hybrid import feedback
 from tests.support import PROGRAMS, build
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 BY_BPF = ("--collector", "bpf")
 
 

@@ -9,6 +9,8 @@ from pyprof.collectors.bpf import sampler
 from pyprof.collectors.bpf.sampler import overflow_rate
 from tests.bpf.user_space import UserSpace
 
+pytestmark = pytest.mark.system
+
 OVERFLOW = 1 << 16
 PROCESS = 5
 

@@ -22,6 +22,8 @@ from tests.interpreters.runs import functions, record, stacks
 from tests.live.support import recording as native
 from tests.live.support.ladders import ladder
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 DEPTH = 1500
 
 

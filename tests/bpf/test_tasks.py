@@ -19,6 +19,8 @@ from tests.interpreters.packages import from_pypi
 from tests.interpreters.pythons import Python, pythons, running
 from tests.interpreters.runs import count, functions, record, seen, stacks
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 PYTHONS = [python for python in pythons() if python.minor >= 14]
 EACH = pytest.mark.parametrize("python", PYTHONS, ids=lambda python: python.name)
 MOST_TASKS, MOST_COROUTINES = 32, 64

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pyprof.model.profile import Profile
 from tests.live.support import recording as native
 from tests.live.support.ladders import ladder
+
+pytestmark = pytest.mark.system
 
 WITH_ROOM = ("begin", "with_room", "r_01", "r_02", "r_03", "r_04", "r_top")
 BY_PROGRAM = "Sampled by a program in the kernel (BPF): the target was never stopped"

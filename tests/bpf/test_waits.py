@@ -12,6 +12,8 @@ from tests.interpreters.pythons import EACH, PROGRAMS, Python
 from tests.live.support.recording import running
 from tests.perf.test_waits import Program, Waits, program, shares, started
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 __all__ = ["program"]
 
 BEGUN = 0.05

@@ -26,6 +26,8 @@ from tests.breakpad.test_reader import SMALL
 from tests.support import build
 from tests.symbolize.test_source_lines import PROGRAMS
 
+pytestmark = [pytest.mark.fuzz, pytest.mark.system]
+
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> bytes:

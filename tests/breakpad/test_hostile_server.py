@@ -19,6 +19,8 @@ from pyprof.objfile import debuginfod, patience
 from pyprof.objfile.breakpad import symbol_server, symbol_text
 from pyprof.objfile.breakpad.symbol_server import MAX_REDIRECTS, SymbolServer
 
+pytestmark = pytest.mark.system
+
 NAMES = ("app", "0" * 33, "app.sym")
 TEXT = b"MODULE Linux x86_64 " + b"0" * 33 + b" app\nPUBLIC 1000 0 f\n"
 Serve = Callable[[socket.socket, str], None]

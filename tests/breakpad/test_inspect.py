@@ -11,6 +11,8 @@ import pytest
 from pyprof.cli.main import run
 from tests.support import PROGRAMS, build
 
+pytestmark = pytest.mark.system
+
 WINDOWS = """\
 MODULE windows x86 5A9832E5287241C1838ED98914E9B7FF1 test_app.pdb
 FUNC 1000 40 8 first

@@ -34,6 +34,8 @@ from tests.live.support.recording import LIFE, dump, record, running
 from tests.live.test_ladders import THREAD, strange
 from tests.support import need
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 ONLY = ("--unwind", "breakpad,fp")
 TABLES = (".eh_frame", ".eh_frame_hdr", ".debug_frame", ".sframe")
 LIBRARIES = ("libc.so.6", "libstdc++.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2")

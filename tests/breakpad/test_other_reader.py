@@ -18,6 +18,8 @@ from pyprof.unwind.sources import READERS
 from tests.breakpad.other_reader import compare
 from tests.support import PROGRAMS, build, missing
 
+pytestmark = pytest.mark.system
+
 INLINES = PROGRAMS.parent / "symbolize" / "programs" / "inlines.cc"
 
 

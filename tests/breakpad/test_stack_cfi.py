@@ -13,6 +13,8 @@ from pyprof.unwind.rules import FunctionRows
 from pyprof.unwind.table import SLOW, fast_form
 from tests.breakpad.support import symbol_file
 
+pytestmark = pytest.mark.system
+
 BASE = 0x40_0000
 
 

@@ -9,6 +9,8 @@ from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, PostfixProblem
 from pyprof.unwind.formats.breakpad.stack_win import INNERMOST, Callee, caller, parameters_at
 from tests.breakpad.support import symbol_file
 
+pytestmark = pytest.mark.system
+
 STACK = 0x8000
 RETURN = 0x40_1234
 

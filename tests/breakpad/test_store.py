@@ -21,6 +21,8 @@ from pyprof.objfile.breakpad.symbol_store import DIFFERS, SymbolStore
 from pyprof.objfile.elf.file import ElfFile
 from tests.support import build
 
+pytestmark = pytest.mark.system
+
 SOURCE = "int main(void) { return 0; }\n"
 BUILD_ID = "aabbccdd11223344556677889900112233445566"
 ID = "DDCCBBAA2211443355667788990011220"

@@ -29,6 +29,8 @@ from tests.support import build, need
 from tests.symbolize.test_source_lines import PROGRAMS, reference
 from tests.unwind.sframe.fixtures import FOLDER as FIXTURES
 
+pytestmark = pytest.mark.system
+
 LIBC = Path("/lib/x86_64-linux-gnu/libc.so.6")
 
 

@@ -12,6 +12,8 @@ from tests.breakpad.windows_code import identifier, module, symbols
 from tests.live.support.recording import LIFE, dump, record, running
 from tests.support import PROGRAMS, build, missing
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 COMPILERS = {"x86_64": "gcc", "i386": "i686-linux-gnu-gcc"}
 CHAIN = ["leaf", "middle", "outer", "entry", "call", "main"]
 LINKED = {"sections copied": (), "sections mapped": ("/filealign:4096",)}

@@ -13,6 +13,8 @@ from pyprof.cli.terminal import refuse
 from pyprof.errors import AccessDenied
 from tests.cli.support import BUSY, SLEEPY, one_sentence, pyprof, python
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 
 def test_no_such_process() -> None:
     done = pyprof("record", "-p", "999999999", "-o", os.devnull, "-f", "collapsed")

@@ -15,6 +15,8 @@ import pytest
 from tests.cli.support import pyprof
 from tests.support import need
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 WORK = "for (1..4000000) { $x++ }"
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.cli.support import BUSY, SLEEPY, pyprof, python
+
+pytestmark = [pytest.mark.live, pytest.mark.system]
 
 FRAME_KEYS = {"kind", "pc", "module", "build_id", "rel", "function", "offset", "file", "line", "inlined", "trust"}
 THREADS = """

@@ -24,6 +24,8 @@ from tests import warm
 from tests.cli.test_inspect import SOURCE
 from tests.support import missing, need
 
+pytestmark = pytest.mark.system
+
 QUESTIONS = {
     "overview": ("inspect", "FILE"),
     "rows": ("inspect", "FILE", "--rows"),

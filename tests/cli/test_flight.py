@@ -17,6 +17,8 @@ from tests.cli.support import BUSY, PYPROF, one_sentence, pyprof, python
 from tests.exporters.profiles import golden
 from tests.recording.support import stored
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 PATIENCE_S = 60
 
 

@@ -16,6 +16,8 @@ import pytest
 from tests.cli.support import BUSY, pyprof, python
 from tests.support import missing, need
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 NOBODY = 65534
 CLAIM = """
 import sys

@@ -16,7 +16,7 @@ from tests.exporters.profiles import golden
 from tests.recording.support import stored
 from tests.small_disk import fill, only_root, small_disk
 
-pytestmark = only_root
+pytestmark = [pytest.mark.live, pytest.mark.system, only_root]
 
 
 @pytest.mark.parametrize("name", ["both.pyprof", "both.html"])

@@ -12,6 +12,8 @@ import pytest
 from tests.cli.support import one_sentence, pyprof
 from tests.support import need
 
+pytestmark = pytest.mark.system
+
 KEYS = {
     *("start", "end", "source", "function_start", "cfa", "ra", "fp", "signal", "outermost", "slow", "repeat", "text"),
 }

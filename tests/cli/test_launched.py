@@ -21,6 +21,8 @@ from tests.cli.support import PYPROF, WITHOUT_BPF, pyprof, python
 from tests.collapsed import stacks
 from tests.support import missing, need
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 BUSY = "end = __import__('time').process_time() + {}\nwhile __import__('time').process_time() < end: sum(range(2000))"
 BUSY_PERL = "while ((times)[0] < 1) { $x++ for 1..10000 }"
 

@@ -13,6 +13,8 @@ import pytest
 
 pytest.importorskip("IPython", reason="IPython is a development dependency")
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "library.md"
 SESSION = """
 import json, os, sys

@@ -22,7 +22,11 @@ def left_out():
     return sorted(name for name, module in sys.modules.items() if isinstance(module, _Part))
 """
 
-pytestmark = pytest.mark.skipif(np.lib.NumpyVersion(np.__version__) < "2.0.0", reason="numpy 1 is loaded whole")
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.system,
+    pytest.mark.skipif(np.lib.NumpyVersion(np.__version__) < "2.0.0", reason="numpy 1 is loaded whole"),
+]
 
 
 def said(code: str) -> object:

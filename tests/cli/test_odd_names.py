@@ -14,6 +14,8 @@ import pytest
 
 from tests.support import need
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 ODD = b"sp;in \xff\x1b[31m\n\xc3\xbc"
 SOURCE = "int main(void) { volatile unsigned long x = 0; for (;;) x++; }"
 

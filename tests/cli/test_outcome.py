@@ -31,6 +31,8 @@ from tests.cli.support import PYPROF
 from tests.exporters.profiles import Builder, code, marker
 from tests.support import PROGRAMS, build
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 SUMMARY = Summary(
     samples=1000,
     threads=7,

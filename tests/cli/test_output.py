@@ -19,6 +19,8 @@ from pyprof.exporters import output_file
 from tests.cli.support import BUSY, PYPROF, python
 from tests.support import missing, need
 
+pytestmark = pytest.mark.system
+
 
 def _writing(data: bytes) -> Callable[[BinaryIO], None]:
     def write(out: BinaryIO) -> None:

@@ -18,6 +18,8 @@ from tests.cli.support import BUSY, PYPROF, SLEEPY, newest, pyprof, python
 from tests.collapsed import sampled
 from tests.exporters.firefox_profile import read as read_firefox
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 
 def test_each_suffix_writes_its_format(tmp_path: Path) -> None:
     with python(BUSY) as target:

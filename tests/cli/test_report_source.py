@@ -26,6 +26,8 @@ from tests.exporters.profiles import PERIOD_NS, Builder, code, golden
 from tests.recording.support import stored
 from tests.support import build, need
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 SOURCE = """\
 static inline unsigned mix(unsigned x) {
     x ^= x << 13;

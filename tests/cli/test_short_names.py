@@ -7,6 +7,8 @@ import pytest
 from pyprof.cli.short_names import function_name, function_names
 from pyprof.cli.words import shorten_apart, shorten_middle
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 
 def test_long_function_names_keep_what_tells_them_apart() -> None:
     long = "v8::internal::Handle<v8::internal::String> v8::internal::JsonParser<unsigned char>::MakeString(int, char*)"

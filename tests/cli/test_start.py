@@ -17,6 +17,8 @@ from pyprof.recording.reader import load
 from tests.cli.support import BUSY, PYPROF, python
 from tests.support import busy_loops
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 PATIENCE_S = 120
 START = [sys.executable, "-c", "from pyprof_start import main; main()"]
 """The command `pyprof`, without a script's own imports."""

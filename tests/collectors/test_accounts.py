@@ -20,6 +20,8 @@ from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
 from tests.collectors.conftest import Start
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 FAMILY = CollectOptions(subprocesses=True)
 MS = 1_000_000
 

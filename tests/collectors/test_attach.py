@@ -25,6 +25,8 @@ from pyprof.errors import AccessDenied, NoSuchProcess, NotTraceable, PyprofError
 from pyprof.options import CollectOptions
 from tests.support import missing
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 Child = Callable[..., subprocess.Popen[bytes]]
 NOBODY = 65534
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pyprof.collectors.hybrid.by_image import ByImage
 
-pytestmark = pytest.mark.unit
 MS = 1_000_000
 
 

@@ -14,6 +14,8 @@ from tests.collectors.stopping import Stopping, stopping
 from tests.live.support.recording import running
 from tests.support import need
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 SPIN = 'my $x = 0; $| = 1; print "ready\\n"; $x++ while 1'
 
 

@@ -23,6 +23,8 @@ from tests.collectors.conftest import Start
 from tests.collectors.targets import Recording, go_then_wait, record
 from tests.support import missing
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 MISSED = "child ended before its first sample"
 
 TREE = """

@@ -35,6 +35,8 @@ from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 from pyprof.unwind.unwinder import Unwinder
 from tests.unwind.made_stacks import BASE, FUNCTION, SPAN, HandImages, HandSource, little_elf, reader_of
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 FRAME = 48
 DEPTH = 8000
 COPY = 128 << 10

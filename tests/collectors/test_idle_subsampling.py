@@ -14,6 +14,8 @@ from pyprof.collectors.ptrace.stack_shape import StackShape
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.model.arch import X86_64
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 MS = 1_000_000
 
 

@@ -19,6 +19,8 @@ from pyprof.model.sample import SampleKind
 from tests.collectors.targets import record
 from tests.support import missing
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 
 def run(code: str, **options: object) -> subprocess.CompletedProcess[str]:
     """A profiler of its own, so that its streams and signals can be seen."""

@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.ptrace.process import TracedProcess
@@ -21,6 +23,8 @@ from pyprof.options import CollectOptions
 from tests.collectors.conftest import Start
 from tests.collectors.targets import LONGEST_S, Recording, go_then_wait, record, samples
 from tests.support import PROGRAMS, build, need
+
+pytestmark = [pytest.mark.live, pytest.mark.system]
 
 HOLD = """
 import sys

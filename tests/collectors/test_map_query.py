@@ -19,6 +19,8 @@ from pyprof.collectors.linux.mapped_memory import guarded, maps_of
 from pyprof.collectors.linux.procfs import ProcDir, parse_maps
 from pyprof.model.modules import Mapping
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 
 def kernel_knows() -> bool:
     fd = os.open("/proc/self/maps", os.O_RDONLY)

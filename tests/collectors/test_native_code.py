@@ -30,6 +30,8 @@ from pyprof.collectors.ptrace.processor_share import WHOLE, WINDOW_NS, Processor
 from pyprof.collectors.ptrace.turns import turn_ns
 from tests.support import PROGRAMS, need
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 FOLDER = Path(code.__file__).resolve().parent
 MACHINES = ("x86_64", "aarch64")
 _PAGE = mmap.PAGESIZE

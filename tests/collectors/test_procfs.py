@@ -22,6 +22,8 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
 from pyprof.model.modules import MAX_MAPPINGS, AddressSpace
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 MAPS = Path("/proc/self/maps").read_bytes()
 STAT = Path("/proc/self/stat").read_bytes()
 

@@ -27,6 +27,8 @@ from pyprof.model.sample import SampleKind
 from tests.collectors.conftest import Start
 from tests.collectors.targets import Enough, Recording, collecting, feedback, record, stops
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 Child = Callable[[list[str]], subprocess.Popen[bytes]]
 KEPT = {"rbx": 0x10, "r12": 0x30, "r13": 0x40, "r14": 0x50, "r15": 0x60}
 """What c_registers holds in each byte of these registers."""

@@ -6,10 +6,13 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from pyprof.model.sample import SampleKind
 from tests.collectors.conftest import Start
 from tests.collectors.targets import Recording, feedback, record, samples, wait_asleep
+
+pytestmark = [pytest.mark.live, pytest.mark.system]
 
 MARK = 0x5CA1AB1E5CA1AB1E
 

@@ -23,6 +23,8 @@ from tests.cli.support import PYPROF
 from tests.collapsed import sampled
 from tests.support import PROGRAMS, build, missing
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 LONGER_AND_LONGER = ("1.5", "4", "12")
 """Seconds of the recording that must hold something: what others leave of two processors is not known."""
 

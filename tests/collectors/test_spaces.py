@@ -21,6 +21,8 @@ from pyprof.model.sample import SampleKind
 from tests.collectors.conftest import Start
 from tests.collectors.stopping import stopping
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 PROGRAM = "1000-2000 r-xp 00000000 08:01 10 /bin/program\n"
 ONE = "5000-6000 r-xp 00000000 08:01 11 /lib/one.so\n"
 TWO = "7000-8000 r-xp 00000000 08:01 12 /lib/two.so\n"

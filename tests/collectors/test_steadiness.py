@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pyprof.collectors.ptrace.steadiness import STEADY_NS, Steadiness
+
+pytestmark = [pytest.mark.live, pytest.mark.system]
 
 MS = 1_000_000
 

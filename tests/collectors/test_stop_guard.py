@@ -11,6 +11,8 @@ import pytest
 from pyprof.collectors.linux.libc import PtraceCalls
 from pyprof.collectors.ptrace.guard import StopGuard
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 
 class Interrupted(PtraceCalls):
     """Another thread of the process took a signal: its handler runs in the first thread, before signals are let in."""

@@ -20,6 +20,8 @@ from tests.collectors.conftest import Start
 from tests.collectors.stopping import Stopping, stopping
 from tests.collectors.targets import collecting, feedback, go_then_wait, record, samples, stops, wait_asleep
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 KINDS = ("epoll_wait", "recv", "semtimedop", "inotify", "sigtimedwait", "futex", "nanosleep", "poll", "pipe")
 
 

@@ -12,6 +12,8 @@ from pyprof.collectors.linux.syscalls import SURVIVES, BlockedCall, restartable,
 from pyprof.model.arch import AARCH64, ARM, I386, RISCV64, X32, X86_64, Arch
 from tests.support import need
 
+pytestmark = [pytest.mark.matrix, pytest.mark.system]
+
 COMPILERS = [
     (X86_64, "gcc"),
     (I386, "i686-linux-gnu-gcc"),

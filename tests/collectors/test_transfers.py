@@ -24,6 +24,8 @@ from tests.collectors.stopping import stopping
 from tests.collectors.targets import LONGEST_S, Recording, record, stops, wait_asleep
 from tests.collectors.transfers import counted, shorts
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 OUT = ("write", "writev", "send", "sendmsg", "sendmmsg", "nonblock")
 REST = ("recv", "recvmsg", "read", "zero", "getrandom", "sendfile", "copy_file_range", "splice", "eof")
 NONE = (0, 0, 0)

@@ -22,6 +22,8 @@ from pyprof.model.arch import native_arches
 from pyprof.options import CollectOptions
 from tests.live.support.recording import record, running
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 
 def test_turns_of_a_thread_are_read() -> None:
     counts = b"nr_switches :  17\nnr_voluntary_switches : 4\n"

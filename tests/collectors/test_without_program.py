@@ -10,11 +10,12 @@ import pytest
 from pyprof.collectors.base import Collector, CollectorRefused, CollectorStats
 from pyprof.collectors.hybrid.without_program import WithoutProgram, note
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 WHY = CollectorRefused("programs in the kernel need more.", "sudo pyprof …")
 BARE = cast("Collector", SimpleNamespace(stats=lambda: CollectorStats(notes=("Sampled by stops",)), batches=lambda: []))
 
 
-@pytest.mark.unit
 @pytest.mark.parametrize("certain", [False, True])
 def test_it_is_said_once_where_the_program_would_have_been_taken(certain: bool) -> None:
     inner = WithoutProgram(BARE, WHY, certain)

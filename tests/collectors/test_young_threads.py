@@ -21,6 +21,8 @@ from pyprof.options import CollectOptions
 from tests.collectors.conftest import Start
 from tests.live.support.recording import record, running
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 MS = 1_000_000
 
 

@@ -12,6 +12,8 @@ from tests.core.making import TARGETS, Core, crash, program
 from tests.core.support import dump, names, pcs
 from tests.support import need
 
+pytestmark = [pytest.mark.matrix, pytest.mark.system]
+
 CRASH = ["crash_4", "crash_3", "crash_2", "crash_1", "main"]
 PARKED = ["parked_3", "parked_2", "parked_1", "thread_main"]
 

@@ -24,6 +24,8 @@ from pyprof.session.session import Session
 from tests.core.making import crash, folder
 from tests.core.writer import CoreWriter, Load, R, W, X
 
+pytestmark = [pytest.mark.fuzz, pytest.mark.system]
+
 MAX_FRAMES = 300
 SLOW = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -16,6 +16,8 @@ from tests.core.making import TARGETS, Core, crash, program, run_in_gdb, run_to_
 from tests.core.support import Document, dump, dump_with, names, pcs
 from tests.support import need
 
+pytestmark = [pytest.mark.matrix, pytest.mark.system]
+
 CRASH = ["crash_4", "crash_3", "crash_2", "crash_1", "main"]
 
 

@@ -18,6 +18,8 @@ from pyprof.objfile.core.notes import CoreNotes, MappedFile, read_notes
 from pyprof.objfile.elf.file import ElfFile
 from tests.core.writer import NT_ARM_PAC_MASK, NT_FILE, NT_FPREGSET, NT_PRPSINFO, NT_SIGINFO, CoreWriter, Load, R, W, X
 
+pytestmark = [pytest.mark.matrix, pytest.mark.system]
+
 STACK = 0x7000_0000
 KINDS = [(62, 64, "<"), (3, 32, "<"), (183, 64, "<"), (183, 64, ">"), (40, 32, "<"), (40, 32, ">"), (22, 64, ">")]
 

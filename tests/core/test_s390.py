@@ -14,6 +14,8 @@ from tests.core.support import dump_with, names, pcs
 from tests.core.writer import NT_SIGINFO, CoreWriter, Load, R, W
 from tests.support import PROGRAMS, build
 
+pytestmark = [pytest.mark.matrix, pytest.mark.system]
+
 STACK, STACK_SIZE = 0x7FF0_0000, 1 << 16
 FLAGS = ("-m31", "-O2", "-g", "-static", "-nostdlib", "-no-pie", "-fno-stack-protector", "-fasynchronous-unwind-tables")
 AMODE = 0x8000_0000

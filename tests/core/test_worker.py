@@ -19,6 +19,8 @@ from tests.core.making import Core, crash
 from tests.core.support import dump
 from tests.support import missing
 
+pytestmark = [pytest.mark.matrix, pytest.mark.system]
+
 
 def target(core: Core, path: Path | None = None) -> DeadTarget:
     return DeadTarget(

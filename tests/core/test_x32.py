@@ -14,6 +14,8 @@ from tests.core.support import dump_with, names, pcs
 from tests.core.writer import NT_SIGINFO, CoreWriter, Load, R, W
 from tests.support import PROGRAMS, build
 
+pytestmark = [pytest.mark.matrix, pytest.mark.system]
+
 STACK, STACK_SIZE = 0xFFF0_0000, 1 << 16
 FLAGS = ("-O2", "-g", "-static", "-nostdlib", "-no-pie", "-fno-stack-protector")
 # user_regs_struct of x86_64

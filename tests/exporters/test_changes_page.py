@@ -14,6 +14,8 @@ from tests.exporters.browser import Browser
 from tests.exporters.page import Page
 from tests.exporters.profiles import EVIL, golden
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(scope="module")
 def compared() -> Comparison:

@@ -13,6 +13,8 @@ from tests.exporters.browser import Browser
 from tests.exporters.conftest import OpenPage
 from tests.exporters.profiles import Builder, code, golden
 
+pytestmark = pytest.mark.system
+
 SHORTER = [
     ["main"],
     ["<module>"],

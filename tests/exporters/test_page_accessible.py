@@ -12,6 +12,8 @@ from tests.exporters.conftest import OpenPage
 from tests.exporters.profiles import golden
 from tests.support import missing
 
+pytestmark = pytest.mark.system
+
 AXE = Path(__file__).parents[2] / "tooling/page/node_modules/axe-core/axe.min.js"
 FINDINGS = """axe.run({ resultTypes: ["violations"] }).then(found => found.violations
   .filter(each => each.impact === "serious" || each.impact === "critical" || each.id === "region")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from xml.etree import ElementTree
 
+import pytest
+
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.model.walk import Trust
 from tests.exporters.conftest import OpenPage
@@ -12,6 +14,8 @@ from tests.exporters.page import Page, choose
 from tests.exporters.page_totals import Paths
 from tests.exporters.profiles import PERIOD_NS, Builder, code, golden
 from tests.exporters.support import export
+
+pytestmark = pytest.mark.system
 
 HALF = """((half) => Array.from({ length: half.n }, (_, i) =>
   [half.parent[i], model.frames[half.frame[i]].name, half.value[i], half.self[i]]))"""

@@ -9,6 +9,8 @@ from tests.exporters.page import picked
 from tests.exporters.page_totals import expected, weighty
 from tests.exporters.profiles import Builder, code, deep, golden
 
+pytestmark = pytest.mark.system
+
 
 def test_click_zooms_and_escape_resets(open_page: OpenPage) -> None:
     page = open_page(golden())

@@ -10,6 +10,8 @@ from tests.exporters.browser import Browser
 from tests.exporters.conftest import OpenPage
 from tests.exporters.profiles import golden
 
+pytestmark = pytest.mark.system
+
 
 def test_link_restores_what_is_shown_and_undo_goes_back_step_by_step(open_page: OpenPage) -> None:
     page = open_page(golden(), folded=True)

@@ -8,6 +8,8 @@ from tests.exporters.conftest import OpenPage
 from tests.exporters.page_totals import weighty
 from tests.exporters.profiles import Builder, code, deep, golden
 
+pytestmark = pytest.mark.system
+
 
 def test_search_marks_matches_and_says_their_share(open_page: OpenPage) -> None:
     page = open_page(golden())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.flame_tree import build
 from pyprof.exporters.page_source import _MOST_LETTERS
@@ -11,6 +13,8 @@ from pyprof.model.source_text import SourceText
 from tests.exporters.conftest import OpenPage
 from tests.exporters.page import Page, choose
 from tests.exporters.profiles import EVIL, PERIOD_NS, START_NS, Builder, code, golden
+
+pytestmark = pytest.mark.system
 
 A, B = "/src/a.c", "/src/b.c"
 TEXT = tuple(f"line {number};" for number in range(1, 201))

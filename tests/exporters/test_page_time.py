@@ -13,6 +13,8 @@ from tests.exporters.page import Page
 from tests.exporters.page_totals import expected, weighty
 from tests.exporters.profiles import EVIL, PERIOD_NS, Builder, code, golden, many
 
+pytestmark = pytest.mark.system
+
 
 def part_of(profile: Profile, page: Page) -> Profile:
     """The samples of the range that the page shows."""

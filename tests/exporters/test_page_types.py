@@ -13,6 +13,8 @@ from pyprof.exporters.flamegraph import TEMPLATE, _asset, _data
 from tests.exporters.profiles import golden
 from tests.exporters.support import PLAIN
 
+pytestmark = pytest.mark.system
+
 TYPES = (Path(__file__).parents[2] / "tooling/page/page.d.ts").read_text()
 TAGS = {"HTMLCanvasElement": "canvas", "HTMLSelectElement": "select", "HTMLInputElement": "input"}
 TAGS["HTMLDialogElement"] = "dialog"

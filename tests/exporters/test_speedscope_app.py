@@ -6,11 +6,15 @@ import base64
 import re
 from pathlib import Path
 
+import pytest
+
 from pyprof.model.functions import costs
 from tests.exporters.browser import Browser
 from tests.exporters.profiles import golden
 from tests.exporters.support import export
 from tests.support import missing
+
+pytestmark = pytest.mark.system
 
 APP = Path(__file__).parents[2] / "tooling/page/node_modules/speedscope/dist/release/index.html"
 ROW = re.compile(r"([\d.]+)ms \([^)]*\)\s+([\d.]+)(ms|ns) \([^)]*\)\s+(\S.*)")

@@ -20,6 +20,8 @@ from tests.session.support import recorded
 from tests.support import PROGRAMS, missing, need
 from tests.support import build as compiled
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 
 def first_seen(profile: Profile) -> tuple[FlameTree, set[str], set[str]]:
     """The tree; names of the outermost frames that are not of the start, and of those that are."""

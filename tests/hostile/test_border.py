@@ -37,6 +37,8 @@ from tests.fuzz.readers import READERS
 from tests.fuzz.seeds import seeds
 from tests.support import BUILDS
 
+pytestmark = [pytest.mark.live, pytest.mark.fuzz, pytest.mark.system]
+
 TEXTS = {"breakpad", "perf_map", "gdb_packets", "gdb_documents", "procfs", "cython", "names", "speedscope", "collapsed"}
 """What is text, or begins so: its numbers are replaced as digits. Of all others as words."""
 NUMBERS = [0, 1, *(2**bits + off for bits in (7, 8, 15, 16, 31, 32, 52, 53, 63, 64) for off in (-1, 0))]

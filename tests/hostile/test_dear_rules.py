@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from pyprof.unwind.expr import PER_STACK
 from tests.live.support.recording import record, running
 from tests.support import PROGRAMS, build
+
+pytestmark = [pytest.mark.live, pytest.mark.fuzz, pytest.mark.system]
 
 OPERATIONS = 6_901
 """To find a frame's CFA."""

@@ -24,6 +24,8 @@ from tests.collapsed import sampled
 from tests.live.support.recording import running
 from tests.support import PROGRAMS, build
 
+pytestmark = [pytest.mark.live, pytest.mark.fuzz, pytest.mark.system]
+
 HANGS_S = 20
 """Only what never ends takes that long."""
 

@@ -18,6 +18,8 @@ from tests.live.support.recording import running
 from tests.support import PROGRAMS, build, missing
 from tests.warm import run as pyprof
 
+pytestmark = [pytest.mark.live, pytest.mark.fuzz, pytest.mark.system]
+
 LIARS = Path(__file__).parent / "programs"
 HANGS_S = 60
 """Only what never ends takes that long."""

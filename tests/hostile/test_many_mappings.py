@@ -16,6 +16,8 @@ from tests.cli.support import BUSY, PYPROF, python
 from tests.live.support.recording import running
 from tests.support import PROGRAMS, build
 
+pytestmark = [pytest.mark.live, pytest.mark.fuzz, pytest.mark.system]
+
 HANGS_S = 100
 """Only what grows with the square of the mappings takes that long."""
 ENOUGH = 10

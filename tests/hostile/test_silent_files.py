@@ -25,6 +25,8 @@ from tests.cli.support import PYPROF
 from tests.hostile.fuse import Mounted, mounted
 from tests.support import build
 
+pytestmark = [pytest.mark.live, pytest.mark.fuzz, pytest.mark.system]
+
 HANGS_S = 30
 """Only what never ends takes that long."""
 SPIN = "int main(void) { for (volatile unsigned long turns = 0;; turns++); }"

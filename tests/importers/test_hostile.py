@@ -23,6 +23,8 @@ from tests.exporters.profiles import golden
 from tests.exporters.support import export
 from tests.importers.test_perf_script import USUAL
 
+pytestmark = pytest.mark.fuzz
+
 FRAMES = {"shared": {"frames": [{"name": "f"}]}}
 SAMPLED = {"type": "sampled", "name": "t", "unit": "seconds", "samples": [[0]], "weights": [1]}
 EVENTED = {"type": "evented", "name": "t", "unit": "seconds", "startValue": 0}

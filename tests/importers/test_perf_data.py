@@ -13,6 +13,8 @@ from pyprof.importers.registry import load
 from tests.importers.test_perf_script import ALONE
 from tests.support import need
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 BUSY = "my $x = 0; for (1..4_000_000) { $x += $_ }"
 
 

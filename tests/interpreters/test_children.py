@@ -16,6 +16,8 @@ from tests.interpreters.runs import record, stacks
 from tests.interpreters.test_peers_real import asking, free_port
 from tests.interpreters.test_peers_real import running as running_here
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 NEWEST = pythons()[-1]
 
 

@@ -15,6 +15,8 @@ from tests.collapsed import Stacks
 from tests.interpreters.pythons import HERE, KINDS, Python, running
 from tests.interpreters.runs import MOST_PIECES, dump, record, stacks
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 MADE = re.compile(r"f_(\d+) \(file_(\d+)\.py\)")
 
 CALL = re.compile(r"f_(\d+) \(file_\1\.py\);helper_(\d)")

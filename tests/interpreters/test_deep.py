@@ -16,6 +16,8 @@ from tests.collapsed import Stacks
 from tests.interpreters.pythons import Python, pythons, running
 from tests.interpreters.runs import functions, record, stacks
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 WITH_DATA_STACK = pytest.mark.parametrize(
     "python", [python for python in pythons() if python.minor >= 11], ids=lambda python: python.name
 )

@@ -17,6 +17,8 @@ from tests.interpreters.pythons import SOME, Python, running
 from tests.interpreters.runs import record
 from tests.support import need
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 
 def perf_trampoline(pid: int) -> bool:
     """Does the process write a perf map of Python functions?"""

@@ -13,6 +13,8 @@ import pytest
 from tests.interpreters.pythons import EACH, KINDS, Python, running
 from tests.interpreters.runs import dump, functions, record, stacks
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 
 def said(process: subprocess.Popen[str]) -> list[list[object]]:
     assert process.stdout is not None

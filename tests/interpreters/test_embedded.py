@@ -13,6 +13,8 @@ from tests.interpreters.pythons import PROGRAMS, pythons
 from tests.interpreters.runs import dump
 from tests.support import build, missing
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 
 def libraries() -> list[Path]:
     """libpython of all interpreters that have one."""

@@ -9,6 +9,8 @@ from pyprof.interpreters.cpython.greenlet_entries import EntrySearch
 from pyprof.interpreters.cpython.greenlets import SwitchedThread
 from pyprof.interpreters.cpython.tables import LAYOUTS
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 LAYOUT = LAYOUTS[12]
 STACK, HEAP = 0x7FFF_F000_0000, 0x5555_0000_0000
 MARK, CODE = 0x1234_5678_1234_5678, 0x2222_2220

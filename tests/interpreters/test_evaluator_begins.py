@@ -25,6 +25,8 @@ from tests.interpreters.pythons import Python, pythons, running
 from tests.interpreters.runs import count, record, stacks
 from tests.support import need
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 JUMP_TO_ITSELF = b"\xeb\xfe"
 BEGINNING = 0xB0
 """Bytes of the evaluator in which it enters itself into the chain."""

@@ -6,11 +6,15 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.collapsed import Stacks
 from tests.interpreters.extensions import import_path
 from tests.interpreters.pythons import KINDS, Python, running
 from tests.interpreters.runs import record, stacks
 from tests.support import PROGRAMS, build
+
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 
 def burning(frames: list[str], function: str) -> bool:

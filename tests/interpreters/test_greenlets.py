@@ -18,6 +18,8 @@ from tests.interpreters.packages import from_pypi
 from tests.interpreters.pythons import PROGRAMS, Python, pythons, running
 from tests.interpreters.runs import count, functions, record, seen, stacks
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 CUT = 0.015
 """Share of samples that may be cut: a switch moves the very stack that is looked at. Measured: none of a program that
 switches every few ms, 0.5 to 1.2 % with the loop of gevent.

@@ -30,6 +30,8 @@ from pyprof.interpreters.merge import Evaluators, merge
 from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.walk import StackEnd
 
+pytestmark = pytest.mark.fuzz
+
 BASE = 0x7F00_0000_0000
 SIZE = 1 << 16
 MOST_AT_ONCE = 2 << 20

@@ -8,11 +8,15 @@ import struct
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from pyprof.interpreters.code_book import CodeBook
 from pyprof.interpreters.cpython.codes import PythonCode
 from pyprof.interpreters.cpython.known_chains import KnownChains, RowsKey
 from pyprof.interpreters.cpython.layout import LineTableFormat
 from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
+
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 LOST, RUN_ENDS = 7, 1
 

@@ -7,11 +7,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import pytest
+
 from pyprof.collectors.linux.libc import memory_reader
 from pyprof.interpreters.code_book import UNKNOWN
 from pyprof.interpreters.cpython.memory import Memory, gather_now
 from pyprof.model.interpreter import Span
 from tests.interpreters.test_process import EMPTY, Reader, said, started
+
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 NESTED = """
 import sys

@@ -22,6 +22,8 @@ from pyprof.interpreters.cpython.runtime import PyThread, Runtime
 from pyprof.interpreters.cpython.tables import LAYOUTS
 from pyprof.model.interpreter import Span
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 EMPTY = memoryview(b"").cast("Q")
 BAD = 2**64 - 8
 """A pointer to which nothing can be added."""

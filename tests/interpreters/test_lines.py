@@ -6,12 +6,15 @@ import json
 import subprocess
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.interpreters.cpython.layout import LineTableFormat
 from pyprof.interpreters.cpython.lines import first_of_line, line_of
 from tests.interpreters.pythons import EACH, Python
+
+pytestmark = [pytest.mark.matrix, pytest.mark.system]
 
 SAY = """
 import dis, json, importlib, sys, types

@@ -6,8 +6,12 @@ import json
 import subprocess
 from typing import Any
 
+import pytest
+
 from tests import warm
 from tests.interpreters.pythons import EACH, HERE, Python, running
+
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 
 def frame_of(pid: int, *options: str) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from tests.interpreters.known_calls import impossible
 from tests.interpreters.many_samples import LATE, LEAST_OF_BRIEF, Judge, many, of_brief
 from tests.interpreters.pythons import HERE
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 CALLERS = {"main": {"<module>", "run"}, "work": {"main"}, "leaf": {"work"}}
 OF_THREAD = ("clone3", "Thread._bootstrap (threading.py)", "Thread._bootstrap_inner (threading.py)")
 RUN = "Thread.run (threading.py)"
@@ -19,7 +21,6 @@ def own(*names: str) -> list[str]:
     return [f"{name} (calls.py)" for name in names]
 
 
-@pytest.mark.unit
 @pytest.mark.parametrize(
     ("frames", "wrong"),
     [
@@ -39,7 +40,6 @@ def test_stack_against_what_a_program_says_of_its_calls(frames: list[str], wrong
     assert impossible(frames, "calls.py", CALLERS) == wrong
 
 
-@pytest.mark.unit
 def test_samples_are_counted_by_what_they_lack() -> None:
     judge = Judge("calls.py", CALLERS, "leaf")
     whole = own("<module>", "main", "work", "leaf")

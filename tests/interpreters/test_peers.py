@@ -14,6 +14,8 @@ from tests.interpreters.pythons import KINDS, Python, running
 from tests.interpreters.runs import dump
 from tests.support import missing
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 NEWEST = 13
 """Minor version that py-spy knows."""
 

@@ -17,11 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from tests.interpreters.packages import from_pypi
 from tests.interpreters.pythons import PROGRAMS
 from tests.interpreters.runs import dump
 from tests.interpreters.test_peers import Frames, ours, py_spy
+
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 PEERS = PROGRAMS / "peers"
 Frame = tuple[str, str, int]

@@ -35,6 +35,8 @@ from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory
 from pyprof.objfile.images import ImageStore
 from tests.interpreters.pythons import HERE, Python, pythons
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 OWN = [python for python in pythons() if python.name.startswith("debian")] or [HERE]
 """Debian's are not position-independent: after an exec they stand where they stood."""
 EMPTY = memoryview(b"").cast("Q")

@@ -16,6 +16,8 @@ from pyprof.options import CollectOptions
 from tests.cli.support import BUSY, pyprof, python
 from tests.support import PROGRAMS, build, missing
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 
 @pytest.fixture(autouse=True)
 def allowed() -> None:

@@ -19,6 +19,8 @@ from tests.exporters.profiles import Builder, code
 from tests.interpreters.runs import MOST_PIECES, record
 from tests.support import need
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 PROGRAMS = {
     "PHP": ("php", "-r", 'function spin() { for (;;) { md5("x"); } } echo "1\\n"; spin();'),
     "Perl": ("perl", "-e", '$| = 1; sub spin { for (;;) { $x = reverse("x") } } print "1\\n"; spin()'),

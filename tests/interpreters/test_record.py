@@ -5,9 +5,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.interpreters.known_calls import record_calls
 from tests.interpreters.pythons import EACH, HERE, Python, running
 from tests.interpreters.runs import count, record, stacks
+
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 
 @EACH

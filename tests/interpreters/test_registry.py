@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
+import pytest
+
 from pyprof.diagnostics import Diagnostics, Finding
 from pyprof.errors import FormatError
 from pyprof.interpreters.base import Detected, Interpreter, InterpreterContext, LiveProcess, NotBegun
@@ -15,6 +17,8 @@ from pyprof.interpreters.registry import KINDS, Interpreters, ProcessReaders
 from pyprof.interpreters.symbols import KnownSymbols
 from pyprof.model.interpreter import Chain, FramesAhead, FunctionPlace, Gather, SampleState
 from pyprof.model.modules import AddressSpace
+
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 SPACE = AddressSpace(1, 1, 0, (), lambda avma, size: b"", "")
 

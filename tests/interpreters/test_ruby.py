@@ -14,6 +14,8 @@ from tests.cli.support import BUSY, pyprof, python
 from tests.interpreters.runs import dump, record
 from tests.support import need
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 PROGRAM = "def spin; n = 0; n += 1 while true; end; puts 1; STDOUT.flush; spin"
 
 

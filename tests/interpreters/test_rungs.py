@@ -12,9 +12,13 @@ import subprocess
 import time
 from typing import Any
 
+import pytest
+
 from tests.interpreters.extensions import SOURCES, import_path, numpy
 from tests.interpreters.pythons import EACH, KINDS, Python, running
 from tests.interpreters.runs import dump
+
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 Frame = dict[str, Any]
 SEED = int(os.environ.get("PYPROF_TEST_SEED", "1"))

@@ -9,10 +9,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.collapsed import Stacks
 from tests.interpreters.pythons import EACH, Python
 from tests.interpreters.runs import count, record, seen, stacks
 from tests.interpreters.test_rungs import SEED, climbing
+
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 FILE = " (rungs.py)"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -13,6 +14,8 @@ from pyprof.interpreters.cpython import settled_codes
 from pyprof.interpreters.cpython.memory import Memory
 from pyprof.interpreters.cpython.settled_codes import SettledCodes
 from pyprof.model.interpreter import Span
+
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 AT, SIZE, IDENTITY = 8, 24, slice(8, 24)
 ADDRESSES = (0x1000, 0x2000, 0x3000)

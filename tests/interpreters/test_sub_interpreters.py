@@ -12,6 +12,8 @@ from tests.collapsed import Stacks
 from tests.interpreters.pythons import Python, pythons, running
 from tests.interpreters.runs import count, functions, record, stacks
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 INNER = ["<module>", "inside", "spin"]
 FREED = "[function freed or swapped out before its name was read]"
 """The code is compiled anew each time."""
@@ -84,7 +86,6 @@ def test_functions_below_a_recursion_that_is_cut_stand_inside_it(tmp_path: Path)
         assert names(frames).index(INNER[1]) > names(frames).index("run"), frames[-8:]
 
 
-@pytest.mark.unit
 def test_run_without_a_mark_stays_outside_of_the_one_before_it() -> None:
     inner = [Run(mark, (FunctionPlace(mark),)) for mark in (0x100, 0x200)]
     outer = [Run(mark, (FunctionPlace(mark + 1),)) for mark in (0x300, 0)]

@@ -9,6 +9,8 @@ import pytest
 from tests.interpreters.pythons import EACH, Python, running
 from tests.interpreters.runs import dump, record, stacks
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 AWAITED = ["leaf", "inner", "helper", "middle"]
 
 

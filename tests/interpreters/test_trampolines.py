@@ -16,6 +16,8 @@ from tests.interpreters.pythons import Python, pythons, running
 from tests.interpreters.runs import functions, record, seen, stacks
 from tests.support import missing
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 NEWEST = pytest.mark.parametrize("python", [p for p in pythons() if p.minor >= 12][-1:], ids=lambda python: python.name)
 
 

@@ -8,10 +8,14 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests import warm
 from tests.jit.programs_built import dyn
 from tests.live.support.recording import dump, running
 from tests.support import need
+
+pytestmark = [pytest.mark.live, pytest.mark.system]
 
 
 def test_core_has_the_stack_that_the_live_process_has(tmp_path: Path) -> None:

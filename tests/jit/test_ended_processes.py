@@ -12,12 +12,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.modules import AddressSpace, ProgramImage
 from pyprof.objfile.images import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.runtime_code.code import RuntimeCode
+
+pytestmark = [pytest.mark.live, pytest.mark.system]
 
 PC = 0x100000
 

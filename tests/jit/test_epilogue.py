@@ -14,6 +14,8 @@ from pyprof.model.arch import AARCH64, X86_64
 from pyprof.unwind.heuristics.epilogue import epilogue_rule
 from pyprof.unwind.rules import RegKind, Rule
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 CODE, CALLEE, STACK, SP, FP, CALLER = 0x10000, 0x20000, 0x40000, 0x48000, 0x4A000, 0x30000
 
 REGISTERS = {

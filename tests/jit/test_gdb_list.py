@@ -25,6 +25,8 @@ from pyprof.unwind.formats.gdb_jit import DESCRIPTOR, MAX_ENTRIES, JitEntry, rea
 from tests.jit.memory import Memory
 from tests.support import need
 
+pytestmark = pytest.mark.system
+
 D = 0x1000
 PROGRAMS = Path(__file__).parent / "programs"
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.live.support.recording import dump, record, running
 from tests.support import build
+
+pytestmark = [pytest.mark.live, pytest.mark.system]
 
 PROGRAMS = Path(__file__).parent / "programs"
 

@@ -12,6 +12,8 @@ from tests.live.support.recording import Recording, record, running
 from tests.roots import run_in
 from tests.support import build, need
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 PROGRAMS = Path(__file__).parent / "programs"
 
 

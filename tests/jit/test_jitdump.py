@@ -26,6 +26,8 @@ from tests.exporters.pprof_reader import read
 from tests.jit.test_interpreters import other_python
 from tests.support import need
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 PROGRAMS = Path(__file__).parent / "programs"
 HEADER = struct.pack("<IIIIIIQQ", 0x4A695444, 1, 40, 62, 0, 1, 0, 0)
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests import warm
 from tests.jit.programs_built import dyn
 from tests.live.support.recording import Recording, record, running
+
+pytestmark = [pytest.mark.live, pytest.mark.system]
 
 TURN_MS = "150"
 """A sampler that shares the processors with others looks tens of milliseconds after a registration has come."""

@@ -16,6 +16,8 @@ from tests.jit.programs_built import dyn
 from tests.live.support.recording import dump, running
 from tests.oracle.run import Oracle, Plan
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 LAYOUTS = ("offset", "plain")
 REGISTERED = [
     "by_directives", "by_shared_regions_1", "by_shared_regions_2", "by_frame_pointer", "by_other_register",

@@ -17,6 +17,8 @@ from tests.live.support.recording import dump, record, running
 from tests.roots import run_in
 from tests.support import build, need
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 PROGRAMS = Path(__file__).parent / "programs"
 KINDS = ("mcjit", "orc")
 

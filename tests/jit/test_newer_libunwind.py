@@ -5,10 +5,14 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.jit.programs_built import PROGRAMS
 from tests.jit.test_libunwind_oracle import REGISTERED
 from tests.live.support.recording import dump, running
 from tests.roots import run_in
+
+pytestmark = [pytest.mark.live, pytest.mark.system]
 
 
 def test_every_format_of_a_newer_libunwind_is_unwound(tmp_path: Path) -> None:

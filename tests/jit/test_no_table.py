@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from pyprof.model.walk import Trust
 from tests import warm
 from tests.jit.programs_built import dyn
 from tests.live.support.recording import record, running
 from tests.support import build, need
+
+pytestmark = [pytest.mark.live, pytest.mark.system]
 
 PROGRAMS = Path(__file__).parent / "programs"
 

@@ -7,6 +7,8 @@ import pytest
 from tests.live.support import recording as native
 from tests.live.support.ladders import ladder
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 
 @pytest.mark.parametrize("collector", ["perf", "ptrace"])
 def test_coroutines_of_makecontext_are_whole(collector: str) -> None:

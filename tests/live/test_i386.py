@@ -30,6 +30,8 @@ from tests.live.support.recording import record as record_names
 from tests.live.test_ladders import MAIN, climbing, strange
 from tests.support import PROGRAMS, build, missing, need
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 GCC = "i686-linux-gnu-gcc"
 THREAD = r"[^;]+;[^;]+"
 BUILDS = {

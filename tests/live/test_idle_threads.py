@@ -16,6 +16,8 @@ from pyprof.recording.reader import load
 from tests.cli.support import pyprof, python
 from tests.support import build, missing, need
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 SERVICE = """
 import asyncio, threading, time
 from concurrent.futures import ThreadPoolExecutor

@@ -18,6 +18,8 @@ from tests.live.support.ladders import folder, ladder, rungs
 from tests.live.support.recording import LIFE, Recording, dump, record, running
 from tests.support import need
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 MAIN = r"_start;[^;]+;[^;]+;main"
 THREAD = r"[^;]+;[^;]+"
 

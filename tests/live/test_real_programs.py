@@ -15,6 +15,8 @@ from tests.live.support.other_unwinders import Stacks, eu_stacks, gdb_stacks
 from tests.live.support.recording import dump, record
 from tests.support import PROGRAMS, need
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 PYTHON_SLEEPS = """
 import select, socket, threading, time
 def nested(n, last):

@@ -18,6 +18,8 @@ from tests.live.support.ladders import ladder
 from tests.live.support.recording import LIFE, Recording, dump, record, running
 from tests.support import missing
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 DEPTH = 200_000
 LENGTH = DEPTH * 48
 """Bytes of stack, at least."""

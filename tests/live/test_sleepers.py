@@ -26,6 +26,8 @@ from tests.collectors.targets import record, wait_asleep
 from tests.live.support.ladders import folder
 from tests.support import PROGRAMS, build, need
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 CALLS = ("epoll_wait", "epoll_pwait", "recv", "recvmsg", "accept", "semop", "sigwaitinfo", "read", "poll", "select",
          "nanosleep", "cond_wait", "msgrcv", "pause")  # fmt: skip
 FRAME_POINTER = ("-O2", "-fno-omit-frame-pointer")

@@ -9,6 +9,8 @@ from tests.lockstep.gaps import bpf_gaps, ks_probability
 from tests.lockstep.shares import record_shares
 from tests.support import missing
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 RATE_HZ, SAMPLES, LONGEST_S = 1000.0, 400, 60.0
 
 

@@ -12,6 +12,8 @@ from tests.core.test_against_judges import CRASH, PARKED
 from tests.minidump.from_core import PROCESSORS, as_windows, microdump, minidump, symbols
 from tests.minidump.support import dump, functions, pcs, trusts
 
+pytestmark = [pytest.mark.matrix, pytest.mark.system]
+
 ARCHES = list(PROCESSORS)
 
 

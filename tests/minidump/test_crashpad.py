@@ -12,6 +12,8 @@ from pyprof.cli.main import run
 from tests.minidump.support import dump, functions, trusts
 from tests.support import PROGRAMS, build, missing
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 HANDLERS = ("/usr/lib/chromium/chrome_crashpad_handler",)
 CRASH = ["crash_3", "crash_2", "crash_1", "main"]
 

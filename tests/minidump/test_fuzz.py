@@ -23,6 +23,8 @@ from tests.core.making import crash
 from tests.minidump.from_core import microdump, minidump, symbols
 from tests.minidump.test_published import write
 
+pytestmark = [pytest.mark.fuzz, pytest.mark.system]
+
 MAX_FRAMES = 300
 SLOW = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 EXTREMES = [0, 1, 7, 0xFFF, 1 << 31, (1 << 31) - 1, (1 << 32) - 1, 1 << 40, (1 << 63) - 1, (1 << 64) - 1]

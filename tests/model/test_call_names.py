@@ -10,8 +10,6 @@ import pytest
 
 from pyprof.model.call_names import MACHINES, call_names
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_names_are_those_of_python_ptrace(machine: str) -> None:

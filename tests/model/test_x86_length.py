@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from pyprof.model.x86_length import LONGEST, instruction_length
 from tests.support import need
 
+pytestmark = pytest.mark.system
+
 LIBRARIES = {"x86-64": ("gcc", "libm.so.6"), "i386": ("i686-linux-gnu-gcc", "libc.so.6")}
 MOST_BYTES = 300_000
 

@@ -18,6 +18,8 @@ from pyprof.objfile.images import Image
 from tests.objfile.live import library, where
 from tests.support import need
 
+pytestmark = pytest.mark.system
+
 
 def objcopy(*words: str | Path) -> None:
     subprocess.run([need("objcopy"), *map(str, words)], check=True, timeout=60)

@@ -19,6 +19,8 @@ from pyprof.objfile.elf.file import ElfFile
 from tests.objfile.live import library, where
 from tests.support import need
 
+pytestmark = pytest.mark.system
+
 
 def tool(*command: str | Path) -> str:
     words = [need(str(command[0])), *(str(word) for word in command[1:])]

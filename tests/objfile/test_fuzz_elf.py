@@ -14,6 +14,8 @@ from pyprof.objfile.debug_files import debug_link
 from pyprof.objfile.elf.file import ElfFile
 from tests.objfile.live import library, where
 
+pytestmark = [pytest.mark.fuzz, pytest.mark.system]
+
 Change = tuple[int, int]
 
 

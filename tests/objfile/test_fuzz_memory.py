@@ -15,6 +15,8 @@ from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.objfile.images import ImageStore
 from tests.objfile.live import library, where
 
+pytestmark = [pytest.mark.fuzz, pytest.mark.system]
+
 START = 0x7F0000000000
 
 

@@ -18,6 +18,8 @@ from pyprof.records import replace
 from tests.objfile.live import Live, library, running, symbol, where
 from tests.support import missing, need
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 NO_PID = 1 << 29
 """No process has this number: the kernel's handles cannot be used."""
 

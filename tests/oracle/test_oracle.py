@@ -17,6 +17,8 @@ from tests.oracle.report import describe, describe_all, lines
 from tests.oracle.run import Oracle, Plan, Result
 from tests.support import need
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 NO_TABLE = re.compile(r"_init|\[\.init\]|__mpn_\w+")
 """Functions for which libc's authors wrote no tables; .init and .fini without symbols are named by their section."""
 

@@ -16,6 +16,8 @@ from tests.oracle.shadow import Shadow
 from tests.oracle.tracer import AT_ENTRY, Ended, Tracee
 from tests.support import need
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 _BACKTRACE = """
 python
 frame = gdb.newest_frame()

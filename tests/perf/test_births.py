@@ -20,6 +20,8 @@ from pyprof.options import CollectOptions
 from tests.live.support.recording import Recording, record, running
 from tests.support import PROGRAMS, build, missing
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 POINTS = 0.03
 
 

@@ -27,6 +27,8 @@ from tests.live.support.ladders import ladder
 from tests.live.support.recording import LIFE, running
 from tests.support import missing
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 SPINNING = CollectOptions(rate_hz=1000)
 
 

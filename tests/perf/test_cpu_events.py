@@ -23,6 +23,8 @@ from tests.bpf.test_pressure import until_ran
 from tests.live.support import recording as native
 from tests.live.support.ladders import ladder
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 _DISABLE = 0x2401
 LOST = "[not sampled: records lost]"
 S = 1_000_000_000

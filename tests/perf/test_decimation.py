@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,8 @@ from pyprof.collectors.linux.perf_arch import WIDE
 from pyprof.collectors.perf.short_lives import Decimation, Draw
 from pyprof.handover import Stride
 from pyprof.model.sample import SampleBatch, SampleKind
+
+pytestmark = [pytest.mark.live, pytest.mark.system]
 
 
 def batch(first: int, n: int) -> SampleBatch:

@@ -26,6 +26,8 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
 from tests.support import missing
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 SPINS = "while True: pass"
 HANDS_ON = """
 import sys, threading

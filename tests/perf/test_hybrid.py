@@ -27,6 +27,8 @@ from tests.live.support.ladders import ladder
 from tests.live.support.recording import LIFE, Recording, names, record, running, watched
 from tests.support import missing
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 DEEP = ("main", *["down"] * 8000, "bottom")
 
 

@@ -15,6 +15,8 @@ from pyprof.collectors.offcpu.classification import Drain
 from pyprof.collectors.offcpu.intervals import BY_WEIGHT, OffCpuIntervals
 from pyprof.collectors.switch_events import BLOCKED, ENDED, IN, PREEMPTED, Points
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 MS = 1_000_000
 Moment = tuple[int, int, int]
 """(tid, time, kind or place)"""

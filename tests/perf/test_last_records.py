@@ -11,6 +11,8 @@ from pyprof.collectors.cpu_accounts import TICK_NS
 from pyprof.collectors.perf.last_records import LastRecords
 from pyprof.collectors.perf.records import EXIT, FORK, TID, TIME, Other, Scan
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 PERIOD = 1000
 WORDS = 8
 Lives = list[tuple[int, list[int], int]]

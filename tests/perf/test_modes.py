@@ -22,6 +22,8 @@ from tests import warm
 from tests.live.support.recording import Recording, record, running
 from tests.support import missing
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 PROGRAM = """
 import os, threading, time
 def busy():

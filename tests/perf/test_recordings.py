@@ -16,6 +16,8 @@ from tests.live.support.recording import LIFE, Recording, record, running
 from tests.live.test_ladders import FORKS, MAIN, THREAD, climbing, strange
 from tests.support import missing
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 
 @pytest.fixture(autouse=True)
 def allowed() -> None:

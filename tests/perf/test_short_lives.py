@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.collectors.perf.records import TIME
 from pyprof.collectors.perf.short_lives import Starvation, Thinning
+
+pytestmark = [pytest.mark.live, pytest.mark.system]
 
 SINCE = 1000
 

@@ -21,6 +21,8 @@ from tests.live.support.recording import Recording, record, running
 from tests.perf.test_births import OWNER
 from tests.support import PROGRAMS, build, missing
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 MS = 1_000_000
 BATCH = cast("SampleBatch", object())
 

@@ -24,6 +24,8 @@ from tests.live.support.ladders import ladder
 from tests.live.support.recording import LIFE, record, running
 from tests.support import missing
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 
 @pytest.fixture
 def spinner() -> Iterator[int]:

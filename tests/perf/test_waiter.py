@@ -11,6 +11,8 @@ import pytest
 from pyprof.collectors.perf.waiter import Cadence, Waiter, WatchTimes
 from pyprof.options import CollectOptions
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 
 def test_waking_beside_closing_writes_to_nothing_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another file might have the number by then."""

@@ -30,6 +30,8 @@ from tests import warm
 from tests.live.support.recording import PYPROF, running
 from tests.support import PROGRAMS, build, busy_loops, missing, need
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 SECONDS = 3.0
 
 

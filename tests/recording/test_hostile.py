@@ -22,6 +22,8 @@ from tests.recording.fuzzed import packed_blocks, seed
 from tests.recording.support import COLUMNS, bare, edited, repacked, stored
 from tests.warm import run
 
+pytestmark = pytest.mark.fuzz
+
 HANGS_S = 20
 """Only what never ends takes that long."""
 

@@ -27,6 +27,8 @@ from tests.exporters.profiles import code, golden
 from tests.exporters.support import THREADS, export
 from tests.warm import run as pyprof
 
+pytestmark = pytest.mark.live
+
 KILLS = int(os.environ.get("KILLS", "4"))
 SECTOR = 512
 CUTS = 10

@@ -5,9 +5,13 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
+
 from pyprof.recording.reader import INTERRUPTED, load
 from tests.exporters.profiles import golden
 from tests.recording.disk import Disk, calls, whole
+
+pytestmark = pytest.mark.system
 
 CUTS = 3
 """After each call."""

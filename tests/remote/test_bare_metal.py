@@ -6,11 +6,15 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from pyprof.objfile.elf.file import ElfFile
 from tests import warm
 from tests.remote.programs import bare
 from tests.remote.runs import PYPROF, dump, on_the_ladder, record
 from tests.remote.stubs import qemu_system_arm
+
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 
 def test_program_has_no_table_but_exidx() -> None:

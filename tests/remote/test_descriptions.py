@@ -27,6 +27,8 @@ from pyprof.model.arch import (
     Arch,
 )
 
+pytestmark = pytest.mark.fuzz
+
 ARM_CORE = b"<feature name='org.gnu.gdb.arm.core'>%b</feature>" % b"".join(
     b"<reg name='%b' bitsize='32'/>" % name.encode() for name in ARM.registers
 )

@@ -26,6 +26,8 @@ from tests.remote.runs import LADDER
 from tests.remote.stubs import qemu_user, relay
 from tests.support import need
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 MOST_S = 60.0
 
 MATRIX = {

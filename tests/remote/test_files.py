@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from pyprof.collectors.gdb.files import RemoteFiles
 from pyprof.collectors.gdb.link import PacketLink
 from pyprof.collectors.gdb.packets import escape
@@ -15,6 +17,8 @@ from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.images import ImageStore
 from tests.live.support.ladders import ladder
 from tests.remote.liar import honest, lying, reply
+
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 
 class FileServer:

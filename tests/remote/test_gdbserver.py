@@ -24,6 +24,8 @@ from tests.remote.runs import PYPROF, Recorded, dump, names, record
 from tests.remote.stubs import gdbserver, relay
 from tests.support import PROGRAMS, build
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 STANDING = {(*rungs(prefix), f"{prefix}_top") for prefix in "abcd"}
 
 

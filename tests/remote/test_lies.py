@@ -16,6 +16,8 @@ from pyprof.options import CollectOptions, RemoteOptions
 from tests import warm
 from tests.remote.liar import NAMES, PC, SP, TARGET, Answer, honest, instead, lying, registers, reply
 
+pytestmark = [pytest.mark.fuzz, pytest.mark.system]
+
 MOST_MEMORY = 64 << 20
 MOST_S = 20.0
 

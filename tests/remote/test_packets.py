@@ -14,6 +14,8 @@ from pyprof.collectors.gdb.link import PacketLink, parse_address
 from pyprof.collectors.gdb.packets import MAX_PAYLOAD, Incoming, PacketKind, PacketReader, escape, frame, unescape
 from pyprof.errors import RemoteError, UsageError
 
+pytestmark = pytest.mark.fuzz
+
 
 def everything(data: bytes, step: int = 1 << 20) -> list[Incoming]:
     reader, found = PacketReader(), []

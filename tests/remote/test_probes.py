@@ -11,6 +11,8 @@ from tests.remote.programs import bare
 from tests.remote.runs import dump, names, on_the_ladder, record
 from tests.remote.stubs import qemu_system_arm
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 MANNERS = [pytest.param(OPENOCD, id="openocd"), pytest.param(JLINK, id="jlink")]
 
 

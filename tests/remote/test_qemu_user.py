@@ -14,6 +14,8 @@ from tests.remote.runs import LADDER, dump, names, on_the_ladder, record
 from tests.remote.stubs import qemu_user, relay
 from tests.support import need
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 ROOTS = {"qemu-arm": "arm-linux-gnueabihf", "qemu-aarch64": "aarch64-linux-gnu", "qemu-s390x": "s390x-linux-gnu"}
 
 DUMPS = [

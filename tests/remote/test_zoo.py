@@ -17,6 +17,8 @@ from pyprof.session.until_whole import UntilWhole
 from tests.remote.stubs import Relay, qemu_user, relay
 from tests.remote.zoo import MACHINES, PLACES, Stand, binaries, place_of
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 
 def stacks(address: str, program: Path, sources: str) -> list[str]:
     """Names of each thread's stack, outermost first, as `pyprof dump --gdb` finds them."""

@@ -16,6 +16,8 @@ from pyprof.server.selection import selection
 from pyprof.server.store import Store
 from tests.server.test_hours import Told
 
+pytestmark = pytest.mark.system
+
 
 class Killed:
     """A client of chdb, whose question is killed: its next answer would begin with what is left of this one."""

@@ -22,6 +22,8 @@ from pyprof.server.stacks import StackBook
 from pyprof.server.stored import StoredRows
 from tests.exporters.support import export
 
+pytestmark = pytest.mark.system
+
 KINDS = (ValueType("samples", "count"), ValueType("cpu", "nanoseconds"))
 FILE = ModuleInfo("/bin/checkout", "beef", 0, 1 << 30, 0, True, True)
 

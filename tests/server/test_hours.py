@@ -23,6 +23,8 @@ from pyprof.server.stacks import StackBooks
 from pyprof.server.store import Store
 from pyprof.server.tables import Dialect
 
+pytestmark = pytest.mark.system
+
 MINUTE_NS, DAY_NS = 60 * 10**9, 24 * HOUR_NS
 MINUTES = st.integers(0, 40 * 60)
 

@@ -36,6 +36,8 @@ from pyprof.server.taking_threads import ELSEWHERE
 from tests.agent.filled import segment
 from tests.server.serving import PATIENCE_S, Served, free_port, served, windows
 
+pytestmark = pytest.mark.system
+
 CONFIG = """[limits]
 series = {series}
 question_memory = "{memory}"

@@ -15,6 +15,8 @@ from pyprof.server.taking import answer
 from tests.server.serving import PATIENCE_S
 from tests.server.test_limits import answering
 
+pytestmark = pytest.mark.system
+
 PART = 1 << 18
 GIGABYTE = 1 << 30
 

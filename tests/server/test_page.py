@@ -14,6 +14,8 @@ from tests.exporters.test_page_accessible import AXE, FINDINGS
 from tests.server.serving import Served, served, windows
 from tests.support import missing
 
+pytestmark = pytest.mark.system
+
 PATIENCE_S = 30
 HOSTILE = "<img src=x onerror=alert(1)>'\""
 SHOWN = (

@@ -18,6 +18,8 @@ from tests.exporters.profiles import golden
 from tests.exporters.support import export
 from tests.server.serving import Served, served
 
+pytestmark = pytest.mark.system
+
 NOW = time.time_ns() - 60 * 10**9
 PROFILE = replace(golden(), start_ns=NOW, time_ns=golden().time_ns - golden().start_ns + NOW)
 PPROF, OTLP = export("pprof", PROFILE), export("otlp", PROFILE)

@@ -32,6 +32,8 @@ from tests.server.serving import Served, name_of, served, windows
 from tests.support import build, need
 from tests.survival.servers import kill_servers
 
+pytestmark = pytest.mark.system
+
 KILLS = 2
 """`make test-kills` has a hundred."""
 PROGRAMS = Path(__file__).parents[1] / "programs"

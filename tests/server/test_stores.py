@@ -10,10 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pyprof.server.tables import migrations
 from tests.agent.filled import marked
 from tests.server.cluster import cluster, rows_by_server
 from tests.server.serving import Served, served, windows
+
+pytestmark = pytest.mark.system
 
 QUESTIONS: list[tuple[str, dict[str, object]]] = [
     ("services", {"compare": 86400}),

@@ -16,6 +16,8 @@ from pyprof.server.symbol_files import SymbolFiles
 from tests.agent.filled import marked, segment
 from tests.server.test_parts import FullDisk
 
+pytestmark = pytest.mark.system
+
 BUILD = "cd" * 20
 HEAD = f"MODULE Linux x86_64 0123 libplugin.so\nINFO CODE_ID {BUILD.upper()}\n"
 LOADS = "INFO LOAD 0 0 2f00\nINFO LOAD 3000 4000 1000\n"

@@ -16,6 +16,8 @@ from pyprof.server.access import Refused
 from pyprof.server.taking_threads import ELSEWHERE, MIDDLE, SMALL, TakingThreads
 from tests.server.serving import PATIENCE_S
 
+pytestmark = pytest.mark.system
+
 LARGE = bytes(9 << 20)
 INFLATING = gzip.compress(b"x")[:-4] + (64 << 20).to_bytes(4, "little")
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.batch_builder import bare_batch
@@ -38,6 +39,8 @@ from pyprof.session.worker.messages import Extent, Naming
 from pyprof.session.worker.process import forked
 from pyprof.session.worker.sampling import Sampling
 from tests.support import build
+
+pytestmark = pytest.mark.system
 
 WINDOWS, EACH, PER_LIBRARY = 1000, 100, 4
 THREADS = 3

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from pyprof.exporters.base import JournalPart
 from pyprof.options import ViewOptions
 from pyprof.session.keeping import Keeping
@@ -13,6 +15,8 @@ from pyprof.session.worker.messages import Naming
 from pyprof.symbolize.symbolizer import Resolved
 from tests.objfile.live import running, where
 from tests.session.test_names_ahead import inside_interpreter, looked_up, sample, session_of
+
+pytestmark = [pytest.mark.live, pytest.mark.system]
 
 
 class Parts(list[JournalPart]):

@@ -20,6 +20,8 @@ from pyprof.session.session import Session
 from tests.objfile.live import Live, running, where
 from tests.session.test_recorder import STOPPED, Script, batch
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 
 def session_of(live: Live, pc: int) -> Session:
     """A sample of a process was taken."""

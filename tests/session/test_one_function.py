@@ -22,6 +22,8 @@ from tests.objfile.live import symbol
 from tests.session.support import recorded
 from tests.support import PROGRAMS, build, need
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 
 @dataclass(frozen=True)
 class Library:

@@ -30,6 +30,8 @@ from pyprof.session.worker.process import forked
 from tests.cli.support import BUSY, python
 from tests.session.support import sampled_part
 
+pytestmark = pytest.mark.live
+
 OPTIONS = RecordOptions(rate=200, collector="ptrace")
 
 

@@ -18,6 +18,8 @@ from pyprof.objfile.images import ImageStore
 from pyprof.session.rehearsal import runs_python
 from pyprof.session.runtimes import Runtimes
 
+pytestmark = pytest.mark.live
+
 
 @pytest.mark.parametrize(
     ("first_line", "is_one"),

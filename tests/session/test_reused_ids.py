@@ -17,6 +17,8 @@ from pyprof.options import RecordOptions
 from tests.session.test_recording import opened
 from tests.support import PROGRAMS, build, missing
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 ENOUGH = 25
 
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.unit
-
 LOADED = """
 import json, sys
 from pyprof.cli.numpy_parts import _Name, _Part, leave_out

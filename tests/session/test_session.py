@@ -19,6 +19,8 @@ from pyprof.session.session import Session
 from tests.cli.support import BUSY, pyprof, python
 from tests.collapsed import sampled
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 
 class Silent:
     """A collector that has nothing to say."""

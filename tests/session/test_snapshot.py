@@ -14,6 +14,8 @@ from pyprof.session.snapshot import of_process
 from pyprof.session.worker.process import Worker, spawned
 from tests.live.support.recording import running
 
+pytestmark = pytest.mark.live
+
 GAINS_RIGHTS = """
 import os, sys, time
 def wait_for_the_end():

@@ -7,7 +7,11 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from pyprof.session.unfollowed import Unfollowed
+
+pytestmark = pytest.mark.live
 
 BURN = "import time\nwhile time.process_time() < {}: pass\nprint(flush=True)\ninput()"
 

@@ -22,6 +22,8 @@ import pyprof
 from pyprof.errors import AccessDenied
 from tests.support import build, missing
 
+pytestmark = [pytest.mark.system, pytest.mark.smoke]
+
 PROGRAMS = Path(__file__).parent / "programs"
 MIN_SAMPLES = 400
 MAX_Z = 4.9

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pyprof.records import replace
 from tests.survival.agents import Measured, judged, lost_s
 from tests.survival.fast_agent import MOST_AGE_S, MOST_BYTES
+
+pytestmark = [pytest.mark.live, pytest.mark.system]
 
 SECOND = 10**9
 USUAL = Measured(100 << 20, 50, 100, 1 << 20, 60.0)

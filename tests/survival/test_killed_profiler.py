@@ -16,6 +16,8 @@ from pyprof.options import CollectOptions
 from tests.collectors.conftest import Start
 from tests.survival.campaign import CASES, RUNS, Case, begun, kill_profilers, states
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 KILLS = 10
 """Of each case; `make test-kills` has a thousand."""
 

@@ -6,10 +6,14 @@ import random
 import time
 from pathlib import Path
 
+import pytest
+
 from pyprof.recording.reader import load
 from tests.collectors.targets import LONGEST_S
 from tests.support import need
 from tests.survival.recordings import MOST_WAIT_S, begun, killed, lacks, program
+
+pytestmark = [pytest.mark.live, pytest.mark.system]
 
 KILLS = 2
 """`make test-kills` has a hundred, and says how much each has lost."""

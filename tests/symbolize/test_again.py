@@ -30,6 +30,8 @@ from tests.exporters.support import export
 from tests.recording.support import stored
 from tests.support import build, need
 
+pytestmark = pytest.mark.system
+
 SOURCE = Path(__file__).parent / "programs" / "inlines.cc"
 BUILD_ID = "ab" * 20
 START = 0x5555_0000_0000

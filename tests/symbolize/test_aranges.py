@@ -13,6 +13,8 @@ from pyprof.symbolize.dwarf.cursor import Data, Deadline
 from pyprof.symbolize.dwarf.lines import SourceLines
 from tests.support import build
 
+pytestmark = pytest.mark.system
+
 PROGRAMS = Path(__file__).parent / "programs"
 
 

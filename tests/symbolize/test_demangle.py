@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from pyprof.symbolize.demangle import MAX_RESULT, demangle, is_harmless, isolated
 from tests.support import build, need
 
+pytestmark = pytest.mark.system
+
 PROGRAMS = Path(__file__).parent / "programs"
 
 

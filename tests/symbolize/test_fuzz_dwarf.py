@@ -20,6 +20,8 @@ from pyprof.symbolize.symbols import SymbolTable
 from tests.objfile.live import where
 from tests.support import build
 
+pytestmark = [pytest.mark.fuzz, pytest.mark.system]
+
 SECTIONS = ["info", "abbrev", "line", "rnglists", "ranges", "aranges", "str_offsets", "addr", "line_str"]
 DWARF = [f".debug_{name}" for name in SECTIONS]
 PROGRAMS = Path(__file__).parent / "programs"

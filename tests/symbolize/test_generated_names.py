@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.generated_names import MAX_LENGTH, plain_name
 
+pytestmark = pytest.mark.system
+
 
 @pytest.mark.parametrize(
     ("symbol", "name"),

@@ -26,6 +26,8 @@ from pyprof.symbolize.symbolizer import Resolved, Symbolizer
 from tests.objfile.live import Live, running, where
 from tests.support import build, need
 
+pytestmark = pytest.mark.system
+
 
 def _names(live: Live, cache: NameCache) -> list[str]:
     keys = [native_key(1, avma, True, Trust.CONTEXT) for avma in live.at.values()]

@@ -17,6 +17,8 @@ from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime
 from pyprof.symbolize.dwarf.lines import SourceLines, SourcePlace
 from tests.support import build, need
 
+pytestmark = pytest.mark.system
+
 PROGRAMS = Path(__file__).parent / "programs"
 FOREVER = Deadline(None)
 Known = tuple[str, str, int]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.symbolize.symbols import MAX_UNSIZED, SymbolRows, SymbolTable
+
+pytestmark = pytest.mark.system
 
 LIMIT = 400
 

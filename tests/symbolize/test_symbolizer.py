@@ -24,6 +24,8 @@ from pyprof.symbolize.symbolizer import Resolved, Symbolizer
 from tests.objfile.live import Live, library, running, symbol, where
 from tests.support import build, need
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 PROGRAMS = Path(__file__).parent / "programs"
 
 

@@ -16,6 +16,8 @@ from pyprof.symbolize.symbols import SymbolTable
 from tests.objfile.live import library, where
 from tests.support import build, need
 
+pytestmark = pytest.mark.system
+
 PROGRAMS = Path(__file__).parent / "programs"
 FUNCTIONS = ("FUNC", "IFUNC", "GNU_IFUNC")
 

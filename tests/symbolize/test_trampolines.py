@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.live.support.ladders import ladder
 from tests.live.support.recording import LIFE, record, running
+
+pytestmark = pytest.mark.system
 
 
 def test_signal_trampoline_of_a_stripped_library_is_named(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from tests.support import PROGRAMS, build
 from tests.unwind.cfi_assembler import algebra
 from tests.unwind.cfi_oracles import differences, llvm_rows, our_rows, readelf_rows
 
+pytestmark = [pytest.mark.matrix, pytest.mark.system]
+
 NO_EH_FRAME = ("-g", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables")
 BARE = ("-nostdlib", "-nostartfiles", "-fPIE", "-static-pie")
 

@@ -21,6 +21,8 @@ from pyprof.unwind.formats.cfi.source import CfiTable
 from pyprof.unwind.rules import FunctionRows, RegKind
 from tests.unwind.cfi_assembler import Frames, ra_register
 
+pytestmark = pytest.mark.fuzz
+
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 ARCHES = (X86_64, I386, AARCH64, ARM, S390X)
 FIRST_BYTES = 3000

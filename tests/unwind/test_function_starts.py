@@ -19,6 +19,8 @@ from pyprof.unwind.sources import READERS, open_sources
 from tests.objfile.live import symbol
 from tests.support import PROGRAMS, build
 
+pytestmark = pytest.mark.system
+
 BIAS = 0x7F00_0000_0000
 FLAGS = ("-O1", "-shared", "-fPIC", "-nostdlib")
 

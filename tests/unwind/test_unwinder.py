@@ -29,6 +29,8 @@ from tests.support import PROGRAMS, build, need
 from tests.unwind.made_stacks import BASE, STACK, HandImages, HandSource, MadeLane, batch_of, little_elf, reader_of
 from tests.unwind.test_batch import assert_same
 
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
 
 @dataclass
 class Stack:

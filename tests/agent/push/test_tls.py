@@ -16,6 +16,8 @@ from pyprof.records import replace
 from tests.agent.push.receivers import Said, receiver
 from tests.support import need
 
+pytestmark = pytest.mark.system
+
 
 def openssl(folder: Path, *words: str) -> None:
     subprocess.run([need("openssl"), *words], check=True, capture_output=True, cwd=folder)

@@ -6,8 +6,12 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cli.live.on_a_terminal import LEFT, driven
 from tests.cli.support import BUSY, SLEEPY, pyprof, python
+
+pytestmark = [pytest.mark.live, pytest.mark.system]
 
 
 def test_once_prints_one_table_for_scripts(tmp_path: Path) -> None:

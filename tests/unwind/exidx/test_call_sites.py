@@ -10,6 +10,8 @@ import pytest
 from tests.support import build, need
 from tests.unwind.exidx.call_sites import SHAPES, compare
 
+pytestmark = [pytest.mark.matrix, pytest.mark.system]
+
 CROSS = Path("/usr/arm-linux-gnueabihf")
 
 

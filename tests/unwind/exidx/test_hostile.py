@@ -6,6 +6,7 @@ import contextlib
 from functools import cache
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,8 @@ from pyprof.unwind.formats.exidx.rules import rule_of
 from pyprof.unwind.formats.exidx.section import exidx_source
 from tests.unwind.exidx.test_libraries import library
 from tests.unwind.exidx.writer import TABLES, TEXT, wrap
+
+pytestmark = [pytest.mark.fuzz, pytest.mark.system]
 
 MAX_EXPRESSION = 64
 

@@ -19,6 +19,8 @@ from pyprof.unwind.formats.exidx.section import Exidx, exidx_source
 from tests.unwind.exidx import writer
 from tests.unwind.exidx.writer import CANT, COMPACT, GENERIC, INLINE, TABLES, TEXT, Written, elf_file, wrap
 
+pytestmark = [pytest.mark.matrix, pytest.mark.system]
+
 
 def source(image: bytes) -> Exidx:
     elf = ElfFile.from_bytes(image, "written")

@@ -14,6 +14,8 @@ from tests.unwind.exidx.build import source_of
 from tests.unwind.exidx.listing import listing
 from tests.unwind.exidx.readelf import readelf_entries
 
+pytestmark = [pytest.mark.matrix, pytest.mark.system]
+
 FOLDER = Path("/usr/arm-linux-gnueabihf/lib")
 LIBRARIES = ["libc.so.6", "ld-linux-armhf.so.3", "libstdc++.so.6", "libgcc_s.so.1", "libubsan.so.1", "libasan.so.8"]
 KINDS = {Model.CANT_UNWIND: "cantunwind", Model.INLINE: "inline", Model.COMPACT: "table", Model.GENERIC: "generic"}

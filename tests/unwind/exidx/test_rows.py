@@ -23,6 +23,8 @@ from tests.support import build, need
 from tests.unwind.exidx.build import assemble, function, source_of, symbols
 from tests.unwind.exidx.call_sites import SHAPES, frame, rule_at
 
+pytestmark = [pytest.mark.matrix, pytest.mark.system]
+
 INSTRUCTION = re.compile(r"^ *([0-9a-f]+):\t([0-9a-f ]+?) *\t(\S+)(?:\t([^@\n]*))?", re.M)
 
 

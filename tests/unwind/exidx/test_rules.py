@@ -13,6 +13,8 @@ from pyprof.unwind.formats.exidx.opcodes import decode
 from pyprof.unwind.formats.exidx.rules import rule_of
 from tests.unwind.exidx.build import assemble, function, source_of, symbols
 
+pytestmark = [pytest.mark.matrix, pytest.mark.system]
+
 
 def rule_text(code: str) -> str:
     rule = rule_of(decode(bytes.fromhex(code), "s", 0), ARM, "s", 0)

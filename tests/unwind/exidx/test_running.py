@@ -23,6 +23,8 @@ from tests.unwind.exidx.call_sites import SHAPES
 from tests.unwind.exidx.running import batch_of, found, space_of, stacks, unwinder
 from tests.unwind.exidx.shadow import Film, Truth, watch
 
+pytestmark = [pytest.mark.matrix, pytest.mark.system]
+
 
 @dataclass(frozen=True)
 class Run:

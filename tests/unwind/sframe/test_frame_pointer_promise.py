@@ -11,6 +11,8 @@ import pytest
 from tests.cli.support import pyprof
 from tests.support import need
 
+pytestmark = pytest.mark.system
+
 COVERED = """
 extern int uncovered(int);
 __attribute__((noinline)) int leaf(int x) { for (volatile int n = x;; n++) ; return x; }

@@ -11,6 +11,8 @@ from tests.roots import root
 from tests.unwind.sframe.fixtures import NAMES
 from tests.unwind.sframe.test_producers import differences
 
+pytestmark = [pytest.mark.matrix, pytest.mark.system]
+
 SCRIPT = Path(__file__).with_name("build_fixtures.sh")
 
 

@@ -16,6 +16,8 @@ from pyprof.objfile.elf.file import ElfFile
 from pyprof.unwind.formats.sframe.section import read_sframe, sframe_source
 from tests.unwind.sframe.fixtures import FOLDER, NAMES, load
 
+pytestmark = pytest.mark.fuzz
+
 SECTIONS = {}
 for _name in NAMES:
     _elf, _arch = load(_name)

@@ -19,6 +19,8 @@ from tests import warm
 from tests.oracle.run import Oracle, Plan
 from tests.roots import root
 
+pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
+
 BUILD = Path(__file__).parent / "live" / "build.sh"
 VERSIONS = ("v1", "v2", "v3", "llvm")
 LADDER = [
