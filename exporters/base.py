@@ -1,4 +1,7 @@
-"""What an exporter is: a pure function from a profile to bytes. Sorted, no clock, no random. And what a sink is."""
+"""The interfaces of exporters, journals and sinks.
+
+An exporter is a pure function from a profile to bytes: its output is sorted and depends on no clock or random number.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """threads: each stack begins with its thread as root frame, below its process where there are several; processes:
-    with its process, where there are several. full_paths: modules by path. sources: source files by their names in the
-    profile, dearest first, that a page shows. evidence: in pprof, how each frame was found and what the recording did,
-    in fields that others pass over. thread_labels: in pprof, threads and labels are labels of samples.
+    """Options of all exporters.
+
+    Attributes:
+        threads: Each stack begins with its thread as root frame, below its process if there are several.
+        processes: Each stack begins with its process as root frame if there are several.
+        full_paths: Name modules by path.
+        sources: Source files by their names in the profile, heaviest first, for a page to show.
+        evidence: Write into pprof how each frame was found and what the recording did, in fields that other readers
+            skip.
+        thread_labels: Write threads and labels as labels of pprof samples.
     """
 
     threads: bool = False
@@ -35,8 +44,10 @@ class ExportOptions:
 class Exporter(Protocol):
     """One output format; exporters/registry.py has the list.
 
-    name: as in --format. suffixes: file names that mean it, longest match wins (".speedscope.json" before ".json").
-    text: may go to a terminal.
+    Attributes:
+        name: Name for --format.
+        suffixes: File name suffixes; the longest match wins (".speedscope.json" before ".json").
+        text: True if the format may be written to a terminal.
     """
 
     @property
@@ -53,7 +64,7 @@ class Exporter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JournalBeginning:
-    """What is known of a window before its first sample."""
+    """The properties of a window that are known before its first sample."""
 
     title: str
     start_ns: int
@@ -68,7 +79,7 @@ class JournalBeginning:
 
 @dataclass(frozen=True, slots=True)
 class SampleColumns:
-    """Columns as Profile has them; thread and stack are indices of what a journal, or a file, has by then."""
+    """Columns of samples as in Profile; thread and stack are indices into the journal's or file's entries so far."""
 
     time_ns: npt.NDArray[np.int64]
     thread: npt.NDArray[np.int32]
@@ -84,9 +95,14 @@ class SampleColumns:
 
 @dataclass(frozen=True, slots=True)
 class JournalPart:
-    """What came to a window since the last part. Indices are of all that came so far. renamed: threads by index that
-    have another name by now. parent, frame: new nodes of the tree, as in Profile. named: parts by number, from 0 on,
-    with all their frames as they are called by now. summary: of what was done so far; None: as before.
+    """Additions to a window since the previous part. Indices count all entries of the window so far.
+
+    Attributes:
+        renamed: New values of threads by index.
+        parent: New nodes of the tree, as in Profile.
+        frame: Frames of the new nodes, as in Profile.
+        named: Complete frames of a part with their current names, by the number of the part, from 0 on.
+        summary: Summary of the window so far; None means unchanged.
     """
 
     modules: Sequence[ModuleInfo]
@@ -101,24 +117,31 @@ class JournalPart:
 
 
 class Journal(Protocol):
-    """Keeps a window that is under way, so that little is lost if we are killed. Never raises."""
+    """A store for an unfinished window, so that little is lost if the process is killed. Its methods never raise."""
 
     def add(self, part: JournalPart) -> None: ...
 
     def close(self) -> None:
-        """Returns when all parts are kept."""
+        """Wait until all parts are stored, and close the journal."""
         ...
 
 
 class Sink(Protocol):
-    """What receives profile after profile: files, a spool, a server, a terminal."""
+    """A receiver of profiles, one for each window: files, a spool, a server, or a terminal."""
 
     def journal(self, beginning: JournalBeginning, number: int) -> Journal | None:
-        """Where the window of that number is kept while it is under way, until take() gets all of it; None: nowhere."""
+        """Return the journal that stores a window until take() receives all of it, or None if it is not stored."""
         ...
 
     def take(self, profile: Profile, number: int) -> None:
-        """number: of the window, from 0. May run in another process than the recording: what a sink keeps in memory
-        stays there. Raises OutputError.
+        """Receive the profile of a finished window.
+
+        This may run in another process than the recording. What a sink keeps in memory stays in that process.
+
+        Args:
+            number: Number of the window, from 0.
+
+        Raises:
+            OutputError: The profile cannot be delivered.
         """
         ...

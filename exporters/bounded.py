@@ -1,5 +1,7 @@
-"""Profiles whose stacks are written out one by one, made small enough for that: of stacks that are too deep the middle
-is left out, and a marker stands there. A recursion 200,000 deep in 500 samples would be a file of gigabytes.
+"""Limits the depth of stacks for formats that write stacks one by one.
+
+The middle of a stack that is too deep is replaced by a marker. Without it, a recursion 200,000 deep in 500 samples
+would become a file of gigabytes.
 """
 
 from __future__ import annotations
@@ -15,13 +17,15 @@ from pyprof.model.walk import Trust
 from pyprof.records import replace
 
 MOST_FRAMES = 24_000_000
-"""Of all stacks of a file."""
+"""Maximum number of frames in all stacks of a file."""
 _LEAST_KEPT = 256
 
 
 def bounded(profile: Profile, stacks: npt.NDArray[np.int32], most: int = MOST_FRAMES) -> Profile:
-    """The profile with so few frames a stack that all of them are not more than `most`. stacks: the leaf of each stack
-    that is written out.
+    """Return the profile with stacks so short that all of them together have at most `most` frames.
+
+    Args:
+        stacks: Leaf node of each stack that will be written.
     """
     depth = _depths(profile)
     if int(depth[stacks].sum()) <= most:
@@ -31,12 +35,12 @@ def bounded(profile: Profile, stacks: npt.NDArray[np.int32], most: int = MOST_FR
 
 
 def distinct_stacks(profile: Profile) -> npt.NDArray[np.int32]:
-    """The leaves of what `Profile.totals` gives."""
+    """Return the leaf nodes of Profile.totals."""
     return np.array([leaf for _, leaf, _ in profile.totals()], np.int32)
 
 
 def _depths(profile: Profile) -> npt.NDArray[np.int64]:
-    """Frames of the stack that ends at each node."""
+    """Return the number of frames of the stack that ends at each node."""
     depth = [0] * len(profile.parent)
     for node, parent in enumerate(profile.parent.tolist()):
         if node:
@@ -45,7 +49,7 @@ def _depths(profile: Profile) -> npt.NDArray[np.int64]:
 
 
 def _shorter(profile: Profile, depth: npt.NDArray[np.int64], half: int) -> Profile:
-    """With the outermost and the innermost `half` frames of each stack that has more than both."""
+    """Keep the outermost and the innermost `half` frames of each stack that has more."""
     parent, frame = profile.parent.tolist(), profile.frame.tolist()
     leaves = distinct(profile.stack)
     deep = depth[leaves] > 2 * half
@@ -74,7 +78,7 @@ def _shorter(profile: Profile, depth: npt.NDArray[np.int64], half: int) -> Profi
 
 
 def _outer(parent: list[int], depth: npt.NDArray[np.int64], half: int) -> list[int]:
-    """Of each node the one on its stack that is the outermost part's last."""
+    """Return for each node the innermost node of its stack's kept outer part."""
     found = [0] * len(parent)
     for node in range(1, len(parent)):
         found[node] = node if depth[node] <= half else found[parent[node]]

@@ -1,7 +1,7 @@
-"""A comparison as a page: the flame graph of both recordings in one, with what each function was before and after.
+"""A comparison as a page: the flame graph of both recordings in one, with each function's values before and after.
 
-The page's profile is made of functions, not of addresses: each stack of either side is one of matched functions, and
-has two values, before and after, of which one is 0. The page divides them by what the comparison is scaled by.
+The page's profile consists of functions, not addresses. Each stack of either side is a stack of matched functions and
+has two values, before and after, one of which is 0. The page divides them by the scale of the comparison.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UNITS = {"nanoseconds": "nanoseconds", "count": "samples"}
 
 
 def write(comparison: Comparison, out: BinaryIO) -> None:
-    """As exporters/flamegraph.py, with the comparison beside it."""
+    """Write the comparison as a flame graph page."""
 
     def beside(functions: list[Function]) -> dict[str, object]:
         return {"changes": _changes(comparison, functions)}
@@ -35,7 +35,7 @@ def write(comparison: Comparison, out: BinaryIO) -> None:
 
 
 def both(comparison: Comparison) -> Profile:
-    """One profile of the samples of both, without times."""
+    """Return one profile with the samples of both sides, without times."""
     frames, modules = _frames(comparison.matching.functions)
     markers: dict[tuple[str, Mark | None], int] = {}
     tree = Tree()
@@ -73,7 +73,7 @@ def both(comparison: Comparison) -> Profile:
 
 
 def _placed(profile: Profile, rows: list[list[int]], tree: Tree) -> npt.NDArray[np.int32]:
-    """The samples' stacks in the tree of both."""
+    """Add the samples' stacks to the common tree, and return the node of each sample."""
     frame_of = profile.frame.tolist()
     leaves, inverse = np.unique(profile.stack, return_inverse=True)
     place = rewrite(profile.parent.tolist(), lambda node: rows[frame_of[node]], tree, leaves.tolist())
@@ -81,7 +81,7 @@ def _placed(profile: Profile, rows: list[list[int]], tree: Tree) -> npt.NDArray[
 
 
 def _frames(functions: tuple[MatchedFunction, ...]) -> tuple[list[Frame], tuple[ModuleInfo, ...]]:
-    """A frame of each function, so that the page knows it by its kind, its file and its name."""
+    """Return one frame for each function, by whose kind, file and name the page identifies it."""
     modules: dict[str, int] = {}
     frames = []
     for function in functions:
@@ -94,7 +94,7 @@ def _frames(functions: tuple[MatchedFunction, ...]) -> tuple[list[Frame], tuple[
 
 
 def _changes(comparison: Comparison, functions: list[Function]) -> dict[str, object]:
-    """What the page says of each of its functions, in their order; zeros of a marker."""
+    """Return the page's values for each of its functions, in their order; markers have zeros."""
     known = {
         Function(change.function.place, change.name, change.function.kind): change for change in comparison.functions
     }

@@ -1,12 +1,12 @@
 """Chrome's trace as one JSON object (the Chromium project's document "Trace Event Format"): X and M events, stackFrames
 and samples. ui.perfetto.dev, chrome://tracing and speedscope open it.
 
-Each thread is a track. A function is a slice ("X") from the first to the last of the samples in a row that have it at
-this place of the stack. That is an inference: nobody looked between samples. The samples themselves stand beside the
-slices, each with its weight and, where it is known, its processor; Perfetto shows the slices only, speedscope the
-samples only. Times are microseconds since the recording began. Where they are not known, samples of a thread follow one
-another in the file's order, and the trace says so. A thread or process that has the number of an earlier one is a track
-of its own: its number is 4,194,304 (the most that Linux gives) higher.
+Each thread is a track. A function is a slice ("X") from the first to the last of consecutive samples that have it at
+this place of the stack. This is an inference, since nothing was recorded between samples. The trace also has the
+samples, each with its weight and, if known, its processor. Perfetto shows only the slices, speedscope only the samples.
+Times are in microseconds since the recording began. If they are not known, the samples of a thread follow one another
+in the file's order, and the trace says so. A thread or process with the number of an earlier one becomes a separate
+track, with a number that is higher by 4,194,304 (Linux's PID limit).
 """
 
 from __future__ import annotations
@@ -34,11 +34,17 @@ I64 = npt.NDArray[np.int64]
 
 _PID_LIMIT = 1 << 22
 MOST_FRAMES = 4_000_000
-"""Of all samples' stacks: a slice has 150 bytes, and where nothing stays the same each frame of a sample is one."""
+"""Maximum number of frames in all samples' stacks. A slice has 150 bytes; in the worst case each frame becomes a
+slice.
+"""
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
-    """Each thread is a track, whatever the options say. Raises OutputError if a weight is negative: no time is."""
+    """Write the trace; each thread is a track, regardless of the options.
+
+    Raises:
+        OutputError: A weight is negative, which cannot be a time.
+    """
     weights = profile.values[:, -1]
     if weights.size and int(weights.min()) < 0:
         raise OutputError("a trace cannot show negative weights", "-f collapsed, or -f pprof")
@@ -69,7 +75,7 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
 
 
 def _names(profile: Profile) -> Iterator[bytes]:
-    """Metadata events: what processes and threads are called."""
+    """Yield metadata events with the names of processes and threads."""
     where = _numbers(profile)
     processes = {pid: each.process or "process" for (pid, _), each in zip(where, profile.threads, strict=True)}
     for pid, name in sorted(processes.items()):
@@ -80,7 +86,7 @@ def _names(profile: Profile) -> Iterator[bytes]:
 
 
 def _numbers(profile: Profile) -> list[tuple[int, int]]:
-    """(pid, tid) of each thread, as the trace has them: no two have the same."""
+    """Return a unique (pid, tid) of each thread for the trace."""
     processes: dict[int, list[ProcessKey]] = {}
     threads: dict[tuple[int, int], int] = {}
     found = []
@@ -95,7 +101,7 @@ def _numbers(profile: Profile) -> list[tuple[int, int]]:
 
 
 def _by_thread(profile: Profile, kept: I64) -> Iterator[I64]:
-    """Indices of the samples of each track, in time order."""
+    """Yield the indices of each track's samples, in time order."""
     pid, tid = np.array(_numbers(profile), np.int64).reshape(-1, 2)[profile.thread[kept]].T
     order = np.lexsort((profile.time_ns[kept], tid, pid))
     pid, tid = pid[order], tid[order]
@@ -104,9 +110,12 @@ def _by_thread(profile: Profile, kept: I64) -> Iterator[I64]:
 
 
 class _Calls:
-    """The profile's stacks as a tree of functions: addresses of one function under one caller are one node.
+    """The profile's stacks as a tree of functions. Addresses of one function under one caller are one node.
 
-    place: leaf of the profile's tree -> node. events: of each function, how its slices begin.
+    Attributes:
+        tree: The tree; the frame of a node is a function's number.
+        place: Node by leaf node of the profile's tree.
+        events: Beginning of the JSON of each function's slices.
     """
 
     def __init__(self, profile: Profile, options: ExportOptions, leaves: list[int]) -> None:
@@ -124,7 +133,7 @@ class _Calls:
                 rows[-1].append(number)
         frame_of = profile.frame.tolist()
         self.place = rewrite(profile.parent.tolist(), lambda node: rows[frame_of[node]], self.tree, leaves)
-        if 0 in leaves:  # a stack without frames is one of an unknown function
+        if 0 in leaves:  # a stack without frames becomes one with an unknown function
             self.place[0] = self.tree.child(0, len(self.events))
             self._add(Level(UNKNOWN, FrameKind.MARKER, -1), "")
 
@@ -143,9 +152,15 @@ class _Calls:
 
 @dataclass(frozen=True)
 class _Track:
-    """The samples of one thread in time order. where: "pid" and "tid" as JSON. time_ns: since the recording began.
+    """The samples of one thread in time order.
 
-    node: of _Calls.tree. length_ns: the time that a sample stands for. cpu: -1 where it is not known.
+    Attributes:
+        where: "pid" and "tid" as JSON.
+        time_ns: Time since the recording began.
+        length_ns: Time that a sample stands for.
+        node: Node of _Calls.tree.
+        weight: Primary value.
+        cpu: Processor, -1 if it is not known.
     """
 
     where: bytes
@@ -167,7 +182,7 @@ class _Track:
         )
 
     def samples(self, name: bytes) -> Iterator[bytes]:
-        """Global samples. name: what is counted, as JSON."""
+        """Yield the thread's entries of the global list of samples; name is the value type's name as JSON."""
         for time_ns, node, weight, cpu in zip(self.time_ns.tolist(), self.node, self.weight, self.cpu, strict=True):
             processor = b',"cpu":%d' % cpu if cpu >= 0 else b""
             yield b'{"name":%b,%b,"ts":%b,"sf":%d,"weight":%d%b}' % (
@@ -175,7 +190,7 @@ class _Track:
             )
 
     def slices(self, calls: _Calls, period_ns: int) -> Iterator[bytes]:
-        """Complete events, each after those that it lies in."""
+        """Yield complete events ("X"), outer ones before those inside them."""
         until = ends(self.time_ns, self.length_ns, period_ns)
         for begin, end, function in slices(calls.tree, self.node, self.time_ns.tolist(), until.tolist()):
             times = (_microseconds(begin), _microseconds(end - begin))
@@ -183,6 +198,6 @@ class _Track:
 
 
 def _microseconds(ns: int) -> bytes:
-    """To the nanosecond."""
+    """Format nanoseconds as microseconds, without rounding."""
     whole, rest = divmod(ns, 1000)
     return b"%d.%03d" % (whole, rest) if rest else b"%d" % whole

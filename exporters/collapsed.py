@@ -1,10 +1,10 @@
 r"""Collapsed stacks: `root;...;leaf COUNT`, one line a stack, sorted by frames from the root.
 
-The count is of samples. What would break a line is escaped: `;` as `\x3b`, a line feed as `\n`, other control
-characters, line separators and changes of writing direction as `\xNN` or `\uNNNN`.
+The count is the number of samples. Characters that would break a line are escaped: `;` as `\x3b`, a line feed as `\n`,
+other control characters, line separators and changes of writing direction as `\xNN` or `\uNNNN`.
 
-Lines are made one by one from a tree of names: stacks may be 20,000 frames deep, and all lines at once would not
-fit in memory.
+Lines are made one by one from a tree of names: stacks may be 20,000 frames deep, and all lines at once would not fit in
+memory.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
 def _by_root(
     profile: Profile, options: ExportOptions
 ) -> dict[tuple[str, ...], list[tuple[int, npt.NDArray[np.int64]]]]:
-    """(leaf, values) of all samples, by the names that stand above their stacks."""
+    """Group (leaf, values) of all samples by the process and thread names above their stacks."""
     names = [tuple(roots(profile, thread, options)) for thread in profile.threads]
     found: defaultdict[tuple[str, ...], list[tuple[int, npt.NDArray[np.int64]]]] = defaultdict(list)
     for thread, leaf, values in profile.totals():
@@ -57,7 +57,9 @@ def _by_root(
 
 
 def _name(level: Level, options: ExportOptions) -> str:
-    """An interpreter's function with its file: there are many `main` and `<module>`."""
+    """Return the name of a function, for an interpreter's function with its file: many are called `main` or
+    `<module>`.
+    """
     script = script_name(level, options)
     return f"{level.name} ({script})" if script else level.name
 
@@ -76,13 +78,13 @@ class _NameTree:
         return below[name]
 
     def chain(self, node: int, names: list[bytes]) -> int:
-        """The node of names each below the one before."""
+        """Return the node at the end of a path of names below a node."""
         for name in names:
             node = self.child(node, name)
         return node
 
     def lines(self, wanted: dict[int, int]) -> Iterator[tuple[bytes, int]]:
-        """(names joined, node) of each node that has a wanted value, by names."""
+        """Yield (joined names, node) of each node with a non-zero value in `wanted`, sorted by names."""
         path: list[bytes] = []
         todo = [(0, 0, b"")]
         while todo:
@@ -95,7 +97,9 @@ class _NameTree:
 
 
 def escape(name: str) -> bytes:
-    """UTF-8 that holds no separator; lone surrogates (file names that are no UTF-8) as `\\udcNN`."""
+    r"""Encode a name as UTF-8 without separators; lone surrogates (from file names that are not UTF-8) become
+    `\udcNN`.
+    """
     return _BREAKS.sub(_escaped, name).encode("utf-8", "backslashreplace")
 
 

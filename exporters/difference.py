@@ -1,4 +1,4 @@
-"""A comparison as a file: a page, JSON, or a table of comma-separated values."""
+"""A comparison of two profiles as a file: a page, JSON, or a table of comma-separated values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ Writer = Callable[[Comparison, BinaryIO], None]
 
 
 def format_of(path: str, format: str | None = None) -> Writer:
-    """By its name, or the file's suffix. Raises UsageError."""
+    """Return the writer of a format, by its name or by the file's suffix.
+
+    Raises:
+        UsageError: There is no such format for comparisons.
+    """
     name = format or path.rsplit("/", 1)[-1].lower().rpartition(".")[2]
     if name not in WRITERS:
         raise UsageError(
@@ -28,7 +32,7 @@ def format_of(path: str, format: str | None = None) -> Writer:
 
 
 def save(comparison: Comparison, path: str | PathLike[str], format: str | None = None) -> None:
-    """See Comparison.save."""
+    """Write a comparison into a file; see Comparison.save."""
     name = fspath(path)
     writer = format_of(name, format)
     try:
@@ -40,8 +44,10 @@ def save(comparison: Comparison, path: str | PathLike[str], format: str | None =
 
 
 def write_json(comparison: Comparison, out: BinaryIO) -> None:
-    """One object; amounts are numbers in the unit of the value, divided as `scale` says. `doubt`: why nothing is marked
-    as significant; `load`: see Comparison. `detectable` is null where no change can be found.
+    """Write one JSON object.
+
+    Amounts are numbers in the unit of the value, divided by `scale`. `doubt` says why nothing is marked as significant;
+    `load`: see Comparison. `detectable` is null if no change can be detected.
     """
     scale = comparison.scale
     document = {
@@ -62,8 +68,9 @@ def write_json(comparison: Comparison, out: BinaryIO) -> None:
 
 
 def write_csv(comparison: Comparison, out: BinaryIO) -> None:
-    """One row a function, the columns of Comparison.to_columns(). A name that a spreadsheet would take for a formula
-    has an apostrophe before it.
+    """Write one row for each function, with the columns of Comparison.to_columns().
+
+    A name that a spreadsheet would take for a formula gets an apostrophe in front.
     """
     columns = comparison.to_columns()
     text = io.StringIO(newline="")
@@ -91,7 +98,7 @@ def _amount(amount: Amount) -> dict[str, object]:
 
 
 def write_html(comparison: Comparison, out: BinaryIO) -> None:
-    """A page with a flame graph."""
+    """Write a page with a flame graph."""
     from pyprof.exporters.changes_page import write
 
     write(comparison, out)

@@ -1,7 +1,7 @@
-"""What pprof's own fields have no place for: how each frame was found, and what the recording did.
+"""Extra pprof fields: how each frame was found, and what the recording did.
 
-It stands in field 1000 of a Location and of the Profile, and in field 1001 of that. Readers of protocol buffers pass
-over fields that they do not know; `importers/evidence.py` reads them. Texts, so that numbers may change:
+They are field 1000 of a Location, and fields 1000 and 1001 of the Profile. Protobuf readers skip unknown fields;
+`importers/evidence.py` reads these. Values are texts rather than enum numbers, because the numbers may change.
 docs/formats.md has the layout.
 """
 
@@ -16,16 +16,16 @@ from pyprof.model.walk import Trust
 FIELD = 1000
 MOST_LACKS = 100
 STACKS = 1001
-"""Of the Profile: the digest of each sample's stack, in the order of the samples (model/stack_digest.py)."""
+"""Field of the Profile with the digest of each sample's stack, in the order of the samples (model/stack_digest.py)."""
 
 
 def of_frame(frame: Frame) -> bytes:
-    """A field of a Location."""
+    """Return the evidence of a frame as a field of a Location."""
     return data(FIELD, message(frame))
 
 
 def message(frame: Frame) -> bytes:
-    """The same without its number."""
+    """Return the evidence of a frame as a message without its field number."""
     parts = [data(1, Trust(frame.trust).label.encode()), data(2, frame.kind.name.lower().encode())]
     mark = frame.mark
     if mark is not None:
@@ -36,7 +36,9 @@ def message(frame: Frame) -> bytes:
 
 
 def of_summary(summary: Summary) -> bytes:
-    """A field of the Profile: parts of `--summary`'s JSON, and what its files lack."""
+    """Return the summary as a field of the Profile: parts of `--summary`'s JSON, and missing debug information of
+    files.
+    """
     whole = summary.to_json()
     names = ("rate_wanted", "rate_reached", "skipped", "errors", "stops", "not_stopped", "processor")
     lacks = [

@@ -1,10 +1,10 @@
 """Firefox Profiler's JSON (github firefox-devtools/profiler, src/types/profile.ts), gzipped. It is the processed
-format, whose older versions profiler.firefox.com makes newer when it opens them.
+format; profiler.firefox.com upgrades older versions of it when it opens them.
 
-Each thread is a track below its process. Times are milliseconds since the recording began, to the nanosecond. A
-sample's weight is the primary value. What a thread waits for, as far as its samples say, is a marker from the first to
-the last of the samples in a row that have the same wait on the same stack; nobody looked between them. Where no times
-are known, samples of a thread follow one another in the file's order, and the profile says so.
+Each thread is a track below its process. Times are milliseconds since the recording began, with nanosecond resolution.
+A sample's weight is the primary value. A wait is a marker from the first to the last of consecutive samples that have
+the same wait on the same stack; nothing was recorded between them. If times are not known, the samples of a thread
+follow one another in the file's order, and the profile says so.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pyprof.model.profile import Profile, ThreadInfo
 
 VERSION = 60
 _BROWSER_VERSION = 32
-"""Of the format that browsers write, which this is not."""
+"""Version of the format that browsers write; this file is not in that format."""
 _MS = 1_000_000
 _WEIGHTS = {"nanoseconds": "tracing-ms", "bytes": "bytes"}
 _NOT_ONE_WAIT = "waits too short or too many for stacks"
-"""In place of a system call: the sum of many waits."""
+"""Text in place of a system call in samples that sum up many waits."""
 _INTERVAL = 1
-"""The phase of a marker that has a beginning and an end."""
+"""Phase of a marker that has a beginning and an end."""
 _WAIT_SCHEMA = {
     "name": "Wait",
     "display": ["marker-chart", "marker-table", "timeline-overview"],
@@ -46,12 +46,12 @@ _WAIT_SCHEMA = {
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
-    """Each thread is a track, whatever the options say."""
+    """Write the profile; each thread is a track, regardless of the options."""
     every = np.arange(len(profile.stack))
     notes = [] if has_times(profile, every) else [IN_SEQUENCE]
     profile = in_sequence(profile) if notes else profile
     tables = SharedTables(profile, options, distinct(profile.stack).tolist())
-    # No file name and no time in the header: equal profiles are equal bytes.
+    # no file name and no time in the header, so that equal profiles give equal bytes
     with gzip.GzipFile(filename="", mode="wb", fileobj=out, compresslevel=6, mtime=0) as packed:
         packed.write(b'{"meta":' + dumps(_meta(profile, [*notes, *profile.summary.notes])))
         packed.write(b',"libs":' + dumps(tables.libs()) + b',"threads":[')
@@ -88,7 +88,7 @@ def _meta(profile: Profile, notes: list[str]) -> dict[str, object]:
 
 
 def _threads(profile: Profile, tables: SharedTables) -> Iterator[dict[str, object]]:
-    """The profiler refuses a profile without any."""
+    """Yield the JSON of each thread; there is at least one, because the profiler refuses a profile without threads."""
     threads = profile.threads or (ThreadInfo(0, 0, "no samples", ""),)
     order = np.lexsort((profile.time_ns, profile.thread))
     borders = np.searchsorted(profile.thread[order], np.arange(1, len(threads)))
@@ -114,7 +114,7 @@ def _threads(profile: Profile, tables: SharedTables) -> Iterator[dict[str, objec
 
 
 def _numbers(threads: tuple[ThreadInfo, ...]) -> Iterator[tuple[str, int | str]]:
-    """(pid, tid) of each thread as the profiler groups them: one that has the number of an earlier one is "100.1"."""
+    """Yield (pid, tid) of each thread as the profiler groups them. A reused number gets a suffix: "100.1"."""
     processes: dict[int, dict[object, int]] = {}
     used: dict[tuple[int, int], int] = {}
     for thread in threads:
@@ -128,7 +128,10 @@ def _numbers(threads: tuple[ThreadInfo, ...]) -> Iterator[tuple[str, int | str]]
 
 
 def _samples(profile: Profile, tables: SharedTables, samples: I64) -> dict[str, object]:
-    """threadCPUDelta is what a sample says of the time before it: it draws how busy the thread was."""
+    """Return the table of a thread's samples.
+
+    threadCPUDelta is the CPU time before a sample; the profiler draws from it how busy the thread was.
+    """
     primary = profile.value_types[-1]
     weight = profile.values[samples, -1]
     shown = weight / _MS if primary.unit == "nanoseconds" else weight
@@ -145,7 +148,7 @@ def _samples(profile: Profile, tables: SharedTables, samples: I64) -> dict[str, 
 
 
 def _waits(profile: Profile, tables: SharedTables, samples: I64) -> dict[str, object]:
-    """Waits in a row with the same stack are one."""
+    """Return the table of a thread's wait markers. Consecutive waits with the same stack are one marker."""
     time_ns = profile.time_ns[samples]
     until = ends(time_ns, np.maximum(lengths(profile, samples), 0), profile.period_ns)
     frame_of = profile.frame

@@ -1,9 +1,9 @@
 """The tables that all threads of a Firefox profile share (version 60 of the processed format): strings, sources,
 libraries, functions, frames, stacks. Each row has the index that its first use gave it, and parents come first.
 
-An address is one frame for each function inlined there, outermost first: the same address and native symbol,
-inlineDepth 0, 1, … A function is one, in whichever mapping or process it is. Addresses count from the library's first
-loaded byte.
+An address becomes one frame for each function inlined there, outermost first. These frames have the same address and
+native symbol, and inlineDepth 0, 1, … A function is one row for all mappings and processes. Addresses count from the
+library's first loaded byte.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WAITS = (
     *("sleeping", "uninterruptible sleep", "stopped", "stopped by a debugger", "idle", "woken"),
     *("waiting for a processor", "blocked"),
 )
-"""The states that a wait's innermost frame is called by: `[sleeping: futex]`."""
+"""States in the name of a wait's innermost frame, for example `[sleeping: futex]`."""
 OTHER, NATIVE, JIT, INTERPRETED, KERNEL, WAITING, MISSING = range(7)
 CATEGORIES = (
     ("Other", "grey", ("Other",)),
@@ -33,13 +33,15 @@ CATEGORIES = (
     ("Waiting", "transparent", ("Other", *WAITS)),
     ("Not recorded", "darkgrey", ("Other",)),
 )
-"""(name, colour, subcategories), each at its index. The colours are names that the profiler has for light and dark."""
+"""(name, color, subcategories) at the category's index. The profiler defines these color names for light and dark
+mode.
+"""
 
 _WAIT = re.compile(rf"\[({'|'.join(sorted(WAITS, key=len, reverse=True))})(?:: (.*))?\]", re.DOTALL)
 _RUN_TIME = ("[anon", "/memfd:", "/dev/zero", "/anon_hugepage", "//anon")
-"""How the names of memory begin that code is made in at run time."""
+"""Prefixes of the names of mappings that hold code generated at run time."""
 _ADDRESSES = 1 << 32
-"""The profiler keeps addresses in so many numbers; what lies beyond has none."""
+"""Upper limit of addresses that the profiler can store; higher addresses are left out."""
 _LIBRARY = 1
 
 FRAME_COLUMNS = (
@@ -53,13 +55,17 @@ TableRow = tuple[object, ...]
 
 
 def wait_of(frame: Frame) -> tuple[str, str] | None:
-    """(state, system call or "") of a wait's innermost frame."""
+    """Return (state, system call or "") if the frame is the innermost frame of a wait, else None."""
     found = _WAIT.fullmatch(frame.title) if frame.kind is FrameKind.KERNEL else None
     return (found[1], found[2] or "") if found else None
 
 
 class SharedTables:
-    """place: node of the profile's tree -> row of the stack table, -1 of stacks that no sample has."""
+    """Builder of the shared tables.
+
+    Attributes:
+        place: Row of the stack table by node of the profile's tree, -1 for nodes that no sample's stack contains.
+    """
 
     def __init__(self, profile: Profile, options: ExportOptions, leaves: list[int]) -> None:
         self._profile, self._options = profile, options
@@ -76,7 +82,7 @@ class SharedTables:
         rows = [self._rows(frame) for frame in profile.frames]
         frame_of = profile.frame.tolist()
         place = rewrite(profile.parent.tolist(), lambda node: rows[frame_of[node]], self._tree, leaves)
-        if 0 in leaves:  # a stack without frames would not be counted
+        if 0 in leaves:  # the profiler would not count a stack without frames
             at = self._function(Function("", UNKNOWN, FrameKind.MARKER), Level(UNKNOWN, FrameKind.MARKER, -1), -1)
             place[0] = self._tree.child(0, self._frame((-1, 0, MISSING, 0, at, None, None, None, None)))
         self.place = [node - 1 for node in place]
@@ -85,7 +91,7 @@ class SharedTables:
         return self._strings.setdefault(text, len(self._strings))
 
     def shared(self) -> dict[str, object]:
-        """To be called when all strings are known."""
+        """Return the shared tables. Callers must have added all their strings before."""
         parents = self._tree.parent[1:]
         return {
             "stringArray": list(self._strings),
@@ -105,7 +111,7 @@ class SharedTables:
         return self._lib_rows
 
     def _rows(self, frame: Frame) -> list[int]:
-        """Rows of the frame table, outermost first."""
+        """Return the frame's rows of the frame table, outermost first."""
         code = frame.kind in (FrameKind.NATIVE, FrameKind.INLINE)
         lib = self._lib(frame.module) if code and frame.module >= 0 else -1
         address = frame.rel - (frame.pc - frame.lookup) if lib >= 0 else -1
@@ -133,7 +139,7 @@ class SharedTables:
         return self._frames.setdefault(row, len(self._frames))
 
     def _symbol(self, frame: Frame, lib: int, address: int) -> int | None:
-        """Of the function that the address lies in, where a symbol table names it."""
+        """Return the native symbol that contains the address, or None if no symbol table names it."""
         outermost = frame.lines[-1] if frame.lines else None
         if address < 0 or outermost is None or not outermost.system_name or outermost.offset > frame.rel:
             return None
@@ -142,7 +148,7 @@ class SharedTables:
         return self._symbols.setdefault(row, len(self._symbols))
 
     def _function(self, function: Function, level: Level, lib: int) -> int:
-        """Its source is the first that is known."""
+        """Return the row of a function. Its source is the first one that is known."""
         at = self._functions.setdefault(function, len(self._functions))
         if at == len(self._function_rows):
             self._function_rows.append([self.string(level.name), False, False, lib, None, None, None])
@@ -152,7 +158,7 @@ class SharedTables:
         return at
 
     def _lib(self, index: int) -> int:
-        """A file is one, wherever it is mapped. Its resource has the same index."""
+        """Return the row of a file's library; all its mappings share it. Its resource has the same index."""
         module = self._profile.modules[index]
         at = self._libs.setdefault(module.build_id or module.path, len(self._libs))
         if at == len(self._lib_rows):
@@ -174,7 +180,7 @@ def _described(module: ModuleInfo) -> dict[str, object]:
 
 
 def breakpad_id(build_id: str) -> str:
-    """What symbol servers call a file by: 16 bytes of the build-id as a GUID, and an age of 0; "" where it has none."""
+    """Return the file's id on symbol servers: 16 bytes of the build ID as a GUID and age 0; "" without a build ID."""
     try:
         head = bytes.fromhex(build_id)[:16]
     except ValueError:

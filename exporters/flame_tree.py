@@ -1,8 +1,8 @@
 """The profile as the flame graph's page wants it: functions instead of addresses, in flat columns.
 
-Addresses of one function under one caller become one node, in whichever mapping and process they are. Nothing else is
-merged, sorted or left out here: each (thread, leaf) pair keeps its values, so that the page can group and hide threads
-and its totals stay exact.
+Addresses of one function under one caller become one node, for all mappings and processes. Nothing else is merged,
+sorted or left out: each (thread, leaf) pair keeps its values, so that the page can group and hide threads with exact
+totals.
 """
 
 from __future__ import annotations
@@ -24,22 +24,34 @@ from pyprof.model.tree import rewrite
 from pyprof.records import dataclass, field
 
 FrameRow = tuple[str, str, int, FrameKind]
-"""(name, module's name or what stands for it, index into Profile.modules or -1, kind), of the first that came up"""
+"""(name, name of the module or of its group, index into Profile.modules or -1, kind), from the function's first
+frame.
+"""
 
 CALLED, INLINED = 1, 2
-"""How a node's function came to stand there; bits."""
+"""Bits that say whether a node's function was called or inlined."""
 
 
 @dataclass
 class FlameTree:
     """Columns of the page's data.
 
-    frames: name and module group (strings), module index, kind; one entry a function. parent, frame: the nodes, parents
-    first, node 0 is the root (frame -1). how: CALLED, INLINED or both. start: nodes of what starts programs and
-    threads. trust: bit set of Trust values. place: "file:line" or "", of the heaviest address in the node; places: how
-    many different ones it has. leaf, thread, values: what was sampled, values one column a value type; one row a
-    thread, leaf and chain of source lines. row: (samples,) int64, of each sample of the profile. functions: what tells
-    the frames apart. source: lines with their texts, where there are some; lines: each row's PageSource.key.
+    Attributes:
+        frames: One entry for each function: name, module group, module index, kind.
+        parent: Parent of each node; parents come first, node 0 is the root.
+        frame: Index into frames of each node, -1 for the root.
+        how: CALLED, INLINED or both, for each node.
+        start: Nodes that start programs and threads (start_up.py).
+        trust: Bit set of Trust values of each node.
+        place: "file:line" of the heaviest address of each node, or "".
+        places: Number of different "file:line" of each node.
+        leaf: Node of each row; a row is a thread, a leaf and a chain of source lines.
+        thread: Thread of each row.
+        values: One column of values for each value type.
+        row: (samples,) int64, row of each sample of the profile.
+        functions: Identity of each entry in frames.
+        source: Source lines with their text, None if there are none.
+        lines: PageSource.key of each row.
     """
 
     frames: list[FrameRow] = field(default_factory=list)
@@ -61,8 +73,13 @@ class FlameTree:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One function of a frame as it is placed: its index in FlameTree.frames, its level, the frame's Trust, and the
-    value of all samples at or below the frame's node.
+    """One function of a frame on its way into the tree.
+
+    Attributes:
+        frame: Index into FlameTree.frames.
+        level: Name and place of the function.
+        trust: Trust of the frame.
+        weight: Value of all samples at or below the frame's node.
     """
 
     frame: int
@@ -72,7 +89,7 @@ class _Row:
 
 
 class _Builder:
-    """Grows a FlameTree from rows; what is known of a node beyond its columns."""
+    """Adds rows to a FlameTree, and keeps what is known of a node beyond its columns."""
 
     def __init__(self, tree: FlameTree) -> None:
         self.tree = tree
@@ -82,7 +99,7 @@ class _Builder:
         self._places: list[set[str]] = [set()]
 
     def child(self, parent: int, row: _Row) -> int:
-        """The node of a row's function below a node, which then stands for that row, too."""
+        """Return the node of a row's function below a parent, and merge the row into it."""
         tree = self.tree
         node = self._children.setdefault((parent, row.frame), len(tree.parent))
         if node == len(tree.parent):
@@ -108,7 +125,7 @@ class _Builder:
 
 
 def build(profile: Profile, options: ExportOptions) -> FlameTree:
-    """Nodes that no sample reaches are left out."""
+    """Build the tree of a profile, without nodes that no sample reaches."""
     tree = FlameTree()
     builder = _Builder(tree)
     ids: dict[Function, int] = {}
@@ -136,7 +153,7 @@ def build(profile: Profile, options: ExportOptions) -> FlameTree:
 
 
 def _weights(parent: list[int], totals: Iterable[tuple[int, int, Sequence[int]]]) -> tuple[list[int], list[bool]]:
-    """Of each node the primary value of what lies at or below it, and whether any sample does."""
+    """Return for each node the primary value at or below it, and whether any sample is there."""
     weight = [0] * len(parent)
     used = [False] * len(parent)
     for _, leaf, values in totals:
@@ -150,7 +167,11 @@ def _weights(parent: list[int], totals: Iterable[tuple[int, int, Sequence[int]]]
 
 
 def _add_samples(tree: FlameTree, profile: Profile, merged: npt.NDArray[np.int64]) -> None:
-    """merged: (nodes of the profile,) the node that each became."""
+    """Fill the sample columns of the tree.
+
+    Args:
+        merged: (nodes of the profile,) node of the tree that each became.
+    """
     key = tree.source.key if tree.source else np.zeros(len(merged), np.int64)
     keys = int(key.max(initial=0)) + 1
     pairs = (profile.thread * np.int64(len(tree.parent)) + merged[profile.stack]) * keys + key[profile.stack]
@@ -167,7 +188,7 @@ def _add_samples(tree: FlameTree, profile: Profile, merged: npt.NDArray[np.int64
 def _levels(
     tree: FlameTree, ids: dict[Function, int], profile: Profile, frame: Frame, options: ExportOptions
 ) -> list[tuple[int, Level]]:
-    """The functions of a frame, outermost first, with their places in tree.frames."""
+    """Return (index into tree.frames, level) of the functions of a frame, outermost first."""
     found = []
     for function, level in functions(profile, frame, options):
         at = ids.setdefault(function, len(ids))
@@ -181,7 +202,7 @@ def _levels(
 
 
 _GROUPS = {FrameKind.KERNEL: "[kernel]", FrameKind.INTERPRETER: "[interpreter]", FrameKind.MARKER: "[cut short]"}
-"""What frames outside every module are coloured as."""
+"""Color groups of frames outside every module."""
 
 
 def _place(level: Level) -> str:

@@ -1,8 +1,8 @@
 """One self-contained HTML page: the data, the vendored d3 modules and the page's own scripts (exporters/assets).
 
-What comes from the target never becomes markup: it travels as compressed base64 and reaches the document as text
-nodes and canvas text only. A content security policy names the hash of each script and of the style, and forbids
-everything else: requests, frames, forms, and (trusted types) turning strings into markup.
+Names from the target never become markup: they travel as compressed base64 and reach the document only as text nodes
+and canvas text. A content security policy names the hash of each script and of the style. It forbids everything else:
+requests, frames, forms, and (trusted types) turning strings into markup.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyprof.model.reasons import said
 from pyprof.model.walk import Trust
 
 LIBRARIES = ("dispatch", "timer", "ease", "color", "interpolate", "format", "selection", "transition", "drag", "zoom")
-"""The d3 modules, each after what it needs."""
+"""The d3 modules, in order of their dependencies."""
 
 SCRIPTS = (
     *(
@@ -65,7 +65,7 @@ STYLE = "page.css"
 TEMPLATE = "page.html"
 
 _LEVEL = 6
-"""Of compression: 9 makes files a hundredth smaller and takes ten times as long."""
+"""Compression level. Level 9 makes files 1 % smaller and takes ten times as long."""
 
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
@@ -78,15 +78,17 @@ WORDS = {
     "sourceChanged": said("page_source_changed"),
     "firstRows": said("page_first_rows", rows="{rows}", all="{all}"),
 }
-"""What the page's scripts say of what it shows in part only, by their names for it."""
+"""Messages that the page's scripts show for incomplete views, by the scripts' names for them."""
 
 
 Beside = Callable[[list[Function]], Mapping[str, object]]
-"""What the page's data has besides a profile, from the functions in the page's order."""
+"""Returns additional entries of the page's data, given the functions in the page's order."""
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
-    """ExportOptions.threads only decides how the page opens: its reader can group by thread or not."""
+    """Write the page. ExportOptions.threads decides only how the page opens; its reader can switch grouping by
+    thread.
+    """
     write_page(profile, out, options)
 
 
@@ -94,7 +96,7 @@ def write_page(profile: Profile, out: BinaryIO, options: ExportOptions, beside: 
     style, early = _asset(STYLE), _asset(EARLY)
     libraries = [_licences(), *(_asset(f"d3-{name}.min.js") for name in LIBRARIES)]
     scripts = [*libraries, *(_asset(f"page.{name}.js") for name in SCRIPTS)]
-    # A lone carriage return would be changed by the HTML parser, and with it the hash.
+    # The HTML parser would change a lone carriage return, and with it the script's hash.
     scripts = [script.replace("\r", "") for script in scripts]
     data, samples = _data(profile, options, beside)
     parts = {
@@ -121,7 +123,7 @@ def _asset(name: str) -> str:
 
 
 def _licences() -> str:
-    """The licences of the libraries, as a script that is all comment; equal ones once."""
+    """Return the licences of the libraries as one script comment, equal ones only once."""
     modules: dict[str, list[str]] = {}
     for name in LIBRARIES:
         modules.setdefault(_asset(f"d3-{name}.LICENSE").strip(), []).append(f"d3-{name}")
@@ -149,7 +151,7 @@ def _hash(text: str) -> str:
 
 
 def _python_sha256() -> Any:
-    """Python's own: hashlib loads OpenSSL, which takes longer than all hashes of a page."""
+    """Return Python's own SHA-256: hashlib loads OpenSSL, which takes longer than all hashes of a page."""
     for name in ("_sha2", "_sha256"):
         with suppress(ImportError):
             return import_module(name).sha256
@@ -160,7 +162,7 @@ _sha256 = _python_sha256()
 
 
 def _escaped(text: str) -> str:
-    """As html.escape, whose module loads the names of all characters."""
+    """Escape HTML like html.escape, whose module loads a table of all character names."""
     for character, name in (("&", "amp"), ("<", "lt"), (">", "gt"), ('"', "quot"), ("'", "#x27")):
         text = text.replace(character, f"&{name};")
     return text
@@ -171,8 +173,9 @@ def _base64(data: bytes) -> str:
 
 
 def _data(profile: Profile, options: ExportOptions, beside: Beside | None = None) -> tuple[bytes, bytes]:
-    """The page's data: JSON of flat columns, whose texts stand once, in `strings` (read by page.model.js), and the
-    columns of all samples (page_samples.py).
+    """Return the page's data: JSON of flat columns, and the columns of all samples (page_samples.py).
+
+    Texts in the JSON are indices into `strings`; page.model.js reads it.
     """
     tree = build(profile, options)
     samples = in_time(profile, tree.row)
@@ -181,7 +184,7 @@ def _data(profile: Profile, options: ExportOptions, beside: Beside | None = None
     def text(value: str) -> int:
         return strings.setdefault(value, len(strings))
 
-    # Parents as distances: they are small numbers, and compress well.
+    # Parents are stored as distances: these are small numbers and compress well.
     parent = [node - up for node, up in enumerate(tree.parent)]
     document = {
         "title": profile.title,

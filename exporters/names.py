@@ -1,4 +1,4 @@
-"""How frames, threads and weights are named; the same in every format."""
+"""Names of frames, threads and weights, equal in every format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ UNKNOWN = "[unknown]"
 class Level:
     """One row of a flame graph: a frame, or one of the functions inlined into it.
 
-    name: never "". module: index into Profile.modules, -1 if none. file: None and line: 0 where not known.
+    Attributes:
+        name: Name of the function, never "".
+        module: Index into Profile.modules, -1 if none.
+        file: Source file, None if not known.
+        line: Source line, 0 if not known.
     """
 
     name: str
@@ -26,7 +30,7 @@ class Level:
 
 
 def levels(profile: Profile, frame: Frame, options: ExportOptions) -> list[Level]:
-    """The functions of one frame, outermost first: the real one, then what was inlined into it."""
+    """Return the functions of one frame, outermost first: the real one, then those that were inlined into it."""
     if not frame.lines:
         return [Level(title(profile, frame, options), frame.kind, frame.module)]
     *inlined, outermost = frame.lines
@@ -43,19 +47,22 @@ def levels(profile: Profile, frame: Frame, options: ExportOptions) -> list[Level
 
 
 def functions(profile: Profile, frame: Frame, options: ExportOptions) -> list[tuple[Function, Level]]:
-    """The levels of one frame with what distinguishes them from other functions; a marker is one, too."""
+    """Return the levels of one frame, each with the function that identifies it. A marker counts as a function."""
     named = levels(profile, frame, options)
     known = [function for function, _ in functions_of(profile, frame)]
     return list(zip(known or [Function("", level.name, frame.kind) for level in named], named, strict=True))
 
 
 def title(profile: Profile, frame: Frame, options: ExportOptions) -> str:
-    """The name of a frame without functions."""
+    """Return the name of a frame without functions."""
     return _with_path(profile, frame, frame.title, options) or UNKNOWN
 
 
 def _with_path(profile: Profile, frame: Frame, name: str, options: ExportOptions) -> str:
-    """With full_paths unnamed code is "/path/of/module!0xstart" or "/path/of/module+0xrel"."""
+    """Replace the module name of unnamed code by its path, if full_paths is set.
+
+    The result is "/path/of/module!0xstart" or "/path/of/module+0xrel".
+    """
     if options.full_paths and frame.module >= 0:
         module = profile.modules[frame.module]
         if name.startswith((f"{module.name}+0x", f"{module.name}!0x", f"{module.name}[")):
@@ -64,7 +71,7 @@ def _with_path(profile: Profile, frame: Frame, name: str, options: ExportOptions
 
 
 def module_name(profile: Profile, module: int, options: ExportOptions) -> str:
-    """ "" where the frame lies in no module."""
+    """Return the name or path of a module, "" for -1."""
     if module < 0:
         return ""
     info = profile.modules[module]
@@ -72,7 +79,7 @@ def module_name(profile: Profile, module: int, options: ExportOptions) -> str:
 
 
 def script_name(level: Level, options: ExportOptions) -> str:
-    """The source file of an interpreter's frame, which stands for its module; "" of other frames."""
+    """Return the source file of an interpreter's frame, which replaces its module; "" for other frames."""
     if level.kind != FrameKind.INTERPRETER or not level.file:
         return ""
     return level.file if options.full_paths else level.file.rsplit("/", 1)[-1]
@@ -84,7 +91,7 @@ def thread_name(thread: ThreadInfo) -> str:
 
 
 def labelled_name(profile: Profile, thread: ThreadInfo) -> str:
-    """Its own name, and labels that not all threads have."""
+    """Return a thread's own name and those of its labels that not all threads have."""
     own = shown(tuple(label for label in thread.labels if label not in profile.labels.items()))
     return f"{thread.name} [{own}]" if own else thread.name
 
@@ -94,13 +101,13 @@ def process_name(thread: ThreadInfo) -> str:
 
 
 def roots(profile: Profile, thread: ThreadInfo, options: ExportOptions) -> list[str]:
-    """What stands above the stacks of a thread, outermost first."""
+    """Return the process and thread names above the stacks of a thread, outermost first."""
     process = (options.processes or options.threads) and profile.has_processes
     return [process_name(thread)] * process + [thread_name(thread)] * options.threads
 
 
 def count_column(profile: Profile) -> int:
-    """The column of Profile.values that counts samples; the primary one where none does."""
+    """Return the column of Profile.values that counts samples, or the primary column if none does."""
     for column, value_type in enumerate(profile.value_types):
         if value_type == ValueType("samples", "count"):
             return column

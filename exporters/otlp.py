@@ -1,11 +1,11 @@
 """OpenTelemetry's profiles signal as a file: the message ProfilesData of opentelemetry-proto 1.10
-(opentelemetry/proto/profiles/v1development/profiles.proto), which is also the body of an export request. The signal
-is in development: 1.9 numbers the fields of a sample otherwise, so readers of that version find no values here.
+(opentelemetry/proto/profiles/v1development/profiles.proto), which is also the body of an export request. The signal is
+in development: 1.9 numbers the fields of a sample differently, so readers of that version find no values here.
 
-A process is a resource, and each kind of value a profile of its own: a profile has one only. A sample is all there
-is of one thread with one stack, as one sum: some backends refuse several values a sample. Threads and the user's
-labels are attributes of samples. The first entry of each table of the dictionary is the empty one that index 0
-stands for.
+A process is a resource. Each value type becomes a separate profile, because a profile has only one. A sample is the sum
+of all samples of one thread with one stack, because some backends refuse several values a sample. Threads and the
+user's labels are attributes of samples. The first entry of each table of the dictionary is empty; index 0 stands for
+it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ MAPPING, LOCATION, FUNCTION, LINK, STRING, ATTRIBUTE, STACK = range(1, 8)
 _SERVICE = "service.name"
 _FRAME_TYPES = {FrameKind.NATIVE: "native", FrameKind.INLINE: "native", FrameKind.KERNEL: "kernel"}
 Sums = list[tuple[int, int, int]]
-"""(thread, node, value)."""
+"""(thread, leaf node, value) of each sample of a profile."""
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
-    """Threads are attributes whatever the options say."""
+    """Write the profile; threads are attributes, regardless of the options."""
     profile = bounded(profile, distinct_stacks(profile))
     tables = _Dictionary(profile)
     processes: defaultdict[ProcessKey, list[int]] = defaultdict(list)
@@ -56,7 +56,8 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
 
 def _resource(thread: ThreadInfo) -> bytes:
     name = _text(thread.process)
-    service = dict(thread.labels).get(_SERVICE) or f"unknown_service:{name}"  # as the specification has it
+    # the OpenTelemetry specification requires this form
+    service = dict(thread.labels).get(_SERVICE) or f"unknown_service:{name}"
     named = {_SERVICE: service, "process.executable.name": name}
     texts = [data(1, data(1, encoded(key)) + data(2, data(1, encoded(value)))) for key, value in named.items() if value]
     return b"".join(texts) + data(1, data(1, b"process.pid") + data(2, _integer(thread.pid)))
@@ -79,7 +80,7 @@ def _profile(profile: Profile, tables: _Dictionary, column: int, process: Proces
 
 
 class _Dictionary:
-    """What all profiles of the file share; each entry has the index that its first use gave it."""
+    """Tables that all profiles of the file share; each entry has the index that its first use gave it."""
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
@@ -117,7 +118,7 @@ class _Dictionary:
         return self._row(STRING, encoded(text))
 
     def _attribute(self, key: str, value: bytes) -> int:
-        """value: an AnyValue."""
+        """Return the index of an attribute; value is an encoded AnyValue."""
         return self._row(ATTRIBUTE, number(1, self._string(key)) + data(2, value))
 
     def _texts(self, texts: Mapping[str, str]) -> list[int]:
@@ -138,7 +139,10 @@ class _Dictionary:
         )
 
     def _location(self, frame: Frame) -> int:
-        """Unnamed code keeps its address and mapping; markers and interpreters' frames are lines without an address."""
+        """Return the index of a frame's location.
+
+        Unnamed code keeps its address and mapping. Markers and interpreters' frames are lines without an address.
+        """
         lines: Sequence[Line] = frame.lines
         code = frame.kind not in (FrameKind.MARKER, FrameKind.INTERPRETER)
         if not lines and (not code or frame.kind is FrameKind.KERNEL):
@@ -161,5 +165,5 @@ def _text(text: str) -> str:
 
 
 def _integer(value: int) -> bytes:
-    """An AnyValue; one that is 0 is written, too."""
+    """Encode an integer as an AnyValue; 0 is written too."""
     return varint(3 << 3) + varint(value)

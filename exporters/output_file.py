@@ -1,8 +1,8 @@
-"""How an output comes to its place: in one step, beside what was there, or into a stream that the user named.
+"""Atomic replacement of output files, and writing to streams that the user named.
 
-In: the path as the user gave it, and who writes. Decided on descriptors: what stands at the name is looked at and
-replaced, never opened. So nobody who put a pipe, a device or a link there has us write into it. A link at the name is
-replaced itself; what it leads to stays as it is.
+All decisions are made on file descriptors: what exists at a name is inspected and replaced, but never opened. So
+another user who puts a pipe, a device or a link there cannot make pyprof write into it. A link at the name is replaced
+itself; its target stays unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyprof.errors import OutputError
 Write = Callable[[BinaryIO], None]
 
 DEVICES = ("/dev/null", "/dev/full", "/dev/tty")
-"""Written to in place, by exactly these names."""
+"""Devices that are written in place, if the user gives exactly these names."""
 
 _MOST_LINKS = 40
 
@@ -30,13 +30,19 @@ _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,9})")
 
 
 def stream(path: str) -> int | None:
-    """The descriptor of ours that a path names (-, /dev/stdout, the /dev/fd/63 of a shell's >(...)); None: a file."""
+    """Return pyprof's own descriptor that a path names (-, /dev/stdout, the /dev/fd/63 of a shell's >(...)); None for a
+    file.
+    """
     match = _DESCRIPTOR.fullmatch(path)
     return int(match[1]) if match else _STREAMS.get(path)
 
 
 def write_in_place(path: str, writer: Write) -> bool:
-    """False if path is a file's. Raises OSError."""
+    """Write to a stream or device; return False if the path names a file.
+
+    Raises:
+        OSError: Writing failed.
+    """
     number = stream(path)
     if number is None and path not in DEVICES:
         return False
@@ -47,7 +53,12 @@ def write_in_place(path: str, writer: Write) -> bool:
 
 
 def look(path: str, folder: int | None = None) -> os.stat_result | None:
-    """What stands at a path, not what a link there leads to; None for nothing. Raises OSError, OutputError."""
+    """Return the status of a file or link, without following the link; None if nothing is there.
+
+    Raises:
+        OSError: The path cannot be inspected.
+        OutputError: It is neither a file nor a link.
+    """
     try:
         found = os.stat(path, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -61,8 +72,10 @@ def look(path: str, folder: int | None = None) -> os.stat_result | None:
 
 
 def replace(path: str, writer: Write) -> None:
-    """Write a file beside path, then give it the name. Raises OSError; what was there is as before then. What is there
-    afterwards outlives a power cut, name and all.
+    """Write a file next to path, then rename it to path. The file and its name survive a power failure.
+
+    Raises:
+        OSError: Writing failed; a previous file is unchanged.
     """
     parent, name = os.path.split(os.path.normpath(path))
     folder = open_folder(parent or ".")
@@ -86,7 +99,7 @@ def replace(path: str, writer: Write) -> None:
 
 
 def is_ours(path: str) -> bool:
-    """May nobody but root and us put names into the folder of path that we would follow?"""
+    """Return True if only root and this user can put names into the folder of path that pyprof would follow."""
     try:
         folder = open_folder(os.path.dirname(os.path.normpath(path)) or ".")
     except OSError:
@@ -98,7 +111,7 @@ def is_ours(path: str) -> bool:
 
 
 def _links_are_guarded() -> bool:
-    """Does the kernel refuse to follow links of others in folders like /tmp?"""
+    """Return True if the kernel refuses to follow links of other users in folders like /tmp."""
     try:
         with open("/proc/sys/fs/protected_symlinks", "rb") as file:
             return int(file.read()) > 0
@@ -107,8 +120,13 @@ def _links_are_guarded() -> bool:
 
 
 def open_folder(path: str) -> int:
-    """A link that belongs to neither root nor us leads to its owner's folders only: whoever may write to a folder on
-    the way can put one there at any moment. Raises OSError.
+    """Open a folder, and refuse links of other users that lead to a folder of a third one.
+
+    A user who may write to a folder on the path can put a link there at any moment. A link that belongs to neither root
+    nor this user may therefore lead only to its owner's folders.
+
+    Raises:
+        OSError: The folder cannot be opened, or a link is refused.
     """
     rest, links, others = deque(path.split("/")), 0, set[int]()
     with contextlib.ExitStack() as opened:
@@ -124,7 +142,7 @@ def open_folder(path: str) -> int:
             if links > _MOST_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
             others |= {found.st_uid} - {0, os.geteuid()}
-            if found.st_dev == _proc():  # what such a link says is not where it leads
+            if found.st_dev == _proc():  # the text of a link in /proc is not where it leads
                 at = _enter(part, at, opened, 0)
                 continue
             text = os.readlink("", dir_fd=there)
@@ -152,14 +170,17 @@ def _proc() -> int:
 
 
 def drop_logs(path: str) -> None:
-    """What a killed recording of that name left: SQLite would take it for part of the one that is there now."""
+    """Delete SQLite's logs that a killed recording of that name left: SQLite would apply them to the new file."""
     for left in ("-wal", "-shm"):
         with contextlib.suppress(OSError):
             os.unlink(path + left)
 
 
 def _mode(old: os.stat_result | None) -> int:
-    """That of any new file; a file of ours keeps its mode, and what another user put there never widens it."""
+    """Return the mode of the new file.
+
+    A file of this user keeps its mode. A file of another user never widens the default mode.
+    """
     usual = 0o666 & ~_umask()
     if old is None or not stat.S_ISREG(old.st_mode):
         return usual
@@ -168,17 +189,28 @@ def _mode(old: os.stat_result | None) -> int:
 
 
 def create(path: str, mode: int) -> int:
-    """A new file in a folder into which nobody else may write. Raises OSError."""
+    """Create a file in a folder into which no other user may write.
+
+    Raises:
+        OSError: It exists already, or cannot be created.
+    """
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
 
 
 def folder(path: str, how: int = 0) -> int:
-    """A folder, to lock it or to have its names kept. how: further flags of open(2). Raises OSError."""
+    """Open a folder, to lock it or to sync its names.
+
+    Args:
+        how: Further flags of open(2).
+
+    Raises:
+        OSError: It cannot be opened.
+    """
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | how)
 
 
 def _sync_names(folder: int) -> None:
-    """Of a folder that may be open for its path only. One that we may not read keeps its names as it likes."""
+    """Sync the names of a folder that may be open with O_PATH only; do nothing if the folder is not readable."""
     with contextlib.suppress(OSError):
         readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
         try:
@@ -188,15 +220,19 @@ def _sync_names(folder: int) -> None:
 
 
 def sync(fd: int) -> None:
-    """What was written, or named, stays whatever happens to the machine. Raises OSError."""
+    """Make what was written or renamed survive a power failure.
+
+    Raises:
+        OSError: The kernel reports a failure.
+    """
     try:
         os.fsync(fd)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that knows no fsync
+        if error.errno != errno.EINVAL:  # the file system does not support fsync
             raise
 
 
 def _umask() -> int:
-    """Ours. Asking by umask(2) would set another one for all threads meanwhile."""
+    """Return this process's umask. umask(2) cannot read it without changing it for all threads."""
     with open("/proc/self/status", encoding="utf-8", errors="replace") as status:
         return next((int(line.split()[1], 8) for line in status if line.startswith("Umask:")), 0o077)

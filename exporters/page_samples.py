@@ -1,11 +1,11 @@
-"""The samples of the flame graph's page one by one, as compact columns of bytes: when each was taken, of which thread
-and stack, on which processor, with which values. Read by page.samples.js.
+"""The samples of the flame graph's page one by one, as compact columns of bytes: time, thread and stack, processor,
+values. page.samples.js reads them.
 
-They stand thread by thread, each in order of time; time and row are differences to the sample before, in the numbers
-modulo how many there are. So what stays the same is 0. A column is as many bytes wide as its largest number needs. All
-lowest bytes come first, then the next ones. Times are rounded down to a tick, some millionths of the recording. Values
-in nanoseconds are rounded to a 32nd of the sampling period; what one is rounded up, the next one of the same thread and
-stack is rounded down, so that sums stay right to half a unit.
+Samples stand thread by thread, each in order of time. Time and row are differences to the previous sample, modulo the
+number of different values, so a constant column is all 0. A column is as many bytes wide as its largest number needs;
+all lowest bytes come first, then the next ones. Times are rounded down to a tick, some millionths of the recording.
+Values in nanoseconds are rounded to a 32nd of the sampling period. The rounding error carries over to the next sample
+of the same thread and stack, so that sums are exact to half a unit.
 """
 
 from __future__ import annotations
@@ -20,20 +20,26 @@ from pyprof.records import dataclass
 I64 = npt.NDArray[np.int64]
 
 _TICKS = 19
-"""The recording has at most two to the power of so many ticks."""
+"""Binary logarithm of the maximum number of ticks in a recording."""
 _LEAST_TICK_NS = 1000
 _STEPS = 32
-"""Of a sampling period, that values in nanoseconds are rounded to."""
+"""Divisor of the sampling period that gives the rounding unit of values in nanoseconds."""
 _WIDEST = 30
-"""Bits of the largest number in a column."""
+"""Maximum number of bits of a number in a column."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageSamples:
-    """header: what JSON says of the columns: count; tickNs; ticks; originNs, when the first tick begins, before or at
-    the profile's start; spanNs, from there to the end; gaps, since the start, in which nothing was recorded;
-    widths, in bytes, of time, row, processor + 1 and each value, 0 of a column that is left out because all of it is
-    `same`; units of the values. data: the columns.
+    """The columns and their description.
+
+    Attributes:
+        header: Description for the JSON. count: number of samples. tickNs, ticks: length and number of ticks. originNs:
+            begin of the first tick, at or before the profile's start. spanNs: time from there to the end. gaps:
+                intervals
+            since the start in which nothing was recorded. widths: bytes of time, row, processor + 1 and each value; 0
+                for a
+            column that is left out because all its numbers are `same`. units: of the values.
+        data: The columns.
     """
 
     header: dict[str, object]
@@ -41,9 +47,13 @@ class PageSamples:
 
 
 def in_time(profile: Profile, row: I64) -> PageSamples:
-    """row: (n,) what the page calls each sample's thread and stack. A profile with negative values, or whose
-    samples have all the same time (none is known), has no timeline: no sample is written. There may be millions, so one
-    column is made after the other.
+    """Pack the samples of a profile.
+
+    A profile with negative values, or with one time for all samples (no times are known), has no timeline: no sample is
+    written. There may be millions of samples, so the columns are made one after the other.
+
+    Args:
+        row: (n,) the page's row of each sample's thread and stack.
     """
     order = np.lexsort((profile.time_ns, profile.thread))
     if len(order) and (profile.values.min() < 0 or not timed(profile)):
@@ -76,7 +86,7 @@ def in_time(profile: Profile, row: I64) -> PageSamples:
 
 
 def _span(profile: Profile) -> tuple[int, int]:
-    """When the first sample was taken, in ns since the profile's start, or that; the end of the last one, or its."""
+    """Return (begin, end) of the timeline in ns since the profile's start; it covers the profile and all samples."""
     first, last = (int(time) - profile.start_ns for time in (profile.time_ns.min(), profile.time_ns.max()))
     return min(first, 0), max(last, profile.duration_ns - 1) + 1
 
@@ -86,7 +96,7 @@ def _steps(column: I64, size: int) -> I64:
 
 
 def _tick_ns(span_ns: int) -> int:
-    """1, 2 or 5 of a decimal unit, so that round times are ticks."""
+    """Return the length of a tick: 1, 2 or 5 times a power of ten, so that round times fall on ticks."""
     least = max(_LEAST_TICK_NS, span_ns >> _TICKS)
     ten = int(10 ** (len(str(least)) - 1))
     return next(part * ten for part in (1, 2, 5, 10) if part * ten >= least)
@@ -100,7 +110,7 @@ def _unit(values: I64, period: int) -> int:
 
 
 def _rounded(values: I64, row: I64, unit: int) -> I64:
-    """Values in whole units; those of one row add up to their sum, rounded."""
+    """Return values in whole units; the values of each row add up to their rounded sum."""
     if unit == 1:
         return values
     if values.min(initial=unit) == values.max(initial=unit):
@@ -117,7 +127,11 @@ def _rounded(values: I64, row: I64, unit: int) -> I64:
 
 
 def _packed(column: I64) -> tuple[int, int, bytes]:
-    """(width, what all of it is where the width is 0, bytes) of numbers that are not negative."""
+    """Pack numbers that are not negative.
+
+    Returns:
+        (width in bytes, the common number if the width is 0, packed bytes).
+    """
     if not len(column) or column.min() == column.max():
         return 0, int(column[0]) if len(column) else 0, b""
     width = (int(column.max()).bit_length() + 7) // 8

@@ -1,8 +1,8 @@
-"""Source lines for the flame graph's page: texts near all lines that cost something, and which of them each stack ran
-through. Read by page.source.js.
+"""Source lines for the flame graph's page: texts near all lines that have samples, and the lines in each stack.
+page.source.js reads them.
 
-A place is a line and the function that stands in it. The places of a stack are a chain, in a prefix tree of chains:
-frames whose text is not here are not in it. So the page counts any part of the samples by line.
+A place is a line and the function that contains it. The places of a stack are a chain, stored in a prefix tree of
+chains; frames without source text are not in it. With it the page counts any part of the samples by line.
 """
 
 from __future__ import annotations
@@ -22,22 +22,26 @@ from pyprof.model.tree import Tree, rewrite
 from pyprof.records import dataclass
 
 _AROUND = 25
-"""Lines that are shown before and after one that cost something."""
+"""Number of lines that are shown before and after a line with samples."""
 _MOST_LETTERS = 1 << 20
-"""Of all texts; those of files that cost less are left out."""
+"""Maximum number of characters in all texts; the files with the smallest values are left out."""
 _WIDEST = 500
-"""Letters of a line."""
+"""Maximum number of characters of a line."""
 
 Place = tuple[int, int, int]
-"""(file, line, function)"""
+"""(file, line, function)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageSource:
-    """document: files as [path, 1 if it was changed after the recording, parts of it as [first line, texts]]; columns
-    of places: file, line, frame (of FlameTree); columns of chains: parent, as how many before, and place. key: (nodes
-    of the profile,) twice the chain of each stack, and 1 more where its innermost function stands in the chain's last
-    line.
+    """Source lines and chains of the page.
+
+    Attributes:
+        document: Data for the JSON. files: [path, 1 if changed after the recording, parts as [first line, texts]].
+            file,
+            line, frame (of FlameTree): columns of places. parent (as a distance), place: columns of chains.
+        key: (nodes of the profile,) twice the number of each stack's chain, plus 1 if its innermost function is in the
+            chain's last line.
     """
 
     document: dict[str, object]
@@ -45,7 +49,11 @@ class PageSource:
 
 
 def page_source(profile: Profile, known: Sequence[Function], options: ExportOptions) -> PageSource | None:
-    """known: the page's functions. None: no text is here."""
+    """Return the source lines of a profile, or None if there is no text for any of them.
+
+    Args:
+        known: The page's functions.
+    """
     numbers = {function: at for at, function in enumerate(known)}
     files = {path: at for at, path in enumerate(options.sources)}
     rows: list[list[Place]] = []
@@ -87,7 +95,7 @@ def page_source(profile: Profile, known: Sequence[Function], options: ExportOpti
 def _excerpts(
     profile: Profile, texts: Mapping[str, SourceText], hits: Mapping[int, set[int]]
 ) -> dict[int, list[object]]:
-    """By number of the file, as in PageSource.document."""
+    """Return the shown part of each file by its number, as in PageSource.document."""
     shown: dict[int, list[object]] = {}
     room = _MOST_LETTERS
     for at, (path, text) in enumerate(texts.items()):
@@ -95,7 +103,7 @@ def _excerpts(
             continue
         parts: list[tuple[int, list[str]]] = []
         for line in sorted(hits[at]):
-            end = parts[-1][0] + len(parts[-1][1]) if parts else 1  # the first line that is not there yet
+            end = parts[-1][0] + len(parts[-1][1]) if parts else 1  # the first line that is not shown yet
             first, last = max(line - _AROUND, 1), min(line + _AROUND, len(text.lines))
             if not parts or first > end:
                 parts.append((first, []))

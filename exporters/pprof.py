@@ -1,12 +1,12 @@
 """pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped, ids sequential from 1.
 
 Callers' addresses are already adjusted to the call (Frame.lookup). Thread and process are labels, never frames: `pprof
--tagroot=process,thread` makes roots of them. Beside them stand the labels that the user gave. A sample whose
-interpreter's frames could not all be matched has the label merge ("partial, 1 run unplaced") beside its marker frame.
-Every label is a string, because pprof drops a numeric 0. The primary value stands last and is named in
-default_sample_type.
+-tagroot=process,thread` makes roots of them. The user's labels are labels too. A sample whose interpreter frames could
+not all be matched has a marker frame and the label merge ("partial, 1 run unplaced"). Every label is a string, because
+pprof drops a numeric 0. The primary value is last and is named in default_sample_type.
 
-What a reader needs that knows all stacks by their digests comes first, and tables of functions and locations after it.
+The part that a reader needs if it knows all stacks by their digests comes first; the tables of functions and locations
+come after it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ SAMPLE_TYPE, SAMPLE, MAPPING, LOCATION, FUNCTION, STRING_TABLE = 1, 2, 3, 4, 5, 
 TIME_NANOS, DURATION_NANOS, PERIOD_TYPE, PERIOD, COMMENT, DEFAULT_SAMPLE_TYPE = 9, 10, 11, 12, 13, 14
 
 _TOGETHER = 1 << 10
-"""Samples that are compressed in one call: a call costs as much as a sample."""
+"""Number of samples that are compressed in one call, which costs as much as a sample."""
 _SHARED_OBJECT = re.compile(r"\.so($|[._][0-9]+)")
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     profile = bounded(profile, distinct_stacks(profile))
-    # No file name and no time in the header: equal profiles are equal bytes.
+    # no file name and no time in the header, so that equal profiles give equal bytes
     with gzip.GzipFile(filename="", mode="wb", fileobj=out, compresslevel=6, mtime=0) as packed_out:
         tables = PprofTables(profile, options.evidence)
         types = [tables.value_type(value_type.type, value_type.unit) for value_type in profile.value_types]
@@ -61,7 +61,7 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
 
 
 def _merges(profile: Profile, tables: PprofTables) -> dict[int, bytes]:
-    """A label of samples that have such a frame, by its index."""
+    """Return the merge label of each marker frame for incomplete merges, by the frame's index."""
     return {
         at: tables.label("merge", frame.title.strip("[]").removeprefix("merge: "))
         for at, frame in enumerate(profile.frames)
@@ -76,8 +76,13 @@ def _samples(
     labelled: tuple[list[bytes], dict[int, bytes]],
     digests: bytearray,
 ) -> Iterator[bytes]:
-    """A sample is all there is of one thread with one stack. A stack without frames has none in pprof either. labelled:
-    labels by thread, and by frame. digests: gets that of each stack, if frames have any.
+    """Yield the samples: each is the sum of all samples of one thread with one stack.
+
+    A stack without frames has no locations in pprof either.
+
+    Args:
+        labelled: Labels by thread, and by frame.
+        digests: Receives the digest of each stack if evidence is written.
     """
     parent, frame_of = profile.parent.tolist(), profile.frame.tolist()
     labels, partial = labelled
@@ -111,8 +116,9 @@ def _header(profile: Profile, tables: PprofTables) -> bytes:
 class PprofTables:
     """Strings, mappings, functions and locations, each with the id that its first use gave it.
 
-    rows: the encoded MAPPING, FUNCTION and LOCATION fields, each after what it refers to. evidence: of each location,
-    too; then digests has one for each frame that location() was asked for, in that order.
+    Attributes:
+        rows: Encoded MAPPING, FUNCTION and LOCATION fields, each after those that it refers to.
+        digests: If evidence is written, the digest of each frame for which location() was called, in that order.
     """
 
     def __init__(self, profile: Profile, evidence: bool = False) -> None:
@@ -140,7 +146,7 @@ class PprofTables:
         return b"".join(self.label(key, value) for key, value in own.items())
 
     def label(self, key: str, value: str) -> bytes:
-        """A field of a sample. Nothing for an empty value: pprof would read it as the number 0."""
+        """Return a label as a field of a sample; nothing for an empty value, which pprof would read as the number 0."""
         return data(3, number(1, self.string(key)) + number(2, self.string(value))) if key and value else b""
 
     def _mapping(self, id_: int, module: ModuleInfo) -> bytes:
@@ -151,8 +157,10 @@ class PprofTables:
         return b"".join(fields)
 
     def location(self, frame: Frame) -> int:
-        """Unnamed code keeps its address and mapping, without a line; a marker and an interpreter's frame are lines
-        without an address.
+        """Return the id of a frame's location.
+
+        Unnamed code keeps its address and mapping, without a line. Markers and interpreters' frames are lines without
+        an address.
         """
         lines = frame.lines
         if not lines and frame.kind not in (FrameKind.NATIVE, FrameKind.INLINE):
@@ -193,9 +201,10 @@ def _names(line: Line) -> tuple[str, str, str]:
 
 
 def executable_first(modules: Sequence[ModuleInfo]) -> list[int]:
-    """Indices of the modules, the main program's first: pprof takes the first mapping for it.
+    """Return the indices of the modules with the main program first: pprof takes the first mapping for the program.
 
-    As in pprof's own rule (profile.go, massageMappings): the first that is a file and no shared object.
+    The main program is the first one that is a file and not a shared object, as in pprof's own rule (profile.go,
+    massageMappings).
     """
     for index, module in enumerate(modules):
         special = not module.path.startswith("/") or module.path.startswith(("/memfd:", "//anon", "/dev/", "/SYSV"))

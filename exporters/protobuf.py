@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 _MASK = (1 << 64) - 1
 _SHORT = [bytes([value]) for value in range(0x80)]
-"""Most numbers of a file are below that."""
+"""Encodings of small numbers, which are the majority in a file."""
 
 
 def varint(value: int) -> bytes:
-    """A signed or unsigned 64-bit number; negative ones in two's complement (ten bytes)."""
+    """Encode a signed or unsigned 64-bit number; negative ones in two's complement (ten bytes)."""
     if 0 <= value < 0x80:
         return _SHORT[value]
     value &= _MASK
@@ -23,15 +23,15 @@ def varint(value: int) -> bytes:
 
 
 def number(field: int, value: int) -> bytes:
-    """An int64, uint64 or bool; nothing for 0, which is the default."""
+    """Encode an int64, uint64 or bool field; 0 is the default and gives no bytes."""
     return varint(field << 3) + varint(value) if value else b""
 
 
 def packed(field: int, values: Iterable[int]) -> bytes:
-    """A repeated number."""
+    """Encode a repeated number as a packed field."""
     return data(field, b"".join(map(varint, values)))
 
 
 def data(field: int, payload: bytes) -> bytes:
-    """A message, a string, or packed numbers; written even if empty."""
+    """Encode a field with a message, a string, or packed numbers; it is written even if empty."""
     return varint(field << 3 | 2) + varint(len(payload)) + payload

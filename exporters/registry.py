@@ -1,4 +1,4 @@
-"""The one list of output formats. Importing it is cheap: a format's writer is imported when it first writes."""
+"""The list of output formats. Importing it is cheap: a format's writer is imported when it first writes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,13 @@ if TYPE_CHECKING:
 class Format:
     """An Exporter whose writer is the function `write` of a module.
 
-    name: as in --format. suffixes: file names that mean it; the first is the one to propose. text: may go to a
-    terminal. summary: one phrase for --help. module: where it is not pyprof.exporters.<name>. gzipped: what the writer
-    writes is packed on the way, because the file's name says so.
+    Attributes:
+        name: Name for --format.
+        suffixes: File name suffixes; the first one is the usual one.
+        text: True if the format may be written to a terminal.
+        summary: One phrase for --help.
+        module: Module of the writer, if it is not pyprof.exporters.<name>.
+        gzipped: Compress the writer's output, because the file's name ends in .gz.
     """
 
     name: str
@@ -50,10 +54,10 @@ class Format:
 
 
 _AT_ONCE = 1 << 16
-"""Bytes that are packed at a time."""
+"""Number of bytes that are compressed at a time."""
 
 RECORDING = "recording"
-"""The format of what --save writes."""
+"""The format of files that --save writes."""
 
 FORMATS: tuple[Format, ...] = (
     Format("flamegraph", (".html", ".htm"), False, "one HTML page that opens offline"),
@@ -80,17 +84,22 @@ FORMATS: tuple[Format, ...] = (
 )
 
 DEFAULT = FORMATS[0]
-"""What is written when neither --format nor a suffix says anything."""
+"""The format if neither --format nor a suffix names one."""
 
 
 def names() -> tuple[str, ...]:
-    """What --format accepts, the default first."""
+    """Return the names that --format accepts, the default first."""
     return tuple(entry.name for entry in FORMATS)
 
 
 def by_name(name: str, path: str = "") -> Format:
-    """By its name or one of its suffixes without the dot ("html"). path: of the file, where there is one. Raises
-    UsageError where no format has it.
+    """Return a format by its name or by one of its suffixes without the dot ("html").
+
+    Args:
+        path: Path of the file, if there is one.
+
+    Raises:
+        UsageError: There is no such format.
     """
     for entry in FORMATS:
         if name == entry.name or f".{name}" in entry.suffixes:
@@ -99,14 +108,14 @@ def by_name(name: str, path: str = "") -> Format:
 
 
 def by_file(path: str | PathLike[str]) -> Format | None:
-    """The format that a file's name means, by its longest known suffix, letter case aside; None if by none."""
+    """Return the format for a file name, by its longest known suffix and ignoring case; None if there is none."""
     name = fspath(path).rsplit("/", 1)[-1].lower()
     matches = [(len(suffix), entry) for entry in FORMATS for suffix in entry.suffixes if name.endswith(suffix)]
     return _for_file(max(matches, key=lambda match: match[0])[1], name) if matches else None
 
 
 def _for_file(entry: Format, name: str) -> Format:
-    """A format whose files are text is packed for a name that ends in .gz; the others are packed as it is."""
+    """Return the format with compression if it is a text format and the name ends in .gz."""
     if entry.text and name.lower().endswith(".gz"):
         return replace(entry, text=False, gzipped=True)
     return entry

@@ -1,4 +1,4 @@
-"""A profile into a file, by name or suffix of a format."""
+"""Writes a profile into a file, by name or suffix of a format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def save(
     processes: bool = False,
     full_paths: bool = False,
 ) -> None:
-    """See Profile.save."""
+    """Write a profile into a file; see Profile.save."""
     name = fspath(path)
     exporter = registry.by_name(format, name) if format else registry.by_file(name)
     if exporter is None:

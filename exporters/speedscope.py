@@ -1,9 +1,10 @@
 """speedscope's JSON (npm speedscope, dist/release/file-format-schema.json), type "sampled".
 
-With ExportOptions.threads one profile a thread, the heaviest one shown first; else all threads in one profile, one
-after the other, each in its own time order. Weights are the primary value. A frame's file is its source file, or
-its module where that is not known; its line stands only where all its occurrences agree, since speedscope adds up
-by frame and a line of its own would split the function. A function is one frame in whichever mapping it is.
+With ExportOptions.threads the file has one profile for each thread and shows the heaviest one first. Otherwise all
+threads are in one profile, one after the other, each in its own time order. Weights are the primary value. A frame's
+file is its source file, or its module if that is not known. A frame has a line only if all its occurrences have the
+same, because speedscope adds up by frame, and different lines would split the function. A function is one frame for all
+mappings.
 
 Samples are written one by one: stacks may be 20,000 frames deep, and all of them at once would not fit in memory.
 """
@@ -28,14 +29,18 @@ from pyprof.model.profile import Profile
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 UNITS = frozenset({"nanoseconds", "microseconds", "milliseconds", "seconds", "bytes"})
-"""Units that speedscope knows; everything else is "none"."""
+"""Units that speedscope knows; all others become "none"."""
 
 _AT_ONCE = 4096
-"""Samples whose numbers are made objects of Python at a time."""
+"""Number of samples whose numbers become Python objects at a time."""
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
-    """Raises OutputError if a weight is negative (a difference of two profiles): speedscope refuses such a file."""
+    """Write the profile.
+
+    Raises:
+        OutputError: A weight is negative (in a difference of two profiles): speedscope refuses such a file.
+    """
     column = len(profile.value_types) - 1
     weights = profile.values[:, column]
     if weights.size and int(weights.min()) < 0:
@@ -72,7 +77,7 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
 def _groups(
     profile: Profile, options: ExportOptions, weights: npt.NDArray[np.int64]
 ) -> tuple[list[npt.NDArray[np.int64]], list[str], int]:
-    """Sample indices of each profile in the file, the profiles' names, and which of them to show first.
+    """Return the sample indices and names of the file's profiles, and the index of the one that is shown first.
 
     Samples without weight are left out: speedscope ignores them, and a sleeping thread has many.
     """
@@ -108,7 +113,7 @@ def _title(profile: Profile) -> str:
 
 
 def _frames(profile: Profile, options: ExportOptions) -> tuple[list[dict[str, str | int]], list[bytes]]:
-    """shared.frames, and for each Profile.frames entry its indices, outermost first, as JSON."""
+    """Return shared.frames, and for each entry of Profile.frames its indices as JSON, outermost first."""
     index: dict[Function, int] = {}
     seen: list[Counter[tuple[str, str, int]]] = []
     fragments = []
@@ -126,7 +131,11 @@ def _frames(profile: Profile, options: ExportOptions) -> tuple[list[dict[str, st
 
 
 def _entry(places: Counter[tuple[str, str, int]]) -> dict[str, str | int]:
-    """A function's frame. places: (name, file, line) of its occurrences; the file in which most of them are."""
+    """Return the frame of a function, with the file of most of its occurrences.
+
+    Args:
+        places: Number of occurrences by (name, file, line).
+    """
     name, file, _ = places.most_common(1)[0][0]
     entry: dict[str, str | int] = {"name": name}
     if file:
@@ -138,7 +147,10 @@ def _entry(places: Counter[tuple[str, str, int]]) -> dict[str, str | int]:
 
 
 def _fragments(profile: Profile, frame_indices: list[bytes]) -> Callable[[int], bytes]:
-    """(leaf node) -> its stack's frame indices as JSON, outermost first. A few are kept: samples repeat."""
+    """Return a function from a leaf node to its stack's frame indices as JSON, outermost first.
+
+    The function caches a few results, because stacks repeat.
+    """
     parent, frame_of = profile.parent.tolist(), profile.frame.tolist()
 
     @lru_cache(maxsize=64)

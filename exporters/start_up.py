@@ -1,8 +1,9 @@
-"""Which frames stand outside a program's or a thread's own first function: what starts it, always the same.
+"""Frames that start a program or thread, outside its own first function.
 
-A frame belongs to the start if all frames outside it do and it is known by its name; some names count only right inside
-such a frame (a C++ thread's std::invoke), some functions only by what they call (the `main` that Rust writes). So do an
-interpreter's functions through which everything passes on its way to the application, such as a web server's.
+A frame belongs to the start if its name is known and all frames outside it belong to the start. Some names count only
+directly inside such a frame (a C++ thread's std::invoke), some functions only because of what they call (the `main`
+that Rust writes). The same applies to an interpreter's functions through which all calls of an application pass, for
+example those of a web server.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ _OTHER = re.compile(
     r"|(Java)?Thread::(call_run|run|thread_main_inner)\(|node::(Start|NodeMainInstance::Run)\b"
 )
 _INSIDE = (_RUST, _CPP, _OTHER)
-"""Known only right inside another frame of the start."""
+"""Names that count only directly inside another start frame."""
 _LONGEST = 4096
-"""Letters of a name that may be one of these."""
+"""Maximum length of a name that is compared with these patterns."""
 
 _LIBC_START = re.compile(r"(__libc_start_(main|call_main)|generic_start_main|_start_c$)")
 _CALLS = re.compile(r"std::rt::lang_start|Py_(Bytes|Run)?Main$|pymain_main$|node::Start\b|runtime\.")
-"""Whoever calls nothing but these at the start is part of it: the `main` of Rust, Python and node."""
+"""Functions whose callers belong to the start if they call nothing else: the `main` of Rust, Python and node."""
 
 _C_LIBRARY = re.compile(r"(libc|libpthread|ld-linux[-\w]*|ld-musl[-\w]*)[-.\d]*\.so")
 
@@ -52,14 +53,18 @@ _SCRIPTS = {
     "<frozen runpy>": {"_run_module_as_main", "_run_code", "_run_module_code", "run_path"},
     "concurrent/futures/thread.py": {"_worker", "run"},
 }
-"""Python: end of the file's name, and the last parts of its functions' names."""
+"""Python's start functions: suffix of the file name -> last parts of the functions' names."""
 
 
 def start_nodes(
     profile: Profile, parent: Sequence[int], levels: Sequence[Level | None], weight: Sequence[int]
 ) -> set[int]:
-    """The nodes of a tree that are of the start. parent: (nodes,), parents first; levels: (nodes,), None of root.
-    weight: (nodes,), the value at or below each.
+    """Return the nodes of a tree that belong to the start.
+
+    Args:
+        parent: (nodes,) parents first.
+        levels: (nodes,) None for the root.
+        weight: (nodes,) value at or below each node.
     """
     found: set[int] = set()
     calls: defaultdict[int, list[int]] = defaultdict(list)
@@ -83,7 +88,7 @@ def start_nodes(
 def _framework(
     node: int, levels: Sequence[Level | None], calls: Mapping[int, Sequence[int]], weight: Sequence[int]
 ) -> list[int]:
-    """Return the functions of an interpreter from a node on that only lead to one call, up to a library's last one."""
+    """Return the interpreter functions from a node on that lead to only one call, up to a library's last one."""
     path, length = [], 0
     while (level := levels[node]) is not None and level.kind == FrameKind.INTERPRETER and calls[node]:
         child = max(calls[node], key=weight.__getitem__)
@@ -109,7 +114,7 @@ def _by_name(level: Level, outermost: bool) -> bool:
 
 
 def _by_calls(profile: Profile, level: Level, outermost: bool, called: Sequence[Level]) -> bool:
-    """A stripped program's `_start`, libc's `start_thread` without a symbol, the `main` of Rust."""
+    """Return True for a stripped program's `_start`, libc's `start_thread` without a symbol, and the `main` of Rust."""
     if level.kind != FrameKind.NATIVE or level.module < 0:
         return False
     module = profile.modules[level.module].name

@@ -1,6 +1,6 @@
-"""When samples begin and end, and functions, for formats that show them in order of time.
+"""Begin and end of samples and functions, for formats that show them in order of time.
 
-A sample begins at its time. Nobody looked between two samples: where it ends is an inference.
+A sample begins at its time. Nothing was recorded between two samples, so its end is an inference.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ IN_SEQUENCE = "It is not known when the samples were taken: those of a thread fo
 
 
 def has_times(profile: Profile, samples: I64) -> bool:
-    """Is it known when these samples were taken? Threads may have been seen at one moment."""
+    """Return True if the times of these samples are known. A snapshot with one sample a thread counts as known."""
     return timed(profile) or len(distinct(profile.thread[samples])) == len(samples)
 
 
 def in_sequence(profile: Profile) -> Profile:
-    """Each sample of a thread begins where the one before it ends."""
+    """Return the profile with consecutive times: each sample of a thread begins where the previous one ends."""
     length_ns = lengths(profile, np.arange(len(profile.stack)))
     time_ns = np.empty_like(profile.time_ns)
     order = np.argsort(profile.thread, kind="stable")
@@ -38,7 +38,7 @@ def in_sequence(profile: Profile) -> Profile:
 
 
 def lengths(profile: Profile, samples: I64) -> I64:
-    """The time that each of these samples stands for."""
+    """Return the time that each of these samples stands for, in nanoseconds."""
     weight = profile.values[samples, -1]
     counts = profile.value_types[-1].unit != "nanoseconds"
     found: I64 = weight * profile.period_ns if counts else weight
@@ -46,8 +46,10 @@ def lengths(profile: Profile, samples: I64) -> I64:
 
 
 def ends(time_ns: I64, length_ns: I64, period_ns: int) -> I64:
-    """Until when each sample of a thread goes on: until the next one, where that is not more than a period late, and
-    never beyond it; else as long as the sample stands for.
+    """Return the end of each sample of one thread.
+
+    A sample ends at the next one if that begins at most one period after the time that the sample stands for. Otherwise
+    it ends after that time. It never overlaps the next sample.
     """
     end = time_ns + length_ns
     following = np.append(time_ns[1:], np.iinfo(np.int64).max)
@@ -55,18 +57,24 @@ def ends(time_ns: I64, length_ns: I64, period_ns: int) -> I64:
 
 
 def origin_ns(profile: Profile) -> int:
-    """What times are counted from: the beginning, or the first sample where that is earlier."""
+    """Return the origin of the format's times: the profile's start, or the first sample if that is earlier."""
     return min(profile.start_ns, int(profile.time_ns.min(initial=profile.start_ns)))
 
 
 def slices(tree: Tree, nodes: list[int], starts: list[int], until: list[int]) -> list[tuple[int, int, int]]:
-    """(begin, end, function) of each function of a thread, those that others lie in first. A function goes on through
-    samples that follow each other without a gap and have the same callers. nodes, starts, until: of its samples, in
-    time order; a node's frame is its function.
+    """Return (begin, end, function) of each function call of a thread, outer ones first.
+
+    A function continues through samples that follow each other without a gap and have the same callers.
+
+    Args:
+        tree: Tree of functions; the frame of a node is its function.
+        nodes: Leaf of each sample, in time order.
+        starts: Begin of each sample.
+        until: End of each sample.
     """
     begun: list[tuple[int, int]] = []
     closed: list[int] = []
-    inside: list[int] = []  # the nodes that go on, outermost first, and the index of each in begun
+    inside: list[int] = []  # the open nodes, outermost first, and the index of each in begun
     index: list[int] = []
     depth = {0: 0}
     last = starts[0]

@@ -1,7 +1,7 @@
-"""Text and JSON that are UTF-8 whatever the target's names are: a file name is bytes, and need not be any text.
+r"""Text and JSON that are valid UTF-8 for all names in the target: a file name is bytes, and need not be text.
 
-Changes of writing direction are written as `\\u202e`: a viewer would show what follows them elsewhere than it is. So
-are the controls that terminals obey and JSON does not escape.
+Changes of writing direction are escaped as `\u202e`: a viewer would show what follows them in another place. So are the
+control characters that terminals obey and JSON does not escape.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from pyprof.model.text import DIRECTIONS
 
 _OBEYED = re.compile(f"[\x80-\x9f{DIRECTIONS}]")
 _IN_JSON = re.compile(rb"\xc2[\x80-\x9f]|\xd8\x9c|\xe2(?:\x80[\x8e\x8f\xaa-\xae]|\x81[\xa6-\xa9])")
-"""The same in UTF-8, in which no other letter holds these bytes."""
+"""_OBEYED in UTF-8, in which no other character contains these bytes."""
 
 
 def encoded(text: str) -> bytes:
-    """UTF-8; lone surrogates (bytes of a file name that are no UTF-8) as `\\udcNN`."""
+    r"""Encode text as UTF-8; lone surrogates (bytes of a file name that is not UTF-8) become `\udcNN`."""
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode("utf-8", "backslashreplace")
 
 
 def clean(text: str) -> str:
-    """Text that encoded() leaves as it is."""
+    """Return the text with all replacements that encoded() makes."""
     return encoded(text).decode("utf-8")
 
 
 def dumps(document: object, option: int = 0) -> bytes:
-    """JSON of dicts, lists and tuples, all texts clean. option: orjson's."""
+    """Encode dicts, lists and tuples as JSON with clean texts; option is orjson's."""
     try:
         written = orjson.dumps(document, option=option)
     except TypeError:  # orjson refuses surrogates

@@ -4,7 +4,7 @@ ahead             Prediction of the memory that the next stop of a thread reads 
 awaiting_rows     asyncio tasks that await the running task, as the BPF program copies them
 capture           Copying a Python thread's frames while the thread is stopped
 codes             Names and line tables of code objects
-copied            What one stop has copied of a Python thread, and the reads it makes
+copied            Data that one stop has copied of a Python thread, and the reads it makes
 data_stack        The chunks of a thread's data stack, and their copies
 debug_offsets     _Py_DebugOffsets, the table in which CPython 3.13 and later describes its layout
 finder            Search for the CPython runtime of one process, repeated when its modules change
