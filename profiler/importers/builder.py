@@ -1,4 +1,4 @@
-"""From frames and stacks in any order to a Profile."""
+"""Builds a Profile from frames and stacks in any order."""
 
 from __future__ import annotations
 
@@ -20,16 +20,23 @@ from pyprof.records import dataclass, replace
 
 _MOST_NS = 1 << 62
 MOST_NODES = 1 << 22
-"""Of the tree of stacks: about a gigabyte."""
+"""Maximum number of nodes in the tree of stacks; they need about a gigabyte."""
 _COLUMNS = 3
 NOBODY = ThreadInfo(0, 0, "", "")
-"""Of files that name no thread."""
+"""Thread of samples in files that name no thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a file says as a whole. start_ns: since the epoch; 0 where it does not say. note: for the reader. done: what
-    the recording did, where the file says so. evidence: does it say how stacks ended, and how frames were found?
+    """Properties of a whole file.
+
+    Attributes:
+        title: Title of the profile.
+        value_types: Types of the values.
+        note: Note for the user.
+        start_ns: Start since the epoch, 0 if the file does not state it.
+        done: Summary of the recording, if the file has one.
+        evidence: True if the file states how stacks ended and how frames were found.
     """
 
     title: str
@@ -42,15 +49,21 @@ class About:
     evidence: bool = True
 
     def check(self) -> None:
-        """Raises OverflowError for numbers that no Profile holds."""
+        """Raise OverflowError for numbers that a Profile cannot hold."""
         if not all(0 <= number < _MOST_NS for number in (self.start_ns, self.duration_ns, self.period_ns)):
             raise OverflowError("a time below 0, or too large")
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a Builder has. tree: of frames, by their indices. Columns of the samples: time_ns since the file's
-    beginning, stack (what the Builder's stack() gives), thread (an index), values (samples, types).
+    """The contents of a Builder.
+
+    Attributes:
+        tree: Tree whose frames are indices into `frames`.
+        time_ns: Time of each sample since the file's start.
+        stack: Node of each sample, as from Builder.stack().
+        thread: Thread index of each sample.
+        values: (samples, value types).
     """
 
     frames: tuple[Frame, ...]
@@ -64,12 +77,12 @@ class Parts:
 
 
 def named(name: str, file: str | None = None, line: int = 0, kind: FrameKind = FrameKind.NATIVE) -> Frame:
-    """A frame of which only the function is known."""
+    """Return a frame of which only the function is known."""
     return Frame(kind, 0, 0, 0, -1, (Line(name, name, 0, file, line),), Trust.CONTEXT, name)
 
 
 class KnownDigests(Protocol):
-    """Numbers of stacks by their digests; a dict is one."""
+    """A mapping from digests to the nodes of stacks; a dict is one."""
 
     def get(self, digest: bytes, /) -> int | None: ...
     def __setitem__(self, digest: bytes, stack: int, /) -> None: ...
@@ -79,8 +92,14 @@ class KnownDigests(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LittleWork:
-    """Samples (and other rows of one kind), different threads, stacks that are not known, their calls, and frames that
-    are not, of which a reader reads no more.
+    """Limits of what a reader may read from one file.
+
+    Attributes:
+        samples: Maximum number of samples, and of other rows of one kind.
+        threads: Maximum number of different threads.
+        unknown: Maximum number of stacks that are not known.
+        calls: Maximum number of calls in unknown stacks.
+        frames: Maximum number of frames that are not known.
     """
 
     samples: int
@@ -91,7 +110,11 @@ class LittleWork:
 
 
 class MuchWork(Exception):
-    """A file has more than a reader was to read. of_frames: more frames that are not known."""
+    """A file exceeds the limits of its reader (LittleWork).
+
+    Attributes:
+        of_frames: True if it has too many unknown frames.
+    """
 
     def __init__(self, of_frames: bool = False) -> None:
         super().__init__()
@@ -99,8 +122,12 @@ class MuchWork(Exception):
 
 
 class ReadFrame(NamedTuple):
-    """A frame of a file, of the first one that had it: in others its module may have another number, and be elsewhere.
-    digest: see model/stack_digest.py. letters: of all its texts. memory: bytes that it needs, an estimate.
+    """A frame as it was in the first file that had it. In other files its module may have another number or address.
+
+    Attributes:
+        digest: See model/stack_digest.py.
+        letters: Number of characters in all its texts.
+        memory: Estimated size in bytes.
     """
 
     frame: Frame
@@ -110,12 +137,18 @@ class ReadFrame(NamedTuple):
 
 
 class Builder:
-    """Takes frames and samples of one file or of several with the same value types; build() is the Profile. modules:
-    those that frames refer to, each once. samples, nodes: how many there are so far. labels: of threads. known, stacks:
-    for a reader of several files: numbers of frames and of stacks by what tells them apart in such files. digests: of
-    frames by their numbers; by_digest: stacks (model/stack_digest.py). read: frames by what files say of them, which
-    other builders may share; met: those of them that this one has, None if nobody asks. little: what its reader may do;
-    None: all.
+    """Collects frames and samples of one or several files with the same value types; build() makes the Profile.
+
+    Attributes:
+        modules: Modules of the frames, each once.
+        labels: Labels of the threads.
+        known: For a reader of several files: number of a frame by its identity in such files.
+        stacks: For a reader of several files: node of a stack by its identity in such files.
+        digests: Digests of frames by their numbers.
+        by_digest: Nodes of stacks by their digests (model/stack_digest.py).
+        read: Frames by what files state about them; several builders may share it.
+        met: Those of them that this builder has, None if they are not collected.
+        little: Limits of the reader, None for none.
     """
 
     def __init__(self) -> None:
@@ -136,7 +169,7 @@ class Builder:
         self._values = array("q")
 
     def check_work(self, threads: int = 0, unknown: int = 0, calls: int = 0, frames: int = 0) -> None:
-        """Of one file, so far: see LittleWork. Raises MuchWork."""
+        """Raise MuchWork if one file has exceeded the limits (LittleWork)."""
         most = self.little
         if most is not None and frames > most.frames:
             raise MuchWork(of_frames=True)
@@ -152,7 +185,7 @@ class Builder:
         return len(self._tree.parent)
 
     def module(self, info: ModuleInfo) -> int:
-        """Its index. It has names and lines if it has any in one of the files."""
+        """Return the index of a module. It has names and lines if it has any in one of the files."""
         key = (info.path, info.build_id, info.start, info.end, info.offset)
         index = self._module_of.setdefault(key, len(self.modules))
         if index == len(self.modules):
@@ -166,7 +199,11 @@ class Builder:
         return self._frames.setdefault(frame, len(self._frames))
 
     def stack(self, frames: Iterable[int], below: int = 0) -> int:
-        """The node of frames, outermost first, below a node. Raises OverflowError where there are too many."""
+        """Return the node of frames, outermost first, below a node.
+
+        Raises:
+            OverflowError: The tree has too many nodes.
+        """
         for frame in frames:
             below = self._tree.child(below, frame)
         if self.nodes > MOST_NODES:
@@ -174,12 +211,25 @@ class Builder:
         return below
 
     def sample(self, stack: int, values: Sequence[int], thread: ThreadInfo = NOBODY, time_ns: int = 0) -> None:
-        """time_ns: since the file's beginning. Raises OverflowError for numbers that no Profile holds."""
+        """Add a sample.
+
+        Args:
+            time_ns: Time since the file's start.
+
+        Raises:
+            OverflowError: A number is too large for a Profile.
+        """
         self._columns.extend((stack, self.thread(thread), time_ns))
         self._values.extend(values)
 
     def add(self, stacks: Sequence[int], threads: Sequence[int], time_ns: int, values: npt.NDArray[np.int64]) -> None:
-        """Many samples at once, of one time. threads: numbers of thread()."""
+        """Add many samples with the same time.
+
+        Args:
+            stacks: Nodes from stack().
+            threads: Numbers from thread().
+            values: (samples, value types).
+        """
         rows = np.empty((len(stacks), _COLUMNS), np.int64)
         rows[:, 0], rows[:, 1], rows[:, 2] = stacks, threads, time_ns
         self._columns.frombytes(rows.tobytes())
@@ -189,7 +239,11 @@ class Builder:
         return self._threads.setdefault(thread, len(self._threads))
 
     def parts(self, about: About) -> Parts:
-        """Raises OverflowError for numbers that no Profile holds."""
+        """Return the contents of the builder.
+
+        Raises:
+            OverflowError: A number is too large for a Profile.
+        """
         about.check()
         stack, thread, time_ns = np.array(self._columns, np.int64).reshape(-1, _COLUMNS).T
         values = np.array(self._values, np.int64).reshape(-1, len(about.value_types))
@@ -199,7 +253,11 @@ class Builder:
         return Parts(*tables, time_ns, stack.astype(np.int32), thread.astype(np.int32), values)
 
     def build(self, about: About) -> Profile:
-        """Raises OverflowError for numbers that no Profile holds."""
+        """Build the profile.
+
+        Raises:
+            OverflowError: A number is too large for a Profile.
+        """
         parts = self.parts(about)
         profile = Profile(
             value_types=about.value_types,

@@ -13,7 +13,7 @@ from pyprof.model.walk import Trust
 
 _LINE = re.compile(r"(.*\S) (\d{1,18})(?:\.\d*)?$")
 _LONGEST = 1 << 24
-"""Bytes of the first line, which a deep stack makes long."""
+"""Maximum length of the first line in bytes; a deep stack makes it long."""
 MAX_DEPTH = 1 << 20
 """Maximum number of frames of one stack: the largest depth that `pyprof record` writes by default."""
 _MAX_CACHED_LETTERS = 1 << 26
@@ -60,7 +60,12 @@ class _Stacks:
         self._cached_letters = 0
 
     def find(self, text: str) -> int:
-        """Return the node of a stack such as `root;caller;leaf`. Raises FormatError, OverflowError."""
+        """Return the node of a stack such as `root;caller;leaf`.
+
+        Raises:
+            FormatError: The stack is too deep.
+            OverflowError: The tree has too many nodes.
+        """
         node = self._nodes.get(text)
         if node is None:
             if text.count(";") >= MAX_DEPTH:

@@ -1,4 +1,6 @@
-"""What `exporters/evidence.py` adds to a pprof file. Foreign input like the rest: what is not known is left out."""
+"""The extra fields that `exporters/evidence.py` writes into a pprof file. Unknown entries of this untrusted input are
+ignored.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,14 @@ class FrameEvidence:
 
 
 def of_frame(row: bytes, kind: FrameKind, title: str) -> FrameEvidence:
-    """kind: where it is not said. Raises FormatError."""
+    """Read the evidence of a frame.
+
+    Args:
+        kind: Kind of the frame if the evidence does not state it.
+
+    Raises:
+        FormatError: The message is broken.
+    """
     texts: dict[int, str] = {}
     counts: dict[int, int] = {}
     for key, value in fields(row):
@@ -59,7 +68,11 @@ def _member(kind: type[Member], name: str, otherwise: Member) -> Member:
 
 
 def of_summary(text: bytes) -> Summary:
-    """Raises FormatError."""
+    """Read the summary of the recording.
+
+    Raises:
+        FormatError: The text is not JSON.
+    """
     try:
         found = orjson.loads(text[:_LONGEST])
     except orjson.JSONDecodeError as error:
@@ -87,7 +100,7 @@ def of_summary(text: bytes) -> Summary:
 
 
 def _modules(found: object) -> tuple[ModuleSummary, ...]:
-    """What files lack."""
+    """Return the modules with the problems that the file states for them."""
     problems: dict[tuple[str, str], list[Problem]] = {}
     for row in found[:MOST_LACKS] if isinstance(found, list) else ():
         if isinstance(row, list) and len(row) == 4 and all(isinstance(text, str) for text in row):
@@ -101,6 +114,6 @@ def _part(found: object) -> Mapping[str, Any]:
 
 
 def _amount(found: Mapping[str, Any], name: str) -> float:
-    """From 0 on; 0 for what is none."""
+    """Return a number of at least 0, and 0 for anything that is not a number."""
     value = found.get(name, 0)
     return min(max(value, 0), _MOST) if isinstance(value, int | float) else 0

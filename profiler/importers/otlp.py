@@ -1,8 +1,8 @@
 """OpenTelemetry's profiles signal as it is sent: ExportProfilesServiceRequest of opentelemetry-proto 1.10, with the
 fields of ProfilesData (opentelemetry/proto/profiles/v1development/profiles.proto).
 
-Before 1.10 the fields of a sample had other numbers under the same name: such a request has no values here, and is
-refused. Where a resource has its samples twice, as counts and in the unit of their period, the counts are left out.
+Before 1.10 the fields of a sample had other numbers under the same name. Such a request has no values here and is
+refused. If a resource has its samples twice, as counts and in the unit of their period, the counts are dropped.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ Entry = TypeVar("Entry")
 MAPPING, LOCATION, FUNCTION, _LINK, STRING, ATTRIBUTE, STACK = range(1, 8)
 MOST_PROFILES = 1000
 _MOST_CALLS = 1 << 22
-"""Of the stacks of a request's samples: a table has each once, and what is written has it for each sample."""
+"""Maximum number of calls in the stacks of a request's samples. A stack is once in the request's table, but once for
+each sample in the output.
+"""
 _MOST_VALUE = (1 << 62) - 1
 _COUNT = ValueType("samples", "count")
 _KINDS = {"native": FrameKind.NATIVE, "kernel": FrameKind.KERNEL}
-"""By profile.frame.type; other types are interpreters."""
+"""Kinds by profile.frame.type; all other types are interpreters."""
 _BUILD_IDS = (
     "process.executable.build_id.gnu",
     "process.executable.build_id.go",
@@ -40,11 +42,15 @@ _BUILD_IDS = (
 )
 _OF_PROCESS = ("process.pid", "process.executable.name", "process.executable.path")
 _LEFT_OUT = ("cpu.logical_number", "process.command_args", "process.command_line")
-"""Attributes that are no labels: they differ from sample to sample, or may have secrets."""
+"""Attributes that do not become labels: they differ between samples, or may contain secrets."""
 
 
 def read(data: bytes) -> list[PushedProfile]:
-    """Raises FormatError."""
+    """Read the profiles of a request.
+
+    Raises:
+        FormatError: The request is broken or too large.
+    """
     dictionary = _Dictionary(b"".join(texts(data, 2)))
     found: list[PushedProfile] = []
     try:
@@ -70,7 +76,7 @@ def _resource(message: bytes, dictionary: _Dictionary) -> Iterator[PushedProfile
 
 
 class _Dictionary:
-    """The tables that all profiles of a request share. frames: () of a location without any."""
+    """The tables that all profiles of a request share."""
 
     def __init__(self, data: bytes) -> None:
         rows, _ = grouped(data)
@@ -92,17 +98,21 @@ class _Dictionary:
         return _entry(self._attributes, at, "attribute")
 
     def stack(self, at: int) -> list[int]:
-        """Locations, innermost first."""
+        """Return the locations of a stack, innermost first."""
         return indices(_entry(self._stacks, at, "stack"), 1) if at else []
 
     def count(self, calls: int) -> None:
-        """Of one more sample. Raises FormatError where there are too many."""
+        """Count the calls of one more sample.
+
+        Raises:
+            FormatError: There are too many.
+        """
         self._calls += calls
         if self._calls > _MOST_CALLS:
             raise FormatError("otlp", self._calls, f"samples of more than {_MOST_CALLS:,} calls together")
 
     def pair(self, message: bytes) -> Iterator[tuple[str, str]]:
-        """Of a KeyValue: nothing of one whose value is no text or number."""
+        """Yield the key and value of a KeyValue, or nothing if the value is neither text nor number."""
         key = b"".join(texts(message, 1)[-1:]).decode("utf-8", "replace") or self.text(numbers(message).get(3, 0))
         value = self._value(b"".join(texts(message, 2)[-1:]))
         if key and value:
@@ -161,7 +171,12 @@ class _OtlpSample:
 
 
 class _OtlpProfile:
-    """kind: of its values. period: the type of its period."""
+    """One profile of a request.
+
+    Attributes:
+        kind: Type of its values.
+        period: Type of its period.
+    """
 
     def __init__(self, message: bytes, dictionary: _Dictionary) -> None:
         rows, header = grouped(message)
@@ -185,7 +200,12 @@ class _OtlpProfile:
         return _OtlpSample(numbers(row).get(1, 0), tuple(indices(row, 2)), value, times)
 
     def built(self, service: str, owner: ThreadInfo, dictionary: _Dictionary) -> Profile:
-        """Raises FormatError, OverflowError."""
+        """Build the profile.
+
+        Raises:
+            FormatError: It refers to missing table entries.
+            OverflowError: A number is too large for a Profile.
+        """
         builder = Builder()
         frames: dict[int, int] = {}
         threads: dict[tuple[int, ...], int] = {}
@@ -229,7 +249,7 @@ class _OtlpProfile:
 
 
 def _moved(frame: Frame, dictionary: _Dictionary, builder: Builder) -> Frame:
-    """With the builder's number of its module."""
+    """Return the frame with the builder's number of its module."""
     return replace(frame, module=builder.module(dictionary.modules[frame.module])) if frame.module >= 0 else frame
 
 

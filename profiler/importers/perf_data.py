@@ -1,4 +1,4 @@
-"""A `perf.data` file, through perf itself where it is installed: it reads, unwinds and names; its words are read."""
+"""A `perf.data` file, read through an installed perf, which reads it, unwinds and resolves names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ _ELSEWHERE = "where perf is: perf script -F +pid > a.txt, which pyprof reads, to
 
 
 def load(path: str) -> Profile:
-    """Without inlined functions, which take perf minutes. Raises RecordingError."""
+    """Read a perf.data file without inlined functions, which take perf minutes.
+
+    Raises:
+        RecordingError: perf is not installed, or finds nothing in the file.
+    """
     program = shutil.which("perf")
     if program is None:
         raise RecordingError(f"{path} is read through perf, which is not installed", _ELSEWHERE)
@@ -40,7 +44,7 @@ def load(path: str) -> Profile:
 
 
 def _printed(command: list[str], errors: IO[bytes], title: str) -> tuple[Profile, int]:
-    """What perf prints as a profile, and its exit code."""
+    """Return the profile that perf prints, and perf's exit code."""
     environment = os.environ | {"LC_ALL": "C"}
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=environment

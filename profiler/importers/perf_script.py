@@ -1,7 +1,8 @@
-"""What `perf script` prints (Linux, tools/perf/Documentation/perf-script.txt): a line a sample, then its frames.
+"""The output of `perf script` (Linux, tools/perf/Documentation/perf-script.txt): a line for each sample, then its
+frames.
 
-The innermost frame comes first. perf has named the functions; an address is what it prints, of the process or of the
-file. Its clock is none of the epoch's: the first sample is the beginning.
+The innermost frame is first. perf has named the functions; addresses are used as printed, whether of the process or of
+the file. perf's clock does not count from the epoch, so the profile begins at its first sample.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _SAMPLE = re.compile(
 )
 _FRAME = re.compile(rb"\s+([0-9a-f]{1,16}) (.*)")
 _ALONE = re.compile(rb"\s*[0-9a-f]{1,16} \S.*\)\s*")
-"""The frame of a sample without callers, on the same line."""
+"""The frame of a sample without callers, which is on the sample's line."""
 _OFFSET = re.compile(r"\+0x([0-9a-f]{1,16})$")
 _SOURCE = re.compile(rb"  (\S.*):(\d{1,9})\s*")
 _MODIFIERS = re.compile(r":[ukhHGpPSDIWeb]+$")
@@ -39,15 +40,15 @@ _CLOCKS = ("cpu-clock", "task-clock")
 _UNKNOWN, _DELETED, _PYTHON = "[unknown]", "(deleted)", "py::"
 _FIRST_LINES, _LONGEST = 1000, 1 << 16
 _MOST_OF_STACK = 1 << 17
-"""perf unwinds 65,535 frames at most; each may have a line with its source."""
+"""Maximum number of lines of a stack. perf unwinds at most 65,535 frames, each perhaps with a source line."""
 _MOST_KEPT = 1 << 26
-"""Bytes of stacks that are known by their text."""
+"""Maximum number of bytes of the stacks that are cached by their text."""
 _MOST = 1 << 62
 _NOT_KNOWN = -1
 
 
 def is_one(data: bytes) -> bool:
-    """By its first line that is neither empty nor a comment."""
+    """Return True if the first line that is neither empty nor a comment is a sample."""
     start = data[:_LONGEST].splitlines(keepends=True)[:_FIRST_LINES]
     first = next((line for line in start if line.strip() and not line.startswith(b"#")), b"")
     found = _SAMPLE.fullmatch(first)
@@ -55,18 +56,28 @@ def is_one(data: bytes) -> bool:
 
 
 def read(data: bytes, title: str) -> Profile:
-    """Raises FormatError where no line is a sample, OverflowError for numbers that no Profile holds."""
+    """Read the printed samples.
+
+    Raises:
+        FormatError: No line is a sample.
+        OverflowError: A number is too large for a Profile.
+    """
     return of_lines(BytesIO(data), title)
 
 
 def of_lines(lines: Iterable[bytes], title: str) -> Profile:
-    """The samples of the first one's event. Raises what read() raises."""
+    """Read the samples of the first sample's event.
+
+    Raises:
+        FormatError: No line is a sample.
+        OverflowError: A number is too large for a Profile.
+    """
     return _Reader().profile(lines, title)
 
 
 @dataclass(frozen=True, slots=True)
 class _Code:
-    """One line of a stack. name: "" where it is not known."""
+    """One line of a stack; the name is "" if it is not known."""
 
     address: int
     name: str
@@ -109,7 +120,7 @@ class _Reader:
         return self._build(title)
 
     def _finish(self, sample: re.Match[bytes] | None, stack: list[bytes]) -> None:
-        """Take the sample whose lines have been read; None: there is none."""
+        """Add the sample whose lines have been read, if there is one."""
         if sample is None:
             return
         event = _MODIFIERS.sub("", _text(sample["event"])) if sample["event"] else ""
@@ -138,7 +149,7 @@ class _Reader:
         return node
 
     def _frames(self, lines: Sequence[bytes]) -> Iterator[Frame]:
-        """Innermost first. Functions that are inlined stand before the one that they are inlined into."""
+        """Yield the frames, innermost first. Inlined functions are printed before the function that contains them."""
         codes: list[tuple[_Code, str | None, int]] = []
         for line in lines:
             if found := _FRAME.fullmatch(line.rstrip()):
@@ -199,7 +210,7 @@ class _Reader:
         return replace(found, cpu=cpu) if (cpu != _NOT_KNOWN).any() else found
 
     def _thread(self, pid: int, tid: int) -> ThreadInfo:
-        """By default perf prints the tid only."""
+        """Return the thread; by default perf prints only the tid."""
         if pid == _NOT_KNOWN:
             return ThreadInfo(0, max(tid, 0), self._names[pid, tid], "")
         name = self._names[pid, tid]
@@ -211,7 +222,7 @@ def _text(text: bytes) -> str:
 
 
 def _code(address: int, text: str) -> _Code:
-    """text: `function+0xoffset (/path/of/file)`; the offset and the file may be left out."""
+    """Parse `function+0xoffset (/path/of/file)`; the offset and the file may be missing."""
     file = ""
     if text.endswith(")"):
         at = text.rfind(" (", 0, -len(_DELETED) - 2 if text.endswith(_DELETED + ")") else None)

@@ -1,8 +1,8 @@
 """pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped or not.
 
-Samples have no times. Of labels pid, tid, thread and process make the thread; others are its labels. Samples with other
-labels are those of another thread. A file may have as many labels as samples: then those that come late are left out.
-The value that the file names as its default, else the last one, is the primary one.
+Samples have no times. The labels pid, tid, thread and process make the thread; all others are labels of that thread.
+Samples with other labels belong to another thread. A file may have as many sets of labels as samples; after a limit,
+further sets are dropped. The primary value is the file's default, or else the last one.
 """
 
 from __future__ import annotations
@@ -30,17 +30,19 @@ from pyprof.records import replace
 
 _GZIP = b"\x1f\x8b"
 _MOST_BYTES = 1 << 28
-"""Bytes that a file may inflate to."""
+"""Maximum size of an inflated file in bytes."""
 _MOST_TIMES, _FEW_BYTES = 50, 1 << 20
-"""What a stranger sends may inflate to so many times its own bytes, or to these. Segments do to 2 times."""
+"""Limits for data from an untrusted sender: it may inflate to the larger of this multiple of its size and this number
+of bytes. Segments inflate to twice their size.
+"""
 _MOST_SUM = 1 << 60
-"""Of the values of a file: of several files together they are numbers yet."""
+"""Maximum sum of the values of a file, so that sums over several files still fit into an int64."""
 _MOST_STACKS, _LONGEST_STACK = 100_000, 1 << 10
-"""Stacks that are remembered from file to file, and bytes of one."""
+"""Maximum number of stacks that are cached from file to file, and maximum size of one in bytes."""
 _MOST_TYPES = 100
-"""Of values. A push is a segment for each."""
+"""Maximum number of value types; a push makes one segment for each."""
 MOST_LABELLED = 10_000
-"""Different labels together that samples may have."""
+"""Maximum number of different sets of labels that samples may have."""
 
 SAMPLE_TYPE, SAMPLE, MAPPING, LOCATION, FUNCTION, STRING, TIME, DURATION, PERIOD, DEFAULT = (
     *(1, 2, 3, 4, 5, 6),
@@ -53,7 +55,11 @@ def is_one(data: bytes) -> bool:
 
 
 def read(data: bytes, title: str) -> Profile:
-    """Raises FormatError."""
+    """Read a pprof file.
+
+    Raises:
+        FormatError: The file is broken.
+    """
     builder = Builder()
     return builder.build(read_into(builder, data, title))
 
@@ -66,18 +72,33 @@ def read_into(
     wanted: Callable[[tuple[ValueType, ...]], bool] = lambda _: True,
     most: int | None = None,
 ) -> About:
-    """Samples of one file beside those that the builder has. since_ns: what their times are counted from; None: from
-    the file's beginning. wanted: are values of such types? Of a file that is not, or is refused, no sample is added.
-    most: as inflated() has it. Raises FormatError, OverflowError for numbers that no Profile holds, and MuchWork or
-    TooManyRows where the builder says what may be done.
+    """Add the samples of one file to the builder.
+
+    Args:
+        since_ns: Origin of the sample times, None for the file's start.
+        wanted: Returns True for value types that are read. Nothing is added from other files or from refused ones.
+        most: See inflated().
+
+    Raises:
+        FormatError: The file is broken.
+        OverflowError: A number is too large for a Profile.
+        MuchWork: The file exceeds the builder's limits.
+        TooManyRows: The file exceeds the builder's limits.
     """
     return _Reader(inflated(data, most), builder).about(title, since_ns, wanted)
 
 
 def inflated(data: bytes, most: int | None = None) -> bytes:
-    """What is not gzipped comes back as it is. most: bytes of what a stranger sends. It says at its end how many it
-    inflates to: more than _MOST_TIMES its own are refused before anything is inflated, and no more are made than it
-    says. None: a file, which has _MOST_BYTES. Raises FormatError.
+    """Inflate gzipped data; return other data unchanged.
+
+    Gzip states the inflated size at its end. Data from an untrusted sender that states more than _MOST_TIMES its own
+    size is refused before anything is inflated, and no more than the stated size is inflated.
+
+    Args:
+        most: Maximum inflated size of data from an untrusted sender; None for a file, which may have _MOST_BYTES.
+
+    Raises:
+        FormatError: The data is broken or too large.
     """
     if not is_gzipped(data):
         return data
@@ -87,7 +108,7 @@ def inflated(data: bytes, most: int | None = None) -> bytes:
         most, stated = min(most, max(_MOST_TIMES * len(data), _FEW_BYTES)), stated_size(data)
         if stated > most:
             raise FormatError("gzip", 0, f"it breaks off, or inflates to more than {most:,} bytes: it says {stated:,}")
-        most = stated + 1  # its end is read when there is room for more
+        most = stated + 1  # zlib reads the end of the stream only if there is room for more
     inflate = zlib.decompressobj(wbits=31)
     try:
         found = inflate.decompress(data, most)
@@ -103,12 +124,14 @@ def is_gzipped(data: bytes) -> bool:
 
 
 def stated_size(data: bytes) -> int:
-    """Bytes that it inflates to, as it says itself at its end (RFC 1952, ISIZE): of what is true, modulo 4 GiB."""
+    """Return the inflated size that gzipped data states at its end, which is modulo 4 GiB (RFC 1952, ISIZE)."""
     return int.from_bytes(data[-4:], "little") if is_gzipped(data) else len(data)
 
 
 class _Reader:
-    """It reads up to the tables of locations where digests stand before them, and those only if it must."""
+    """Reader of one file. If stack digests precede the tables of locations, it reads the tables only if it needs
+    them.
+    """
 
     def __init__(self, data: bytes, builder: Builder) -> None:
         little = builder.little
@@ -155,7 +178,7 @@ class _Reader:
         return text_at(self._strings, at)
 
     def _read_frames(self, wanted: Container[int] | None) -> dict[int, int]:
-        """Index of the frame by id of the location. wanted: ids; None: all."""
+        """Return the number of the frame by the id of its location; wanted are ids, None for all."""
         self._message.read()
         self._read_strings()
         return self._frames.read(self._rows.get(FUNCTION, ()), self._rows.get(LOCATION, ()), wanted)
@@ -179,13 +202,13 @@ class _Reader:
             self._builder.add(stacks, some.threads, time_ns, in_order)
 
     def _digests(self) -> list[bytes]:
-        """Of the stacks, as the file states them. [] where it does not, or not one for each sample."""
+        """Return the digests of the stacks that the file states, [] if it does not state one for each sample."""
         stated = self._rows.get(evidence.STACKS, (b"",))[-1]
         fits = len(stated) == SIZE * len(self._rows.get(SAMPLE, ()))
         return [stated[at : at + SIZE] for at in range(0, len(stated), SIZE)] if fits else []
 
     def _stacks_of(self, digests: list[bytes], some: Samples) -> list[int]:
-        """The node of each stack. digests: stated ones; frames are read of stacks whose digest is not known."""
+        """Return the node of each stack. Frames are read only for stacks whose digests are not known."""
         known, of = self._builder.by_digest, self._builder.digests
         found: list[int | None] = list(map(known.get, digests)) if digests else [None] * len(some)
         new = [at for at, node in enumerate(found) if node is None]
@@ -204,8 +227,12 @@ class _Reader:
         return [node for node in found if node is not None]
 
     def _looked_up(self, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
-        """The frames of locations by their ids. Of a file whose samples are all read together no others are asked for.
-        Raises FormatError.
+        """Return the frames of locations by their ids.
+
+        If all samples of the file are read together, only their locations are read.
+
+        Raises:
+            FormatError: A location does not exist.
         """
         if self._frame_of is None:
             small = sum(map(len, self._rows.get(SAMPLE, ()))) <= AT_ONCE
@@ -222,7 +249,7 @@ class _Reader:
         return found
 
     def _stacks(self, frames: npt.NDArray[np.int32], edges: list[int]) -> list[int]:
-        """The node of each stack. frames: of all, innermost first."""
+        """Return the node of each stack; frames are those of all stacks, innermost first."""
         known, data, found = self._builder.stacks, frames.tobytes(), []
         width = frames.itemsize
         for first, end in pairwise(edges):
@@ -238,7 +265,7 @@ class _Reader:
         return found
 
     def _label(self, data: bytes) -> tuple[str, str]:
-        """Threads have many labels in common: each is read once."""
+        """Parse a label. Threads have many labels in common, so each is parsed once."""
         found = self._labels.get(data)
         if found is None:
             row = numbers(data)
@@ -267,10 +294,10 @@ class _Reader:
 
 
 def _fit(labels: Labels) -> bool:
-    """Are they as few and as short as labels are?"""
+    """Return True if labels are within the limits for their number and length."""
     return len(labels) <= MOST and all(len(text) <= LONGEST for pair in labels for text in pair)
 
 
 def _number(text: str) -> int:
-    """0 for what is none."""
+    """Return the number, and 0 for anything that is not a number."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0

@@ -14,25 +14,25 @@ from pyprof.model.stack_digest import of_frame
 from pyprof.records import replace
 
 MOST_LETTERS = 1 << 28
-"""Of the names of all locations: each is looked at whole for each location that has it."""
+"""Maximum number of characters in the names of all locations; a name counts for each location that has it."""
 MOST_MEMORY, _LINE = 1 << 16, 200
-"""Bytes of a frame that is remembered, as ReadFrame.memory has them; what a line needs beside its letters."""
+"""Maximum size in bytes of a frame that is cached (ReadFrame.memory), and size of a line without its texts."""
 _NUMBER = rb"[\x80-\xff]{0,9}[\0-\x7f]"
 _USUAL_LOCATION = re.compile(
     rb"\x08%(n)b(?:\x10%(n)b)?(?:\x18%(n)b)?"
     rb"\x22([\0-\x7f])(\x08%(n)b(?:\x10%(n)b)?)(?:\xc2\x3e([\0-\x7f])(.*))?" % {b"n": _NUMBER},
     re.DOTALL,
 )
-"""Of one function, its fields as they are usually written. Whether the sizes are right is for the caller."""
+"""A location with one function and its fields in the usual order. The caller checks the sizes."""
 FunctionNames = tuple[str, str, str | None]
-"""name, system_name, file."""
+"""(name, system_name, file)."""
 FunctionLine = tuple[FunctionNames, int]
 _HEAD, _ID = (1, 2, 3), 1 << 3
-"""Of a location: its id, its mapping's, its address."""
+"""Fields of a location: its id, its mapping's id, its address."""
 
 
 class FrameTables:
-    """Of one file. strings: its texts, which may grow until frames are read."""
+    """The frames of one file; strings is its table of texts, which may grow until frames are read."""
 
     def __init__(self, builder: Builder, strings: Sequence[str]) -> None:
         self._builder, self._strings = builder, strings
@@ -41,7 +41,7 @@ class FrameTables:
         self._letters = self._made = 0
 
     def take_modules(self, mappings: Iterable[bytes]) -> None:
-        """Before frames are read."""
+        """Read the mappings; this must happen before frames are read."""
         for row in map(numbers, mappings):
             path, build_id = (text_at(self._strings, row.get(key, 0)) for key in (5, 6))
             span = row.get(2, 0), row.get(3, 0), row.get(4, 0)
@@ -52,7 +52,15 @@ class FrameTables:
     def read(
         self, functions: Sequence[bytes], locations: Iterable[bytes], wanted: Container[int] | None
     ) -> dict[int, int]:
-        """Index of the frame by id of the location. wanted: ids; None: all. Raises FormatError, MuchWork."""
+        """Return the number of the frame by the id of its location.
+
+        Args:
+            wanted: Ids of locations, None for all.
+
+        Raises:
+            FormatError: The tables are broken.
+            MuchWork: The file exceeds the builder's limits.
+        """
         spans: list[tuple[int, int, bytes]] = []
         lines: list[bytes] = []
         heads: list[bytes] = []
@@ -99,8 +107,10 @@ class FrameTables:
     def _numbered(
         self, heads: list[list[int]], lines: list[FunctionLine], spans: list[tuple[int, int, bytes]]
     ) -> dict[int, int]:
-        """Files of one program have the same frames: they are made once, and told apart by their digests. Code of a
-        file with a build-id is where it is in the file, wherever a process has the file.
+        """Return the number of the frame by the id of its location.
+
+        Files of one program have the same frames. Each is made once and identified by its digest. Code of a file with a
+        build ID is identified by its place in the file, independent of where a process has mapped it.
         """
         read, known, places = self._builder.read, self._builder.known, self._places
         found: dict[int, int] = {}
@@ -147,7 +157,7 @@ class FrameTables:
 def _frame(
     address: int, module: int, known: ModuleInfo | None, lines: tuple[FunctionLine, ...], found_by: bytes
 ) -> Frame:
-    """known: of that number."""
+    """Make a frame; known is the module with the number."""
     rel = (address - known.start + known.offset) % (1 << 64) if known is not None else 0
     title = f"{known.name}+{rel:#x}" if known is not None else f"{address:#x}"
     kind = FrameKind.NATIVE
@@ -161,14 +171,18 @@ def _frame(
 
 
 def text_at(strings: Sequence[str], at: int) -> str:
-    """Raises FormatError."""
+    """Return a text of the string table.
+
+    Raises:
+        FormatError: It does not exist.
+    """
     if at >= len(strings):
         raise FormatError("pprof", at, "a text that does not exist")
     return strings[at]
 
 
 def _id(location: bytes) -> int:
-    """Of a location; it stands first, as it is usually written."""
+    """Return the id of a location, which is usually its first field."""
     if len(location) > 2 and location[0] == _ID:
         if location[1] < 0x80:
             return location[1]

@@ -1,4 +1,4 @@
-"""Rows of a pprof file's samples, many at once: where in each of them the stack, the values and the labels are."""
+"""Rows of a pprof file's samples, many at once: where each row has its stack, its values and its labels."""
 
 from __future__ import annotations
 
@@ -11,17 +11,23 @@ from pyprof.errors import FormatError
 from pyprof.importers.protobuf import fields, packed, sizes_of
 
 AT_ONCE = 1 << 22
-"""Bytes of rows that are read together."""
+"""Number of bytes of rows that are read together."""
 _LONGEST_ROW = 1 << 20
-"""Bytes of one sample's stack or values."""
+"""Maximum size in bytes of one sample's stack or values."""
 _STACK, _VALUES, _LABELS = 0x0A, 0x12, 0x1A
-"""Fields 1, 2 and 3 of a sample as they are usually written, in this order: packed, packed, messages."""
+"""Fields 1, 2 and 3 of a sample in their usual form and order: packed, packed, messages."""
 _LEAST, _MORE = 6, 0x80
 _UNKNOWN = -1
 
 
 class Samples:
-    """Columns: values, packed; threads, indices. stacks: packed ids of locations, of those that are asked for."""
+    """Columns of samples.
+
+    Attributes:
+        values: Packed values of each sample.
+        tails: Encoded labels of each sample.
+        threads: Thread index of each sample.
+    """
 
     def __init__(self, rows: Sequence[bytes]) -> None:
         self._joined = b"".join(rows)
@@ -41,12 +47,21 @@ class Samples:
         return [unusual[at] if at in unusual else joined[spans[at][0] : spans[at][1] - 2] for at in wanted]
 
     def put(self, at: int, locations: bytes, values: bytes, thread: int) -> None:
-        """A row that is not written as usual."""
+        """Set a row that does not have the usual form."""
         self._unusual[at], self.values[at], self.threads[at] = locations, values, thread
 
 
 def samples(rows: Sequence[bytes], thread_of: Callable[[Iterable[bytes]], int]) -> Iterator[Samples]:
-    """thread_of: labels. Samples of a thread usually end alike: it is asked once for each. Raises FormatError."""
+    """Yield the samples in batches.
+
+    Args:
+        thread_of: Returns the thread for labels. Samples of a thread usually end with equal bytes, so it is called once
+            for
+            each distinct end.
+
+    Raises:
+        FormatError: A row is broken.
+    """
     known: dict[bytes, int] = {b"": _UNKNOWN}
     for some in _batches(rows):
         found = Samples(some)
@@ -64,7 +79,11 @@ def samples(rows: Sequence[bytes], thread_of: Callable[[Iterable[bytes]], int]) 
 
 
 def _unusual(row: bytes, thread_of: Callable[[Iterable[bytes]], int]) -> tuple[bytes, bytes, int]:
-    """Packed locations, packed values and the thread. Raises FormatError."""
+    """Return the packed locations, the packed values and the thread of a row that does not have the usual form.
+
+    Raises:
+        FormatError: The row is broken or too large.
+    """
     parts: dict[int, list[bytes]] = {1: [], 2: [], 3: []}
     for key, value in fields(row):
         if key in parts:
@@ -89,8 +108,9 @@ def _batches(rows: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def _usual(joined: bytes, rows: Sequence[bytes]) -> list[list[int]]:
-    """Columns: of each row in joined where its stack, its values and its labels begin, and where it ends. Zeros where
-    its fields do not stand as they are usually written, or it has no labels.
+    """Return four columns of offsets in joined: begin of each row's stack, values and labels, and its end.
+
+    A row is all zeros if its fields do not have the usual form, or if it has no labels.
     """
     sizes = sizes_of(rows)
     ends = np.cumsum(sizes)

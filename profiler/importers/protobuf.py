@@ -1,4 +1,4 @@
-"""Fields of a protocol buffer's message: varints and bytes. Raises FormatError."""
+"""Fields of a protocol buffer's message: varints and bytes. Broken messages raise FormatError."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from pyprof.errors import FormatError
 
 Field = tuple[int, int | bytes]
 MOST_FIELDS = 1 << 20
-"""Of one message, but for grouped()."""
+"""Maximum number of fields of a message that is not read by grouped()."""
 MOST_ROWS = 1 << 22
-"""Of one kind in a message that has very many."""
+"""Maximum number of fields of one kind in a message that is read by grouped()."""
 _BITS = 64
 _LONGEST = 10
-"""Bytes of a number."""
+"""Maximum size of a varint in bytes."""
 _FIXED = {1: 8, 5: 4}
-"""Wire types of fixed width, which are passed over."""
+"""Sizes of the wire types of fixed width, which are skipped."""
 
 
 def fields(data: bytes) -> list[Field]:
-    """(number, value) in the order of the message; numbers are unsigned."""
+    """Return (number, value) of each field in the order of the message; varints are unsigned."""
     found: list[Field] = []
     at, end = 0, len(data)
     while at < end:
         if len(found) >= MOST_FIELDS:
             raise FormatError("protobuf", at, f"a message of more than {MOST_FIELDS:,} fields")
-        if at + 1 < end and (tag := data[at]) >= 0x80 > data[at + 1]:  # most numbers have one byte or two
+        if at + 1 < end and (tag := data[at]) >= 0x80 > data[at + 1]:  # most varints have one or two bytes
             tag, at = tag & 0x7F | data[at + 1] << 7, at + 2
         else:
             tag, at = (data[at], at + 1) if data[at] < 0x80 else _varint(data, at)
@@ -55,12 +55,15 @@ def fields(data: bytes) -> list[Field]:
 
 
 class TooManyRows(FormatError):
-    """More fields of one kind than were to be read."""
+    """A message has more fields of one kind than the caller allows."""
 
 
 class Grouped:
-    """The fields of a message that has very many. rows: those that are bytes, by their numbers; numbers: the others,
-    the last of each; as far as read() has come. most: rows of one number.
+    """The fields of a message that has very many, as far as read() has come.
+
+    Attributes:
+        rows: Fields that are bytes, by their numbers.
+        numbers: Last value of the fields that are varints, by their numbers.
     """
 
     def __init__(self, data: bytes, most: int = MOST_ROWS) -> None:
@@ -69,8 +72,15 @@ class Grouped:
         self._data, self._at, self._most = data, 0, most
 
     def read(self, after: int = 0, before: Container[int] = ()) -> None:
-        """All; or up to a row of one of the numbers `before` that comes after one of the number `after`. Goes on where
-        it ended. Raises FormatError, TooManyRows.
+        """Read on from where the last call ended, to the end or to a certain field.
+
+        Args:
+            after: Number of a field.
+            before: Stop before a field with one of these numbers, if a field with the number `after` was read.
+
+        Raises:
+            FormatError: The message is broken.
+            TooManyRows: There are too many fields of one kind.
         """
         data, rows, at, end = self._data, self.rows, self._at, len(self._data)
         while at < end:
@@ -103,7 +113,10 @@ class Grouped:
 
 
 def _like(data: bytes, at: int, tag: int, rows: list[bytes], room: int) -> int:
-    """Rows that follow with the same tag, shorter than 2^14, are added; where they end. Wrong ones are left."""
+    """Append following fields with the same tag and less than 2^14 bytes; return the offset behind them.
+
+    The function stops before a broken field.
+    """
     take, end = rows.append, len(data)
     while at + 2 < end and data[at] == tag and room > 0:
         begin, size = at + 2, data[at + 1]
@@ -121,20 +134,23 @@ def _like(data: bytes, at: int, tag: int, rows: list[bytes], room: int) -> int:
 
 
 def grouped(data: bytes) -> tuple[dict[int, list[bytes]], dict[int, int]]:
-    """The fields of a message that has very many: those that are bytes, by their numbers; those that are numbers, the
-    last of each."""
+    """Return the fields of a message that has very many.
+
+    Returns:
+        (fields that are bytes by their numbers, last value of the fields that are varints by their numbers).
+    """
     found = Grouped(data)
     found.read()
     return found.rows, found.numbers
 
 
 def numbers(data: bytes) -> dict[int, int]:
-    """The fields that are numbers, the last of each."""
+    """Return the last value of each field that is a varint."""
     return {key: value for key, value in fields(data) if isinstance(value, int)}
 
 
 def fixed64(data: bytes, key: int) -> int:
-    """The last field of that number with eight bytes; 0 if there is none."""
+    """Return the last 64-bit fixed field with a number, 0 if there is none."""
     found = at = 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -154,18 +170,22 @@ def fixed64(data: bytes, key: int) -> int:
 
 
 def texts(data: bytes, key: int) -> list[bytes]:
-    """The fields of that number that are bytes."""
+    """Return the fields with a number that are bytes."""
     return [value for each, value in fields(data) if each == key and isinstance(value, bytes)]
 
 
 def indices(data: bytes, key: int) -> list[int]:
-    """A repeated number, packed or one by one."""
+    """Return a repeated integer field, packed or not."""
     rows = [value if isinstance(value, bytes) else packed(value) for each, value in fields(data) if each == key]
     return [int(each) for each in repeated(rows)[0]]
 
 
 def repeated(rows: Sequence[bytes]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-    """The numbers of packed rows, one row after the other, and where each row begins and the last one ends."""
+    """Decode packed rows.
+
+    Returns:
+        (numbers of all rows, one row after the other; index at which each row begins, and the last one's end).
+    """
     data = np.frombuffer(b"".join(rows), np.uint8)
     last = data < 0x80
     ends = np.flatnonzero(last)
@@ -188,7 +208,7 @@ def sizes_of(rows: Sequence[bytes]) -> npt.NDArray[np.int64]:
 
 
 def columns(rows: Sequence[bytes], keys: Sequence[int]) -> list[list[int]]:
-    """Fields that are numbers, of many messages at once: a list for each key, 0 where a message lacks it."""
+    """Return the varint fields of many messages: a list for each key, with 0 if a message lacks it."""
     words, edges = repeated(rows)
     tags = words[::2]
     if (np.diff(edges) % 2).any() or (tags & np.uint64(7)).any():  # there are fields of other kinds
@@ -203,7 +223,7 @@ def columns(rows: Sequence[bytes], keys: Sequence[int]) -> list[list[int]]:
 
 
 def packed(number: int) -> bytes:
-    """A number as a row of repeated()."""
+    """Encode a number as a row for repeated()."""
     found = bytearray()
     while number > 0x7F:
         found.append(number & 0x7F | 0x80)
@@ -213,12 +233,12 @@ def packed(number: int) -> bytes:
 
 
 def signed(number: int) -> int:
-    """An int64."""
+    """Convert an unsigned 64-bit number to an int64."""
     return number - (1 << _BITS) if number >> (_BITS - 1) else number
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """(value, where the next field begins)"""
+    """Return (value, offset behind it)."""
     value = shift = 0
     while at < len(data) and shift < _BITS + 6:
         byte = data[at]

@@ -1,4 +1,4 @@
-"""Profiles as other profilers push them: a service, its labels, one kind of value each."""
+"""Profiles as other profilers push them: each has a service, labels and one value type."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from pyprof.model.profile import Profile
 from pyprof.records import dataclass, replace
 
 SERVICE = ("service_name", "service.name", "service", "job", "app", "comm")
-"""Labels that name the service: the first that is there."""
+"""Labels that name the service; the first one that is present counts."""
 UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class PushedProfile:
-    """profile: its threads have the labels of the push. Its last value is the one that counts, the first how many
-    samples that were, where the sender says so.
+    """A pushed profile, whose threads have the labels of the push.
+
+    Its last value is the primary one. The first one is the number of samples, if the sender states it.
     """
 
     service: str
@@ -25,8 +26,10 @@ class PushedProfile:
 
 
 def named(pairs: Iterable[tuple[str, str]]) -> tuple[str, Labels]:
-    """The service and the labels, without those that are the sender's own (`__name__`) or a thread's. Raises
-    FormatError.
+    """Return the service and the labels, without the sender's internal ones (`__name__`) and those of threads.
+
+    Raises:
+        FormatError: A label is not valid.
     """
     given = dict(pairs)
     service = next((given[name] for name in SERVICE if given.get(name)), UNKNOWN)
@@ -43,7 +46,11 @@ def named(pairs: Iterable[tuple[str, str]]) -> tuple[str, Labels]:
 
 
 def labelled(profile: Profile, labels: Labels) -> Profile:
-    """With these labels beside the threads' own, of which those of the same name go. Raises FormatError."""
+    """Add labels to all threads; they replace the threads' labels of the same names.
+
+    Raises:
+        FormatError: A label is not valid.
+    """
     try:
         threads = [replace(thread, labels=labels_of(dict(thread.labels) | dict(labels))) for thread in profile.threads]
     except UsageError as error:
@@ -52,7 +59,10 @@ def labelled(profile: Profile, labels: Labels) -> Profile:
 
 
 def by_kind(profile: Profile) -> Iterator[Profile]:
-    """One for each value that is no count: with the count before it, if there is one. Of counts alone, one for each."""
+    """Yield one profile for each value type that is not a count, with the count before it if there is one.
+
+    If there are only counts, each becomes a profile.
+    """
     kinds = profile.value_types
     amounts = [at for at, kind in enumerate(kinds) if kind.unit != "count"]
     for at in amounts or range(len(kinds)):

@@ -1,9 +1,9 @@
-"""What agents of other projects send: Pyroscope's /ingest and push.v1.PusherService/Push, Parca's WriteRaw.
+"""Requests of other projects' agents: Pyroscope's /ingest and push.v1.PusherService/Push, Parca's WriteRaw.
 
 All carry pprof. push.v1 and WriteRaw are nearly the same message, as protocol buffer or as JSON: series of labels, each
 with profiles (github grafana/pyroscope, api/push/v1/push.proto; parca-dev/parca, proto/parca/profilestore/v1alpha1).
-/ingest has the labels in its name, `app{env=prod}`, and the profile as its body or as a part of a form. Foreign input:
-bounded, and refused as a whole by a FormatError.
+/ingest has the labels in its name, `app{env=prod}`, and the profile as its body or as a part of a form. The requests
+are untrusted input: bounded, and refused as a whole by a FormatError.
 """
 
 from __future__ import annotations
@@ -25,20 +25,27 @@ from pyprof.model.profile import Profile
 from pyprof.records import replace
 
 MOST_PROFILES = 1000
-"""Of one request."""
+"""Maximum number of profiles in one request."""
 MOST_BYTES = 1 << 27
-"""That the profiles of one request may inflate to together."""
+"""Maximum inflated size in bytes of all profiles of one request."""
 JSON = "application/json"
 _NAME = re.compile(r"([^{}]{1,1000})(?:\{(.{0,60000})\})?")
 _BOUNDARY = re.compile(r'multipart/form-data;.*\bboundary="?([\w\'()+,./:=? -]{1,70})"?', re.IGNORECASE)
 _FIELD = re.compile(rb'\bname="?(\w{1,40})"?')
 _MOST_PARTS = 16
 _SECONDS, _MILLISECONDS = 10**11, 10**14
-"""Times below these are seconds, or milliseconds: senders differ."""
+"""Times below these are in seconds or milliseconds, because senders use different units."""
 
 
 def ingest(words: Mapping[str, str], content_type: str, body: bytes) -> list[PushedProfile]:
-    """Pyroscope's POST /ingest?name=app{k=v}&from=&until=&format=pprof. words: of the query. Raises FormatError."""
+    """Read Pyroscope's POST /ingest?name=app{k=v}&from=&until=&format=pprof.
+
+    Args:
+        words: Parameters of the query.
+
+    Raises:
+        FormatError: The request is broken or too large.
+    """
     form = _BOUNDARY.search(content_type)
     if words.get("format", "pprof" if form else "") != "pprof":
         raise FormatError("ingest", 0, f"format {words.get('format', '')[:40]!r} is not read, only pprof")
@@ -60,19 +67,27 @@ def ingest(words: Mapping[str, str], content_type: str, body: bytes) -> list[Pus
 
 
 def push(content_type: str, body: bytes) -> list[PushedProfile]:
-    """Pyroscope's push.v1.PusherService/Push, as Connect has it. Raises FormatError."""
+    """Read Pyroscope's push.v1.PusherService/Push in the Connect protocol.
+
+    Raises:
+        FormatError: The request is broken or too large.
+    """
     series = _of_json(body, "") if _is_json(content_type) else _of_message(body, 1, nested=False)
     return list(_pushed(series))
 
 
 def write_raw(content_type: str, body: bytes) -> list[PushedProfile]:
-    """Parca's POST /profiles/writeraw. Raises FormatError."""
+    """Read Parca's POST /profiles/writeraw.
+
+    Raises:
+        FormatError: The request is broken or too large.
+    """
     series = _of_json(body, "labels") if _is_json(content_type) else _of_message(body, 2, nested=True)
     return list(_pushed(series))
 
 
 Series = tuple[list[tuple[str, str]], list[bytes]]
-"""Labels and profiles."""
+"""Labels, and the encoded profiles that have them."""
 
 
 def _is_json(content_type: str) -> bool:
@@ -91,7 +106,9 @@ def _pushed(series: Iterator[Series]) -> Iterator[PushedProfile]:
 
 
 def _profiles(data: bytes, service: str, labels: Labels, room: list[int]) -> Iterator[Profile]:
-    """room: bytes that are left, which what this inflates to is taken from."""
+    """Yield the profiles in one pprof file; room[0] is the number of bytes left, which is reduced by the inflated
+    size.
+    """
     if len(whole := pprof.inflated(data, max(room[0], 1))) > room[0]:
         raise FormatError("push", room[0], f"the profiles of one request have more than {MOST_BYTES:,} bytes")
     if whole is not data and pprof.is_gzipped(whole):
@@ -105,7 +122,7 @@ def _profiles(data: bytes, service: str, labels: Labels, room: list[int]) -> Ite
 
 
 def _of_message(body: bytes, key: int, nested: bool) -> Iterator[Series]:
-    """nested: the labels stand in a message of their own."""
+    """Yield the series of a protobuf request; nested means that labels are in a separate message."""
     for row in texts(body, key):
         sets = texts(row, 1)
         pairs = [pair for each in sets for pair in texts(each, 1)] if nested else sets
@@ -118,7 +135,11 @@ def _text(message: bytes, key: int) -> str:
 
 
 def _of_json(body: bytes, within: str) -> Iterator[Series]:
-    """within: the field of labels that has the list; "" where labels is the list."""
+    """Yield the series of a JSON request.
+
+    Args:
+        within: Field of `labels` that has the list, "" if `labels` is the list.
+    """
     try:
         whole = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -130,7 +151,11 @@ def _of_json(body: bytes, within: str) -> Iterator[Series]:
 
 
 def _list(found: object, name: str) -> list[dict[str, Any]]:
-    """Raises FormatError."""
+    """Return a list of objects.
+
+    Raises:
+        FormatError: The field is something else.
+    """
     rows = found.get(name, []) if isinstance(found, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise FormatError("json", 0, f"{name} is no list of objects")
@@ -145,7 +170,11 @@ def _bytes(found: object) -> bytes:
 
 
 def _form(body: bytes, boundary: bytes) -> dict[str, bytes]:
-    """The parts by their names. Raises FormatError."""
+    """Return the parts of a multipart form by their names.
+
+    Raises:
+        FormatError: The form is broken.
+    """
     parts = (b"\r\n" + body).split(b"\r\n--" + boundary)
     if len(parts) < 2 or len(parts) > _MOST_PARTS or parts[-1][:2] != b"--":
         raise FormatError("form", 0, "it does not end, or has too many parts")
@@ -160,7 +189,7 @@ def _form(body: bytes, boundary: bytes) -> dict[str, bytes]:
 
 
 def _moment(text: str) -> int:
-    """Since the epoch, in ns; 0 for what is none."""
+    """Parse a time and return ns since the epoch, 0 if it is not a number."""
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         return 0
     number = int(text)
@@ -168,7 +197,7 @@ def _moment(text: str) -> int:
 
 
 def _timed(profile: Profile, from_ns: int, until_ns: int) -> Profile:
-    """With the times of the request, where the profile has none."""
+    """Set the times of the request if the profile has none."""
     if profile.start_ns or not 0 < from_ns <= until_ns < 1 << 62:
         return profile
     length = profile.duration_ns or until_ns - from_ns

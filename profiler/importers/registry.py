@@ -1,4 +1,4 @@
-"""Which format a file has, by its content; a recording of ours is one of them."""
+"""The format of a file, by its content; pyprof's own recording is one of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyprof.recording.opening import MAGIC, read_bytes
 
 IsOne = Callable[[bytes], bool]
 Read = Callable[[bytes, str], Profile]
-"""(data, title); raises FormatError."""
+"""Reads (data, title); raises FormatError."""
 
 FORMATS: dict[str, tuple[IsOne, Read]] = {
     "speedscope": (speedscope.is_one, speedscope.read),
@@ -21,19 +21,28 @@ FORMATS: dict[str, tuple[IsOne, Read]] = {
     "perf script": (perf_script.is_one, perf_script.read),
     "collapsed": (collapsed.is_one, collapsed.read),
 }
-"""In the order in which they are asked."""
+"""Formats in the order in which they are tried."""
 
 
 def load(path: str | PathLike[str]) -> Profile:
-    """The profile of a recording (NAME.pyprof), or of a pprof, speedscope or collapsed file or what perf script prints,
-    gzipped or not, or of a perf.data. Raises RecordingError.
+    """Read a recording (NAME.pyprof), a pprof, speedscope or collapsed file, the output of perf script, or a perf.data
+    file.
+
+    Text formats and pprof may be gzipped.
+
+    Raises:
+        RecordingError: The file is broken or its format is not known.
     """
     name = fspath(path)
     return reader.load(name) if is_recording(name) else _foreign(name)
 
 
 def is_recording(path: str) -> bool:
-    """Is it ours, or else another profiler's? Raises RecordingError."""
+    """Return True for a recording of pyprof, False for another file.
+
+    Raises:
+        RecordingError: The file cannot be read.
+    """
     return read_bytes(path, len(MAGIC)) == MAGIC
 
 

@@ -1,6 +1,6 @@
 """speedscope's JSON (npm speedscope, dist/release/file-format-schema.json), sampled and evented profiles.
 
-Each profile of the file is a thread. A sample follows the one before at once, as long after it as that one weighs.
+Each profile of the file becomes a thread. A sample begins when the weight of the previous one has passed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ def is_one(data: bytes) -> bool:
 
 
 def read(data: bytes, title: str) -> Profile:
-    """Raises FormatError."""
+    """Read a speedscope file.
+
+    Raises:
+        FormatError: The file is broken.
+    """
     try:
         document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -84,7 +88,7 @@ def _known(frames: Sequence[int], index: int) -> int:
 
 
 def _sampled(profile: Any, builder: Builder, frames: Sequence[int]) -> Iterator[tuple[int, float]]:
-    """(node of a stack, weight)"""
+    """Yield (node of a stack, weight)."""
     samples, weights = profile["samples"], profile["weights"]
     if len(samples) != len(weights):
         raise FormatError("speedscope", len(weights), "as many weights as samples are wanted")
@@ -93,7 +97,7 @@ def _sampled(profile: Any, builder: Builder, frames: Sequence[int]) -> Iterator[
 
 
 def _evented(profile: Any, builder: Builder, frames: Sequence[int]) -> Iterator[tuple[int, float]]:
-    """The stack between each two events."""
+    """Yield (node, length) of the stack between each two events."""
     inside: list[int] = []
     nodes = [0]
     last = profile["startValue"]
