@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 WHAT = ("run", "status", "install", "record")
 _MOST_S = 10.0
-"""From the first signal on. A page of a process that never comes holds who reads it; windows are saved now and then."""
+"""Maximum time from the first signal to the end, in seconds. A memory page of a target that never arrives blocks its
+reader; windows are saved regularly, so little is lost.
+"""
 
 DESCRIPTION = """\
 Profile continuously: all processes that the rules of a configuration choose, in windows of a
@@ -99,7 +101,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _load(arguments: argparse.Namespace) -> AgentConfig:
-    """Raises BadConfig, UsageError."""
+    """Load the configuration and apply the command-line options.
+
+    Raises:
+        BadConfig: The configuration is wrong.
+        UsageError: An option is wrong.
+    """
     from pyprof.agent import config, config_file
     from pyprof.records import replace
 
@@ -118,7 +125,12 @@ def _load(arguments: argparse.Namespace) -> AgentConfig:
 
 
 def _spool(arguments: argparse.Namespace) -> str:
-    """The folder. Raises BadConfig, UsageError."""
+    """Return the folder of the spool.
+
+    Raises:
+        BadConfig: The configuration is wrong.
+        UsageError: An option is wrong.
+    """
     from pyprof.agent.places import default_spool
 
     return _load(arguments).values.path or default_spool()
@@ -149,7 +161,8 @@ def _run(arguments: argparse.Namespace) -> int:
     prefix = "" if arguments.log == "json" else "pyprof agent: "
     log = Log(lambda text: line(f"{prefix}{text}", sys.stderr), arguments.log == "json")
     agent = Agent(lambda: _load(arguments), log, Notifier(os.environ))
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, too: it does not end the agent
+    # SIGHUP means reload, so it does not end the agent; this holds under nohup too
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     ending = EndBySignals(agent.end, lambda: _left(log), _MOST_S)
     listen(lambda number: agent.reload() if number == signal.SIGHUP else ending(number))
     agent.run()

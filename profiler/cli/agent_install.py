@@ -1,4 +1,4 @@
-"""`pyprof agent install`: the systemd unit that runs the agent, and what it means."""
+"""`pyprof agent install`: the systemd unit that runs the agent, and its explanation."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ _CONFIG = "/etc/pyprof/agent.toml"
 
 
 def make_folder(path: str) -> None:
-    """Raises OSError."""
     os.makedirs(path, 0o700, exist_ok=True)
 
 
 def install(
     config: AgentConfig, path: str | None, folder: str, make: Callable[[str], None] = make_folder
 ) -> Iterator[str]:
-    """Writes the unit into the folder. path: of the configuration. make: makes the spool's folder where that is another
-    than the usual one: the service finds it. Result: lines that say what was done.
+    """Write the systemd unit into a folder, and yield lines that say what was done.
+
+    Args:
+        path: Path of the configuration.
+        folder: Folder for the unit.
+        make: Creates the spool's folder if it is not the default one, because the service does not create it.
     """
     if path is None:
         raise UsageError(
@@ -64,7 +67,11 @@ def install(
 
 
 def _write(to: str, text: str) -> None:
-    """Raises OSError; EEXIST where there is another file."""
+    """Write the unit file.
+
+    Raises:
+        OSError: Writing failed; EEXIST if there is a file that pyprof did not write.
+    """
     if output_file.look(to) is not None:
         with open(open_regular(to), "rb") as file:
             known = file.read(len(unit.MARK))

@@ -1,4 +1,6 @@
-"""`pyprof agent record`: ask the agent that runs for the last minutes of a service and a recording at a higher rate."""
+"""`pyprof agent record`: request the last minutes of a service and a recording at a higher rate from a running
+agent.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,16 @@ from pyprof.exporters.base import ExportOptions
 from pyprof.model.profile import Profile
 
 _PATIENCE_S = 60.0
-"""So long the agent may be silent beside the recording's time: it may have to open files for the first time."""
+"""Maximum silence of the agent in addition to the recording's time, in seconds. It may have to open files for the first
+time.
+"""
 _LEAVE_S = 0.15
-"""So long after the answer was given up what has come of it is still read: it may be a file that takes for ever."""
+"""Time for the rest of the answer after the user gave up, in seconds; a file may never arrive."""
 _GIVEN_UP = 130
 _MOST_ROWS = 1 << 24
-"""Samples, calls and frames of all recordings of an answer: a small file may have a million samples."""
+"""Maximum number of samples, nodes and frames in all recordings of an answer: a small file may have a million
+samples.
+"""
 
 
 class _Interrupted(PyprofError):
@@ -41,7 +47,11 @@ class _Interrupted(PyprofError):
 
 
 def record(arguments: argparse.Namespace, root: str) -> int:
-    """root: the agent's spool."""
+    """Run the command.
+
+    Args:
+        root: Folder of the agent's spool.
+    """
     if not arguments.service:
         raise UsageError("which service is to be recorded", "--service NAME; pyprof agent status has them")
     request = AskRequest(arguments.service, arguments.duration, arguments.rate, arguments.mode)
@@ -60,7 +70,11 @@ def record(arguments: argparse.Namespace, root: str) -> int:
 
 @contextmanager
 def _connected(root: str) -> Iterator[socket.socket]:
-    """Raises PyprofError."""
+    """Yield a connection to the agent.
+
+    Raises:
+        PyprofError: There is no agent, or it may not be used.
+    """
     try:
         folder = folder_of(root)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -81,7 +95,7 @@ def _connected(root: str) -> Iterator[socket.socket]:
 
 
 class _Asking:
-    """One request."""
+    """One request to the agent."""
 
     def __init__(self, request: AskRequest) -> None:
         self._request = request
@@ -90,11 +104,15 @@ class _Asking:
         self._folder = ""
 
     def profile(self, root: str) -> Profile:
-        """Raises PyprofError."""
+        """Send the request and return the merged profile.
+
+        Raises:
+            PyprofError: The agent refused the request, or its answer is wrong.
+        """
         with _connected(root) as connection, tempfile.TemporaryDirectory(prefix="pyprof-") as self._folder:
             listen(lambda number: self._interrupted(connection, number))
             connection.settimeout(self._request.seconds + _PATIENCE_S)
-            with suppress(BrokenPipeError):  # who is refused is told so before it has asked
+            with suppress(BrokenPipeError):  # the agent may refuse the connection before it reads the request
                 connection.sendall(self._request.line())
             try:
                 with connection.makefile("rb") as lines:
@@ -113,7 +131,7 @@ class _Asking:
             elif answer.kind == ASKED:
                 asked = _loaded(answer.data, self._folder)
             elif answer.kind == KEPT:
-                with suppress(RecordingError):  # a disk's error: it costs a window
+                with suppress(RecordingError):  # a disk error costs only one window
                     kept.append(_loaded(answer.data, self._folder))
                     rows += len(kept[-1].stack) + len(kept[-1].parent) + len(kept[-1].frames)
                     if rows > _MOST_ROWS:
@@ -123,7 +141,7 @@ class _Asking:
         return joined(kept, asked, self._request.service, last_s)
 
     def _begun(self, answer: AskAnswer) -> float:
-        """Seconds that are kept."""
+        """Tell the user that the recording has begun, and return how many seconds of stored windows will come."""
         request, last_s = self._request, answer.fields.get("last_s")
         processes = f"{answer.number:,} process{'es' * (answer.number != 1)}"
         what = f"{printable(request.service)}, {processes}, for {request.seconds:g} s at {request.rate:g} Hz"
@@ -131,7 +149,7 @@ class _Asking:
         return float(last_s) if isinstance(last_s, int | float) and 0 <= last_s < 1e9 else 0.0
 
     def _interrupted(self, connection: socket.socket, number: int) -> None:
-        """The first time the recording ends, and what there is comes; then nothing is waited for."""
+        """Handle a signal: the first SIGINT ends the recording early, everything else gives up."""
         self._interrupts += 1
         self._given_up = self._interrupts > 1 or number != signal.SIGINT
         with suppress(OSError):
@@ -142,14 +160,18 @@ class _Asking:
             timer.start()
 
     def _leave(self) -> None:
-        """Wherever the main thread is."""
+        """Exit without waiting for the main thread."""
         shutil.rmtree(self._folder, ignore_errors=True)
         complain("interrupted, nothing was written")
         os._exit(_GIVEN_UP)
 
 
 def _loaded(data: bytes, folder: str) -> Profile:
-    """Raises RecordingError."""
+    """Load a recording from the agent's answer.
+
+    Raises:
+        RecordingError: It is broken.
+    """
     from pyprof.recording.reader import load
 
     path = os.path.join(folder, "part.pyprof")

@@ -1,4 +1,4 @@
-"""`pyprof agent status`: what the spool has, which files lack names and what brings them, what waits for sinks."""
+"""`pyprof agent status`: contents of the spool, files without names and remedies, and segments that wait for sinks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ from pyprof.errors import RecordingError, UsageError
 
 
 def status(arguments: argparse.Namespace, config: AgentConfig, root: str) -> Iterator[str]:
-    """Raises RecordingError, UsageError."""
+    """Yield the lines of the status.
+
+    Raises:
+        RecordingError: The spool cannot be read.
+        UsageError: An option is wrong.
+    """
     sinks = [target.name for target in config.pushes]
     try:
         if arguments.forget is not None:
@@ -74,7 +79,7 @@ def _unnamed(each: Unnamed) -> Iterator[str]:
 
 
 def _queues(waiting: list[QueueState], sinks: list[str] | None) -> Iterator[str]:
-    """sinks: that are configured, None where no configuration was given."""
+    """Yield the table of queues; sinks are the configured ones, None if no configuration was given."""
     yield f"{'waiting':>9} {'KB':>7} {'oldest':>12}  sink"
     for each in waiting:
         gone = sinks is not None and each.sink not in sinks

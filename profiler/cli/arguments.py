@@ -1,4 +1,4 @@
-"""Types of command-line values; a wrong one is one sentence with exit code 2."""
+"""Types of command-line values; a wrong value is one sentence with exit code 2."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def percent(text: str) -> float:
 
 
 def percentage(text: str) -> float:
-    """5%, or 5, as 0.05."""
+    """Parse a percentage such as "5%" or "5" and return it as a fraction (0.05)."""
     try:
         value = float(text.removesuffix("%"))
     except ValueError:
@@ -56,7 +56,7 @@ def positive_int(text: str) -> int:
 
 
 def duration(text: str) -> float:
-    """Seconds: a number with s, ms or us."""
+    """Parse a time with s, ms or us, and return it in seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d*)?)(s|ms|us)", text)
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no time such as 1ms, 200us or 0.5s")
@@ -71,7 +71,7 @@ def regex(text: str) -> re.Pattern[str]:
 
 
 def label(text: str) -> tuple[str, str]:
-    """NAME=VALUE."""
+    """Parse NAME=VALUE."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
@@ -79,7 +79,7 @@ def label(text: str) -> tuple[str, str]:
 
 
 def moment(text: str) -> float | datetime.time:
-    """Seconds since the beginning, or a time of day, without a zone."""
+    """Parse seconds since the beginning, or a time of day without a zone."""
     import datetime
 
     try:
@@ -92,7 +92,11 @@ def moment(text: str) -> float | datetime.time:
 
 
 def seconds_since(when: float | datetime.time, start_ns: int, duration_ns: int) -> float:
-    """A time of day is local: one within the recording, which may go on beyond midnight, else the one next to it."""
+    """Convert a point in time to seconds since the beginning of a recording.
+
+    A time of day is local. It means the one within the recording, which may continue after midnight, or else the
+    nearest one.
+    """
     if isinstance(when, float):
         return when
     import datetime
@@ -104,7 +108,11 @@ def seconds_since(when: float | datetime.time, start_ns: int, duration_ns: int) 
 
 
 def chosen_format(name: str | None, output: str) -> Exporter:
-    """By --format, else by the suffix of the output; collapsed for standard output. Raises UsageError."""
+    """Return the format given by --format, else by the output's suffix; collapsed for standard output.
+
+    Raises:
+        UsageError: There is no such format, or it is binary and the output is standard output.
+    """
     if name:
         exporter: Exporter = registry.by_name(name, output)
     elif output == "-":
@@ -121,7 +129,7 @@ def chosen_format(name: str | None, output: str) -> Exporter:
 
 
 def bytes_size(text: str) -> int:
-    """A number of bytes, with K, M or G."""
+    """Parse a number of bytes, optionally with K, M or G."""
     scale = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}.get(text[-1:].lower(), 1)
     number = text[:-1] if scale > 1 else text
     if not number.isascii() or not number.isdigit() or not 4096 <= int(number) * scale <= 1 << 30:
@@ -130,7 +138,11 @@ def bytes_size(text: str) -> int:
 
 
 def unwind_options(arguments: argparse.Namespace) -> UnwindOptions:
-    """Of --unwind, --scan, --max-depth and --symbols. Raises UsageError."""
+    """Return the options of --unwind, --scan, --max-depth and --symbols.
+
+    Raises:
+        UsageError: Unwinding by Breakpad symbol files is wanted, but no files are given.
+    """
     sources, symbols = arguments.unwind, tuple(arguments.symbols)
     if arguments.scan:
         sources = tuple(dict.fromkeys((*sources, SCAN)))
@@ -140,7 +152,7 @@ def unwind_options(arguments: argparse.Namespace) -> UnwindOptions:
 
 
 def source_list(text: str) -> tuple[str, ...]:
-    """Names of sources; "default" stands for those of the default."""
+    """Parse a list of source names; "default" stands for the default sources."""
     words = [name.strip().replace("-", "_") for name in text.split(",") if name.strip()]
     names = tuple(dict.fromkeys(name for word in words for name in (DEFAULT_SOURCES if word == DEFAULT else (word,))))
     unknown = [name for name in names if name not in KNOWN_SOURCES]

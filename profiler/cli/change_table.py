@@ -15,10 +15,12 @@ _MODULE, _LEAST = 20, 16
 _CELL = 9
 _SHOWN_DRIFT = 0.005
 _NAMED, _NAME = 3, 40
-"""Functions of which the table says what change would be found, and the most letters of each name."""
+"""Number of functions for which the table states the smallest detectable change, and the maximum length of their
+names.
+"""
 _GREY, _RED, _GREEN, _END = "\x1b[90m", "\x1b[31m", "\x1b[32m", "\x1b[0m"
 SURE = "*"
-"""Marks what is more than chance."""
+"""Mark of a change that is more than chance."""
 
 
 def table(
@@ -66,7 +68,7 @@ def table(
 
 
 def amount(value: float, found: Comparison) -> str:
-    """As people read it."""
+    """Format a value for people."""
     if found.scale.way == "samples":
         return f"{100 * value:.2f} %"
     return duration(value) if found.value_type.unit == "nanoseconds" else f"{value:,.4g}"

@@ -1,4 +1,4 @@
-"""Why a process died, in words: the signal, or the exception of Windows or macOS."""
+"""The reason for a process's death in words: the signal, or the exception of Windows or macOS."""
 
 from __future__ import annotations
 
@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CrashSignal:
-    """code: "" if it says nothing more. address: that was accessed or executed, None where the signal is about none."""
+    """The signal that ended a process.
+
+    Attributes:
+        number: Signal number.
+        name: Name of the signal.
+        code: Name of si_code, "" if it has no meaning.
+        address: Address that was accessed or executed, None if the signal is not about an address.
+    """
 
     number: int
     name: str
@@ -48,7 +55,13 @@ class CrashSignal:
 
 
 def crash_signal(recorded: tuple[int, int, int | None] | None) -> CrashSignal | None:
-    """recorded: (number, si_code, address). Numbers are those of all architectures that pyprof knows."""
+    """Return the signal of a core file.
+
+    Signal numbers are the same on all architectures that pyprof supports.
+
+    Args:
+        recorded: (number, si_code, address).
+    """
     if recorded is None:
         return None
     number, code, address = recorded
@@ -61,7 +74,13 @@ def crash_signal(recorded: tuple[int, int, int | None] | None) -> CrashSignal | 
 
 @dataclass(frozen=True, slots=True)
 class CrashReason:
-    """What a crash dump says. code, flags: as it has them. address: None where it is about none."""
+    """The reason for a crash according to a crash dump.
+
+    Attributes:
+        code: Exception or signal number, as in the dump.
+        flags: As in the dump.
+        address: None if the reason is not about an address.
+    """
 
     tid: int
     name: str
@@ -86,7 +105,7 @@ class CrashReason:
 
 
 def crash_reason(system: str, recorded: DumpException | None) -> CrashReason | None:
-    """system: CrashDump.os."""
+    """Return the reason of a crash dump; system is CrashDump.os."""
     if recorded is None:
         return None
     address: int | None = recorded.address

@@ -1,4 +1,4 @@
-"""Names of the numbers that say why a process died.
+"""Names of signal codes, and of exception codes of Windows and macOS.
 
 Sources: signal(7), sigaction(2); winnt.h of Windows (exceptions, the codes of __fastfail); mach/exception_types.h of
 macOS; Crashpad's util/mach/mach_extensions.h and client/simulate_crash_win.h.
@@ -57,13 +57,13 @@ EXCEPTIONS = {
     0x0517A7ED: "simulated exception",
 }
 ADDRESS_SIGNALS = frozenset({4, 5, 7, 8, 11})
-"""SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV: of Linux."""
+"""Linux signals about an address: SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV."""
 ABOUT_MEMORY = (0xC0000005, 0xC0000006)
-"""Exceptions whose parameters say which access was tried, and where."""
+"""Exceptions whose parameters are the kind of access and its address."""
 ACCESSES = {0: "_READ", 1: "_WRITE", 8: "_EXEC"}
 
 STACK_BUFFER_OVERRUN = 0xC0000409
-"""Also of __fastfail, whose code is the first parameter."""
+"""Exception of __fastfail too, whose code is the first parameter."""
 _FAST_FAILS = """
 LEGACY_GS_VIOLATION VTGUARD_CHECK_FAILURE STACK_COOKIE_CHECK_FAILURE CORRUPT_LIST_ENTRY INCORRECT_STACK INVALID_ARG
 GS_COOKIE_INIT FATAL_APP_EXIT RANGE_CHECK_FAILURE UNSAFE_REGISTRY_ACCESS GUARD_ICALL_CHECK_FAILURE
@@ -84,7 +84,7 @@ INVALID_EXTENDED_STATE KERNEL_POINTER_EXPECTED
 FAST_FAILS = {code: f"FAST_FAIL_{name}" for code, name in enumerate(_FAST_FAILS.split()) if name != "-"}
 
 NS_EXCEPTION = 0x43506E78
-"""'CPnx': an Objective-C exception that nobody caught; it has no address."""
+"""'CPnx': an uncaught Objective-C exception; it has no address."""
 MACH_EXCEPTIONS = {
     1: "EXC_BAD_ACCESS",
     2: "EXC_BAD_INSTRUCTION",

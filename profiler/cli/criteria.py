@@ -1,4 +1,4 @@
-"""Options that choose samples of a profile; the same wherever a file is read."""
+"""Options that choose samples of a profile, common to all commands that read a file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def add_criteria(what: argparse._ArgumentGroup) -> None:
 
 
 def chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
-    """The samples that the options choose."""
+    """Return the samples that the options choose."""
     criteria = {name: getattr(arguments, name) for name in CRITERIA}
     if arguments.label is not None:
         criteria["label"] = {name: {v for n, v in arguments.label if n == name} for name, _ in arguments.label}

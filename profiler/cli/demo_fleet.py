@@ -1,4 +1,4 @@
-"""`pyprof demo-fleet`: a server, an agent and three services on this machine, to look at the page with real data."""
+"""`pyprof demo-fleet`: a server, an agent and three services on this machine, to try the page with real data."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _running(folder: str, port: int) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    """By what each is. All have ended afterwards."""
+    """Yield the processes by name, and end all of them afterwards."""
     import subprocess
 
     from pyprof.exporters import output_file
@@ -127,14 +127,18 @@ def _running(folder: str, port: int) -> Iterator[dict[str, subprocess.Popen[byte
 
 
 def _check(fleet: dict[str, subprocess.Popen[bytes]]) -> None:
-    """Raises PyprofError where one has ended."""
+    """Raise PyprofError if a process has ended."""
     for name, process in fleet.items():
         if process.poll() is not None:
             raise PyprofError(f"{name} has ended, with {process.returncode}")
 
 
 def _until_windows(port: int, fleet: dict[str, subprocess.Popen[bytes]]) -> None:
-    """Until each service has a window in the server. Raises PyprofError."""
+    """Wait until the server has a window of each service.
+
+    Raises:
+        PyprofError: A process has ended, or no window arrived in time.
+    """
     wanted = {service for service, _ in _SERVICES}
     deadline = time.monotonic() + _READY_S
     while not wanted <= _services(port):

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from pyprof.model.profile import Profile
 
 _ROWS, OTHERS = 20, 3
-"""Rows of the table, and those among them that may be chance, where something else is more than chance."""
+"""Rows of the table; and how many of them may be chance if others are more than chance."""
 _RANGE = re.compile(r"(?P<file>.+)@(?P<from>[^@-]*)-(?P<to>[^@-]*)", re.DOTALL)
 GREW = 3
-"""Exit code where a function grew by more than --fail-over."""
+"""Exit code if a function grew by more than --fail-over."""
 
 DESCRIPTION = """\
 Compare two recordings, or two ranges of time of one, function by function. Functions are
@@ -148,7 +148,7 @@ def _write(found: Comparison, place: str) -> None:
 
 
 def _side(text: str, arguments: argparse.Namespace) -> Profile:
-    """FILE, or FILE@FROM-TO where there is no file of that name."""
+    """Load FILE, or FILE@FROM-TO if there is no file with that name."""
     from pyprof.importers.registry import load
 
     match = None if os.path.exists(text) else _RANGE.fullmatch(text)

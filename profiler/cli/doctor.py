@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def examine(pid: int, sandbox: bool) -> bool:
-    """What stands for or against sampling a process; True if something will keep pyprof from it."""
+    """Print what supports or prevents sampling a process; return True if something prevents it."""
     from pyprof.collectors.targets import attach
 
     findings = attach.target_findings(pid)
@@ -72,7 +72,10 @@ def examine(pid: int, sandbox: bool) -> bool:
 
 
 def look_into(pid: int, sandbox: bool) -> bool:
-    """What its files and its memory say. A worker parses them. True if there is code that nothing describes."""
+    """Print what the files and the memory of a process say; return True if a module can be neither unwound nor read.
+
+    A worker parses the files.
+    """
     from pyprof.collectors.linux import procfs
     from pyprof.diagnostics import Diagnostics
     from pyprof.model.modules import ProgramImage
@@ -95,7 +98,7 @@ def look_into(pid: int, sandbox: bool) -> bool:
 
 
 def describe(pid: int) -> str:
-    """Whose it is, since when it runs, how much memory it has, and its command line."""
+    """Return the user, the start time, the memory and the command line of a process."""
     import time
 
     import psutil
@@ -111,7 +114,7 @@ def describe(pid: int) -> str:
 
 
 def show(findings: list[Finding]) -> bool:
-    """Print findings; True if one of them will keep pyprof from working."""
+    """Print findings; return True if one of them prevents pyprof from working."""
     for finding in findings:
         terminal.line(f"  {'ok ' if finding.ok else 'NO ' if finding.fatal else '-  '} {finding.text}")
         if remedy := terminal.advice(finding.remedy):
@@ -120,7 +123,7 @@ def show(findings: list[Finding]) -> bool:
 
 
 def show_collectors(pid: int) -> None:
-    """Which collectors can sample a process; 0: any on this machine."""
+    """Print which collectors can sample a process; 0 means any process on this machine."""
     from pyprof.collectors import registry
     from pyprof.collectors.targets.request import CollectorTarget
     from pyprof.options import CollectOptions
@@ -129,7 +132,7 @@ def show_collectors(pid: int) -> None:
 
 
 def show_modules(modules: Sequence[ModuleSurvey]) -> bool:
-    """One block a module; True if a module with code can be neither unwound nor read."""
+    """Print the modules; return True if a module with code can be neither unwound nor read."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -158,7 +161,7 @@ def show_modules(modules: Sequence[ModuleSurvey]) -> bool:
 
 
 def show_code(found: RunTimeSurvey) -> None:
-    """What the process says about code that no file describes."""
+    """Print what the process says about code that no file contains."""
     if not found.unfiled and not found.sources:
         return
     print()

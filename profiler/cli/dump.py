@@ -1,4 +1,4 @@
-"""`pyprof dump`: the stacks of all threads, now, or as a core file has them."""
+"""`pyprof dump`: the stacks of all threads, of a live process or a core file."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def subject_of(arguments: argparse.Namespace) -> Subject:
 
 
 def of_live(arguments: argparse.Namespace) -> Subject:
-    """A process, or what runs behind a GDB stub."""
+    """Dump a process, or a target behind a GDB stub."""
     unwind = unwind_options(arguments)
     options = DumpOptions(
         stack_size=arguments.stack_size,
@@ -166,7 +166,7 @@ def of_live(arguments: argparse.Namespace) -> Subject:
     with forked_early(options.confined) as start:
         from pyprof.session import snapshot
 
-        gc.freeze()  # what is loaded now stays: no collection has to look at it
+        gc.freeze()  # Loaded objects stay: no garbage collection needs to look at them.
         if remote is not None:
             found = snapshot.of_stub(remote, options, start)
         else:
@@ -227,7 +227,7 @@ def text_lines(
 
 
 def document(subject: Subject) -> dict[str, Any]:
-    """The stable form of --json; registers, problems, what is said of a crash: not of a process that lives."""
+    """Return the stable form of --json. Registers, problems and the crash are only there for post-mortem dumps."""
     from pyprof.cli import post_mortem
 
     found: dict[str, Any] = {"pid": subject.pid, "exe": subject.exe, "arch": subject.arch}
@@ -251,7 +251,9 @@ def document(subject: Subject) -> dict[str, Any]:
 
 
 def frames_json(thread: ThreadStack, subject: Subject) -> Iterator[dict[str, Any]]:
-    """Registers stand in the entry of the function that was called, not in those inlined into it."""
+    """Yield the JSON of frames. Registers are in the entry of the function that was called, not in those inlined into
+    it.
+    """
     from pyprof.model.profile import FrameKind
     from pyprof.model.threads import FrameDetail
 
@@ -267,7 +269,7 @@ def frames_json(thread: ThreadStack, subject: Subject) -> Iterator[dict[str, Any
 
 
 def frame_json(frame: Frame, profile: Profile) -> Iterator[dict[str, Any]]:
-    """One entry a function: those inlined into the frame first."""
+    """Yield one entry for each function; those inlined into the frame come first."""
     from pyprof.model.profile import FrameKind
 
     module = profile.modules[frame.module] if frame.module >= 0 else None

@@ -1,4 +1,4 @@
-"""How `pyprof dump` shows what an interpreter runs in a thread."""
+"""Output of interpreter frames in `pyprof dump`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ if TYPE_CHECKING:
 
 
 def interpreter_words(known: int, merge: str) -> Iterator[str]:
-    """What is known of a thread that belongs to an interpreter. known: SampleState; merge: what was not matched."""
+    """Yield what is known of a thread that belongs to an interpreter.
+
+    Args:
+        known: SampleState bits.
+        merge: Which interpreter frames could not be matched.
+    """
     from pyprof.model.interpreter import SampleState
 
     if known & SampleState.HOLDS_LOCK:
@@ -23,7 +28,7 @@ def interpreter_words(known: int, merge: str) -> Iterator[str]:
 
 
 def interpreter_json(known: int, merge: str) -> dict[str, Any] | None:
-    """None of a thread that no interpreter knows."""
+    """Return the interpreter's part of a thread's JSON; None if the thread does not belong to an interpreter."""
     from pyprof.model.interpreter import SampleState
 
     if not known & SampleState.INTERPRETED:
@@ -40,7 +45,7 @@ def _kind(detail: FrameDetail) -> str:
 
 
 def interpreted_lines(frame: Frame, detail: FrameDetail) -> Iterator[str]:
-    """A frame in the columns of the native ones, its source line, its local variables."""
+    """Yield a frame in the columns of native frames, its source line, and its local variables."""
     line = frame.lines[0]
     source = f" at {line.file}:{line.line or '?'}" if line.file else ""
     yield f"{_kind(detail):<18}  {frame.title}{source}  [{frame.trust.label}]"
@@ -51,7 +56,7 @@ def interpreted_lines(frame: Frame, detail: FrameDetail) -> Iterator[str]:
 
 
 def add_detail(entry: dict[str, Any], detail: FrameDetail) -> None:
-    """Of an interpreted frame's entry in JSON."""
+    """Add details to the JSON entry of an interpreted frame."""
     entry["kind"] = _kind(detail)
     entry["source"] = detail.source or None
     if detail.locals is not None:
@@ -59,7 +64,7 @@ def add_detail(entry: dict[str, Any], detail: FrameDetail) -> None:
 
 
 def interpreted_frame(frame: Frame) -> dict[str, Any]:
-    """A frame with the keys of the native ones."""
+    """Return the JSON of an interpreted frame, with the keys of native frames."""
     line = frame.lines[0]
     return {
         "kind": "interpreted",

@@ -1,4 +1,4 @@
-"""What was dumped, as values."""
+"""The result of a dump, as values."""
 
 from __future__ import annotations
 
@@ -16,9 +16,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Subject:
-    """threads: as they are printed. header: lines, () for what is said of a process; reason: why it died, "" if it did
-    not. facts: what JSON says of it besides. registers: of those frames whose are known. unread: interpreters whose
-    functions are not in the stacks. post_mortem: it is a file, not a process.
+    """A dumped process, core file or crash dump.
+
+    Attributes:
+        threads: Threads in the order in which they are printed.
+        header: First lines, () for the usual line of a process.
+        reason: Why the process died, "" if it did not.
+        facts: Additional entries for the JSON.
+        registers: Registers of the frames for which they are known.
+        unread: Interpreters whose functions are not in the stacks.
+        post_mortem: True for a file, False for a process.
     """
 
     pid: int

@@ -1,4 +1,6 @@
-"""When `pyprof record` begins, and when it writes: --delay, --every, and a flight recorder's --last and --trigger."""
+"""Options for the begin and the writing of `pyprof record`: --delay, --every, and a flight recorder's --last and
+--trigger.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,14 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SIZE = re.compile(r"(\d+)([KMG]?)", re.IGNORECASE)
 _LEAST_SIZE = 1 << 20
 _MOST_S = 1e6
-"""The longest time that is kept; --max-size alone bounds what is kept by its size."""
+"""Maximum time that is kept, in seconds. With --max-size alone, this means that only the size is limited."""
 _SIZED_WINDOW_S, _SIZED_REST_S = 10.0, 3600.0
-"""Where only a size is given: how long a kept file is, and how long no trigger fires after one has."""
+"""Length of a stored window and minimum time between two triggers, in seconds, if only a size is given."""
 _POLL_S = 0.02
 
 
 def span(text: str) -> float:
-    """Seconds."""
+    """Parse a time and return it in seconds."""
     found = _TIME.fullmatch(text)
     seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
     if not 1 <= seconds < _MOST_S:
@@ -39,7 +41,7 @@ def span(text: str) -> float:
 
 
 def disk_size(text: str) -> int:
-    """Bytes."""
+    """Parse a size and return it in bytes."""
     found = _SIZE.fullmatch(text)
     size = int(found[1]) << 10 * "KMG".find(found[2].upper() or " ") + 10 if found and found[2] else 0
     size = int(found[1]) if found and not found[2] else size
@@ -78,7 +80,15 @@ def add_timing(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """delay, every, last_s: seconds, None where they were not given. triggers, most_bytes: of a flight recorder."""
+    """The options of add_timing().
+
+    Attributes:
+        delay: Seconds, None if not given.
+        every: Seconds, None if not given.
+        last_s: Seconds that a flight recorder keeps, None if there is none.
+        triggers: Conditions of a flight recorder.
+        most_bytes: Maximum size of what a flight recorder keeps.
+    """
 
     delay: float | None
     every: float | None
@@ -88,11 +98,11 @@ class Timing:
 
     @property
     def several(self) -> bool:
-        """Is more than one file of a name written?"""
+        """True if more than one file is written."""
         return self.every is not None or self.last_s is not None
 
     def as_text(self) -> dict[str, str]:
-        """What was given, for a recording that is kept."""
+        """Return the given options as texts for the recording file."""
         given = {"delay": self.delay, "every": self.every, "last": None if self.sized else self.last_s}
         found = {name: f"{seconds:g}" for name, seconds in given.items() if seconds is not None}
         if self.triggers:
@@ -101,17 +111,21 @@ class Timing:
 
     @property
     def named(self) -> str:
-        """The option that has several files written."""
+        """The option that causes several files."""
         return "--every" if self.every else "--max-size" if self.sized else "--last"
 
     @property
     def sized(self) -> bool:
-        """Is what a flight recorder keeps bounded by its size alone?"""
+        """True if only the size limits what a flight recorder keeps."""
         return self.last_s == _MOST_S
 
 
 def timing(arguments: argparse.Namespace) -> Timing:
-    """Raises UsageError."""
+    """Return the timing options.
+
+    Raises:
+        UsageError: They contradict one another.
+    """
     last_s = arguments.last or (_MOST_S if arguments.max_size else None)
     if last_s is None and arguments.trigger:
         raise UsageError("--trigger is for a flight recorder", "--last 10m")
@@ -124,18 +138,29 @@ def timing(arguments: argparse.Namespace) -> Timing:
 
 
 def wait(delay: float | None, over: Callable[[], bool]) -> None:
-    """So many seconds, or until it is over."""
+    """Wait for the delay in seconds, or until over() is true."""
     until = time.monotonic() + (delay or 0)
     while not over() and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, _POLL_S))
 
 
 class Flight:
-    """A flight recorder of one recording. to: who gets what is written out. output: where that goes, for the folder of
-    what is kept. say: prints a line for the user. Raises OutputError, UsageError.
-    """
+    """A flight recorder of one recording."""
 
     def __init__(self, how: Timing, recording: Recording, to: Sink, output: str, say: Callable[[str], None]) -> None:
+        """Create a flight recorder.
+
+        Args:
+            how: Options.
+            recording: The recording.
+            to: Sink that receives what is written.
+            output: Path of the output; the stored windows are in its folder.
+            say: Prints a line for the user.
+
+        Raises:
+            OutputError: The folder cannot be created.
+            UsageError: A trigger is wrong.
+        """
         from pyprof.session.flight import Kept, window_s
         from pyprof.session.triggers import Triggers, condition
 
@@ -164,14 +189,14 @@ class Flight:
         return LastOne(self._kept, self._to, self._number)
 
     def beat(self) -> None:
-        """Between two batches."""
+        """Check the triggers; called between two batches."""
         self._triggers.look()
 
     def write_out(self, cause: str) -> None:
-        """Write what is kept soon, and go on recording. Any thread may call this.
+        """Write what is kept soon, and continue recording. Any thread may call this.
 
         Args:
-            cause: the signal or the trigger, for the user.
+            cause: The signal or the trigger, for the user.
         """
         from pyprof.session.flight import WrittenOut
 
@@ -181,10 +206,10 @@ class Flight:
         self._deliveries.inherit(self.at_end)
 
     def discard(self) -> None:
-        """Remove what is kept, of a recording that has not begun."""
+        """Remove what is kept, for a recording that has not begun."""
         self._kept.clear()
 
     @property
     def left(self) -> str:
-        """The folder of what could not be written at the end; "" if all was."""
+        """Folder of windows that could not be written at the end, "" if all were written."""
         return self._kept.folder if os.path.isdir(self._kept.folder) else ""

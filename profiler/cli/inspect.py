@@ -1,4 +1,4 @@
-"""`pyprof inspect`: one window into all unwind tables of a file."""
+"""`pyprof inspect`: the unwind tables of a file."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def look(examiner: Examiner, file: FileToInspect, arguments: argparse.Namespace) -> tuple[int, int]:
-    """(exit code, bytes of the file that were cut off)."""
+    """Run the chosen view, and return (exit code, number of missing bytes of a truncated file)."""
     if arguments.compare:
         return compare(examiner, file, arguments)
     if arguments.rows or arguments.function or arguments.pc is not None:
@@ -195,7 +195,7 @@ def compare(examiner: Examiner, file: FileToInspect, arguments: argparse.Namespa
 
 
 def show(found: Difference, first: str, second: str, as_json: bool) -> None:
-    """first, second: names of the sources."""
+    """Print a difference; first and second are the names of the sources."""
     if as_json:
         sides = {first: text(found.first), second: text(found.second)}
         terminal.json({"start": f"{found.start:#x}", "end": f"{found.end:#x}", "kind": found.kind, **sides})

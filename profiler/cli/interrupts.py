@@ -1,8 +1,8 @@
-"""Signals such as Ctrl-C are taken by a thread of their own: the main thread may be where no signal is seen.
+"""A thread that handles signals such as Ctrl-C, because the main thread may be blocked.
 
-A page of a target's memory that never comes, or a file of its file system, holds whoever reads it in a call that only
-SIGKILL ends. Handlers of Python run in the main thread, and the kernel prefers it, too. So the signals are blocked
-there, and what the kernel's handler writes into a pipe is read here.
+A memory page of a target that never arrives, or a file in its file system, blocks the reader in a system call that only
+SIGKILL ends. Python runs signal handlers in the main thread, and the kernel prefers that thread too. Therefore signals
+are blocked in the main thread, and this thread reads what the C signal handler writes into a pipe.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from pyprof.collectors.linux.libc import read_without_gil
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SAME_S = 0.05
-"""Signals that come so soon after the first are the same request: timeout(1) signals a process, then its group."""
+"""Interval in seconds in which repeated signals count as one request: timeout(1) signals a process, then its group."""
 
 
 class EndBySignals:
-    """What signals do that end a command, for listen(). The first one asks it to end; a later one leaves it wherever it
-    is, and so does the time most_s.
+    """A handler for listen() that ends a command. The first signal requests the end; a later one leaves at once.
+
+    After most_s seconds the command also leaves at once.
     """
 
     def __init__(self, ask: Callable[[], None], leave: Callable[[], None], most_s: float | None = None) -> None:
-        """leave: must end this process. Both are called in a thread that is not the main one."""
+        """Create a handler; both callbacks run in a thread that is not the main one, and leave must end this
+        process.
+        """
         self._ask, self._leave, self._most_s = ask, leave, most_s
         self.asked_at = 0.0
 
@@ -44,12 +47,12 @@ class EndBySignals:
 
 
 def listen(taken: Callable[[int], None], more: Sequence[signal.Signals] = ()) -> None:
-    """Call taken(number) in a thread from now on, for one signal after the other. nohup is obeyed.
+    """Call taken(number) in a separate thread for each signal from now on. nohup is respected.
 
-    Signals that were blocked until now and have come are taken, too. SIGUSR1 has its usual effect unless it is in more.
+    Signals that were blocked and are pending are included. SIGUSR1 keeps its default effect unless it is in `more`.
 
     Args:
-        more: Signals besides NUMBERS.
+        more: Signals in addition to NUMBERS.
     """
     read_without_gil()
     numbers = [n for n in (*NUMBERS, *more) if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
@@ -64,7 +67,7 @@ def listen(taken: Callable[[int], None], more: Sequence[signal.Signals] = ()) ->
 
 
 def _nothing(number: int, _: object) -> None:
-    """The byte in the pipe is what counts."""
+    """Ignore the signal: Python writes its number into the pipe."""
 
 
 def _read(source: int, numbers: list[signal.Signals], taken: Callable[[int], None]) -> None:

@@ -50,7 +50,7 @@ COMMANDS = (
     "symbols",
     "completion",
 )
-"""Each is a module of this package, with _ for -, that has a function add()."""
+"""Subcommands. Each is a module of this package, with _ for -, that has a function add()."""
 
 
 def build_parser(commands: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
@@ -63,21 +63,24 @@ def build_parser(commands: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
 
 
 def _only_pid(arguments: argparse.Namespace) -> int | None:
-    """Return the process that the command line names, None where there is none or more than one."""
+    """Return the process that the command line names, None if there is none or more than one."""
     given = getattr(arguments, "pid", None)
     pids = given if isinstance(given, list) else [given]
     return pids[0] if len(pids) == 1 and isinstance(pids[0], int) else None
 
 
 def run(argv: Sequence[str]) -> int:
-    """Exit code of one invocation: 0 done, 1 error, 2 usage; `dump` and `diff` add 3, `record -- CMD` returns CMD's."""
+    """Run one invocation and return its exit code: 0 done, 1 error, 2 usage.
+
+    `dump` and `diff` add 3, `record -- CMD` returns the exit code of CMD.
+    """
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started us
+        if getattr(sys, name) is None:  # the parent process closed it
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     tolerate_encodings()
     arguments = build_parser([name for name in argv[:1] if name in COMMANDS] or COMMANDS).parse_args(argv)
     arguments.environment = dict(os.environ)  # for the command that `record` starts
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's idle threads would be woken by our signals
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # our signals would wake numpy's idle threads
     try:
         from pyprof.cli.numpy_parts import leave_out
 

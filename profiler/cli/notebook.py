@@ -1,7 +1,7 @@
 """`%load_ext pyprof` and `%%pyprof` in IPython and Jupyter: what a cell does, as a page below it.
 
-A process cannot record itself. A second one, which ends with this one, records it while the cell runs: `helper()`. It
-says `READY` when it has begun, and is told `END`; the recording is in the file when it has ended.
+A process cannot record itself. A helper process, which ends with this one, records it while the cell runs (`helper()`).
+It writes `READY` when the recording has begun. It ends when it receives `END`; the recording is then in the file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pyprof.options import RecordOptions
 from pyprof.records import replace
 
 NAME = "_pyprof"
-"""The profile of the last cell, as a variable of the notebook."""
+"""Variable of the notebook that holds the profile of the last cell."""
 READY, END = b"ready", b"end"
 _HELPER = """\
 import json, sys
@@ -41,11 +41,11 @@ helper()
 """
 _POLL_S = 0.1
 _PATIENCE_S = 60.0
-"""How long the second process may take to look names up, and to write."""
+"""Maximum time in seconds for the helper process to resolve names and write the file."""
 
 
 class _CellParser(argparse.ArgumentParser):
-    """Raises UsageError; does not end the notebook."""
+    """A parser that raises UsageError instead of ending the notebook."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, "%pyprof -h")
@@ -55,11 +55,15 @@ class _CellParser(argparse.ArgumentParser):
 
 
 class _Helped(Exception):
-    """The options were shown."""
+    """The options were printed on request."""
 
 
 def options_of(line: str) -> RecordOptions:
-    """Of the line of a cell. Raises UsageError."""
+    """Parse the options in the first line of a cell.
+
+    Raises:
+        UsageError: An option is wrong.
+    """
     parser = _CellParser(prog="%%pyprof", description="Record this process while the cell runs.")
     add_sampling(parser)
     add_unwinding(parser)
@@ -73,7 +77,7 @@ def options_of(line: str) -> RecordOptions:
 
 
 class _SecondProcess:
-    """One that records this process. It is there from begin() to close()."""
+    """A process that records this one. It exists from construction to close()."""
 
     def __init__(self) -> None:
         pipe = subprocess.PIPE
@@ -81,10 +85,14 @@ class _SecondProcess:
         self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
 
     def begin(self, options: RecordOptions, path: str) -> None:
-        """Returns when this process is recorded. Raises PyprofError."""
+        """Start the recording, and return when it has begun.
+
+        Raises:
+            PyprofError: The helper process has ended.
+        """
         assert self._child.stdin is not None
         assert self._child.stdout is not None
-        libc.prctl(libc.PR_SET_PTRACER, self._child.pid)  # refused where there is no Yama, which would ask for it
+        libc.prctl(libc.PR_SET_PTRACER, self._child.pid)  # fails without Yama, which is the only one that requires it
         with suppress(BrokenPipeError):
             self._child.stdin.write(pickle.dumps((os.getpid(), options, path)))
             self._child.stdin.flush()
@@ -93,7 +101,11 @@ class _SecondProcess:
             raise PyprofError("the process that records has ended")
 
     def end(self) -> None:
-        """Returns when the recording is written. Raises PyprofError."""
+        """End the recording, and return when it is written.
+
+        Raises:
+            PyprofError: The recording failed or was not written in time.
+        """
         try:
             _, said = self._child.communicate(END, timeout=_PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -110,7 +122,7 @@ class _SecondProcess:
 
 @contextmanager
 def _recorded(options: RecordOptions, found: list[Profile]) -> Iterator[None]:
-    """This process, into found."""
+    """Record this process within the context, and append the profile to `found`."""
     from pyprof.importers.registry import load
 
     with tempfile.TemporaryDirectory(prefix="pyprof-") as folder:
@@ -123,7 +135,7 @@ def _recorded(options: RecordOptions, found: list[Profile]) -> Iterator[None]:
 
 
 def of_cell(profile: Profile) -> Profile:
-    """Without what runs cells: some thirty functions of the notebook's kernel would stand outside each stack."""
+    """Remove the frames that run cells: about thirty functions of the notebook's kernel are outside each stack."""
     runs = [_runs_cells(frame) for frame in profile.frames]
     tree, place = Tree(), [0]
     for up, frame in zip(profile.parent.tolist()[1:], profile.frame.tolist()[1:], strict=True):
@@ -144,7 +156,7 @@ def _runs_cells(frame: Frame) -> bool:
 
 
 def helper() -> None:
-    """The second process."""
+    """Record another process until END arrives; this is the main function of the helper process."""
     from pyprof.cli.terminal import failure
     from pyprof.exporters.save import save
     from pyprof.options import TargetOptions
@@ -165,7 +177,7 @@ def helper() -> None:
 
 
 def install(shell: Any) -> None:
-    """An InteractiveShell of IPython has `%%pyprof` from then on."""
+    """Register `%%pyprof` in an InteractiveShell of IPython."""
     from IPython.core.error import UsageError as CellUsageError
     from IPython.display import display
 

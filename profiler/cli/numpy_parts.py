@@ -1,8 +1,8 @@
-"""numpy without the parts that pyprof hardly uses, which take a third of the time of its import.
+"""numpy without rarely used parts, which take a third of its import time.
 
-For the command line, before numpy is imported there. A program that imports pyprof has numpy as it is. Once something
-of a part is called, or otherwise used, all parts are loaded. Names of parts that a version does not have mean nothing;
-parts that are not listed are loaded as ever.
+The command line installs this before it imports numpy. A program that imports pyprof gets the complete numpy. Once
+something of a part is used, all parts are loaded. Names in the list that a version does not have are ignored; parts
+that are not in the list load as usual.
 """
 
 from __future__ import annotations
@@ -40,11 +40,15 @@ LATER = (
     "lib.scimath",
     "typing",
 )
-"""Modules of numpy's, from its root on."""
+"""Submodules of numpy that are loaded on first use."""
 
 
 class _Finder:
-    """Finds parts in place of the modules that they stand for. waiting: names of those that nobody has used."""
+    """An import finder that creates placeholders for parts.
+
+    Attributes:
+        waiting: Names of parts that have not been used yet.
+    """
 
     def __init__(self) -> None:
         self.waiting = {f"numpy.{name}" for name in LATER}
@@ -56,10 +60,10 @@ class _Finder:
         return _Part(spec.name, self)
 
     def exec_module(self, part: ModuleType) -> None:
-        """There is nothing to be done yet."""
+        """Load nothing yet."""
 
     def load(self) -> None:
-        """All parts: one has been used, and they take things from one another."""
+        """Load all parts, because they import names from one another."""
         known = self.waiting & sys.modules.keys()
         self.waiting.clear()
         for name in known:
@@ -73,7 +77,7 @@ class _Finder:
 
 
 class _Part(ModuleType):
-    """A module that is not loaded. What is taken from it stands for what the module has by that name."""
+    """A placeholder for a module. Its attributes are placeholders for the module's attributes."""
 
     __all__: Sequence[str] = ()
 
@@ -92,7 +96,7 @@ class _Part(ModuleType):
 
 
 class _Name:
-    """Something in a part, until it is used."""
+    """A placeholder for something in a part, until it is used."""
 
     def __init__(self, part: _Part, name: str) -> None:
         self._part = part
@@ -113,16 +117,20 @@ class _Name:
         return (self._itself(),)
 
     def __instancecheck__(self, value: object) -> bool:
-        """Of a class that is not loaded there is no instance."""
+        """Return False while the part is not loaded: its classes have no instances then."""
         return self._part.__name__ not in self._part._finder.waiting and isinstance(value, self._itself())
 
     def __getitem__(self, _: object) -> type:
-        """As an alias it stands in annotations, which nobody reads while a program runs."""
+        """Return a type for a subscripted alias, which occurs only in annotations."""
         return object
 
 
 def leave_out() -> None:
-    """From now on. Does nothing where numpy is loaded already, and before numpy 2: it takes all names of its parts."""
+    """Install the finder.
+
+    This does nothing if numpy is loaded already, and for numpy before 2, whose root module imports all names of its
+    parts.
+    """
     numpy = PathFinder.find_spec("numpy") if "numpy" not in sys.modules else None
     if numpy and os.path.exists(os.path.join(os.path.dirname(numpy.origin or ""), "lib", "_npyio_impl.py")):
         sys.meta_path.insert(0, _Finder())

@@ -1,4 +1,4 @@
-"""What a recording says in the terminal when it is done: where the time went, how good that is, what is missing."""
+"""The summary of a recording in the terminal: where the time went, how good the data is, what is missing."""
 
 from __future__ import annotations
 
@@ -18,24 +18,28 @@ from pyprof.model.walk import StackEnd, Trust
 
 TOP = 5
 NATIVE = 3
-"""Rows of the table of native functions below an interpreter's."""
+"""Number of rows in the table of native functions below an interpreter's."""
 _LABEL, _MODULE = 9, 22
 BY_PERF = "by perf_events"
 _WHAT = {"cpu": "processor time", "wall": "time", "offcpu": "time off the processor", "lock": "time in locks"}
 _SHOWN_MISSING = 0.01
-"""Above this share what was not sampled is a row of the first table, and the processor time is divided by reasons."""
+"""Share of unsampled time above which it is a row of the first table and the processor time is split by reason."""
 _MISSING_ROW = "[not sampled]"
 _LOST = ("sample lost: the ring was full",)
-"""Counters of records that are in Summary.lost_s, as time."""
+"""Counters of records whose time is in Summary.lost_s."""
 _ADVISED_HZ = (199, 499, 999)
 _SLOW = 0.95
-"""Below this share of the wanted rate the rate is printed."""
+"""Share of the wanted rate below which the reached rate is printed."""
 _FROM_OUTSIDE = said("sleepers_from_outside")
 _NAMELESS = SENTENCES["code_without_names"].sentence
 
 
 def report(profile: Profile, width: int, page: bool, verbose: bool) -> list[str]:
-    """Most important first, lines of at most width letters. page: a page was written, which has the details too."""
+    """Return the lines of the summary, the most important first, with at most width characters each.
+
+    Args:
+        page: True if a page was written, which also has the details.
+    """
     summary = profile.summary
     lines = [*_warnings(summary, width), f"pyprof: {_title(profile)}"]
     if summary.samples:
@@ -62,7 +66,7 @@ def report(profile: Profile, width: int, page: bool, verbose: bool) -> list[str]
 
 
 def brief(profile: Profile) -> str:
-    """One line on a window that others came before."""
+    """Summarize a window other than the first in one line."""
     shown = profile.summary.shown
     native = "native " if profile.summary.not_shown else ""
     whole = percent(_whole(profile.summary), shown.total)
@@ -84,7 +88,7 @@ def _warnings(summary: Summary, width: int) -> list[str]:
 
 
 def _locks(profile: Profile, width: int) -> Iterator[str]:
-    """Which locks were waited for."""
+    """Yield the table of locks for which threads waited."""
     if found := lock_costs(profile):
         yield ""
         yield _row("lock", "waited for; below: functions of who waited, and of who gave it up", "", width)
@@ -93,7 +97,7 @@ def _locks(profile: Profile, width: int) -> Iterator[str]:
 
 
 def _tables(found: FunctionTables, profile: Profile, width: int) -> Iterator[str]:
-    """Yield the tables of functions: shares of the shown time, or where samples are few their number."""
+    """Yield the tables of functions: shares of the shown time, or numbers of samples if there are few."""
     summary, whole = profile.summary, found.functions.value
     amount = _samples(profile) if summary.is_small else _share(whole)
     of = f"of {duration(whole)}: " if summary.shown.unit == "nanoseconds" else ""
@@ -125,12 +129,12 @@ def _share(whole: float) -> Callable[[float], str]:
 
 
 def _samples(profile: Profile) -> Callable[[float], str]:
-    """Return what prints nanoseconds as a number of samples."""
+    """Return a function that formats nanoseconds as a number of samples."""
     return lambda value: f"{round(value / profile.period_ns):,}"
 
 
 def _more_samples(summary: Summary) -> str:
-    """Return how few samples there are, and the command that takes enough."""
+    """Say how few samples there are, and which command takes enough."""
     times = -(-ENOUGH_SAMPLES // summary.samples)
     rate_hz = next((rate for rate in _ADVISED_HZ if rate >= summary.rate_wanted * times), _ADVISED_HZ[-1])
     more = f"-r {rate_hz}" if rate_hz > summary.rate_wanted else ""
@@ -141,9 +145,9 @@ def _more_samples(summary: Summary) -> str:
 
 
 def _processor_time(summary: Summary) -> str:
-    """Return the kernel's processor time as the sum of what was sampled and what was not, by reason.
+    """Describe the kernel's processor time as the sum of sampled and unsampled time, by reason.
 
-    Empty if nearly all of it was sampled, or it is not known.
+    The text is empty if nearly all of it was sampled, or if it is not known.
     """
     spent, missing = summary.processor_s, summary.not_sampled_s + summary.late_s
     if missing <= _SHOWN_MISSING * spent:
@@ -165,7 +169,7 @@ def _row(share: str, name: str, module: str, width: int) -> str:
 
 
 def _sampled(summary: Summary) -> str:
-    """How, how often, at what price."""
+    """Describe how the samples were taken, how many, and at which cost."""
     note = advice(summary.notes[0]) if summary.notes else ""
     slow = 0 < summary.rate_reached < _SLOW * summary.rate_wanted
     times = many(summary.samples, "sample") + f" of {many(summary.threads, 'thread')}"
@@ -190,7 +194,7 @@ def _rate(hz: float) -> str:
 
 
 def _quality(summary: Summary) -> str:
-    """Of what the picture shows, not of samples."""
+    """Describe the share of complete stacks in the shown time."""
     shown = summary.shown
     not_shown = summary.not_shown
     apart = {StackEnd.ROOT.label, *map(lacks, not_shown)}
@@ -211,7 +215,7 @@ def _whole(summary: Summary) -> int:
 
 
 def _may_be_guessed(summary: Summary) -> bool:
-    """Are stacks cut where no table says how to go on, in code that its process says nothing about?"""
+    """Return True if stacks end in code generated at run time that has no unwind rules and no description."""
     cut, made = summary.shown.ends.get(StackEnd.NO_RULE.label, 0), [m for m in summary.modules if _nameless(m)]
     return bool(made) and cut >= MUCH * summary.shown.total > 0 and not summary.trust.get(Trust.SCAN.label)
 
@@ -230,12 +234,12 @@ def _missing(summary: Summary) -> str:
         ways = " or ".join(sorted({problem.remedy for problem in made.values()}))
         parts.append(f"names of code made at run time ({share} of the time; {ways})")
     if without:
-        own = sum(module.own for module in without)  # nothing, where the time is the kernel's: sleeps
+        own = sum(module.own for module in without)  # zero if the time is the kernel's: sleeps
         share = f" ({percent(own, summary.shown.total)} of the time)" if own else ""
         parts.append(f"symbols of {many(len(without), 'module')}{share}")
     if more := len(lacks) - len(without) - len(made):
         parts.append(f"{many(more, 'module')} with other problems")
-    # lost samples are lost time, which the line on processor time has
+    # The time of lost samples is in the line on processor time.
     errors = {name: count for name, count in summary.errors.items() if not (name in _LOST and summary.lost_s)}
     return ", ".join([*parts, *lacking(errors)])
 
@@ -264,7 +268,7 @@ def _details(summary: Summary, width: int) -> list[str]:
 
 
 def lacking_modules(summary: Summary) -> list[str]:
-    """What each object file lacks, and the command that helps, once for all that it helps against."""
+    """Return what each object file lacks, with each remedy once."""
     lines = []
     for module in (module for module in summary.modules if module.problems):
         lines += ["", f"  {module.path}"]
@@ -285,7 +289,7 @@ def _labelled(label: str, text: str, width: int) -> list[str]:
 
 
 def wrapped(text: str, width: int, indent: str) -> list[str]:
-    """Lines of at most width letters, all but the first indented."""
+    """Wrap a text to lines of at most width characters, and indent all but the first."""
     return textwrap.wrap(
         text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
     )

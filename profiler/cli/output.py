@@ -1,6 +1,6 @@
-"""Where a profile is written: the file's name, checked before anything is recorded, replaced in one step.
+"""Output files: names are checked before recording, files are replaced atomically.
 
-If the place is gone or full when it is time to write, the profile is offered elsewhere rather than lost.
+If the place is gone or full when the profile is written, the profile goes elsewhere instead of being lost.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pyprof.exporters.output_file import Write
 from pyprof.records import dataclass
 
 MAX_NAME = 48
-"""Most letters of a process name that go into a file name: a command's may fill one alone."""
+"""Maximum number of characters of a process name in a file name; a command's name may exceed a file name's limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What %p %n %t %i stand for: pid, process name, time of the window's start (epoch s), its number."""
+    """The values of %p %n %t %i: pid, process name, start of the window (epoch seconds), number of the window."""
 
     pid: int
     name: str
@@ -47,7 +47,11 @@ class Names:
 
 
 def check_writable(path: str) -> None:
-    """Raise OutputError now rather than after an hour of recording."""
+    """Check before the recording that a path can be written.
+
+    Raises:
+        OutputError: The path cannot be written.
+    """
     if (number := output_file.stream(path)) is not None:
         try:
             os.fstat(number)
@@ -78,7 +82,7 @@ def check_writable(path: str) -> None:
 
 
 def _may_replace(found: os.stat_result, folder: Path, target: Path) -> bool:
-    """A read-only file is meant to stay; in a folder like /tmp so is what belongs to others."""
+    """Return True if the file may be replaced: it is not read-only, and in a folder like /tmp it is this user's."""
     within = folder.stat()
     if within.st_mode & stat.S_ISVTX and os.geteuid() not in (0, found.st_uid, within.st_uid):
         return False
@@ -86,9 +90,10 @@ def _may_replace(found: os.stat_result, folder: Path, target: Path) -> bool:
 
 
 def write(path: str, writer: Write) -> str:
-    """Write to path, all or nothing; returns where it went.
+    """Write to path completely or not at all, and return the place.
 
-    Raises OutputError if it went elsewhere or nowhere: the message says where the profile is now.
+    Raises:
+        OutputError: The profile was written elsewhere or nowhere; the message says where it is.
     """
     if path == "-":
         try:
@@ -118,7 +123,7 @@ def write(path: str, writer: Write) -> str:
 
 
 def _write_new(folder: str, prefix: str, suffix: str, writer: Write) -> str:
-    """A file that was not there before, for us alone; nothing is left if writing fails."""
+    """Write a new file that only this user can access; nothing is left if writing fails."""
     fd, name = tempfile.mkstemp(suffix, prefix, folder)
     try:
         with open(fd, "wb") as out:

@@ -1,4 +1,4 @@
-"""What `pyprof dump` shows of a core file or a crash dump: threads, why the process died, registers."""
+"""Output of `pyprof dump` for a core file or a crash dump: threads, why the process died, registers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def subject(arguments: argparse.Namespace) -> Subject:
-    """A core file, a minidump or a microdump. It is parsed by a worker, which has what it needs loaded before."""
+    """Examine a core file, a minidump or a microdump. A worker that has imported all it needs parses it."""
     from pyprof.options import DeadTarget
     from pyprof.session.post_mortem import examined
     from pyprof.session.worker.process import forked
@@ -55,7 +55,7 @@ def of_core(path: str, found: PostMortem) -> Subject:
 
 
 def of_minidump(path: str, found: PostMortem, crash: StatedCrash) -> Subject:
-    """Also of a microdump."""
+    """Return the subject of a minidump or microdump."""
     from pyprof.cli.crash import crash_reason
 
     reason = crash_reason(crash.system, crash.exception)
@@ -91,7 +91,7 @@ def stated(module: DumpModule) -> dict[str, str | None]:
 
 
 def complain(profile: Profile) -> None:
-    """What was tolerated, what modules lack and what mends it; each remedy once."""
+    """Print tolerated errors and what modules lack, with each remedy once."""
     from pyprof.model.reason_table import DUMPS
     from pyprof.model.reasons import counted
 
@@ -109,7 +109,7 @@ def complain(profile: Profile) -> None:
 
 
 def lacks_files(profile: Profile) -> bool:
-    """Stacks may miss frames: not all files of their modules are known."""
+    """Return True if stacks may lack frames because not all files of their modules are known."""
     from pyprof.collectors.postmortem.core_modules import NO_PROGRAM, OTHER_PROGRAM
     from pyprof.objfile.images import DIFFERS, NO_SYMBOLS, NOT_COMPARED, NOT_FOUND
 
@@ -118,7 +118,7 @@ def lacks_files(profile: Profile) -> bool:
 
 
 def facts(subject: Subject) -> dict[str, Any]:
-    """What the JSON of a dead process says besides."""
+    """Return the additional JSON entries of a dead process."""
     problems = [
         {"module": module.path, "build_id": module.build_id or None, "text": problem.text, "remedy": problem.remedy}
         for module in subject.profile.summary.modules

@@ -1,4 +1,4 @@
-"""What is shown on standard error while recording. Library code never prints; this is the rim."""
+"""Progress on standard error while recording. Only the command line prints; library code never does."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ _GLANCE_S = 0.1
 
 @dataclass
 class Progress:
-    """A live line on a terminal; silent where standard error is none, or with -q. duration_s: how long the recording is
-    to last, None if not known.
+    """A live line on a terminal. It is silent if standard error is not a terminal, or with -q.
+
+    Attributes:
+        duration_s: Length of the recording, None if not known.
     """
 
     title: str
@@ -37,11 +39,11 @@ class Progress:
         return not self.quiet and sys.stderr.isatty()
 
     def begin(self) -> None:
-        """Count the time from now on."""
+        """Restart the clock."""
         self._start = time.monotonic()
 
     def update(self, stats: Callable[[], CollectorStats], samples: int) -> None:
-        """stats: asked only where a line is due."""
+        """Draw the line if it is due; stats is only called then."""
         now = time.monotonic()
         if now < self._next or not self.is_shown:
             return
@@ -49,7 +51,7 @@ class Progress:
         self._show(self.line(now - self._start, stats(), samples, columns() - 1))
 
     def line(self, elapsed_s: float, stats: CollectorStats, samples: int, width: int) -> str:
-        """What fits into width letters, the most important first."""
+        """Format the line in at most width characters, the most important parts first."""
         left = ""
         if self.duration_s is not None:
             left = f", {max(self.duration_s - elapsed_s, 0):.0f} s left"
@@ -65,7 +67,7 @@ class Progress:
         return text[:width]
 
     def wait(self, ended: Callable[[], bool]) -> None:
-        """Until the recorded command has ended, where there is a terminal: a live line says what is waited for."""
+        """Wait for the recorded command to end, with a live line that says so; without a terminal return at once."""
         start = time.monotonic()
         while not self.quiet and sys.stderr.isatty() and not ended():
             self._show(f"{printable(self.title)}  waiting for its end, {time.monotonic() - start:.0f} s")
@@ -73,7 +75,7 @@ class Progress:
         self.clear()
 
     def _show(self, text: str) -> None:
-        """One line on the terminal, in place of the last one."""
+        """Replace the line on the terminal."""
         width = columns() - 1
         try:
             sys.stderr.write("\r\x1b[K" + shorten(text, width))

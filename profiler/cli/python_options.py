@@ -1,4 +1,4 @@
-"""The options of what is shown of Python."""
+"""Options for the display of Python frames."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ examples:
 
 
 def formats() -> str:
-    """The formats with their suffixes, a line each."""
+    """Return one line for each format with its suffixes."""
     rows = [(entry.name, " ".join(entry.suffixes), entry.summary) for entry in registry.FORMATS]
     return "\n".join(f"    {name:<11} {suffixes:<26} {summary}" for name, suffixes, summary in rows)
 
@@ -102,7 +102,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def _check_one(command: list[str], targets: TargetOptions | None, remote: RemoteOptions | None) -> None:
-    """Raises UsageError: nothing is to be recorded, or more than one thing."""
+    """Raise UsageError unless there is exactly one target."""
     if len(command) == 1 and command[0].isdigit() and not targets and not remote:
         raise UsageError(f"{command[0]} is no command", f"a process is given with -p {command[0]}")
     ways = sum(map(bool, (command, targets, remote)))
@@ -116,7 +116,12 @@ def _check_one(command: list[str], targets: TargetOptions | None, remote: Remote
 
 
 def _check_names(template: str, arguments: argparse.Namespace, when: Timing) -> None:
-    """Raises UsageError: one file would be written over another, OutputError."""
+    """Check the names of the output files.
+
+    Raises:
+        UsageError: One file would overwrite another.
+        OutputError: A file cannot be written.
+    """
     from pyprof.cli.output import Names, check_writable
 
     for path in filter(None, (template, arguments.save)):

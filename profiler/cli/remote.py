@@ -1,4 +1,4 @@
-"""The options of a target behind a GDB stub."""
+"""Options of a target behind a GDB stub."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ def add_remote(parser: argparse.ArgumentParser) -> None:
 
 
 def remote_options(arguments: argparse.Namespace) -> RemoteOptions | None:
-    """None without --gdb. Raises UsageError."""
+    """Return the options of a target behind a GDB stub, None without --gdb.
+
+    Raises:
+        UsageError: The options contradict one another.
+    """
     step = getattr(arguments, "step", None) or 0
     if arguments.gdb is None:
         for name, value in (("--exe", arguments.exe), ("--sysroot", arguments.sysroot), ("--step", step)):

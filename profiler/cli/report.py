@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from pyprof.symbolize.again import Places
 
 TOP = "top"
-"""The format that is a table in the terminal, and the default."""
+"""The format that is a table in the terminal; it is the default."""
 _ROWS = 30
 _NOTES = 3
 _FETCH_S = 60.0
 _LINES_S = 60.0
-"""Most seconds for source lines."""
+"""Maximum time in seconds for reading source lines."""
 
 DESCRIPTION = """\
 Read a recording (pyprof record -o NAME.pyprof), or another profiler's file (pprof,
@@ -116,7 +116,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def _add_tables(how: argparse._ArgumentGroup) -> None:
-    """What stands in the terminal instead of the dearest functions."""
+    """Add the options for tables other than that of the most expensive functions."""
     table = how.add_mutually_exclusive_group()
     table.add_argument("--callers", metavar="NAME", help="who calls this function: its name, or a REGEX")
     table.add_argument("--callees", metavar="NAME", help="what this function calls")
@@ -149,7 +149,8 @@ def run(arguments: argparse.Namespace) -> int:
     if len(whole.stack) and not len(profile.stack):
         raise PyprofError(f"none of the {len(whole.stack):,} samples fits", "pyprof report FILE shows what there is")
     if not is_recording(arguments.file):
-        for note in whole.summary.notes[-_NOTES:]:  # what is not known of it, and what was left out
+        # these notes say what is not known about the file, and what was left out
+        for note in whole.summary.notes[-_NOTES:]:
             line(f"pyprof: {note}", sys.stderr)
     ended = INTERRUPTED not in whole.summary.notes
     if not ended:
@@ -165,7 +166,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _exporter(arguments: argparse.Namespace) -> Exporter | None:
-    """None: a table in the terminal."""
+    """Return the exporter, or None for a table in the terminal."""
     tables = [name for name in _TABLES if getattr(arguments, name)]
     if arguments.asm and arguments.annotate is None:
         raise UsageError("--asm shows the instructions of one function", "--annotate NAME --asm")
@@ -182,7 +183,7 @@ def _exporter(arguments: argparse.Namespace) -> Exporter | None:
 
 
 def _named(profile: Profile, arguments: argparse.Namespace) -> Profile:
-    """With names from the files of this machine, if that is wanted."""
+    """Resolve missing names with files of this machine, if an option requests that."""
     from pyprof.symbolize.again import Places, lacking
 
     places = Places(tuple(arguments.symbols), tuple(arguments.sysroot))
@@ -203,7 +204,7 @@ def _named(profile: Profile, arguments: argparse.Namespace) -> Profile:
 
 
 def _by_worker(profile: Profile, places: Places) -> Profile:
-    """A worker parses the files."""
+    """Resolve names in a worker, which parses the files."""
     from pyprof.model.profile import Profile
     from pyprof.records import replace
     from pyprof.tools.function_code import NamesOf, without_samples
@@ -221,7 +222,7 @@ def _answer(errand: Errand, kind: type[Value]) -> Value:
 
 
 def _chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
-    """The samples that the options choose."""
+    """Return the samples that the options choose."""
     from pyprof.model.recursion import without_recursion
     from pyprof.model.selected import timed
 
@@ -282,7 +283,7 @@ def _source(profile: Profile, arguments: argparse.Namespace, width: int) -> Iter
 
 
 def _query(arguments: argparse.Namespace) -> int:
-    """Filters do not apply: a query has its own."""
+    """Print the rows of an SQL query. Filter options are refused, because a query has its own conditions."""
     import sqlite3
 
     from pyprof.recording.query import queried

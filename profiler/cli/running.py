@@ -1,4 +1,4 @@
-"""One invocation of `pyprof record`: signals, the command that is started, what is said."""
+"""One invocation of `pyprof record`: signals, the command that is started, messages."""
 
 from __future__ import annotations
 
@@ -24,30 +24,31 @@ if TYPE_CHECKING:
     from pyprof.session.worker.process import Start
 
 SECOND_S = 0.12
-"""Seconds that a second signal waits for the profile to be written, without further names. Waits for a processor do not
-count.
+"""Time in seconds that a second signal leaves for writing the profile, without resolving more names. Time spent waiting
+for a processor does not count.
 """
 _MAX_SECOND_S = 2.0
-"""The same, waits counted."""
+"""Maximum of SECOND_S if waiting for a processor counts."""
 _NOT_BEGUN = "ended before the recording began: nothing was written"
 _LOOK_S = 0.02
 _OFTEN_S = 1.0
-"""A recording file that is killed lacks no more than that, and progress is no older."""
+"""Interval in seconds of checkpoints of the recording file, and of the progress line."""
 
 
 _START_S = 0.15
-"""Processor time in which a quick machine has loaded all this."""
+"""Processor time in seconds in which a fast machine imports all modules."""
 
 
 def times_as_slow() -> float:
-    """How many times as slow this machine is as one for which these times are meant, at least 1: by the processor time
-    of this process until now, which must have done nothing but load `pyprof record`.
+    """Return how many times slower this machine is than one on which the time limits are based, at least 1.
+
+    The measure is this process's processor time so far, in which it must have done nothing but start `pyprof record`.
     """
     return max(time.process_time() / _START_S, 1.0)
 
 
 def _exit(why: str, code: int = 1) -> None:
-    """End the process from any thread, wherever the others are. The kernel lets go of what is stopped or open."""
+    """End the process from any thread, regardless of the others. The kernel releases what is stopped or open."""
     from pyprof.session.worker.process import exit_at_once
 
     complain(why)
@@ -55,7 +56,7 @@ def _exit(why: str, code: int = 1) -> None:
 
 
 class Invocation:
-    """One invocation: signals, the command that is started, what is said."""
+    """One invocation of `pyprof record`."""
 
     def __init__(self, when: Timing, options: RecordOptions, how: WindowOptions) -> None:
         self._when = when
@@ -79,7 +80,7 @@ class Invocation:
     ) -> int:
         from pyprof.session.worker.process import forked, forked_early
 
-        if targets is not None and not targets.pids:  # a worker would be among the processes that are looked through
+        if targets is not None and not targets.pids:  # a worker would be among the processes that are searched
             start: Start = partial(forked, kept=self._how.descriptors)
             self._recording = self._opened(command, targets, remote, environment, start)
         else:
@@ -100,7 +101,7 @@ class Invocation:
         from pyprof.session import opening
         from pyprof.session.worker import share
 
-        gc.freeze()  # what is loaded now stays: no collection has to look at it
+        gc.freeze()  # Loaded objects stay: no garbage collection needs to look at them.
         listen(self._taken, (signal.SIGUSR1,) if self._when.last_s else ())
         if command:
             self._command = launch(command, environment)
@@ -111,11 +112,15 @@ class Invocation:
             return opening.of_command(self._command, self._options, start, given)
         if remote is not None:
             return opening.of_stub(remote, self._options, start, given)
-        assert targets is not None  # run() has seen to it
+        assert targets is not None  # run() checked this
         return opening.of_processes(targets, self._options, start, given)
 
     def _delay(self) -> None:
-        """A command runs meanwhile. Raises PyprofError."""
+        """Wait for --delay, while a command already runs.
+
+        Raises:
+            PyprofError: The command ended before the recording began.
+        """
         delay, command = self._when.delay, self._command
         if delay is None:
             return
@@ -126,7 +131,7 @@ class Invocation:
             raise PyprofError(f"the command ended within the {delay:g} s of --delay: nothing was recorded")
 
     def _taken(self, number: int) -> None:
-        """A signal."""
+        """Handle a signal."""
         if number != signal.SIGUSR1:
             self._end(number)
         elif self._flight is not None and self._recording is not None and self._recording.has_begun:
@@ -135,7 +140,10 @@ class Invocation:
             self._is_write_out_due = True
 
     def _end(self, number: int) -> None:
-        """Finish. The terminal gives Ctrl-C to the command too; a SIGTERM or SIGHUP meant for both is sent on to it."""
+        """End the recording; the second request leaves little time.
+
+        The terminal sends Ctrl-C to the command too. A SIGTERM or SIGHUP that is meant for both is forwarded to it.
+        """
         from pyprof.cli.interrupts import SAME_S
         from pyprof.session.overdue import GrantedTime
 
@@ -166,7 +174,7 @@ class Invocation:
         return STUB_S if self._how.target == "stub" else LEAVE_S
 
     def _left(self, written: bool) -> None:
-        """The loop did not end."""
+        """Exit because the recording loop did not end in time."""
         recording = self._recording
         if recording is not None and not recording.has_begun:
             if self._flight is not None:
@@ -180,7 +188,7 @@ class Invocation:
 
         subject = recording.subject
         sink = WindowWriter(self._how, subject, self._options)
-        shared = self._command is not None and one_terminal()  # the command's lines and prompts stay as they are
+        shared = self._command is not None and one_terminal()  # the command's output and prompts stay intact
         progress = Progress(subject.title, self._how.quiet or shared, self._options.duration)
         flight = self._delivered(recording, sink)
         if flight or sink.kept or progress.is_shown:
@@ -216,7 +224,7 @@ class Invocation:
         recording.detach()
         self._over.set()
         for each in dict.fromkeys(failures):
-            if not isinstance(each, OutputError):  # which the sink has reported
+            if not isinstance(each, OutputError):  # the sink has reported these
                 failure(each, subject.pid)
         if flight is not None and flight.left:
             sink.say(f"pyprof: what was kept is in {flight.left}: pyprof merge reads it")
@@ -229,7 +237,7 @@ class Invocation:
 
     @property
     def _how_long(self) -> str:
-        """The end of the line that says that samples are taken."""
+        """Return the end of the line that says that sampling has begun."""
         if self._when.last_s:
             return f"; kill -USR1 {os.getpid()} writes the last part, Ctrl-C to finish"
         lasts = "until it ends" if self._command else ""
@@ -237,7 +245,7 @@ class Invocation:
         return f", {lasts}; Ctrl-C to finish" if lasts else "; Ctrl-C to finish"
 
     def _not_begun(self, recording: Recording, flight: Flight | None, sink: WindowWriter, progress: Progress) -> int:
-        """End a recording that a signal ended before samples were taken. Return the exit code."""
+        """End a recording that a signal ended before samples were taken, and return the exit code."""
         recording.detach()
         if flight is not None:
             flight.discard()
@@ -247,7 +255,7 @@ class Invocation:
         return code if self._command is None else self._waited_for(self._command, recording, sink, progress) or code
 
     def _delivered(self, recording: Recording, sink: WindowWriter) -> Flight | None:
-        """Each window gets to where it is to go."""
+        """Configure which sink receives each window."""
         if self._when.last_s:
             self._flight = Flight(self._when, recording, sink, self._how.output, sink.say)
         else:
@@ -257,7 +265,7 @@ class Invocation:
         return self._flight
 
     def _waited_for(self, command: Launched, recording: Recording, sink: WindowWriter, progress: Progress) -> int:
-        """Its exit code, once it has ended."""
+        """Wait for the command to end, and return its exit code."""
         if command.poll() is None:
             sink.say(f"pyprof: {printable(recording.subject.name)} runs on; waiting for its end (Ctrl-C ends it)")
             progress.wait(lambda: recording.returncode is not None)

@@ -1,4 +1,4 @@
-"""The options of how a recording is made: what is sampled, and how stacks are unwound."""
+"""Options of sampling and unwinding."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 
 
 def _add_how(what: argparse._ArgumentGroup) -> None:
-    """Bounds, the sandbox, labels."""
+    """Add the options for limits, the sandbox, and labels."""
     what.add_argument(
         "--max-overhead",
         type=percent,
@@ -150,7 +150,11 @@ def add_unwinding(parser: argparse.ArgumentParser) -> None:
 
 
 def record_options(arguments: argparse.Namespace) -> RecordOptions:
-    """Of these options, and those of add_selection() and add_python(). Raises UsageError."""
+    """Return the options of this module, of add_selection() and of add_python().
+
+    Raises:
+        UsageError: The options contradict one another.
+    """
     unwind = unwind_options(arguments)
     return RecordOptions(
         duration=arguments.duration,

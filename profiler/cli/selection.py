@@ -10,7 +10,7 @@ from pyprof.options import TargetOptions
 
 
 def add_selection(parser: argparse.ArgumentParser, what: str) -> None:
-    """what: is done with them, a verb."""
+    """Add the options; what is a verb for the help: "record"."""
     parser.add_argument(
         "-p",
         "--pid",
@@ -37,7 +37,11 @@ def add_selection(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def target_options(arguments: argparse.Namespace) -> TargetOptions | None:
-    """None where no process is chosen. Raises UsageError."""
+    """Return the chosen processes, None if there are none.
+
+    Raises:
+        UsageError: The options contradict one another.
+    """
     criteria = arguments.all or arguments.name or arguments.user or arguments.cgroup
     if not criteria and not arguments.pid:
         return None

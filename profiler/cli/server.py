@@ -1,4 +1,4 @@
-"""`pyprof server`: takes windows of agents, keeps them, answers questions and shows a page."""
+"""`pyprof server`: receive and store windows of agents, answer queries, and serve a page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pyprof.cli.terminal import HelpFormatter, line
 from pyprof.errors import UsageError
 
 _MOST_S = 10.0
-"""From the first signal on, for what is under way. What was taken is in files, and comes into the database later."""
+"""Maximum time in seconds from the first signal until running requests have ended. Received windows are in files and
+enter the database later.
+"""
 
 DESCRIPTION = """\
 The windows of many agents in one place: kept as files, asked in a page and by HTTP. Needs
@@ -51,7 +53,11 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def _unit(config: str | None, data: str) -> str:
-    """Raises UsageError."""
+    """Return the systemd unit.
+
+    Raises:
+        UsageError: A path cannot be written in a unit.
+    """
     import os
 
     from pyprof.server import unit

@@ -1,4 +1,4 @@
-"""Names of functions in the room that a terminal has, shortened as readers of C++ and Rust do; exporters/assets/
+"""Function names shortened to the width of the terminal, as readers of C++ and Rust expect. exporters/assets/
 page.names.js does the same for the page.
 """
 
@@ -14,21 +14,23 @@ _OPERATOR = re.compile(r"operator(?:\(\)|\[\]|->\*?|[<>=!+\-*/%^&|~,]{1,3}|\s+\w
 _ANONYMOUS = "(anonymous namespace)"
 _TRAILER = re.compile(r"(?:const|volatile|noexcept|requires|\[|&|\(\.)")
 _SCRIPT = re.compile(r"(\w+:[^:\s].*) \S*/([^/\s]+)", re.DOTALL)
-"""V8's names: what it is and the function, a space, the file with line and column."""
+"""V8's names: kind and function, a space, the file with line and column."""
 _PACKAGE = re.compile(r"[\w.~/-]+/([^/ ]+)")
-"""Go's: the package's whole path comes first."""
+"""Go's names, which begin with the whole path of the package."""
 _PYTHON = re.compile(r"(?=.*<)(?:\w+|<\w+>)(?:\.(?:\w+|<\w+>))*")
-"""A function's function, as Python names it: what stands in brackets is a part of its own."""
+"""Python's name of a nested function; a part in angle brackets is a separate part."""
 _PARAMETER = re.compile(r"\[?[A-Z]\]?")
-"""A type that a generic function leaves open: its trait says more."""
+"""A type parameter of a generic function, which says less than its trait."""
 _SCOPES = re.compile(r"(?<!\w)(?:\w++::)+(?=[\w{<\[(&*])")
 _LONGEST = 4096
-"""What of a name is looked at; some are 100,000 letters long."""
+"""Maximum number of characters of a name that are parsed; some names have 100,000."""
 
 
 def function_name(name: str, width: int) -> str:
-    """A name in at most width letters: without parameters, the result's type and template arguments, then without
-    traits, then without outer scopes; at last its beginning and its end.
+    """Shorten a name to at most width characters.
+
+    First the parameters, the return type and template arguments are removed, then traits, then outer scopes. At last
+    only the beginning and the end remain.
     """
     if len(name) <= width or name.startswith("["):  # a marker is a sentence
         return shorten(name, width)
@@ -53,7 +55,9 @@ def function_name(name: str, width: int) -> str:
 
 
 def _of_python(name: str, width: int) -> str:
-    """Without <locals>, then without outer scopes; what has no name of its own keeps that of the function around it."""
+    """Shorten a Python name: first <locals> is removed, then outer scopes. An unnamed function keeps its parent's
+    name.
+    """
     parts = [part for part in name.split(".") if part != "<locals>"]
     while len(".".join(parts)) > width and len(parts) > 1 and not all(part.startswith("<") for part in parts[1:]):
         parts = parts[1:]
@@ -61,7 +65,7 @@ def _of_python(name: str, width: int) -> str:
 
 
 def _without_folders(name: str) -> str:
-    """Of a function of a script, or of Go; empty for others."""
+    """Return the name of a script's or Go's function without folders, "" for others."""
     if script := _SCRIPT.fullmatch(name):
         return " ".join(script.groups())
     package = _PACKAGE.fullmatch(name) if "::" not in name and not name.endswith(")") else None
@@ -69,8 +73,9 @@ def _without_folders(name: str) -> str:
 
 
 def function_names(names: Sequence[str], width: int) -> list[str]:
-    """Names in at most width letters each. Those that would be equal are followed by what distinguishes them: the
-    first template argument or parameter that differs.
+    """Shorten names to at most width characters each.
+
+    Names that would become equal get a suffix: the first template argument or parameter that differs.
     """
     plain = [function_name(name, width) for name in names]
     short = list(plain)
@@ -83,7 +88,7 @@ def function_names(names: Sequence[str], width: int) -> list[str]:
 
 
 def _difference(name: str, others: Sequence[str]) -> str:
-    """The argument in which a name first differs from all of the others together."""
+    """Return the argument in which a name first differs from all the others."""
     texts = (name, *others)
     begin = next(
         (at for at, letters in enumerate(zip(*texts, strict=False)) if len(set(letters)) > 1), min(map(len, texts))
@@ -96,8 +101,10 @@ def _difference(name: str, others: Sequence[str]) -> str:
 
 
 def _path(text: str, owner: Callable[[str], str]) -> list[str]:
-    """The parts of a qualified name, the outermost first, without what stands in brackets. owner: what is shown of
-    Rust's <type> and <type as trait>.
+    """Return the parts of a qualified name, outermost first, without what is in brackets.
+
+    Args:
+        owner: Returns what is shown for Rust's <type> and <type as trait>.
     """
     parts: list[str] = []
     part = ""
@@ -128,7 +135,7 @@ def _path(text: str, owner: Callable[[str], str]) -> list[str]:
         elif letter == " ":
             if _TRAILER.match(text, at + 1):
                 break
-            if text[at + 1 : at + 2] != "<":  # what stood before was the result's type
+            if text[at + 1 : at + 2] != "<":  # the return type ends here
                 parts, part = [], ""
             at += 1
         else:
@@ -138,13 +145,13 @@ def _path(text: str, owner: Callable[[str], str]) -> list[str]:
 
 
 def _owner(inside: str) -> str:
-    """The last name of the type, that of the trait where the type is a parameter."""
+    """Return the last name of the type, or that of the trait if the type is a parameter."""
     of_type, trait = map(_last, _type_and_trait(inside))
     return trait if trait and _PARAMETER.fullmatch(of_type) else of_type
 
 
 def _owner_and_trait(inside: str) -> str:
-    """The same with both, as they are written."""
+    """Return the type and the trait with their last names, in Rust's notation."""
     of_type, trait = map(_last, _type_and_trait(inside))
     return f"<{of_type} as {trait}>" if trait else of_type
 
@@ -155,7 +162,7 @@ def _last(path: str) -> str:
 
 
 def _type_and_trait(inside: str) -> tuple[str, str]:
-    """No trait of a type alone."""
+    """Split "type as trait"; the trait is "" if there is none."""
     at = 0
     while at < len(inside):
         if inside.startswith(" as ", at):
@@ -165,7 +172,9 @@ def _type_and_trait(inside: str) -> tuple[str, str]:
 
 
 def _close(text: str, at: int) -> int:
-    """Behind the bracket that closes the one at `at`; an arrow is none. The text's end where none does."""
+    """Return the index behind the bracket that closes the one at `at`, or the text's length. An arrow is not a
+    bracket.
+    """
     awaited: list[str] = []
     while at < len(text):
         letter = text[at]

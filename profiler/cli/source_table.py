@@ -1,4 +1,6 @@
-"""Source lines in the terminal, with their shares: the dearest ones, or those of one function with its instructions."""
+"""Source lines in the terminal, with their shares: the most expensive ones, or those of one function with its
+instructions.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,21 @@ from pyprof.symbolize.source_files import SourceFiles
 from pyprof.tools.function_code import CodeOf, FunctionCode
 
 _AROUND = 3
-"""Lines, or instructions, that are shown before and after one that cost something."""
+"""Number of lines or instructions that are shown before and after one with samples."""
 _MARGIN = 12
 _LEAST = 24
-"""Letters of a place or a line."""
+"""Minimum number of characters for a place or a line."""
 _NO_LINE = "[no line is known]"
 _HEAD = f"{'self':>{SHARE}} {'total':>{SHARE}}"
 
 Sums = dict[int, tuple[int, int]]
-"""(in itself, with what it calls) by line or by address."""
+"""(own value, total value) by line or by address."""
 LineRow = tuple[int, str]
 """A line or an address, and its text."""
 
 
 def dearest_lines(profile: Profile, width: int, count: int) -> Iterator[str]:
-    """With their functions."""
+    """Yield the most expensive lines with their functions."""
     yield heading(profile, profile.total)
     yield ""
     yield f"{'self':>{SHARE}} {'total':>{SHARE}} {'':10} line"
@@ -46,8 +48,13 @@ def dearest_lines(profile: Profile, width: int, count: int) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """files: the texts. places: of object files, whose instructions are shown, too; None: they are not. code_of: reads
-    them.
+    """Options of the annotation of a function.
+
+    Attributes:
+        files: Source texts.
+        places: Places of object files whose instructions are shown, None for source only.
+        code_of: Reads the instructions of a function.
+        width: Width of the terminal.
     """
 
     files: SourceFiles
@@ -57,7 +64,12 @@ class Annotation:
 
 
 def annotated(profile: Profile, text: str, how: Annotation) -> Iterator[str]:
-    """The lines of the functions that a text names. Raises UsageError where it names none, PyprofError."""
+    """Yield the lines of the functions that a text names.
+
+    Raises:
+        UsageError: It names no function.
+        PyprofError: An object file cannot be read.
+    """
     found, names = functions_of(profile, text)
     yield f"{names}: {amount(profile, found.total)}, {share(found.total, profile.total).strip()} of all"
     files: defaultdict[str, Sums] = defaultdict(dict)
@@ -92,7 +104,11 @@ def _file(profile: Profile, file: str, sums: Sums, how: Annotation) -> Iterator[
 
 
 def _code(profile: Profile, names: Collection[str], places: Places, how: Annotation) -> Iterator[str]:
-    """The instructions of all functions whose code has one of these names. Raises PyprofError."""
+    """Yield the instructions of all functions with one of these names.
+
+    Raises:
+        PyprofError: An object file cannot be read.
+    """
     functions: defaultdict[tuple[int, int, str], list[CodeCost]] = defaultdict(list)
     for cost in code_costs(profile, names):
         functions[cost.place.module, cost.place.start, cost.place.name].append(cost)
@@ -122,7 +138,7 @@ def _code(profile: Profile, names: Collection[str], places: Places, how: Annotat
 
 
 def _nearby(rows: Sequence[LineRow], sums: Sums) -> list[LineRow | None]:
-    """Those that cost something, and some around them; None where others are left out."""
+    """Return the rows with samples and some around them; None marks a gap."""
     shown: list[LineRow | None] = []
     last = -1
     hits = [at for at, (number, _) in enumerate(rows) if number in sums]

@@ -1,4 +1,4 @@
-"""Steps that a command takes before it loads anything else: loading takes long on a busy machine."""
+"""Work before the imports of a command, because imports take long on a busy machine."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _URGENT = {"record", "dump", "top"}
 
 
 def prepare(command: str) -> None:
-    """Raise the priority of this process if the user waits for it, and keep a signal for a flight recorder."""
+    """Raise the priority of this process if the user waits for it, and block the signal of a flight recorder."""
     if command == "record":
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGUSR1,))  # interrupts.listen() takes it
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGUSR1,))  # interrupts.listen() handles it
     if command in _URGENT:
         share.take_more_to_start()

@@ -93,8 +93,10 @@ def name(path: str) -> str:
 
 
 def in_store(store: str, store_path: str) -> str:
-    """The path of the file, whose folder is made. store_path: the worker's word, from the name that it was told and an
-    id.
+    """Return the path of a file in a store, and make its folder.
+
+    Args:
+        store_path: Relative path from the worker, made of the file's name and its id; it is checked here.
     """
     from pyprof.errors import OutputError
 
@@ -109,7 +111,14 @@ def in_store(store: str, store_path: str) -> str:
 
 
 def upload(url: str, token_file: str, write: Callable[[IO[bytes]], None]) -> None:
-    """write: puts the text into a file. Raises OutputError."""
+    """Upload a symbol file.
+
+    Args:
+        write: Writes the text of the symbol file.
+
+    Raises:
+        OutputError: The file has no build ID, or the server did not accept it.
+    """
     import gzip
     import io
 

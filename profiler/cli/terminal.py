@@ -1,4 +1,6 @@
-"""Lines for people. Names come from the target: what would move the cursor or forge a line is shown, not obeyed."""
+"""Output of lines for people. Names come from the target, so characters that move the cursor or forge a line are
+escaped.
+"""
 
 from __future__ import annotations
 
@@ -23,22 +25,22 @@ _AS_ROOT = re.compile(r"(?:, or: )?sudo pyprof …(?:, or(?: once)?: |, in a con
 
 
 def printable(text: str) -> str:
-    """text with control characters, changes of writing direction and bytes that are no UTF-8 escaped as in Python."""
+    """Escape control characters, changes of writing direction and bytes that are not UTF-8, as Python does."""
     return _CONTROL.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), text)
 
 
 def line(text: str, out: TextIO | None = None) -> None:
-    """Print one line; out: standard output unless said."""
+    """Print one line, by default on standard output."""
     try:
         print(printable(text), file=out or sys.stdout)
     except OSError:
         if (out or sys.stdout) is sys.stdout:
             raise
-        # standard error is a terminal that was closed: nobody is there to tell, and there is still something to write
+        # Standard error is a closed terminal, so no one reads it, and the command still has something to write.
 
 
 def json(document: object, option: int = 0) -> None:
-    """One JSON document and a line feed on standard output, in UTF-8 whatever the terminal speaks. option: orjson's."""
+    """Write a JSON document and a line feed to standard output, in UTF-8 for all terminals; option is orjson's."""
     import orjson
 
     from pyprof.exporters.utf8 import dumps
@@ -49,24 +51,24 @@ def json(document: object, option: int = 0) -> None:
 
 
 def one_terminal() -> bool:
-    """Do standard output and standard error go to the same terminal?"""
+    """Return True if standard output and standard error go to the same terminal."""
     return os.isatty(1) and os.isatty(2) and os.fstat(1).st_rdev == os.fstat(2).st_rdev
 
 
 def advice(text: str) -> str:
-    """A command to type, for the user who reads it: root needs no sudo."""
+    """Return a command without sudo if the user is root."""
     return _AS_ROOT.sub("", text) if os.geteuid() == 0 else text
 
 
 def complain(message: str, hint: str = "") -> None:
-    """One sentence, and what to do, on standard error."""
+    """Print one sentence and a hint on standard error."""
     line(f"pyprof: {message}", sys.stderr)
     if hint := advice(hint):
         line(f"  hint: {hint}", sys.stderr)
 
 
 def columns() -> int:
-    """As shutil.get_terminal_size() has it, which imports what unpacks archives."""
+    """Return the width of the terminal like shutil.get_terminal_size(), without importing shutil's archive modules."""
     with suppress(ValueError):
         if (said := int(os.environ.get("COLUMNS", ""))) > 0:
             return said
@@ -76,17 +78,17 @@ def columns() -> int:
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """One is made for each option that a parser gets."""
+    """The help formatter of all parsers. argparse creates one for each option of a parser."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=columns() - 2)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that names the command or the option which a mistyped one resembles."""
+    """A parser that suggests the command or option which a mistyped one resembles."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Report unknown options here: only the parser of a command knows the options of that command."""
+        """Report unknown options in the parser of a command, because only it knows the command's options."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown and self._subparsers is None:
             self.error(_UNKNOWN + " ".join(unknown))
@@ -113,8 +115,8 @@ def refuse(error: PyprofError, pid: int | None = None) -> None:
     """Print what pyprof cannot do and what helps, with the process's number in place of PID.
 
     Args:
-        error: its own hint counts, else that of its row in the table of reasons.
-        pid: the process that was asked for. A process that the message names takes precedence.
+        error: Its own hint counts, else that of its row in the table of reasons.
+        pid: The requested process. A process that the message names takes precedence.
     """
     from pyprof.model.reasons import remedy
 
@@ -124,7 +126,7 @@ def refuse(error: PyprofError, pid: int | None = None) -> None:
 
 
 def failure(error: BaseException, pid: int | None = None) -> None:
-    """What ended a recording early; what we did not foresee with its traceback, so that it can be mended."""
+    """Print why a recording ended early; an unexpected error is printed with its traceback."""
     if isinstance(error, PyprofError):
         refuse(error, pid)
         return
@@ -135,7 +137,7 @@ def failure(error: BaseException, pid: int | None = None) -> None:
 
 
 def tolerate_encodings() -> None:
-    """A terminal that cannot show a letter gets its escape, not a traceback."""
+    """Make output streams escape characters that the terminal cannot show."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

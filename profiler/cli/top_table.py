@@ -1,4 +1,4 @@
-"""Tables of functions in the terminal: the dearest ones, and who calls or is called."""
+"""Tables of functions in the terminal: the most expensive ones, and their callers and callees."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from pyprof.model.profile import Profile
 
 SHARE, _MODULE, _BAR = 8, 24, 10
 _LEAST = 20
-"""Letters of a function's name."""
+"""Minimum number of characters for a function's name."""
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
 def top(profile: Profile, width: int, count: int, by_frames: bool = False) -> Iterator[str]:
-    """Functions with what they cost in themselves, and with what they call.
+    """Yield the table of functions with their own and total costs.
 
     Args:
-        by_frames: The frames stay as they are: native code is not counted in the interpreter's function that calls it.
+        by_frames: Keep frames as they are: native code is not counted in the interpreter's function that calls it.
     """
     found = FunctionTables(costs(profile)) if by_frames else function_tables(profile)
     value = found.functions.value
@@ -40,7 +40,7 @@ def top(profile: Profile, width: int, count: int, by_frames: bool = False) -> It
         yield ""
     callees = ", native code that it calls included" if found.is_interpreted else ""
     yield f"{'self':>{SHARE}} {'total':>{SHARE}} {'':{_BAR}} function{callees}"
-    # Of what costs nothing in itself first what is the program's own, and more than a call of another one.
+    # Among rows without own cost, the program's own functions come first, and those that do more than call another one.
     rows = sorted(
         found.functions.functions,
         key=lambda cost: (-cost.own, cost.name in START_UP, cost.wraps, not cost.application, -cost.total),
@@ -59,7 +59,11 @@ def _costs(rows: Sequence[Cost], value: int, width: int) -> Iterator[str]:
 
 
 def functions_of(profile: Profile, text: str) -> tuple[Neighbours, str]:
-    """Functions that a text names, and what they are called in a head line. Raises UsageError where it names none."""
+    """Return the functions that a text names, and their names for a heading.
+
+    Raises:
+        UsageError: It names no function.
+    """
     try:
         found = neighbours(profile.tree(), text)
     except re.error as error:
@@ -71,7 +75,11 @@ def functions_of(profile: Profile, text: str) -> tuple[Neighbours, str]:
 
 
 def relations(profile: Profile, text: str, callers: bool, width: int, count: int) -> Iterator[str]:
-    """Who calls the functions that a text names, or what they call. Raises UsageError where it names none."""
+    """Yield the callers or callees of the functions that a text names.
+
+    Raises:
+        UsageError: It names no function.
+    """
     found, names = functions_of(profile, text)
     yield f"{'callers' if callers else 'callees'} of {names}: {amount(profile, found.total)}"
     yield from _neighbours(found, callers, width, count)
@@ -85,7 +93,7 @@ def _neighbours(found: Neighbours, callers: bool, width: int, count: int) -> Ite
 
 
 def heading(profile: Profile, value: int) -> str:
-    """What it is, how much of it there is, and in which time, where that is known."""
+    """Return the title of the profile, its total and, if known, the recorded time."""
     elapsed = f" in {duration(profile.recorded_ns)}" if profile.duration_ns else ""
     return printable(f"{profile.title}: {amount(profile, value)}{elapsed}")
 
@@ -96,7 +104,7 @@ def amount(profile: Profile, value: int) -> str:
 
 
 def _rows(heads: Sequence[str], functions: Sequence[FunctionWords], width: int) -> Iterator[str]:
-    """A line each: what stands before the function, the function, its file."""
+    """Yield a line for each function: the given head, the name, the file."""
     room = max(width - max(map(len, heads), default=0) - _MODULE - 2, _LEAST)
     names = function_names([printable(name) for name, _ in functions], room)
     modules = shorten_apart([printable(module) for _, module in functions], _MODULE)
@@ -109,7 +117,7 @@ def share(value: int, whole: int) -> str:
 
 
 def bar(value: int, whole: int) -> str:
-    """Eighths of a letter."""
+    """Draw a bar in steps of an eighth of a character."""
     eighths = round(8 * _BAR * value / whole) if whole > 0 else 0
     eighths = min(max(eighths, 0), 8 * _BAR)
     full, rest = divmod(eighths, 8)

@@ -24,9 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WindowOptions:
-    """output, save, summary: names of files, with %p %n %t %i; save: of a recording; save, summary: None for none.
-    target: "pid", "command", "stub" or what else the recorded processes were chosen by. idle: waits of idle threads are
-    shown.
+    """Options for writing windows.
+
+    Attributes:
+        output: File name with %p %n %t %i.
+        save: The same for the recording file, None for none.
+        summary: The same for the summary, None for none.
+        target: "pid", "command", "stub", or "" for processes that were chosen by criteria.
+        idle: True if waits of idle threads are shown.
     """
 
     exporter: Exporter
@@ -41,7 +46,7 @@ class WindowOptions:
 
     @property
     def descriptors(self) -> list[int]:
-        """Of ours that are written to: the shell's >(...)."""
+        """Descriptors of this process that are written to, from the shell's >(...)."""
         from pyprof.exporters import output_file
 
         named = {output_file.stream(path) for path in (self.output, self.save, self.summary) if path}
@@ -50,7 +55,7 @@ class WindowOptions:
 
 @dataclass(frozen=True, slots=True)
 class WindowWriter:
-    """A Sink. options: how the recording is made."""
+    """A Sink that writes each window to its files; options are those of the recording."""
 
     how: WindowOptions
     subject: Recorded
@@ -67,11 +72,11 @@ class WindowWriter:
 
     @property
     def kept(self) -> str:
-        """The name of the recording file, "" where none is written."""
+        """Name of the recording file, "" if none is written."""
         return self.how.output if self.how.exporter.name == registry.RECORDING else self.how.save or ""
 
     def journal(self, beginning: JournalBeginning, number: int) -> Journal | None:
-        """The file of the recording, where one is written."""
+        """Return the journal of the recording file, None if none is written."""
         from pyprof.exporters import output_file
         from pyprof.recording.journal import FileJournal
 
@@ -81,7 +86,11 @@ class WindowWriter:
         return FileJournal(place, beginning)
 
     def take(self, profile: Profile, number: int) -> None:
-        """Write and report one window. OutputError is raised after the error was reported."""
+        """Write and report one window.
+
+        Raises:
+            OutputError: A file was not written; the user has been told.
+        """
         from pyprof.cli import output
         from pyprof.model.idle import without_idle
 
@@ -98,7 +107,7 @@ class WindowWriter:
             except OutputError as error:
                 refuse(error)
                 failed = error
-            except BrokenPipeError:  # whoever read has read enough
+            except BrokenPipeError:  # the reader has closed the pipe
                 failed = OutputError("nobody reads standard output any more")
         if how.summary:
             try:
@@ -113,7 +122,7 @@ class WindowWriter:
 
     @property
     def is_of_locks(self) -> bool:
-        """Whether only locks are recorded: a program that waits for none has no samples."""
+        """True if only locks are recorded: a program that waits for none has no samples."""
         return self.options.lock_holder or self.options.mode == "lock"
 
     def _may_be_empty(self, number: int) -> bool:
@@ -121,7 +130,7 @@ class WindowWriter:
         return number > 0 or self.is_of_locks or self.how.exporter.name != registry.DEFAULT.name
 
     def _report(self, profile: Profile, number: int, places: Sequence[str]) -> None:
-        """places: where the profile is now."""
+        """Print the report of a window, and the places where it was written."""
         from pyprof.cli.outcome import brief, report, wrapped
 
         width = min(max(columns(), 60), 120)

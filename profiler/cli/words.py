@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers and texts as people read them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def percent(part: float, whole: float) -> str:
-    """One digit; never "100" of what is not all, never "0.0" of what is something, never beyond 0 and 100."""
+    """Format a share with one decimal. Only a complete share is "100 %", and only an empty one is "0 %"."""
     if whole <= 0 or part <= 0:
         return "0 %"
     if part >= whole:
@@ -16,12 +16,12 @@ def percent(part: float, whole: float) -> str:
 
 
 def many(count: int, what: str, plural: str = "") -> str:
-    """ "1 sample", "1,234 samples"."""
+    """Format a number with its noun: "1 sample", "1,234 samples"."""
     return f"{count:,} {what if count == 1 else plural or what + 's'}"
 
 
 def duration(ns: float) -> str:
-    """At most four digits: "9.8 s", "312 ms"."""
+    """Format nanoseconds with at most four digits: "9.8 s", "312 ms"."""
     for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
         if ns >= 0.9995 * size:  # 999.7 ms are 1.0 s, not 1,000 ms
             return f"{ns / size:,.0f} {unit}" if ns >= 100 * size else f"{ns / size:.1f} {unit}"
@@ -29,12 +29,12 @@ def duration(ns: float) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """At most width letters."""
+    """Cut a text to at most width characters."""
     return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
 
 
 def shorten_middle(text: str, width: int) -> str:
-    """Return at most width letters: the beginning and, twice as long, the end, which usually tells more."""
+    """Cut the middle of a text to at most width characters. The end, which usually says more, keeps twice as much."""
     if len(text) <= width:
         return text
     head = max(width - 1, 0) // 3
@@ -43,7 +43,7 @@ def shorten_middle(text: str, width: int) -> str:
 
 
 def shorten_apart(texts: Sequence[str], width: int) -> list[str]:
-    """Return texts of at most width letters: their beginnings, or both ends of those whose beginnings are the same."""
+    """Cut texts to at most width characters: their beginnings, or both ends of those whose beginnings are equal."""
     short = [shorten(text, width) for text in texts]
     seen: dict[str, set[str]] = {}
     for text, cut in zip(texts, short, strict=True):

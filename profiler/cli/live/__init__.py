@@ -1,21 +1,21 @@
-"""`pyprof top`: a recording, watched while it runs.
+"""`pyprof top`: a running recording, shown as it goes.
 
-A thread takes a window each second and makes an immutable snapshot of all that was seen. The screen shows snapshots by
-one View; keys make another View of it. Neither knows of the other.
+Each second a thread takes a window and makes an immutable snapshot of all that was seen. The screen shows a snapshot
+through a View; keys create another View. Snapshots and views are independent of each other.
 
-choices    Between what a view chooses: words for the command line, the keys and the screen
+choices    The values that a view can have: words for the command line, the keys and the screen
 feed       A thread that makes a snapshot of each window of a recording
-gathering  Windows of a recording, one after the other, as snapshots
-keys       The table of keys: what each does to the view, and what the help says
-loop       The screen, the keys and the newest snapshot, until the user leaves
+gathering  Merges the windows of a recording into snapshots
+keys       The table of keys: their effects on the view, and their help texts
+loop       The event loop of the screen, the keys and the newest snapshot
 picture    From a snapshot and a view to the lines of a screen; from a snapshot to the text of a script
-saving     What was seen, in a file of any format
-screen     What a screen can do, and what is drawn on it
+saving     Writes what was seen into a file of any format
+screen     The interface of a screen, and the text that is drawn on it
 session    One invocation on a terminal: the recording, the screen, signals, a command's own output
-stacks     Who calls a row of the table, and what it calls, as a tree
+stacks     The callers and callees of a row of the table, as a tree
 tables     Tables for scripts, and for terminals that cannot be drawn on
 tally      Costs of functions, threads, processes, modules, lines and native functions in one window
-terminal   A screen on a terminal, which is restored whatever happens
-view       What is shown, and how: one value
-watched    What is watched, by one recording after the other: another mode needs another recording
+terminal   A screen on a terminal, which is always restored
+view       The state of the display: table, sorting, span, search, selection
+watched    The recordings of one session: a change of mode needs another recording
 """

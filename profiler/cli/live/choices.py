@@ -1,10 +1,10 @@
-"""Between what a view chooses: words for the command line, the keys and the screen."""
+"""The values that a view can have: words for the command line, the keys and the screen."""
 
 TABLES = ("function", "thread", "process", "module", "line", "native")
-"""The kinds of rows that a table may have. A function includes native code below an interpreter's function."""
+"""The kinds of rows of a table. A function's cost includes native code that an interpreter's function calls."""
 SORTS = ("self", "total")
 SPANS_S = (1.0, 10.0, 60.0, 0.0)
-"""Of what is shown: the last so many seconds, 0 for all."""
+"""Spans in seconds that can be shown, 0 for all."""
 DEFAULT_SPAN_S = 10.0
 EVERY_S = 1.0
-"""Between two snapshots."""
+"""Time between two snapshots in seconds."""

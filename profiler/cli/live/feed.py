@@ -16,7 +16,7 @@ ENOUGH = "the duration is over"
 
 
 class Feed:
-    """Of one recording that runs. posted: called with each snapshot, in the feed's thread."""
+    """The snapshots of one running recording; posted is called with each one, in the feed's thread."""
 
     def __init__(self, recording: Recording, every_s: float, posted: Callable[[Snapshot], None]) -> None:
         self._recording = recording
@@ -43,7 +43,7 @@ class Feed:
         return lasts is not None and time.monotonic() - self._began >= lasts
 
     def end(self) -> None:
-        """And its recording, which is not closed by it. Waits."""
+        """End the recording without closing it, and wait for the thread."""
         self._recording.end()
         self._thread.join()
 

@@ -1,4 +1,4 @@
-"""Windows of a recording, one after the other, as snapshots."""
+"""Merges the windows of a recording into snapshots."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ from pyprof.model.profile import Profile, ValueType
 from pyprof.records import dataclass, replace
 
 KEPT_NS = 60_000_000_000
-"""How far back the spans of a view go, other than all."""
+"""Maximum span of a view other than all, in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that was seen until now; nothing changes it. recent: windows of the last KEPT_NS, the newest last. whole: all
-    windows together. ended: why nothing comes any more, "" while something does. seen: the windows' stacks, as far back
-    as they are kept; None before the first. warning: what must be known of the newest window.
+    """An immutable snapshot of all that was seen.
+
+    Attributes:
+        recent: Windows of the last KEPT_NS, the newest last.
+        whole: All windows together.
+        ended: Why the recording has ended, "" while it runs.
+        seen: Stacks of the stored windows, None before the first window.
+        warning: Most important problem of the newest window.
     """
 
     title: str
@@ -30,13 +35,13 @@ class Snapshot:
     warning: str = ""
 
     def table(self, name: str, span_s: float) -> Tally:
-        """What was seen in the last span_s seconds, 0 for all; only the table of that name. At least one window."""
+        """Return one table of the last span_s seconds (0 for all), of at least one window."""
         if not span_s:
             return self.whole
         chosen: list[Tally] = []
         left = span_s * 1e9
         for each in reversed(self.recent):
-            if chosen and each.duration_ns > 1.5 * left:  # a window may last a little longer than it should
+            if chosen and each.duration_ns > 1.5 * left:  # a window may last a little longer than requested
                 break
             chosen.append(each)
             left -= each.duration_ns
@@ -44,7 +49,7 @@ class Snapshot:
 
 
 class Gathering:
-    """Of one recording. snapshot: the newest."""
+    """The newest snapshot of one recording, updated by its windows."""
 
     def __init__(self, title: str, mode: str) -> None:
         self.snapshot = Snapshot(title, mode)
@@ -52,7 +57,7 @@ class Gathering:
         self._merging = Merging()
 
     def add(self, profile: Profile) -> Snapshot:
-        """The next window."""
+        """Add the next window."""
         found = tally(profile)
         self._recent.append(found)
         while sum(each.duration_ns for each in self._recent) - self._recent[0].duration_ns >= KEPT_NS:
@@ -68,6 +73,6 @@ class Gathering:
         return self.snapshot
 
     def end(self, why: str) -> Snapshot:
-        """Nothing comes any more."""
+        """Record why the recording has ended."""
         self.snapshot = replace(self.snapshot, ended=why)
         return self.snapshot

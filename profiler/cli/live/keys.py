@@ -1,4 +1,4 @@
-"""The table of keys: what each does to the view, and what the help says."""
+"""The table of keys: their effects on the view, and their help texts."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pyprof.cli.live.view import Shown, View, place
 from pyprof.records import dataclass, replace
 
 QUIT, MODE, SUSPEND, REDRAW = "quit", "mode", "suspend", "redraw"
-"""What a view may want of the loop."""
+"""Actions that a view can request from the loop."""
 SEARCH, SAVE = "search", "save as"
-"""Prompts; the view wants the second one when it was answered."""
+"""Prompts; after the second one is answered, the view requests it as an action."""
 _LONGEST = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What a key needs to know: the rows of the table, all of them; how many of them fit on the screen."""
+    """The input of a key handler: all rows of the table, and the number of rows that fit on the screen."""
 
     shown: Shown
     page: int
@@ -30,8 +30,14 @@ Press = Callable[[View, Around], View]
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """names: as the screen calls them. label: how people do. does: for the help. hint: for the last line of the screen,
-    "" where it is not mentioned there.
+    """A key and its effect.
+
+    Attributes:
+        names: Names that the screen uses.
+        label: Name for people.
+        does: Text for the help.
+        press: Returns the view after the key.
+        hint: Text for the last line of the screen, "" to leave it out.
     """
 
     names: tuple[str, ...]
@@ -42,7 +48,7 @@ class Key:
 
 
 def _moved(by: Callable[[Around], int]) -> Press:
-    """By so many rows, or lines of the help."""
+    """Return a handler that moves by a number of rows, or of lines if the help or stacks are shown."""
 
     def press(view: View, around: Around) -> View:
         if view.help or view.opened:
@@ -90,14 +96,14 @@ def _asking(prompt: str) -> Press:
 
 
 def _back(view: View, _: Around) -> View:
-    """One step: the help, the stacks, the search."""
+    """Go one step back: close the help, close the stacks, or end the search."""
     if view.help:
         return replace(view, help=False, first=0)
     return replace(view, opened=None) if view.opened else replace(view, search="")
 
 
 def _open(view: View, around: Around) -> View:
-    """Of a row whose cost is mostly its own the question is who calls it."""
+    """Show the stacks of the selected row. If its cost is mostly its own, show its callers first."""
     if not around.shown or view.opened:
         return view
     at = place(view, around.shown)
@@ -136,7 +142,7 @@ _KEY = {name: key for key in KEYS for name in key.names}
 
 
 def pressed(view: View, name: str, around: Around) -> View:
-    """The view after a key. A key that nobody knows only clears the message."""
+    """Return the view after a key. An unknown key only clears the message."""
     view = replace(view, message="")
     if view.prompt:
         return _typed(view, name)
@@ -145,7 +151,7 @@ def pressed(view: View, name: str, around: Around) -> View:
 
 
 def _typed(view: View, name: str) -> View:
-    """A key of the line that is being typed. What is searched for is searched for at once."""
+    """Return the view after a key in the input line. A search takes effect while it is typed."""
     if name in ("esc", "ctrl-c"):
         return replace(view, prompt="", search="" if view.prompt == SEARCH else view.search)
     if name == "enter":
@@ -159,10 +165,10 @@ def _typed(view: View, name: str) -> View:
 
 
 def help_lines() -> Iterator[tuple[str, str]]:
-    """(key, what it does), as the table has them."""
+    """Yield (key, effect) in the order of the table."""
     return ((key.label, key.does) for key in KEYS)
 
 
 def hints() -> str:
-    """For the last line: the keys to begin with."""
+    """Return the most important keys for the last line."""
     return "  ".join(f"{key.label.split()[0]} {key.hint}" for key in KEYS if key.hint)

@@ -1,4 +1,4 @@
-"""The screen, the keys and the newest snapshot, until the user leaves."""
+"""The event loop of the screen, the keys and the newest snapshot, until the user leaves."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from pyprof.records import dataclass, replace
 
 _WAIT_S = 1.0
 _LATE_S = 3.0
-"""A picture that is older says so."""
+"""Age in seconds from which the screen shows that the snapshot is old."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acts:
-    """What the loop can have done. to_mode: begin anew in another mode; raises PyprofError. suspend: stop this process
-    until somebody continues it. save: what was seen, in a file, "" for one of the usual name; says where it is; raises
-    PyprofError.
+    """Actions that the loop can trigger.
+
+    Attributes:
+        to_mode: Starts again in another mode; raises PyprofError.
+        suspend: Stops this process until SIGCONT.
+        save: Saves the snapshot into a file ("" for the default name) and returns a message; raises PyprofError.
     """
 
     to_mode: Callable[[str], None]
@@ -34,7 +37,7 @@ class Acts:
 
 
 class Loop:
-    """post() and leave() may be called from any thread. newest: the snapshot that came last."""
+    """The event loop. post() and leave() may be called from any thread; newest is the last snapshot."""
 
     def __init__(self, screen: Screen, view: View, snapshot: Snapshot, acts: Acts) -> None:
         self.view = view
@@ -45,7 +48,7 @@ class Loop:
         self._posted_at = monotonic()
 
     def post(self, snapshot: Snapshot) -> None:
-        """Show it, unless the picture is held."""
+        """Show a snapshot, unless the display is paused."""
         self.newest, self._posted_at = snapshot, monotonic()
         self._screen.wake()
 
@@ -54,7 +57,11 @@ class Loop:
         self._screen.wake()
 
     def run(self) -> None:
-        """Raises OSError where the terminal is gone."""
+        """Draw and handle keys until the user leaves.
+
+        Raises:
+            OSError: The terminal is gone.
+        """
         while not self._left:
             if not self.view.paused:
                 self._shown = self.newest
@@ -68,7 +75,7 @@ class Loop:
         self._screen.draw(picture(self._shown, self.view, self._stacks(), late, *self._screen.size()))
 
     def _stacks(self) -> Opened | None:
-        """Of the row that is opened."""
+        """Return the stacks of the opened row, None if there is none."""
         view, seen = self.view, self._shown.seen
         profile = seen.profile(view.span_s) if view.opened is not None and seen is not None else None
         if profile is None or view.opened is None:

@@ -1,4 +1,6 @@
-"""From a snapshot and a view to the lines of a screen, or of a script's output. Nothing here has a state."""
+"""Conversion of a snapshot and a view to the lines of a screen, or of a script's output. These functions have no
+state.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from pyprof.cli.words import duration, many, percent, shorten_middle
 _SHARE = 7
 _LEAST_NAME = 16
 _NOTE_SHARE = 4
-"""The note has a fourth of the width, between these columns."""
+"""Divisor of the width for the note column, which stays within these limits."""
 _NOTE_LEAST, _NOTE_MOST = 12, 30
 NOTE_OF = {
     "function": "module",
@@ -31,23 +33,26 @@ NOTE_OF = {
 }
 NUMBER_OF = {"thread": "tid", "process": "pid"}
 WHAT = {"cpu": "processors", "wall": "threads", "offcpu": "threads waiting", "lock": "threads waiting"}
-"""What the sum of a mode's time in a second is."""
+"""Unit of a mode's time divided by the elapsed time."""
 
 
 _ABOVE, _BELOW = 3, 1
-"""Lines around the rows: title, choices, heading; hints."""
+"""Number of lines above the rows (title, choices, heading) and below them (hints)."""
 
 
 def room(height: int) -> int:
-    """Rows that fit on a screen."""
+    """Return the number of rows that fit on a screen."""
     return max(height - _ABOVE - _BELOW, 1)
 
 
 def picture(
     snapshot: Snapshot, view: View, stacks: Opened | None, late: str, width: int, height: int
 ) -> list[ScreenLine]:
-    """The whole screen: at most height lines of at most width columns. stacks: of the row that is opened. late: what is
-    said of a snapshot that is old.
+    """Return the whole screen: at most height lines of at most width columns.
+
+    Args:
+        stacks: Stacks of the opened row.
+        late: Text to show with an old snapshot.
     """
     found = snapshot.table(view.table, view.span_s)
     lines = [_spread((StyledText(title(snapshot, found), "title"),), _state(snapshot, view, late), width)]
@@ -64,7 +69,7 @@ def picture(
 
 
 def _cut(line: ScreenLine, width: int) -> ScreenLine:
-    """Of a line that was made for a wider screen what fits."""
+    """Cut a line that was made for a wider screen."""
     left, pieces = width, []
     for piece in line:
         pieces.append(
@@ -75,7 +80,7 @@ def _cut(line: ScreenLine, width: int) -> ScreenLine:
 
 
 def choices(snapshot: Snapshot, view: View) -> str:
-    """What a view shows, in words."""
+    """Describe what a view shows."""
     span = f"last {view.span_s:g} s" if view.span_s else "everything"
     search = f', with "{printable(view.search)}"' if view.search else ""
     return f"{snapshot.mode}, {span}, by {view.table}{search}"
@@ -149,7 +154,7 @@ def _last(snapshot: Snapshot, view: View, width: int) -> StyledText:
 
 
 def plain(snapshot: Snapshot, view: View, width: int, count: int) -> list[str]:
-    """A table for scripts: the title, an empty line, the heading, and at most count rows."""
+    """Return a table for scripts: the title, an empty line, the heading, and at most count rows."""
     found = snapshot.table(view.table, view.span_s)
     shown = rows(found.tables[view.table], view)[:count]
     lines = [(StyledText(fitting(title(snapshot, found), width)),), (), *table(shown, found.value, view, width)]
@@ -157,7 +162,7 @@ def plain(snapshot: Snapshot, view: View, width: int, count: int) -> list[str]:
 
 
 def title(snapshot: Snapshot, found: Tally) -> str:
-    """How much was seen, of what."""
+    """Describe what was sampled, and how much."""
     what = f"{printable(snapshot.title)}: "
     if snapshot.value_type.unit == "nanoseconds" and found.duration_ns:
         what += f"{found.value / found.duration_ns:.2f} {WHAT.get(snapshot.mode, 'threads')}, "
@@ -165,7 +170,7 @@ def title(snapshot: Snapshot, found: Tally) -> str:
 
 
 def table(shown: Sequence[tuple[TopRow, RowCost]], whole: int, view: View, width: int) -> list[ScreenLine]:
-    """The heading, and a line for each row."""
+    """Return the heading and a line for each row."""
     note, number = NOTE_OF[view.table], NUMBER_OF.get(view.table, "")
     notes = min(max(width // _NOTE_SHARE, _NOTE_LEAST), _NOTE_MOST) if note else 0
     numbers = 8 if number else 0
@@ -192,7 +197,7 @@ def _names(shown: Sequence[TopRow], kind: str, room: int) -> list[str]:
 
 
 def fitting(words: str, width: int) -> str:
-    """In exactly width columns, however wide its letters are; an ellipsis says that something is left out."""
+    """Pad or cut a text to exactly width columns, given the width of its characters; an ellipsis marks a cut."""
     if cell_len(words) <= width:
         return set_cell_size(words, width)
     return set_cell_size(set_cell_size(words[: 2 * width], width - 1).rstrip() + "…", width)

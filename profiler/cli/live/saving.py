@@ -1,4 +1,4 @@
-"""What was seen, in a file of any format."""
+"""Writes what was seen into a file of any format."""
 
 from __future__ import annotations
 
@@ -18,8 +18,14 @@ USUAL = f"pyprof-%n-%p-%t{registry.DEFAULT.suffixes[0]}"
 
 
 def saved(snapshot: Snapshot, path: str, subject: Recorded) -> str:
-    """All that is kept, in the format of the file's suffix; says where it is. path: "" for the usual name. Raises
-    UsageError, OutputError.
+    """Save all that is kept, in the format of the file's suffix, and return a message.
+
+    Args:
+        path: Path of the file, "" for the default name.
+
+    Raises:
+        UsageError: The suffix is not known.
+        OutputError: The file cannot be written.
     """
     profile = snapshot.seen.profile() if snapshot.seen is not None else None
     if profile is None:

@@ -1,4 +1,4 @@
-"""What a screen can do, and what is drawn on it."""
+"""The interface of a screen, and the text that is drawn on it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 
 class StyledText(NamedTuple):
-    """Some text of a line. style: one of terminal.STYLES, "" for none. Never has control characters."""
+    """A part of a line without control characters; style is one of terminal.STYLES, "" for none."""
 
     text: str
     style: str = ""
@@ -17,32 +17,40 @@ ScreenLine = Sequence[StyledText]
 
 
 class Screen(Protocol):
-    """Where lines are drawn and keys are pressed: a terminal, or in tests something that holds text."""
+    """A display with a keyboard: a terminal, or a text buffer in tests."""
 
     def size(self) -> tuple[int, int]:
-        """(columns, rows), as they are now."""
+        """Return the current (columns, rows)."""
         ...
 
     def draw(self, lines: Sequence[ScreenLine]) -> None:
-        """In place of what was there. Raises OSError where the terminal is gone."""
+        """Replace the contents of the screen.
+
+        Raises:
+            OSError: The terminal is gone.
+        """
         ...
 
     def redraw(self) -> None:
-        """What is there is not what was drawn: draw() draws all of it."""
+        """Make the next draw() draw everything, because the screen does not show what was drawn."""
         ...
 
     def keys(self, timeout_s: float) -> list[str]:
-        """Names of the keys that were pressed; waits for one at most so long, or until wake() is called or the size
-        changes. Raises OSError where the terminal is gone.
+        """Return the names of the pressed keys.
+
+        The call waits for a key until the timeout, until wake() is called, or until the size changes.
+
+        Raises:
+            OSError: The terminal is gone.
         """
         ...
 
     def wake(self) -> None:
-        """End a wait for keys. From any thread."""
+        """End a wait for keys. Any thread may call this."""
         ...
 
     def leave_for(self, job: Callable[[], None]) -> None:
-        """The terminal is as it was before while job() runs."""
+        """Restore the terminal while job() runs."""
         ...
 
 

@@ -27,8 +27,12 @@ from pyprof.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
-    """targets: None where there is a command, () where there is none. every_s: between two snapshots. output: the file
-    in which what was seen is kept at the end, None for none.
+    """Options of one invocation.
+
+    Attributes:
+        targets: None with a command, () without targets.
+        every_s: Time between two snapshots in seconds.
+        output: File for all that was seen, written at the end; None for none.
     """
 
     targets: TargetOptions | None
@@ -40,7 +44,7 @@ class LiveOptions:
 
 
 class LiveSession:
-    """Used once, by the main thread."""
+    """One invocation of `pyprof top`; the main thread uses it once."""
 
     def __init__(self, wanted: LiveOptions) -> None:
         self._wanted = wanted
@@ -52,21 +56,23 @@ class LiveSession:
         self._ending = EndBySignals(self._leave, self._stuck)
 
     def _launched(self) -> Launched | None:
-        """What the command writes to the terminal that we draw on is kept, and printed at the end."""
+        """Start the command. Its output to the terminal that the screen uses goes into a file and is printed at the
+        end.
+        """
         if self._said is None:
             return None
         with _elsewhere(self._said):
             return launch(self._wanted.command, self._wanted.environment)
 
     def run(self, view: View) -> int:
-        """The exit code."""
+        """Run until the user leaves, and return the exit code."""
         gc.freeze()
         listen(self._ending)
         try:
             recording = self._watched.begin(self._wanted.options.mode)
             first = Snapshot(recording.subject.title, recording.options.mode)
             self._loop = Loop(self._terminal, view, first, Acts(self._to_mode, self._suspend, self._save))
-            with self._terminal, contextlib.suppress(OSError):  # the terminal is gone, and with it who looks at it
+            with self._terminal, contextlib.suppress(OSError):  # the terminal is gone, and its user with it
                 self._feed = Feed(recording, self._wanted.every_s, self._loop.post)
                 if not self._ending.asked_at:
                     self._loop.run()
@@ -101,7 +107,7 @@ class LiveSession:
         return saved(snapshot, path, self._watched.subject)
 
     def _suspend(self) -> None:
-        """Between two batches, when nothing of the target is stopped."""
+        """Suspend between two batches, when no thread of the target is stopped."""
         self._watched.recording.between(_stop_here)
 
     def _leave(self) -> None:
@@ -117,13 +123,13 @@ class LiveSession:
 
 
 def _stop_here() -> None:
-    """As Ctrl-Z does elsewhere."""
+    """Stop this process as Ctrl-Z does by default."""
     os.kill(os.getpid(), signal.SIGTSTP)
 
 
 @contextlib.contextmanager
 def _elsewhere(file: IO[bytes]) -> Iterator[None]:
-    """Standard streams that are terminals are a file, and nothing to read from."""
+    """Redirect those standard streams that are terminals to a file, and standard input to /dev/null."""
     kept = [os.dup(fd) for fd in range(3)]
     with open("/dev/null", "rb") as nothing:
         for fd, instead in ((0, nothing), (1, file), (2, file)):

@@ -1,4 +1,4 @@
-"""Who calls a row of the table, and what it calls, as a tree."""
+"""The callers and callees of a row of the table, as a tree."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from pyprof.model.profile import Profile
 
 MOST_LINES = 1000
 LEAST = 0.005
-"""Share of the row below which a branch is left out."""
+"""Share of the row's value below which a branch is left out."""
 
 
 class Step(NamedTuple):
-    """One line of the tree. indent: branches above it; a function that is the only one that its caller calls stands as
-    far left as that. value: of what runs through it, or begins there. own: of it, in itself.
+    """One line of the tree.
+
+    Attributes:
+        indent: Number of forks above it. An only child has the indent of its parent.
+        value: Value of the stacks through this line.
+        own: Value of the stacks that end here.
     """
 
     indent: int
@@ -29,7 +33,13 @@ class Step(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """whole: of all samples; value: of those of the row."""
+    """The tree of a row.
+
+    Attributes:
+        whole: Value of all samples.
+        value: Value of the row's samples.
+        steps: Lines of the tree.
+    """
 
     whole: int
     value: int
@@ -43,7 +53,11 @@ class _Node:
 
 
 def opened(profile: Profile, table: str, row: TopRow, callers: bool) -> Opened:
-    """callers: the tree begins with the row and leads to the outermost functions, else to what the row calls."""
+    """Build the tree of a row.
+
+    Args:
+        callers: True for a tree from the row to the outermost functions, False for one of what the row calls.
+    """
     mask = _of_row(profile, table, row)
     leaves, inverse = np.unique(profile.stack[mask], return_inverse=True)
     values = np.zeros(len(leaves), np.int64)
@@ -77,8 +91,13 @@ def _of_row(profile: Profile, table: str, row: TopRow) -> npt.NDArray[np.bool_]:
 
 
 def _chosen(path: Sequence[tuple[TopRow, bool]], callers: bool, whole: bool) -> list[TopRow] | None:
-    """From the row on, inwards or outwards; None where the stack does not have it. whole: the whole stack. What every
-    program begins with is left out.
+    """Return the part of a stack from the row inwards or outwards, without the functions that start every program.
+
+    Args:
+        whole: Use the whole stack.
+
+    Returns:
+        None if the stack does not contain the row.
     """
     meant = [at for at, (_, is_row) in enumerate(path) if is_row]
     if not meant:
@@ -103,7 +122,7 @@ def _grow(root: _Node, path: Sequence[TopRow] | None, value: int) -> None:
 
 
 def _steps(root: _Node) -> list[Step]:
-    """Dearest first, each before what is below it."""
+    """Return the lines of the tree, most expensive first, each parent before its children."""
     found: list[Step] = []
     todo: list[tuple[int, TopRow, _Node]] = [*_below(root, 0, LEAST * root.value)]
     while todo and len(found) < MOST_LINES:
@@ -115,7 +134,7 @@ def _steps(root: _Node) -> list[Step]:
 
 
 def _below(node: _Node, indent: int, least: float) -> Iterator[tuple[int, TopRow, _Node]]:
-    """The cheapest first."""
+    """Yield the children with at least the value `least`, the cheapest first."""
     for row, child in sorted(node.below.items(), key=lambda each: (each[1].value, each[0])):
         if child.value >= least:
             yield indent, row, child

@@ -15,8 +15,14 @@ from pyprof.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """every_s: seconds that each table is of. once: only one table. width, rows: most letters of a line, most lines.
-    output: the file in which what was seen is kept, None for none.
+    """Options of printed tables.
+
+    Attributes:
+        every_s: Seconds that each table covers.
+        once: Print only one table.
+        width: Maximum length of a line.
+        rows: Maximum number of rows.
+        output: File for all that was seen, None for none.
     """
 
     every_s: float
@@ -27,7 +33,7 @@ class Printed:
 
 
 def print_tables(watched: WatchedTargets, view: View, how: Printed) -> int:
-    """Until the target has ended or stop() is called; the exit code."""
+    """Print tables until the target has ended or stop() is called, and return the exit code."""
     recording = watched.begin(watched.options.mode)
     gathering, sampled = Gathering(recording.subject.title, recording.options.mode), False
     for profile in recording.windows(how.every_s):

@@ -14,13 +14,15 @@ from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
 from pyprof.records import dataclass
 
 MOST_ROWS = 50_000
-"""Of one table. Those that cost least are forgotten."""
+"""Maximum number of rows of one table; the cheapest ones are dropped."""
 
 
 class TopRow(NamedTuple):
-    """What a row of a table stands for. note: where it is: the module of a function, the function of a line, the
-    process of a thread. number: tid of a thread, pid of a process, 0 of others. A line that is not known is a row of
-    its function.
+    """The identity of a table's row. A line that is not known is a row of its function.
+
+    Attributes:
+        note: The module of a function, the function of a line, the process of a thread.
+        number: tid of a thread, pid of a process, else 0.
     """
 
     name: str
@@ -29,7 +31,12 @@ class TopRow(NamedTuple):
 
 
 class RowCost(NamedTuple):
-    """Of a window's primary value. own: as the innermost one; total: somewhere on the stack."""
+    """Cost of a row in the primary value.
+
+    Attributes:
+        own: Value of samples with the row as the innermost one.
+        total: Value of samples with the row anywhere on the stack.
+    """
 
     own: int
     total: int
@@ -40,7 +47,12 @@ Table = Mapping[TopRow, RowCost]
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """One window, or several. value: the sum of all samples. tables: by the names of TABLES."""
+    """Costs in one window or several.
+
+    Attributes:
+        value: Sum of all samples.
+        tables: Tables by the names in TABLES.
+    """
 
     duration_ns: int
     value: int
@@ -52,7 +64,7 @@ NOTHING = Tally(0, 0, 0, {table: {} for table in TABLES})
 
 
 def tally(profile: Profile) -> Tally:
-    """Of one window."""
+    """Compute the costs of one window."""
     tables = {table: _by_frames(profile, table) for table in ("module", "line", "native")}
     tables["function"] = _by_frames(by_caller(profile), "function")
     spent = np.zeros(len(profile.threads), np.int64)
@@ -63,7 +75,7 @@ def tally(profile: Profile) -> Tally:
 
 
 def together(tallies: Iterable[Tally], names: Iterable[str] = TABLES) -> Tally:
-    """The sum of several. names: only these tables."""
+    """Add up the costs of several windows, only in the tables with these names."""
     tables: dict[str, dict[TopRow, RowCost]] = {name: {} for name in names}
     duration = value = samples = 0
     for each in tallies:
@@ -84,7 +96,7 @@ def process_row(thread: ThreadInfo) -> TopRow:
 
 
 def frame_rows(profile: Profile, frame: Frame, table: str) -> list[TopRow]:
-    """Of a frame, outermost first: one for each function, so that rows of all three tables correspond."""
+    """Return a row for each function of a frame, outermost first, so that rows of different tables correspond."""
     functions = [TopRow(function.name, module) for function, module in functions_of(profile, frame)]
     functions = functions or [TopRow(frame.title, "")]
     if table == "native":

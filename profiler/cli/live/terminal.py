@@ -1,8 +1,8 @@
-"""A screen on a terminal, which is restored whatever happens.
+"""A screen on a terminal, which is always restored.
 
-Keys come as bytes, without echo; Ctrl-C and Ctrl-Z are keys, too. A signal that ends or stops this process is somebody
-else's. The picture is on the terminal's other page, so that what was there comes back. Only lines that changed are
-written: a slow connection carries little.
+Keys arrive as bytes, without echo; Ctrl-C and Ctrl-Z are keys too. Signals that end or stop this process are handled
+elsewhere. The screen uses the terminal's alternate buffer, so that its former contents come back. Only changed lines
+are written, because a slow connection has little bandwidth.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SYSTEMS = {"standard": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT, "tru
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J"
 _LEAVE = "\x1b[0m\x1b[?25h\x1b[?1049l"
 _ESCAPE_S = 0.05
-"""So soon after its first byte the rest of a key's sequence has come."""
+"""Maximum time in seconds from the first byte of a key's escape sequence to its rest."""
 _RESTORE_S = 0.2
 _SEQUENCE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[@-~])")
 _CURSOR = {b"A": "up", b"B": "down", b"C": "right", b"D": "left", b"H": "home", b"F": "end"}
@@ -46,12 +46,12 @@ _LETTERS = {"\t": "tab", "\r": "enter", "\n": "enter", "\x7f": "backspace", "\x0
 
 
 def usable() -> bool:
-    """Is there a terminal that can be drawn on?"""
+    """Return True if there is a terminal that can be drawn on."""
     return sys.stdout.isatty() and not Console(file=sys.stdout).is_dumb_terminal and _keys_fd() is not None
 
 
 def _keys_fd() -> int | None:
-    """Where keys come from: standard input, or else the terminal of this session."""
+    """Open the source of keys: standard input, or else the terminal of this session."""
     if os.isatty(0):
         return os.dup(0)
     with contextlib.suppress(OSError):
@@ -60,7 +60,7 @@ def _keys_fd() -> int | None:
 
 
 class Terminal:
-    """A Screen on standard output; a context manager, used by the main thread."""
+    """A Screen on standard output; a context manager for the main thread."""
 
     def __init__(self) -> None:
         keys = _keys_fd()
@@ -116,7 +116,7 @@ class Terminal:
             self._write(_ENTER)
 
     def restore(self) -> None:
-        """The terminal is as it was before. From any thread; a terminal that takes nothing holds nobody up."""
+        """Restore the terminal's former state. Any thread may call this; it does not wait for a blocked terminal."""
         with contextlib.suppress(OSError, termios.error, ValueError):
             termios.tcsetattr(self._in, termios.TCSANOW, self._before)
             if select.select([], [self._out], [], _RESTORE_S)[1]:
@@ -178,7 +178,7 @@ class Terminal:
             os.write(self._wake, b"!")
 
     def leave_for(self, job: Callable[[], None]) -> None:
-        """See Screen. SIGTSTP stops this process meanwhile."""
+        """Restore the terminal while job() runs (Screen.leave_for). SIGTSTP stops this process meanwhile."""
         self.restore()
         heard = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         try:
@@ -192,7 +192,7 @@ class Terminal:
 
 
 def decoded(data: bytes) -> list[str]:
-    """Names of the keys of a piece of input: a letter is its own name. Sequences that nobody knows are left out."""
+    """Return the names of the keys in a piece of input. A letter is its own name; unknown sequences are skipped."""
     found: list[str] = []
     at = 0
     while at < len(data):

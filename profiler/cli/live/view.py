@@ -1,4 +1,4 @@
-"""What is shown, and how: one value. Keys make another one of it; snapshots that come do not change it."""
+"""The state of the display as one immutable value. Keys create another one; new snapshots do not change it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,23 @@ Shown = Sequence[tuple[TopRow, RowCost]]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """table: of TABLES. sort: of SORTS. span_s: of SPANS_S. search: rows in whose name or note it is found; ""
-    for all. at: the chosen row, counted from the first. chosen: which one that is; it stays the chosen one where others
-    overtake it.
+    """The state of the display.
 
-    prompt: what is being typed, "" where nothing is; typed: so far. help: the help is shown. opened: the row whose
-    stacks are shown, None for the table; callers: those that call it, else what it calls. first: the first line of
-    either. message: of the last line, until the next key. wants: what the loop is to do, which clears it, "" for
-    nothing.
+    Attributes:
+        table: One of TABLES.
+        sort: One of SORTS.
+        span_s: One of SPANS_S.
+        search: Show only rows with this in their name or note, "" for all.
+        at: Index of the selected row.
+        chosen: The selected row; it stays selected when its index changes.
+        prompt: Name of the open input line, "" if none is open.
+        typed: Text in the input line.
+        help: True if the help is shown.
+        first: First line of the help or of the stacks that is shown.
+        opened: The row whose stacks are shown, None for the table.
+        callers: Show the row's callers instead of its callees.
+        message: Text of the last line until the next key.
+        wants: Action for the loop, which then clears it; "" for none.
     """
 
     table: str = "function"
@@ -43,8 +52,10 @@ class View:
 
 
 def rows(table: Table, view: View) -> list[tuple[TopRow, RowCost]]:
-    """Those that a view shows, dearest first; nothing that every program and thread begins with. Rows through which
-    everything passes come after others.
+    """Return the rows that a view shows, most expensive first, without the functions that start every program or
+    thread.
+
+    Rows through which nearly all samples pass come after others.
     """
     fits = _fits(view.search)
     found = [(row, amount) for row, amount in table.items() if fits(row) and (amount.own or not _starts(row))]
@@ -61,7 +72,7 @@ def rows(table: Table, view: View) -> list[tuple[TopRow, RowCost]]:
 
 
 def place(view: View, shown: Shown) -> int:
-    """Where the chosen row is now; where it was if it is gone. 0 where there is no row."""
+    """Return the index of the selected row, or its former index if it is gone; 0 if there are no rows."""
     for at, (row, _) in enumerate(shown):
         if row == view.chosen:
             return at
@@ -75,6 +86,6 @@ def _starts(row: TopRow) -> bool:
 def _fits(search: str) -> Callable[[TopRow], bool]:
     try:
         pattern = re.compile(search, re.IGNORECASE)
-    except re.error:  # while it is typed, or meant as it stands
+    except re.error:  # incomplete, or not meant as a pattern
         pattern = re.compile(re.escape(search), re.IGNORECASE)
     return lambda row: bool(pattern.search(f"{row.name}\n{row.note}\n{row.number or ''}"))

@@ -1,4 +1,4 @@
-"""What is watched, by one recording after the other: another mode needs another recording."""
+"""The recordings of one session of `pyprof top`: a change of mode needs another recording."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from pyprof.session.worker.process import forked, spawned
 
 _PATIENCE_S = 5.0
 _OPENING_S = 0.8
-"""How long a recording that is told to end may take to begin."""
+"""Maximum time in seconds for a recording to begin after stop() was called."""
 
 
 class WatchedTargets:
-    """Processes, or a command that waits to be released. Its recordings are made and ended in one thread; stop() may be
-    called from any, or a signal handler. stuck: called from a thread where a recording does not end; it must end this
-    process.
+    """The targets of a session: processes, or a command that waits to be released.
+
+    One thread makes and ends the recordings. stop() may be called from any thread or a signal handler. stuck is called
+    from a thread if a recording does not end; it must end this process.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class WatchedTargets:
 
     @property
     def subject(self) -> Recorded:
-        """Of the newest recording, also when it has ended."""
+        """The subject of the newest recording, also after it has ended."""
         assert self._subject is not None, "begin() was not called"
         return self._subject
 
@@ -55,11 +56,16 @@ class WatchedTargets:
         return self._recording
 
     def begin(self, mode: str) -> Recording:
-        """The first recording, or the next one. Raises what session.opening does."""
+        """Start the first recording, or end the current one and start the next.
+
+        Raises:
+            PyprofError: The recording cannot be opened (see session.opening).
+        """
         self.end()
         self.options = replace(self.options, mode=mode)
         if self._begun:
-            recording = opening.of_processes(*self._again(), spawned)  # threads of ours run by now
+            # other threads of this process run by now, so it must not fork
+            recording = opening.of_processes(*self._again(), spawned)
         elif self._command is not None:
             recording = opening.of_command(self._command, self.options, forked)
         else:
@@ -81,7 +87,7 @@ class WatchedTargets:
         return TargetOptions(pids=(self._command.pid,)), replace(self.options, subprocesses=followed)
 
     def stop(self) -> None:
-        """Record nothing from now on; does not wait."""
+        """End all recording without waiting."""
         self._stopped = True
         if (recording := self._recording) is not None:
             recording.end()
@@ -95,13 +101,15 @@ class WatchedTargets:
             self._stuck()
 
     def end(self) -> None:
-        """Of the recording under way. A command runs on."""
+        """End the current recording; a command continues to run."""
         if self._recording is not None:
             self._recording.detach()
             self._recording = None
 
     def close(self) -> int | None:
-        """The exit code of the command, which is ended if it runs; None if it was, and where there is none."""
+        """End the recording and the command; return the command's exit code, None if it was still running or there is
+        none.
+        """
         self.end()
         if self._command is None:
             return None
