@@ -1,4 +1,4 @@
-"""Who may write and read: a token of a tenant for each. A refusal is a value with a name."""
+"""Authorization: each tenant has tokens for reading and writing. A refusal is an exception with a named reason."""
 
 from __future__ import annotations
 
@@ -31,14 +31,24 @@ STATUS = {
     "store_failed": 503,
     "disk_full": 507,
 }
-"""Of HTTP, by reason. What cannot be right later has 400, 409, 413 or 422: an agent does not send it again."""
+"""HTTP status by reason. An agent does not resend after 400, 409, 413 or 422, because a later attempt would fail
+too.
+"""
 
 
 _SENTENCES = {reason.name: reason.sentence for reason in REQUESTS}
 
 
 class Refused(Exception):
-    """reason: its row of the table of reasons. status: of HTTP. The text has the limit and what there was."""
+    """A request was refused.
+
+    The text states the limit and the actual value.
+
+    Attributes:
+        reason: Name of its row in the table of reasons.
+        status: HTTP status.
+        retry_s: Seconds after which the client may try again, 0 for none.
+    """
 
     def __init__(self, reason: str, text: str = "", retry_s: int = 0) -> None:
         self.reason, self.retry_s = reason, retry_s
@@ -48,14 +58,14 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """tokens: role -> token; a role without one is nobody's."""
+    """A tenant and its token for each role; without a token no client has the role."""
 
     name: str
     tokens: dict[str, str]
 
 
 class Access:
-    """tenants: none where whoever reaches the server may do everything, as the tenant OPEN."""
+    """Checks tokens. Without tenants every client may do everything, as the tenant OPEN."""
 
     OPEN = "default"
 
@@ -67,7 +77,15 @@ class Access:
         return not self._tenants
 
     def tenant(self, role: str, header: str, cookie: str = "") -> str:
-        """header: Authorization. Raises Refused. Each token is compared, in constant time."""
+        """Return the tenant whose token for a role a request has. Every token is compared in constant time.
+
+        Args:
+            header: The Authorization header.
+            cookie: The token in the cookie.
+
+        Raises:
+            Refused: There is no token, or it is not valid for the role.
+        """
         if not self._tenants:
             return self.OPEN
         kind, _, given = header.partition(" ")

@@ -1,4 +1,6 @@
-"""The answers of the query interface: values for JSON, and profiles in every format. docs/server.md has the words."""
+"""The responses of the query interface: values for JSON, and profiles in every format. docs/server.md has the
+parameters.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +33,20 @@ WORDS: Mapping[str, frozenset[str]] = {
     "profile": frozenset({"format", LABEL}),
     "diff": frozenset({"format", LABEL}),
 }
-"""That a question may have beside service, type and span. LABEL: its samples may be chosen by labels. Others are
-refused: what has no effect would be an answer to another question.
+"""Parameters of each query besides service, type and span. LABEL means that its samples may be selected by labels.
+
+Other parameters are refused, because a parameter without effect would give the answer to another question.
 """
 SIDES: Mapping[str, tuple[str, ...]] = {"diff": ("a.", "b.")}
-"""What the words of its selections begin with; nothing for other questions."""
+"""Prefixes of a query's selections, none for queries that are not listed."""
 
 
 def services(store: Questions, tenant: str, words: Words) -> Answer:
-    """compare: seconds; `before` is what the same span that much earlier cost, null where it has no window."""
+    """Answer with the amounts of all services.
+
+    The parameter `compare` is a number of seconds. `before` is then the amount in the same span that much earlier, null
+    for services without a window there.
+    """
     chosen = selection(tenant, words)
     limit, earlier_s = whole_number(words, "limit", _MOST_ROWS, _MOST_ROWS), whole_number(words, "compare", 1, 10**8)
     found = store.services(chosen)
@@ -119,8 +126,8 @@ def timeline(store: Questions, tenant: str, words: Words) -> Answer:
 def functions(store: Questions, tenant: str, words: Words) -> Answer:
     """Answer which functions cost most by themselves, then by their total.
 
-    own_range and total_range hold the true share of all time with 95 % probability. They and samples are null where
-    values are measured and not sampled.
+    own_range and total_range hold the true share of all time with 95 % probability. They and samples are null if values
+    are measured and not sampled.
     """
     limit = whole_number(words, "limit", _FUNCTIONS, _MOST_ROWS)
     profile = store.profile(selection(tenant, words), by_service=True)
@@ -151,7 +158,7 @@ def _range(basis: SamplingBasis | None, part: int, whole: int) -> tuple[float, f
 
 
 def _services_of(profile: Profile) -> dict[object, list[str]]:
-    """Where a function costs something itself, dearest first."""
+    """Return the services in which each function has own cost, most expensive first."""
     sums: dict[object, dict[str, int]] = {}
     frame = profile.frame.tolist()
     innermost = [_innermost(profile, each) for each in profile.frames]
@@ -199,7 +206,7 @@ def _remedy(path: str, build_id: str, unnamed: int, has_symbols: bool) -> str:
 
 
 def profile(store: Questions, tenant: str, words: Words) -> tuple[bytes, str, str]:
-    """The file, its media type and its name."""
+    """Return the profile as a file, its media type, and its name."""
     chosen = selection(tenant, words)
     try:
         format_of = registry.by_name(words.get("format", "") or registry.DEFAULT.name)
@@ -216,7 +223,7 @@ def profile(store: Questions, tenant: str, words: Words) -> tuple[bytes, str, st
 
 
 def _recording(found: Profile) -> bytes:
-    """A database needs a file."""
+    """Return a recording. It is a database, which needs a file."""
     import os
     import tempfile
 
@@ -233,7 +240,10 @@ def _file_name(chosen: Question) -> str:
 
 
 def diff(store: Questions, tenant: str, words: Words) -> tuple[bytes, str, str]:
-    """a.… and b.… are two selections; costs are per second of time in windows. format: html, json or csv."""
+    """Compare two selections, whose parameters begin with a. and b.; costs are per second of time in windows.
+
+    The parameter `format` is html, json or csv.
+    """
     from pyprof.exporters.difference import format_of
 
     first, second = selection(tenant, words, "a."), selection(tenant, words, "b.")

@@ -1,4 +1,4 @@
-"""The HTTP interface: routes, limits, refusals. Work is done by threads: one question does not hold up another."""
+"""The HTTP interface: routes, limits, refusals. Queries run in threads, so that one does not delay another."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _FILES: Mapping[str, Callable[[Questions, str, Words], tuple[bytes, str, str]]] 
 
 
 class FleetServer:
-    """app: for an ASGI server. parts: opened, and closed, by whoever has made them."""
+    """The server as an ASGI application (`app`). The caller opens and closes the parts."""
 
     def __init__(self, config: ServerConfig, parts: ServerParts) -> None:
         self._config, self._store, self._numbers = config, parts.store, parts.numbers
@@ -86,7 +86,7 @@ class FleetServer:
         await (self._taking if to_take else self._others)(scope, receive, send)
 
     def _guarded(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        """Refusals become answers."""
+        """Return a handler that turns refusals into responses."""
 
         async def guarded(request: Request) -> Response:
             try:
@@ -95,7 +95,7 @@ class FleetServer:
             except Refused as refused:
                 client = request.client.host if request.client is not None else ""
                 status, body, headers = self._taking.refusal(refused, client)
-                if request.headers.get("accept", "").startswith("text/html"):  # a browser shows it, in a frame too
+                if request.headers.get("accept", "").startswith("text/html"):  # a browser shows it, also in a frame
                     headers = {**headers, "Content-Security-Policy": _REFUSAL_POLICY}
                     return Response(refusal_page(refused), status, headers, "text/html; charset=utf-8")
                 return Response(body, status, headers, JSON)
@@ -115,7 +115,7 @@ class FleetServer:
         return Response(found[0], 200, {**SAFE, "Cache-Control": "no-cache"}, found[1])
 
     async def _login(self, request: Request) -> Response:
-        """The token of a reader as a cookie, for links and frames of the page."""
+        """Return a reader's token as a cookie, for links and frames of the page."""
         header = request.headers.get("authorization", "")
         self._access.tenant(READ, header)
         answer = Response(b"{}", 200, SAFE, JSON)
@@ -146,7 +146,7 @@ class FleetServer:
         return self._access.tenant(role, request.headers.get("authorization", ""), cookie)
 
     async def _take_push(self, request: Request) -> Response:
-        """A push of another project's agent."""
+        """Store a push of another project's agent."""
         tenant = self._taking.writer(request.headers.get("authorization", ""))
         data = await self._taking.body(request.headers.get("content-length", ""), request.receive)
         kinds = request.headers.get("content-type", ""), request.headers.get("content-encoding", "")
@@ -155,7 +155,7 @@ class FleetServer:
         return Response(push.answer[0], 200, SAFE, push.answer[1])
 
     async def _take_symbols(self, request: Request) -> Response:
-        """A symbol file, of a writer."""
+        """Store a writer's symbol file."""
         tenant = self._taking.writer(request.headers.get("authorization", ""))
         data = await self._taking.body(request.headers.get("content-length", ""), request.receive)
         await run_in_threadpool(self._symbols.keep, tenant, request.path_params["build_id"].lower(), data)
@@ -187,7 +187,13 @@ class FleetServer:
     async def _found(
         self, request: Request, find: Callable[[Questions, str, Words], _Found], tenant: str, words: Words
     ) -> _Found:
-        """What a thread finds. Given up when the client goes. Raises Refused, StoreError, ClientGone."""
+        """Run a query in a thread, and cancel it if the client disconnects.
+
+        Raises:
+            Refused: The query is wrong or too expensive.
+            StoreError: The database failed.
+            ClientGone: The client has disconnected.
+        """
         asked = Asked(int(self._config.question_time), self._config.question_memory)
         work = asyncio.ensure_future(run_in_threadpool(find, self._store.asked(asked, self._symbols), tenant, words))
         going = asyncio.ensure_future(_gone(request))
@@ -212,7 +218,7 @@ def refusal_page(refused: Refused) -> str:
 
 
 async def _gone(request: Request) -> None:
-    """Returns when the client has hung up."""
+    """Return when the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

@@ -1,4 +1,4 @@
-"""From segments to blocks of the tables: one for each table, of all segments together."""
+"""Conversion of segments to blocks of the tables: one for each table, with the rows of all segments."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pyprof.server.rows import SegmentRows, hour_of
 from pyprof.server.stacks import StackBook
 
 SeriesKey = tuple[str, str, str, str, int]
-"""Day, tenant, type, service, number."""
+"""(day, tenant, type, service, number)."""
 StacksOfDay = tuple[str, str, StackBook, npt.NDArray[np.int64]]
-"""Day, tenant, and stacks by their numbers in the tenant's book."""
+"""(day, tenant, book, numbers in the tenant's book) of stacks."""
 _LETTERS = 1 << 26
-"""Of the stacks of a block."""
+"""Number of characters in the stacks of a block."""
 
 
 def pieces(found: Iterable[StacksOfDay]) -> Iterable[list[StacksOfDay]]:
-    """Of so many letters that a block of each has room in memory."""
+    """Split stacks into groups whose blocks fit into memory."""
     grouped: dict[int, list[StacksOfDay]] = {}
     before = 0
     for day, tenant, book, wanted in found:
@@ -48,7 +48,7 @@ def stacks(found: Iterable[StacksOfDay]) -> Block:
 
 
 def _frames(rows: Iterable[StacksOfDay]) -> BlockColumn:
-    """Many stacks have the same functions: each text is encoded once."""
+    """Return the column of frames. Many stacks have the same functions, so each text is encoded once."""
     sizes, parts = list[int](), list[bytes]()
     for _, _, book, wanted in rows:
         calls = [book.calls(number) for number in wanted.tolist()]
@@ -75,7 +75,12 @@ def series(found: Mapping[SeriesKey, Labels]) -> Block:
 
 
 def _head(segments: Sequence[SegmentRows], batches: Sequence[int], times: Sequence[int]) -> tuple[BlockColumn, ...]:
-    """What tables of windows have in common. batches: of each segment; times: its rows."""
+    """Return the columns that all tables of windows have.
+
+    Args:
+        batches: Batch of each segment.
+        times: Number of rows of each segment.
+    """
     return (
         days("day", (each.day for each in segments), times),
         texts("tenant", (each.tenant for each in segments), times),

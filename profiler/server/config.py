@@ -39,13 +39,15 @@ SETTINGS = (
     Setting("limits", "question_time", "SPAN", '"30s"', "that the database may work for a part of a question"),
     Setting("limits", "question_memory", "SIZE", '"2G"', "that it may take for it"),
 )
-"""Tables with one value a name; [[tenant]] stands beside them: name, write_token_file, read_token_file."""
+"""Settings in tables with one value for each name. In addition there is [[tenant]]: name, write_token_file,
+read_token_file.
+"""
 TENANT = ("name", "write_token_file", "read_token_file")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """max_age, hours_after: seconds."""
+    """Values of the settings; max_age and hours_after are in seconds."""
 
     host: str = "127.0.0.1"
     port: int = 4242
@@ -86,7 +88,14 @@ class ServerConfig:
 
 
 def parse(text: str, name: str) -> ServerConfig:
-    """name: of the file. Raises BadConfig."""
+    """Parse a configuration.
+
+    Args:
+        name: Name of the file.
+
+    Raises:
+        BadConfig: The configuration has errors.
+    """
     given = document(text, name)
     errors: list[ConfigError] = []
     lines = text.split("\n")
@@ -149,7 +158,7 @@ def _tenants(given: Any, lines: list[str], errors: list[ConfigError]) -> tuple[T
 
 
 def _tenant(table: Any) -> Tenant:
-    """Raises Wrong."""
+    """Return a tenant from its table; raise Wrong if the table is wrong."""
     if not isinstance(table, dict) or set(table) - set(TENANT) or "name" not in table:
         raise Wrong(f"has not these and no others: {', '.join(TENANT)}")
     name = checked("NAME", table["name"])
@@ -159,7 +168,7 @@ def _tenant(table: Any) -> Tenant:
 
 
 def _token(path: object) -> str:
-    """Raises Wrong. The text never names what the file holds."""
+    """Read a token; raise Wrong if it cannot be read. The text never contains what the file holds."""
     try:
         token = secret(str(checked("PATH", path)))
     except NotSent as error:
@@ -170,13 +179,13 @@ def _token(path: object) -> str:
 
 
 def _line(lines: list[str], key: str) -> int:
-    """Where a key or a table stands first."""
+    """Return the first line in which a key or a table is named."""
     pattern = re.compile(rf'\s*(?:\[+\s*)?"?{re.escape(key)}"?\s*(?:[.=\]])')
     return next((number for number, text in enumerate(lines, 1) if pattern.match(text)), 1)
 
 
 def printed() -> str:
-    """The default configuration, with what each line means."""
+    """Return the default configuration with an explanation of each line."""
     lines = ["# pyprof server --config FILE. What has # before it is the default."]
     table = ""
     for setting in SETTINGS:
@@ -194,7 +203,12 @@ def printed() -> str:
 
 
 def load(path: str | None) -> ServerConfig:
-    """None: the defaults. Raises BadConfig, UsageError."""
+    """Read a configuration file, or return the defaults for None.
+
+    Raises:
+        BadConfig: The configuration has errors.
+        UsageError: The file cannot be read.
+    """
     if path is None:
         return ServerConfig()
     return parse(read(path), path)

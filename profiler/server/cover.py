@@ -1,7 +1,7 @@
-"""Which rows a question counts: those by hours of whole hours, those by windows at the edges and of late windows.
+"""Query plan: use hourly rollups for whole hours, and raw windows at the edges and for late windows.
 
-Each window counts once. A roll is the rows by hours of some windows of an hour, and says which: those whose batch is
-not above its own, for batches grow. Of an hour whose rolls are taken, only windows above them are taken by themselves.
+Each window counts once. A rollup sums up some windows of an hour: those whose batch is not above its own, since batch
+numbers grow. If an hour's rollups are used, only windows with later batches are read as raw windows.
 """
 
 from __future__ import annotations
@@ -14,15 +14,22 @@ from pyprof.server.selection import Question
 from pyprof.server.tables import Dialect
 
 HOUR = f"intDiv(end_ns - 1, {HOUR_NS})"
-"""Of a window, in SQL."""
+"""SQL expression for the hour of a window."""
 _KEY, _DAYS = f"toUInt64(day) * 1000000 + {HOUR}", 1_000_000
 LEAST_NS = 12 * HOUR_NS
-"""Shorter spans are asked by windows, for their times."""
+"""Minimum length of a query's span that uses rollups; shorter spans use raw windows, which have exact times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """day: since 1970, that its windows have; at midnight it is not that of the hour. upto: the last batch in it."""
+    """A rollup of one hour.
+
+    Attributes:
+        day: Day of its windows' ends since 1970. At midnight it differs from the day of the hour.
+        hour: Hour since 1970.
+        number: Number of the rollup.
+        upto: Last batch in it.
+    """
 
     day: int
     hour: int
@@ -32,14 +39,23 @@ class Roll:
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """rolls: whose rows count. upto: by day and hour, the last batch in them."""
+    """The rollups that a query uses.
+
+    Attributes:
+        rolls: Numbers of the rollups.
+        upto: Last batch in them, by (day, hour).
+    """
 
     rolls: tuple[int, ...]
     upto: Mapping[tuple[int, int], int]
 
 
 def above(upto: Mapping[tuple[int, int], int]) -> str:
-    """A condition: windows that are in no roll. upto: by day and hour, the last batch in them."""
+    """Return an SQL condition for windows that are in no rollup.
+
+    Args:
+        upto: Last batch in the rollups, by (day, hour).
+    """
     if not upto:
         return "1"
     keys = [day * _DAYS + hour for day, hour in upto]
@@ -48,7 +64,11 @@ def above(upto: Mapping[tuple[int, int], int]) -> str:
 
 
 def cover(chosen: Question, rolls: Iterable[Roll], sealed: Iterable[int]) -> Cover:
-    """sealed: days whose rolls count for parts of an hour, too: their rows by windows are gone, or go soon."""
+    """Choose the rollups for a query.
+
+    Args:
+        sealed: Days whose rollups are also used for parts of an hour, because their raw rows are gone or will be soon.
+    """
     whole_days, taken, upto = set(sealed), list[int](), dict[tuple[int, int], int]()
     for roll in rolls:
         begin, end = roll.hour * HOUR_NS, (roll.hour + 1) * HOUR_NS
@@ -63,22 +83,28 @@ def cover(chosen: Question, rolls: Iterable[Roll], sealed: Iterable[int]) -> Cov
 
 @dataclass(frozen=True, slots=True)
 class CountedRows:
-    """Conditions on the two kinds of rows; none: nothing of that kind counts. One at least is there."""
+    """SQL conditions for the rows that a query counts; "" means that no row of that kind counts. At least one is
+    given.
+    """
 
     dialect: Dialect
     by_windows: str
     by_hours: str
 
     def inside(self, condition: str) -> CountedRows:
-        """Of these rows those that fulfil it, too; none: all of them."""
+        """Return the conditions narrowed by another one, or unchanged if it is ""."""
         if not condition:
             return self
         both = (where and f"{where} AND {condition}" for where in (self.by_windows, self.by_hours))
         return CountedRows(self.dialect, *both)
 
     def summed(self, table: str, keys: Mapping[str, str], sums: Mapping[str, str]) -> str:
-        """A statement: sums of these rows, by keys. table: samples or builds. keys, sums: columns by their names in the
-        answer.
+        """Return an SQL statement for sums of these rows by keys.
+
+        Args:
+            table: "samples" or "builds".
+            keys: Expressions by their names in the result.
+            sums: Columns by their names in the result.
         """
         selected = ", ".join(f"{sql} AS {name}" if sql != name else sql for name, sql in keys.items())
         by = f"GROUP BY {', '.join(keys)}"

@@ -1,4 +1,4 @@
-"""What answers SQL: ClickHouse in this process (chdb), or a server. One text of SQL serves both."""
+"""The SQL engines: ClickHouse in this process (chdb), or a ClickHouse server. The same SQL works with both."""
 
 from __future__ import annotations
 
@@ -29,23 +29,30 @@ PASSWORD_VARIABLE = "PYPROF_STORE_PASSWORD"
 _HOST = re.compile(r"([\w.-]+)(?::(\d{1,5}))?", re.ASCII)
 _CODE = re.compile(r"\bCode: (\d{1,6})\b", re.ASCII)
 _OLD = 20
-"""Servers before this version lack what a Dialect calls old."""
+"""Major version below which a server lacks features (Dialect.old)."""
 
 
 class StoreError(PyprofError):
-    """The database refused, or is not there. Its text has no data of a client."""
+    """The database refused a statement or is not there. The text contains no data of a client."""
 
     @property
     def code(self) -> int:
-        """ClickHouse's number of the error; 0 where it has none."""
+        """ClickHouse's error number, 0 if the error has none."""
         found = _CODE.search(str(self))
         return int(found[1]) if found is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """kind: "chdb" or "clickhouse". path: a folder. hosts: names and ports; of several each statement that makes or
-    changes a table goes to all, rows and questions to the first. cluster: of servers; "" for one.
+    """The place of a database.
+
+    Attributes:
+        kind: "chdb" or "clickhouse".
+        path: Folder of chdb.
+        hosts: (name, port) of servers. With several, statements that create or change tables go to all, inserts and
+            queries
+            to the first.
+        cluster: Name of a cluster of servers, "" for a single server.
     """
 
     kind: str
@@ -95,15 +102,17 @@ def _is_name(text: str) -> bool:
 
 
 def literal(value: str | int) -> str:
-    """As SQL has it. Texts of clients reach the database by this alone."""
+    """Return a value as an SQL literal. Texts of clients enter SQL only through this function."""
     if isinstance(value, int):
         return str(int(value))
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'").replace("\0", "\\0") + "'"
 
 
 class Engine(Protocol):
-    """dialect: what it understands. run: a statement for each server; put: one that inserts, where rows belong. All
-    methods raise StoreError. check: the tables are there and answer.
+    """An SQL engine. All methods raise StoreError.
+
+    run() executes a statement on every server, put() executes an insertion on the first one. check() tests that the
+    tables exist and respond.
     """
 
     dialect: Dialect
@@ -117,7 +126,9 @@ class Engine(Protocol):
 
 
 class ChdbEngine:
-    """One process has a folder at a time, and a process one folder. Each question has a connection of its own."""
+    """ClickHouse in this process. One process can use a folder at a time, and only one folder. Each query has a
+    connection.
+    """
 
     def __init__(self, where: StoreAddress, days: int) -> None:
         try:
@@ -149,7 +160,7 @@ class ChdbEngine:
         try:
             yield client
         except self._error as error:
-            client.close()  # of a query that was killed it keeps what came before, and would answer the next with it
+            client.close()  # after a killed query it keeps old data and would answer the next query with it
             raise StoreError(_first_line(error)) from None
         except BaseException:
             client.close()
@@ -175,13 +186,15 @@ class ChdbEngine:
         self.rows(_CHECK)
 
     def close(self) -> None:
-        """Nobody asks any more."""
+        """Close the idle connections; the caller makes no more queries."""
         while not self._idle.empty():
             self._idle.get().close()
 
 
 class HttpEngine:
-    """A server's HTTP interface, of any version: no driver speaks with the old ones. A connection a question."""
+    """A server's HTTP interface, of any version, because drivers do not support old ones. Each query has a
+    connection.
+    """
 
     def __init__(self, where: StoreAddress, days: int) -> None:
         self._where = where
@@ -214,12 +227,16 @@ class HttpEngine:
         self._ask(self._where.hosts[0], _CHECK, patience_s=_CHECK_S)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Close nothing: no connection stays open."""
 
     def _ask(
         self, host: tuple[str, int], sql: str, block: bytes = b"", database: str = "", patience_s: float = _PATIENCE_S
     ) -> bytes:
-        """block: what is inserted, and the statement stands in the address."""
+        """Send a statement to a host, and return its response.
+
+        Args:
+            block: Rows to insert; the statement is then in the URL.
+        """
         where = self._where
         words = {"database": database or where.database}
         if where.cluster:
@@ -245,7 +262,7 @@ class HttpEngine:
 
 
 def _data(answer: bytes) -> list[list[Any]]:
-    """Lone surrogates cannot be: what is inserted is valid UTF-8."""
+    """Return the rows of a response. It has no lone surrogates, because inserted text is valid UTF-8."""
     found: list[list[Any]] = orjson.loads(answer)["data"]
     return found
 
@@ -255,14 +272,19 @@ def _first_line(error: object) -> str:
 
 
 def opened(where: StoreAddress, days: int) -> Engine:
-    """With all migrations applied. Raises StoreError, UsageError."""
+    """Open an engine and apply all migrations.
+
+    Raises:
+        StoreError: The database cannot be opened.
+        UsageError: Packages are missing.
+    """
     engine: Engine = ChdbEngine(where, days) if where.kind == "chdb" else HttpEngine(where, days)
     migrate(engine)
     return engine
 
 
 def migrate(engine: Engine) -> None:
-    """What has been applied is a row of the table migrations, which each server has for itself."""
+    """Apply the missing migrations. Each server has its own table of applied migrations."""
     engine.run(engine.dialect.filled(VERSIONS))
     done = {int(row[0]) for row in engine.rows("SELECT number FROM migrations")}
     for migration in migrations():
@@ -271,5 +293,5 @@ def migrate(engine: Engine) -> None:
                 (engine.put if statement.startswith("INSERT") else engine.run)(statement)
             engine.run(f"INSERT INTO migrations VALUES ('2020-01-01', {migration.number})")
     if not engine.dialect.old:
-        for table in NAMES:  # the retention of the configuration, not that of the day on which the table was made
+        for table in NAMES:  # use the configured retention, not the one at the time when the table was created
             engine.run(f"ALTER TABLE {table} {engine.dialect.on_cluster} MODIFY {engine.dialect.filled('{ttl}')}")

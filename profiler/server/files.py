@@ -1,6 +1,6 @@
-"""The segments that were taken, as files: TENANT/DAY/SERVICE/END_NS-KEY.pb.gz. They are the truth.
+"""The received segments, as files TENANT/DAY/SERVICE/END_NS-KEY.pb.gz. They are authoritative.
 
-A file is written under another name, synced and renamed, and never changed.
+A file is written under a temporary name, synced and linked to its name, and never changed.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from pyprof.agent.segments import PART, SegmentName, is_day
 from pyprof.objfile.source import open_regular
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""Of OSError."""
+"""Values of OSError.errno for a full disk."""
 _MOST_BYTES = 1 << 28
 _CHECK_BYTES = 1 << 16
 """Size of the file that the health check writes."""
 _MOST_FOLDERS = 1 << 16
-"""That are remembered."""
+"""Maximum number of folders that are known to be durable."""
 
 
 class DiskFull(Exception):
-    """Nothing of the segment was kept."""
+    """The disk is full; nothing of the segment was stored."""
 
 
 class SegmentFiles:
-    """Locks the folder, which is made. Raises OutputError. May be used by several threads at once."""
+    """Files of segments, for several threads. It creates and locks the folder, and raises OutputError if that fails."""
 
     def __init__(self, root: str, disk: Disk | None = None) -> None:
         self.root = root
@@ -39,20 +39,28 @@ class SegmentFiles:
         self._durable: set[str] = set()
 
     def keep(self, tenant: str, name: SegmentName, data: bytes) -> bool:
-        """Returns when it is durable. False where there is one of this name. Raises DiskFull, OSError."""
+        """Store a segment, and return when it is durable.
+
+        Returns:
+            False if a file with this name exists already.
+
+        Raises:
+            DiskFull: The disk is full.
+            OSError: Writing failed.
+        """
         path = f"{self.root}/{tenant}/{name.path}"
         folder = os.path.dirname(path)
         part = f"{folder}/.{name.name}.{threading.get_ident():x}{PART}"
         try:
             self._write(folder, part, data, tenant, name)
             try:
-                self._disk.link(part, path)  # not rename: of two that come at once one is there already
+                self._disk.link(part, path)  # link fails if two requests store the same name at once; rename would not
                 new = True
             except FileExistsError:
                 new = False
             finally:
                 self._disk.unlink(part)
-            self._disk.sync_folder(folder)  # also of one that another, or a killed server, has just named
+            self._disk.sync_folder(folder)  # the name may be new from another thread or a killed server
         except OSError as error:
             if error.errno in FULL:
                 if os.path.lexists(path):
@@ -62,7 +70,11 @@ class SegmentFiles:
         return new
 
     def check(self) -> None:
-        """Check that the disk takes a small file. Raises OSError."""
+        """Write a small file to check the disk.
+
+        Raises:
+            OSError: Writing failed.
+        """
         path = f"{self.root}/.check{PART}"
         fd = self._disk.create(path)
         try:
@@ -83,8 +95,9 @@ class SegmentFiles:
             self._disk.close(fd)
 
     def _create(self, folder: str, part: str, tenant: str, name: SegmentName) -> int:
-        """Of a folder that is usually there, and of a name that is usually not: at each call of the system the
-        interpreter changes hands.
+        """Create the temporary file, assuming that the folder exists and the name is free.
+
+        Each system call releases the GIL and may hand it to another thread, so the usual case must make few of them.
         """
         if folder in self._durable:
             with suppress(FileNotFoundError, FileExistsError):
@@ -96,7 +109,7 @@ class SegmentFiles:
         return self._disk.create(part)
 
     def _make_folders(self, tenant: str, name: SegmentName) -> None:
-        """Whoever made them may have been killed before their names were durable."""
+        """Make the folders of a segment durable; a killed server may have made them without a sync."""
         folder = self.root
         with self._folders:
             for each in (tenant, name.day, name.folder):
@@ -114,12 +127,16 @@ class SegmentFiles:
             self._durable.clear()
 
     def read(self, tenant: str, name: SegmentName) -> bytes:
-        """Raises OSError."""
+        """Read a segment.
+
+        Raises:
+            OSError: It cannot be read.
+        """
         with open(open_regular(f"{self.root}/{tenant}/{name.path}"), "rb") as file:
             return file.read(_MOST_BYTES)
 
     def all(self) -> Iterator[tuple[str, SegmentName, int]]:
-        """Tenant, name and bytes, by day, in no other order."""
+        """Yield (tenant, name, size in bytes) of all segments, ordered only by day within a tenant."""
         for tenant in self._disk.look(self.root):
             if not tenant.is_folder or tenant.name.startswith("."):
                 continue
@@ -131,7 +148,11 @@ class SegmentFiles:
                             yield tenant.name, name, file.size
 
     def drop_day(self, day: str) -> int:
-        """Of all tenants; how many segments that were. Raises OSError."""
+        """Delete a day's segments of all tenants, and return how many there were.
+
+        Raises:
+            OSError: A file cannot be deleted.
+        """
         dropped = 0
         for tenant in list(self._disk.look(self.root)):
             root = f"{self.root}/{tenant.name}/{day}"

@@ -1,7 +1,8 @@
-"""A frame as a text of the database, and back: kind, trust, mark, file, build-id, place in the file, title, lines.
+"""Conversion of a frame to a text of the database, and back.
 
-Parts are divided by characters that no name has: those of names are replaced. So a text says everything that the
-frame's segment said, and equal frames are equal texts.
+The parts of the text are kind, trust, mark, file, build ID, place in the file, title, and lines. They are separated by
+characters that are replaced in names. So a text states everything that the frame's segment stated, and equal frames
+have equal texts.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _PART, _LINE, _FIELD = "\x1f", "\x1e", "\x1d"
 _PARTS, _FIELDS = 8, 4
 _WORD = 1 << 64
 _LONGEST_NAME, _MOST_LINES = 1 << 14, 1000
-"""Letters of one part of a text; lines of a frame, of which the innermost ones are kept."""
+"""Maximum number of characters of one part, and of lines of a frame; the innermost lines are kept."""
 _OFFSET = re.compile(r"\+[0-9a-f]{1,16}", re.ASCII)
 _CLEAN = str.maketrans({_PART: "?", _LINE: "?", _FIELD: "?", "\0": "?"})
 _KINDS = {kind.name.lower(): kind for kind in FrameKind}
@@ -26,7 +27,11 @@ _TRUSTS = {trust.label: trust for trust in Trust}
 
 
 def text_of(frame: Frame, modules: tuple[ModuleInfo, ...]) -> str:
-    """modules: of a pprof file, in which a frame's rel says where in its file it is."""
+    """Return the text of a frame.
+
+    Args:
+        modules: Modules of the frame's pprof file, in which Frame.rel is the offset in the module's file.
+    """
     module = modules[frame.module] if frame.module >= 0 else None
     mark = written.of_frame(frame).hex() if frame.mark is not None else ""
     lines = _LINE.join(
@@ -43,7 +48,7 @@ def text_of(frame: Frame, modules: tuple[ModuleInfo, ...]) -> str:
 
 
 def cut_name(text: str) -> str:
-    """At most as long as the database has it."""
+    """Cut a name to the maximum length in the database."""
     return text[:_LONGEST_NAME]
 
 
@@ -52,7 +57,11 @@ def _clean(text: str) -> str:
 
 
 def frame_of(text: str, module: int) -> Frame:
-    """module: the number of module_of(text), -1 where it has none. What is no such text is a frame of that title."""
+    """Return the frame of a text. A text without the right parts becomes a frame with that title.
+
+    Args:
+        module: Index of module_of(text), -1 if there is none.
+    """
     parts = text.split(_PART)
     if len(parts) != _PARTS:
         return Frame(FrameKind.NATIVE, 0, 0, 0, -1, (), Trust.CONTEXT, text)
@@ -65,7 +74,7 @@ def frame_of(text: str, module: int) -> Frame:
 
 
 def file_offset(text: str) -> int | None:
-    """Where in its file a frame's code is; None where the text does not say it."""
+    """Return the offset of a frame's code in its file, None if the text does not state it."""
     parts = text.split(_PART)
     return int(parts[5], 16) if len(parts) == _PARTS and _OFFSET.fullmatch(parts[5]) else None
 
@@ -83,7 +92,7 @@ def _line(text: str) -> Line:
 
 
 def module_of(text: str) -> ModuleInfo | None:
-    """The file that a frame is in."""
+    """Return the file that contains a frame."""
     parts = text.split(_PART)
     if len(parts) != _PARTS or not parts[3]:
         return None

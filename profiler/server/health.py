@@ -41,7 +41,7 @@ class ServerHealth:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop checking. A check that hangs is left behind."""
+        """Stop checking, without waiting for a check that hangs."""
         self._ending.set()
 
     @property

@@ -1,9 +1,9 @@
-"""Rows by hours: a row a stack, a label set and an hour, beside those of its windows. cover.py says which count when.
+"""Hourly rollups: one row for each stack, label set and hour, in addition to the rows of raw windows.
 
-An hour that has ended, a while ago, is rolled up: rows by hours are made of its windows, and then a row of rolls, from
-which on they count. So whoever is killed before has changed nothing. Windows that come later are rows by windows, until
-they are a tenth of the hour's: then another roll is made of them. Of an old day all windows are rolled up, and the rows
-by windows are dropped.
+An hour that ended a while ago is rolled up: the rows of its windows are summed, then a row in `rolls` makes the rollup
+valid. A server that is killed before that has changed nothing. Late windows remain raw until they are a tenth of the
+hour's windows; then another rollup is made of them. For an old day all windows are rolled up, and the raw rows are
+dropped. cover.py chooses between rollups and raw windows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyprof.server.rows import HOUR_NS
 
 _LATE = 1.1
 _LATENESS_NS = 600 * 10**9
-"""After the end of an hour: what comes until then is in its first roll."""
+"""Time after the end of an hour in which late windows still enter its first rollup, in nanoseconds."""
 _MEMORY = "SETTINGS max_bytes_before_external_group_by = 1073741824"
 _HEAD = "day, tenant, type, service"
 _KEYS = {"samples": "series, stack, stack2", "builds": "path, build_id"}
@@ -28,8 +28,13 @@ _SUMS = {"samples": ("value", "count"), "builds": ("amount", "unnamed", "cut")}
 
 @dataclass(frozen=True, slots=True)
 class WindowsOfHour:
-    """day: of the windows' ends. windows: how many are listed; rolled: how many of them are in rolls, whose last batch
-    is upto.
+    """An hour and its windows.
+
+    Attributes:
+        day: Day of the windows' ends.
+        windows: Number of listed windows.
+        rolled: Number of windows in rollups.
+        upto: Last batch in the rollups.
     """
 
     day: str
@@ -40,28 +45,28 @@ class WindowsOfHour:
 
 
 class Hours:
-    """For the one thread that inserts and drops. Its methods raise StoreError."""
+    """Creates rollups, in the thread that inserts and drops rows. Its methods raise StoreError."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._waiting: deque[WindowsOfHour] = deque()
 
     def look(self, now_ns: int) -> None:
-        """For hours that are due; roll_next() rolls up one of them."""
+        """Find the hours that are due; roll_next() rolls up one of them."""
         self._waiting = deque(self.due(now_ns))
 
     def roll_next(self) -> None:
-        """One at a time, for windows wait meanwhile."""
+        """Roll up one hour. New windows wait meanwhile, so only one is done at a time."""
         if self._waiting:
             self.roll(self._waiting.popleft())
 
     def due(self, now_ns: int) -> list[WindowsOfHour]:
-        """Hours that are to be rolled up, oldest first."""
+        """Return the hours to roll up, oldest first."""
         ended = f"end_ns <= {(now_ns - _LATENESS_NS) // HOUR_NS * HOUR_NS}"
         return [each for each in self._hours(ended) if each.windows > _LATE * each.rolled]
 
     def roll(self, hour: WindowsOfHour) -> None:
-        """Its windows that are in no roll."""
+        """Roll up the windows of an hour that are in no rollup yet."""
         where = f"day = {literal(hour.day)} AND {HOUR} = {hour.hour}"
         listed = f"{self._of('windows')} WHERE {where}{f' AND batch > {hour.upto}' if hour.rolled else ''}"
         count, upto = map(int, self._engine.rows(f"SELECT count(), max(batch) FROM {listed}")[0])
@@ -91,7 +96,7 @@ class Hours:
             raise StoreError(f"the sums of {table} by hours are others than those by windows")
 
     def due_days(self, before: str) -> list[str]:
-        """Days before that one that have rows by windows, oldest first."""
+        """Return the days before a day that still have raw rows, oldest first."""
         found = self._engine.rows(
             f"SELECT day, count() FROM {self._of('windows')} WHERE day < {literal(before)} GROUP BY day ORDER BY day"
         )
@@ -99,8 +104,10 @@ class Hours:
         return [str(day) for day, windows in found if int(windows) > _LATE * sealed.get(str(day), 0)]
 
     def seal(self, day: str) -> bool:
-        """In two steps, of which the second comes when nobody asks any more who began before the first: all windows are
-        rolled up, and rolls count for parts of hours, too; then rows by windows are dropped. Was it the second?
+        """Take one of two steps of sealing a day; return True for the second one.
+
+        First, all windows are rolled up, and the rollups are also used for parts of hours. Second, the raw rows are
+        dropped. The second step is made by a later call, when queries that began before the first one have ended.
         """
         hours = self._hours(f"day = {literal(day)}")
         lacking = [each for each in hours if each.windows > each.rolled]
@@ -116,7 +123,9 @@ class Hours:
         return second
 
     def torn(self) -> list[str]:
-        """Days whose rolls are of other windows than are listed: whoever dropped them was killed in the midst."""
+        """Return the days whose rollups do not match the listed windows, because a server was killed while it dropped
+        them.
+        """
         rolls = self._engine.rows(
             f"SELECT day, toUInt32(day), hour, max(upto), sum(windows) FROM {self._of('rolls')} GROUP BY day, hour"
         )
@@ -128,7 +137,7 @@ class Hours:
         return sorted({str(row[0]) for row in rolls if listed.get((str(row[0]), int(row[2]))) != int(row[4])})
 
     def _hours(self, where: str) -> list[WindowsOfHour]:
-        """Oldest first. where: a condition on windows."""
+        """Return the hours that have windows with an SQL condition, oldest first."""
         rolls = self._engine.rows(
             f"SELECT day, hour, sum(windows), max(upto) FROM {self._of('rolls')} GROUP BY day, hour"
         )

@@ -1,7 +1,7 @@
-"""The thread that brings segments into the database, and drops what is too old. Acknowledged is what its file holds.
+"""The thread that inserts segments into the database, and drops what is too old. The files remain authoritative.
 
-What arrives waits here as rows, so far as there is room; what does not is read again from its file. So is everything
-that the database lacks when the server starts.
+Rows of new segments wait in memory if there is room. All others are read again from their files, as are segments that
+the database lacks when the server starts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_WAITING = 4000
 _MOST_AT_ONCE = 2000
 _PAUSE_S, _LONGEST_PAUSE_S, _AFTER_FAILURE_S = 1.0, 3.0, 5.0
 _FEW = 100
-"""Segments a second: where more come the blocks are farther apart, for few large ones cost least."""
+"""Rate in segments per second above which blocks become less frequent, because a few large blocks cost least."""
 _LOOK_S = 600.0
 _FAILURE_LOG_S = 60.0
 """Minimum time between two log lines about the same failure, in seconds."""
@@ -34,7 +34,7 @@ _DAY_S = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """max_age, hours_after: seconds. max_bytes: of all segments."""
+    """Limits for the age in seconds (max_age, hours_after) and the size in bytes of all segments."""
 
     max_age: float
     max_bytes: int
@@ -42,7 +42,7 @@ class Retention:
 
 
 class _Coming:
-    """Files that will be there in a moment; for several threads."""
+    """Segments whose files are about to be written. Several threads use it."""
 
     def __init__(self) -> None:
         self._times: Counter[tuple[str, str]] = Counter()
@@ -54,7 +54,7 @@ class _Coming:
             self._times[rows.tenant, rows.name.path] += 1
 
     def passes_over(self, tenant: str, name: SegmentName) -> bool:
-        """Is it coming? Who looks for files that are not in the database leaves it then."""
+        """Return True if a file is about to be written, and note that the search for missing files skipped it."""
         with self._lock:
             coming = (tenant, name.path) in self._times
             if coming:
@@ -62,7 +62,7 @@ class _Coming:
         return coming
 
     def drop(self, segments: Iterable[SegmentRows]) -> bool:
-        """They are no longer coming. Was one passed over?"""
+        """Remove segments, and return True if the search for missing files has skipped one of them."""
         passed_over = False
         with self._lock:
             for each in segments:
@@ -76,7 +76,7 @@ class _Coming:
 
 
 class Indexer:
-    """say: takes lines of the log. count: takes names of the server's numbers."""
+    """Inserts segments into the database."""
 
     def __init__(
         self,
@@ -87,6 +87,12 @@ class Indexer:
         say: Callable[..., None],
         count: Callable[[str], None],
     ) -> None:
+        """Create an indexer.
+
+        Args:
+            say: Writes a line of the log.
+            count: Increments one of the server's metrics.
+        """
         self._files, self._store, self._books, self._say, self._count = files, store, books, say, count
         self._limits = limits
         self._failure = ""
@@ -104,13 +110,14 @@ class Indexer:
         self._thread.start()
 
     def expect(self, rows: SegmentRows) -> None:
-        """Its file will be there in a moment: who looks for files that are not in the database passes it over. add() or
-        forget() follows. From any thread; so are these.
+        """Announce a file that is about to be written, so that the search for missing files skips it.
+
+        add() or forget() must follow. All three may be called from any thread.
         """
         self._coming.add(rows)
 
     def add(self, rows: SegmentRows) -> None:
-        """Does not wait."""
+        """Queue the rows of a stored segment, without waiting."""
         with self._lock:
             room = len(self._waiting) < _MOST_WAITING
             if room:
@@ -121,7 +128,9 @@ class Indexer:
         self._arrived.set()
 
     def forget(self, segments: Iterable[SegmentRows]) -> None:
-        """They were not kept. A file of that name may have been there all the time, and been passed over for this."""
+        """Drop segments that were not stored. A file with such a name may exist already; if it was skipped, it is
+        searched again.
+        """
         if self._coming.drop(segments):
             self._behind = True
             self._arrived.set()
@@ -131,7 +140,7 @@ class Indexer:
         return len(self._waiting)
 
     def close(self) -> None:
-        """What waits is brought in."""
+        """Insert the waiting segments, and stop."""
         self._ending.set()
         self._arrived.set()
         self._thread.join()
@@ -169,7 +178,9 @@ class Indexer:
         self._failure = text
 
     def _bring_in(self) -> None:
-        """What waits now. What comes meanwhile is in the next block, for few large ones cost least."""
+        """Insert the segments that wait now. Later ones go into the next block, because a few large blocks cost
+        least.
+        """
         left = len(self._waiting)
         while left:
             block = [self._waiting.popleft() for _ in range(min(left, _MOST_AT_ONCE))]
@@ -193,7 +204,12 @@ class Indexer:
             self._store.hours.roll_next()
 
     def catch_up(self) -> int:
-        """Files that are not in the database; how many were brought in. Raises StoreError, OSError."""
+        """Insert the files that the database lacks, and return their number.
+
+        Raises:
+            StoreError: The database failed.
+            OSError: A folder cannot be read.
+        """
         for day in self._store.hours.torn():
             self._store.drop_day(day)
         done = 0
@@ -223,7 +239,12 @@ class Indexer:
             return None
 
     def drop_old(self, now: float) -> int:
-        """Whole days, files and rows; how many days that were. Raises StoreError, OSError."""
+        """Drop whole days that are too old, both files and rows, and return the number of days.
+
+        Raises:
+            StoreError: The database failed.
+            OSError: A file cannot be deleted.
+        """
         sizes: dict[str, int] = {}
         for _, name, size in self._files.all():
             sizes[name.day] = sizes.get(name.day, 0) + size
@@ -240,7 +261,11 @@ class Indexer:
         return dropped
 
     def seal(self, now: float) -> None:
-        """The oldest day that is due has its samples by hours alone, at the second look. Raises StoreError."""
+        """Take the next step of sealing the oldest day that is due (Hours.seal).
+
+        Raises:
+            StoreError: The database failed.
+        """
         for day in self._store.hours.due_days(_day_before(now, self._limits.hours_after))[:1]:
             if self._store.hours.seal(day):
                 self._say("info", "day by hours", day=day)

@@ -1,7 +1,7 @@
-"""Frames that the server has read of a tenant: as segments say them, and as stacks of the database have them.
+"""Cache of the frames in a tenant's segments: as segments state them, and as the database stores them.
 
-The windows of a service have new stacks each minute, but few new frames. What is remembered here may be lost: it is
-read from the segment then.
+The windows of a service have new stacks each minute, but few new frames. The cache may be dropped at any time; frames
+are then read from the segments.
 """
 
 from __future__ import annotations
@@ -14,16 +14,26 @@ from typing import Any, NamedTuple
 from pyprof.importers.builder import ReadFrame
 
 _TEXT, _FRAME = 150, 700
-"""Bytes that one needs beside its letters."""
+"""Estimated size in bytes of a text and of a frame, without characters."""
 _MOST_ADOPTED, _MOST_LENT = 4_000, 1 << 12
-"""Frames that are adopted of one body, and bytes of one: other bodies wait meanwhile."""
+"""Maximum number of frames that are adopted from one body, and maximum size of one in bytes. Other bodies wait
+meanwhile.
+"""
 _MOST_BYTES = 1 << 26
-"""Of the frames that a process knows which reads for the server."""
+"""Maximum size in bytes of the frames in the process that reads large bodies."""
 
 
 class ShownFrame(NamedTuple):
-    """What stacks say of a frame. number: of its text. piece: its text with its length, see piece_of(). build: path and
-    build-id of its file. bare: its function has no name. is_cut: it says that the stack was cut here.
+    """A frame as stacks contain it.
+
+    Attributes:
+        number: Number of its text.
+        piece: Its text with the length in front (piece_of()).
+        letters: Number of characters of the text.
+        build: Path and build ID of its file.
+        bare: True if its function has no name.
+        is_marker: True for a marker.
+        is_cut: True if it says that the stack was truncated here.
     """
 
     number: int
@@ -36,13 +46,13 @@ class ShownFrame(NamedTuple):
 
 
 def piece_of(text: str) -> bytes:
-    """No two lists of texts are the same pieces joined."""
+    """Encode a text with its length, so that different lists of texts have different concatenations."""
     data = text.encode("utf-8", "replace")
     return len(data).to_bytes(4, "little") + data
 
 
 class _ReadFrames(dict[Hashable, ReadFrame]):
-    """Builder.read. memory: bytes that it needs, an estimate."""
+    """A Builder.read that estimates its size in bytes (`memory`)."""
 
     memory = 0
 
@@ -52,7 +62,13 @@ class _ReadFrames(dict[Hashable, ReadFrame]):
 
 
 class KnownFrames:
-    """Of the segments that a book knows. read: see Builder. shown: by their digests. texts: by their numbers."""
+    """The cached frames of one tenant.
+
+    Attributes:
+        read: See Builder.read.
+        shown: Frames by their digests.
+        texts: Texts by their numbers.
+    """
 
     def __init__(self) -> None:
         self.read = _ReadFrames()
@@ -63,13 +79,13 @@ class KnownFrames:
         self._lock = threading.Lock()
 
     def part(self, texts: Iterable[int]) -> KnownFrames:
-        """Some texts."""
+        """Return a copy with only some texts, numbered from 0."""
         found = KnownFrames()
         found.texts = [self.texts[number] for number in texts]
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        """Of a part."""
+        """Pickle only the texts; only copies from part() are pickled."""
         return {"texts": self.texts}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -77,11 +93,11 @@ class KnownFrames:
 
     @property
     def memory(self) -> int:
-        """Bytes that they need, an estimate."""
+        """Estimated size in bytes."""
         return self._memory + self.read.memory
 
     def text(self, text: str) -> int:
-        """Its number."""
+        """Return the number of a text."""
         number = self._number_of.get(text)
         if number is None:
             with self._lock:
@@ -89,14 +105,14 @@ class KnownFrames:
                 if number is None:
                     number = len(self.texts)
                     self.texts.append(text)
-                    self._number_of[text] = number  # last: others look here without the lock
+                    self._number_of[text] = number  # this comes last, because other threads read it without the lock
                     self._memory += _TEXT + len(text)
         return number
 
     def show(
         self, digest: bytes, text: str, build: tuple[str, str] | None, bare: bool, is_marker: bool, is_cut: bool
     ) -> ShownFrame:
-        """A frame, known by its digest from then on."""
+        """Store a frame under its digest."""
         shown = ShownFrame(self.text(text), piece_of(text), len(text), build, bare, is_marker, is_cut)
         with self._lock:
             self._memory += _FRAME + len(shown.piece)
@@ -110,12 +126,12 @@ class KnownFrames:
 
 
 def lendable(met: Mapping[Hashable, ReadFrame]) -> dict[Hashable, ReadFrame]:
-    """As many frames of a segment as may be adopted."""
+    """Return the frames of a segment that another cache may adopt."""
     return dict(islice(((key, made) for key, made in met.items() if made.memory <= _MOST_LENT), _MOST_ADOPTED))
 
 
 class FramesOfTenants:
-    """When they are too large all begin anew. For one thread."""
+    """The caches of all tenants, for one thread. All are cleared when they become too large."""
 
     def __init__(self) -> None:
         self._of: dict[str, KnownFrames] = {}

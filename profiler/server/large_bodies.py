@@ -1,10 +1,9 @@
-"""Large bodies, and those that are much work, are read by another process, one at a time: it has an interpreter of its
-own, and comes after others.
+"""A process with low priority that reads large bodies and expensive ones, one at a time.
 
-The server's threads share one interpreter: whoever reads 100 MiB in one of them takes half of it from all others, and
-each of their calls of the system waits for it. What is read comes back as rows with a book of their own. The process
-begins with the first such body, and ends when its input does. It rests after a large one, for that takes room in the
-caches, and the memory's bandwidth, however nice it is.
+The server's threads share one interpreter. A thread that parses 100 MiB takes half of its time from all others, and
+each of their system calls waits for the GIL. The process returns rows with a separate book of stacks. It starts with
+the first such body, and ends when its input is closed. It pauses after a large body, because that occupies the caches
+and the memory bandwidth regardless of its priority.
 """
 
 from __future__ import annotations
@@ -32,38 +31,55 @@ _READER = (
     "from pyprof.server.large_bodies import read_all; read_all()"
 )
 _AFTER_OTHERS = 19
-"""More nice than the server: it has what others leave."""
+"""Nice value of the process relative to the server."""
 _REST = 3
-"""Times as long as a large body took: before the next is read."""
+"""Length of the pause after a large body, relative to the time for reading the body."""
 _MOST_MEMORY = 1 << 28
-"""Bytes that it may keep of what a body needed: else another process takes its place."""
+"""Maximum resident size of the process in bytes, above which another process replaces it."""
 _Found = TypeVar("_Found")
 _known = FramesOfTenants()
-"""From the bodies that this process has read for the server."""
+"""Frames of the bodies that this process has read."""
 
 
 def segment(tenant: str, name: SegmentName, data: bytes, most: int, lends: bool) -> SegmentRows:
-    """See rows_of(). Raises FormatError."""
+    """Read the rows of a segment (rows_of()).
+
+    Raises:
+        FormatError: The segment is broken or too large.
+    """
     return rows_of(tenant, name, data, StackBook(_known.of(tenant)), most, lends=lends)
 
 
 def pushed(tenant: str, push: ForeignPush, now_ns: int, most: int) -> list[tuple[SegmentRows, bytes]]:
-    """See ForeignPush.segments(). Raises FormatError."""
+    """Read the rows and the encoded segments of a push (ForeignPush.segments()).
+
+    Raises:
+        FormatError: The push is broken or too large.
+    """
     known = _known.of(tenant)
     return [(rows_of(tenant, name, data, StackBook(known)), data) for name, data in push.segments(now_ns, most)]
 
 
 class LargeBodies:
-    """For one thread, close() apart. clock: seconds. closed: is waited for while it rests."""
+    """The reading process, for one thread; only close() may be called from others."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, closed: threading.Event | None = None) -> None:
+        """Create the object; the process starts with the first call.
+
+        Args:
+            clock: Returns seconds.
+            closed: Event that ends a pause early.
+        """
         self._reader: subprocess.Popen[bytes] | None = None
         self._clock, self._rested_at = clock, 0.0
         self._closed = closed or threading.Event()
 
     def call(self, is_large: bool, function: Callable[..., _Found], *arguments: object) -> _Found:
-        """In the other process, after its rest. Raises PyprofError: that of the function, or FormatError where the
-        process ends.
+        """Call a function in the process, after its pause.
+
+        Raises:
+            PyprofError: The function raised it.
+            FormatError: The process has ended.
         """
         if self._closed.wait(max(self._rested_at - self._clock(), 0)):
             raise FormatError("body", 0, "nobody reads it any more")
@@ -103,7 +119,7 @@ class LargeBodies:
         return answer
 
     def close(self) -> None:
-        """From any thread."""
+        """End the process. Any thread may call this."""
         self._closed.set()
         self._end()
 
@@ -111,12 +127,12 @@ class LargeBodies:
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.kill()
-            with reader:  # its pipes are closed
+            with reader:  # this closes its pipes
                 pass
 
 
 def _memory_of(pid: int) -> int:
-    """Bytes that are resident, none of one that has ended."""
+    """Return the resident size of a process in bytes, 0 if it has ended."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
             return int(file.read().split()[1]) * resource.getpagesize()
@@ -125,7 +141,7 @@ def _memory_of(pid: int) -> int:
 
 
 def read_all() -> None:
-    """What the other process does."""
+    """Execute calls from standard input; this is the main function of the process."""
     os.nice(_AFTER_OTHERS)
     questions, answers = os.fdopen(0, "rb"), os.fdopen(1, "wb")
     while questions.peek(1):

@@ -1,4 +1,4 @@
-"""From rows of the database to a Profile: what each stack cost, window by window."""
+"""Conversion of rows of the database to a Profile, with the cost of each stack over time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ Stack = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class StackCost:
-    """end_ns: of the part of the span that it is in. thread: what its samples have in common."""
+    """The cost of a stack in one part of the span.
+
+    Attributes:
+        thread: Name of the thread, which stands for the service.
+        end_ns: Time of the part.
+    """
 
     stack: Stack
     thread: str
@@ -31,14 +36,14 @@ class StackCost:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """What was left out of an answer. amount: of all of it together."""
+    """The number of stacks that were left out of a response, and their amount together."""
 
     count: int
     amount: int
 
 
 def dearest(costs: list[StackCost], most: int) -> tuple[list[StackCost], Rest]:
-    """Costs of so many stacks at most, and what the others are."""
+    """Return the costs of the `most` most expensive stacks, and what was left out."""
     sums: dict[Stack, int] = {}
     for cost in costs:
         sums[cost.stack] = sums.get(cost.stack, 0) + cost.value
@@ -51,7 +56,12 @@ def dearest(costs: list[StackCost], most: int) -> tuple[list[StackCost], Rest]:
 
 @dataclass(frozen=True, slots=True)
 class ProfileHead:
-    """What a profile says as a whole. covered_ns: time in windows. note: what was left out."""
+    """Properties of a whole profile.
+
+    Attributes:
+        covered_ns: Time that windows cover.
+        note: What was left out.
+    """
 
     title: str
     value_type: ValueType
@@ -63,8 +73,10 @@ class ProfileHead:
 def profile_of(
     costs: Iterable[StackCost], frames: Mapping[Stack, list[str]], head: ProfileHead, named: Named | None = None
 ) -> Profile:
-    """Times are those of the parts of the span; the duration is the time that windows cover. named: gives a frame of a
-    build-id, at an offset in its file, names that it lacks.
+    """Build a profile. Sample times are those of the span's parts; the duration is the time that windows cover.
+
+    Args:
+        named: Adds missing names to a frame, given its build ID and its offset in the file.
     """
     builder = Builder()
     numbers: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""Rows as ClickHouse takes them fastest: its format Native, column after column. It was the same in 2018.
+"""A block of rows in ClickHouse's Native format, column after column. The format has not changed since 2018.
 
-https://clickhouse.com/docs/interfaces/formats/Native: how many columns and rows, then of each column its name, its type
-and its values. A column of String goes into a table's LowCardinality(String).
+https://clickhouse.com/docs/interfaces/formats/Native: the number of columns and rows, then the name, type and values of
+each column. A String column can be inserted into LowCardinality(String).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _EPOCH = date(1970, 1, 1).toordinal()
 
 @dataclass(frozen=True, slots=True)
 class BlockColumn:
-    """data: of all its values."""
+    """A column of a block; data is its encoded values."""
 
     name: str
     type: str
@@ -49,7 +49,12 @@ def text_bytes(text: str) -> bytes:
 
 
 def days(name: str, values: Iterable[str], times: Sequence[int]) -> BlockColumn:
-    """values: YYYY-MM-DD; each stands so many times. So in texts() and numbers()."""
+    """Return a column of days.
+
+    Args:
+        values: Days as YYYY-MM-DD.
+        times: How often each value is repeated; texts() and numbers() do the same.
+    """
     found = np.array([date.fromisoformat(value).toordinal() - _EPOCH for value in values], np.uint16)
     return BlockColumn(name, "Date", np.repeat(found, times).tobytes())
 
@@ -79,5 +84,10 @@ def lists(name: str, values: Iterable[Sequence[str]]) -> BlockColumn:
 
 
 def lists_of_bytes(name: str, sizes: Sequence[int], parts: Iterable[bytes]) -> BlockColumn:
-    """sizes: texts in each list. parts: all of them, as text_bytes() makes them, one or several in each."""
+    """Return a column of lists.
+
+    Args:
+        sizes: Number of texts in each list.
+        parts: Texts of all lists, encoded by text_bytes(); a part may hold several.
+    """
     return BlockColumn(name, "Array(String)", np.cumsum(sizes, dtype=np.uint64).tobytes() + b"".join(parts))

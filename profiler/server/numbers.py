@@ -1,4 +1,4 @@
-"""The server's own numbers, as the text that Prometheus reads. Labels have values from fixed sets: no tenant's."""
+"""The server's own metrics in the Prometheus text format. Label values come from fixed sets, never from tenants."""
 
 from __future__ import annotations
 

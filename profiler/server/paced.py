@@ -1,10 +1,10 @@
-"""Large bodies come slowly, all of them together, and of what nobody reads little is taken from a client.
+"""Rate limit for large request bodies, and for the rest of bodies that the server does not read.
 
-The loop that answers everybody reads what comes as fast as it comes: who sends 16 MB again and again, or a gigabyte
-that was refused long ago, has it for himself. So who asks for more of a large body waits, the kernel's buffers are
-full then, and so the client waits, too. An answer that is given before the body has come is sent whole. Then what is
-left is read if it is little, for most clients look for no answer before they have sent everything, and the connection
-is closed.
+The event loop reads bodies as fast as they arrive. A client that sends 16 MB again and again, or a gigabyte that was
+refused long ago, would occupy the loop alone. So a request for more of a large body is delayed; the kernel's buffers
+fill up, and the client has to wait. A response before the end of the body is sent completely. The rest of the body is
+then read if it is small, because most clients read no response before they have sent everything. Then the connection is
+closed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from contextlib import suppress
 from typing import Any
 
 SMALL = 1 << 20
-"""Bytes of a body that come as fast as they can."""
+"""Number of bytes of a body that are not limited in rate."""
 RATE = 1 << 22
-"""Bytes a second, of all others together."""
+"""Maximum rate in bytes per second, for all large bodies together."""
 MOST_LEFT = 1 << 22
-"""Bytes that are read when the answer is given."""
+"""Maximum number of bytes that are read after the response."""
 LEAVE_S = 5.0
-"""That a client has then to read its answer."""
+"""Time in seconds for the client to read an early response."""
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -32,14 +32,14 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Throttle:
-    """Of all large bodies: who sends some has as much of RATE as each of the others. clock: seconds."""
+    """Divides RATE equally among the senders of large bodies; clock returns seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._free_at: dict[bytes, float] = {}
 
     def wait_s(self, sender: bytes, size: int) -> float:
-        """After so many bytes of one of his bodies."""
+        """Return how long to wait in seconds after a number of bytes from a sender."""
         now = self._clock()
         self._free_at = {each: at for each, at in self._free_at.items() if at > now}
         began = self._free_at.setdefault(sender, now)
@@ -48,7 +48,7 @@ class Throttle:
 
 
 class PacedBodies:
-    """An ASGI application around another. Who has the same token is one sender."""
+    """An ASGI application that limits another one. Requests with the same token come from one sender."""
 
     def __init__(self, app: App, throttle: Throttle | None = None) -> None:
         self._app, self._throttle = app, throttle or Throttle()
@@ -62,15 +62,15 @@ class PacedBodies:
 
 
 def stated_size(scope: Scope) -> float:
-    """Bytes of the body that is to come, as its head says; infinite where it does not."""
+    """Return the size of the body in bytes as its header states it, infinite if it does not."""
     headers = dict(scope["headers"])
     if b"transfer-encoding" in headers:
         return float("inf")
-    return float(int(headers.get(b"content-length", b"0")))  # httptools takes nothing else
+    return float(int(headers.get(b"content-length", b"0")))  # httptools accepts nothing else
 
 
 class _LargeRequest:
-    """stated: bytes. Its receive() and send() stand before those of the server."""
+    """A request with a large body of `stated` bytes; it wraps the server's receive() and send()."""
 
     def __init__(self, stated: float, sender: bytes, receive: Receive, send: Send, throttle: Throttle) -> None:
         self._stated, self._sender, self._receive, self._send, self._throttle = stated, sender, receive, send, throttle
@@ -101,8 +101,8 @@ class _LargeRequest:
         await self._send({"type": "http.response.body"})
 
     async def _leave(self) -> None:
-        """What is left is read where it is little; otherwise the client finds out that nobody reads."""
-        self._sender, most = b"", self._came + MOST_LEFT  # one who is refused may have said any token
+        """Read the rest of the body if it is small; otherwise wait for the client to notice."""
+        self._sender, most = b"", self._came + MOST_LEFT  # a refused client may have sent any token
         while not self._whole and self._came < most and (self._stated <= most or self._stated == float("inf")):
             await self.receive()
         if not self._whole:

@@ -1,4 +1,4 @@
-"""How long a client may take to say what it wants, and in how many bytes: uvicorn asks neither of httptools."""
+"""Limits for the time and size of a request's header, which uvicorn does not set for httptools."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PATIENCE_S = 10.0
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """A client whose head is too long, or does not come, is hung up on."""
+    """A protocol that closes the connection if a header is too long or does not arrive in time."""
 
     _patience: asyncio.TimerHandle | None = None
     _head_bytes = 0

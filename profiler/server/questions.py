@@ -1,6 +1,7 @@
-"""What is asked of the database. Only windows that are listed count: rows of others are of an attempt that failed.
+"""Queries of the database. Only listed windows count: rows of others belong to an attempt that failed.
 
-SQL here is such that servers of 2018 and of today answer alike: no CTE, no maps, each subquery by its alias.
+The SQL gives the same results on servers of 2018 and of today: it has no CTE and no maps, and each subquery has an
+alias.
 """
 
 from __future__ import annotations
@@ -23,21 +24,26 @@ from pyprof.server.selection import Question
 from pyprof.server.symbol_files import SymbolFiles
 
 MOST_STACKS = 50_000
-"""Of a profile: the dearest ones; what the others cost is head."""
+"""Maximum number of stacks of a profile; the most expensive ones are kept, and the amount of the others is stated."""
 MOST_SERIES = 10_000
 _MOST_COSTS = 200_000
-"""Rows of a profile's costs that are added up here."""
+"""Maximum number of rows of a profile's costs that are added up in Python."""
 _MOST_NAMED = 2000
-"""Stacks that a statement names one by one."""
+"""Maximum number of stacks that a statement lists one by one."""
 _PARTS, _PARTS_OF_ALL = 60, 200
-"""Of a span: a profile has the time of its samples so exactly; of all sets of labels together."""
+"""Number of parts of a span, which limits the accuracy of sample times; and maximum for all sets of labels together."""
 _TOO_DEAR = {159, 241}
-"""ClickHouse's numbers of errors: too much time, too much memory."""
+"""ClickHouse's error numbers for too much time and too much memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Detail:
-    """What costs of stacks are told apart by. labels: of each series; none: by no label. parts: of the span."""
+    """The level of detail of stack costs.
+
+    Attributes:
+        labels: Labels of each series, empty to ignore labels.
+        parts: Number of parts of the span.
+    """
 
     labels: Mapping[int, Labels]
     parts: int
@@ -60,13 +66,18 @@ class Rate:
 
 
 class GivenUp(Exception):
-    """Nobody waits for the answer."""
+    """The client has disconnected and does not wait for the response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question of a client under way. seconds, bytes: that each of its statements may take. mark: tells these from
-    others. gone: the client is.
+    """A running query of a client.
+
+    Attributes:
+        seconds: Maximum time of each statement.
+        bytes: Maximum memory of each statement.
+        mark: Comment in its statements, by which they are found.
+        gone: Set when the client has disconnected.
     """
 
     seconds: int
@@ -76,13 +87,15 @@ class Asked:
 
 
 class Questions:
-    """Of one client. They raise StoreError; Refused where it costs too much, GivenUp when nobody waits any more."""
+    """The queries of one client. All methods raise StoreError if the database fails, Refused if a query costs too much,
+    and GivenUp if the client has disconnected.
+    """
 
     def __init__(self, engine: Engine, asked: Asked, symbols: SymbolFiles | None = None) -> None:
         self._engine, self._asked, self._symbols = engine, asked, symbols
 
     def services(self, chosen: Question) -> list[tuple[str, int, int, int, str]]:
-        """Service, amount, hosts, windows, unit; dearest first."""
+        """Return (service, amount, hosts, windows, unit), most expensive first."""
         found = self._rows(
             f"SELECT service, sum(amount) AS whole, uniqExact(host), count(), any(unit) FROM {self._of('windows')} "
             f"WHERE {self._where(chosen)} GROUP BY service ORDER BY whole DESC, service"
@@ -121,7 +134,11 @@ class Questions:
         return steps
 
     def labels(self, chosen: Question) -> dict[int, Labels]:
-        """Of each series of a service."""
+        """Return the labels of each series of a service.
+
+        Raises:
+            Refused: There are too many series.
+        """
         found = self._rows(
             f"SELECT series, any(names), any(label_values) FROM {self._of('series')} "
             f"WHERE {self._where(chosen, False)} GROUP BY series ORDER BY series LIMIT {MOST_SERIES + 1}"
@@ -131,7 +148,7 @@ class Questions:
         return {int(row[0]): tuple(zip(map(str, row[1]), map(str, row[2]), strict=True)) for row in found}
 
     def time_line(self, chosen: Question, step_ns: int) -> list[tuple[int, int]]:
-        """(number of the step, amount) of all samples of a service, or of all services."""
+        """Return (number of the step, amount) of all samples of one service or all services."""
         found = self._rows(
             f"SELECT intDiv(end_ns - 1 - {chosen.from_ns}, {step_ns}) AS step, sum(amount) FROM {self._of('windows')} "
             f"WHERE {self._where(chosen)} GROUP BY step ORDER BY step"
@@ -139,7 +156,7 @@ class Questions:
         return [(int(row[0]), int(row[1])) for row in found]
 
     def series_line(self, chosen: Question, step_ns: int) -> list[tuple[int, int, int]]:
-        """(number of the step, series, amount)."""
+        """Return (number of the step, series, amount)."""
         found = self._rows(
             f"SELECT intDiv(end_ns - 1 - {chosen.from_ns}, {step_ns}) AS step, series, sum(amount) "
             f"FROM {self._of('window_series')} WHERE {self._listed(chosen)} "
@@ -148,7 +165,7 @@ class Questions:
         return [(int(row[0]), int(row[1]), int(row[2])) for row in found]
 
     def builds(self, chosen: Question) -> list[tuple[str, str, int, int, int]]:
-        """Path, build-id, amount, of it without names, and cut off there; worst first."""
+        """Return (path, build ID, amount, amount without names, amount truncated there), worst first."""
         sums = {"whole": "amount", "bare": "unnamed", "lost": "cut"}
         summed = self._counted(chosen).summed("builds", {"path": "path", "build_id": "build_id"}, sums)
         found = self._rows(
@@ -158,14 +175,21 @@ class Questions:
         return [(str(row[0]), str(row[1]), int(row[2]), int(row[3]), int(row[4])) for row in found]
 
     def windows(self, chosen: Question) -> tuple[str, int]:
-        """The unit of their values, and how long the longest is, in nanoseconds."""
+        """Return the unit of the windows' values, and the length of the longest window in nanoseconds."""
         unit, longest = self._rows(
             f"SELECT any(unit), max(length_ns) FROM {self._of('windows')} WHERE {self._where(chosen)}"
         )[0]
         return str(unit) or "nanoseconds", int(longest)
 
     def profile(self, chosen: Question, by_service: bool = False) -> Profile:
-        """by_service: the service is each sample's thread. Raises Refused where there is nothing."""
+        """Return the profile of a selection.
+
+        Args:
+            by_service: Name each sample's thread after its service.
+
+        Raises:
+            Refused: There are no samples, or too many series.
+        """
         labels = self.labels(chosen)
         wanted = self._wanted(chosen, labels)
         counted = self._counted(chosen, wanted)
@@ -188,7 +212,7 @@ class Questions:
         return self._symbols is not None and self._symbols.has(tenant, build_id)
 
     def _dearest(self, chosen: Question, counted: CountedRows, by_service: bool) -> tuple[list[StackCost], Rest]:
-        """Where there are too many rows to have them all here: the database looks for the dearest stacks first."""
+        """Find the most expensive stacks in the database first, if there are too many rows to add up here."""
         by_stack = _by_stack(counted)
         count, whole = map(int, self._rows(f"SELECT count(), sum(whole) FROM ({by_stack}) AS sums")[0])
         chosen_ones = (
@@ -199,7 +223,9 @@ class Questions:
         return costs, Rest(max(count - MOST_STACKS, 0), whole - sum(cost.value for cost in costs))
 
     def _frames(self, chosen: Question, counted: CountedRows, stacks: set[Stack]) -> dict[Stack, list[str]]:
-        """Of each stack, outermost first. Few are named; many are looked up again."""
+        """Return the frames of each stack, outermost first. Few stacks are listed in the statement, many are searched
+        again.
+        """
         used = f"{self._in()} (SELECT stack, stack2 FROM ({_by_stack(counted)}) AS used)"
         if len(stacks) <= _MOST_NAMED:
             used = f"IN ({', '.join(f'({one}, {other})' for one, other in sorted(stacks))})"
@@ -212,7 +238,11 @@ class Questions:
         return {(int(row[0]), int(row[1])): [str(text) for text in row[2]] for row in found}
 
     def _wanted(self, chosen: Question, labels: dict[int, Labels]) -> str:
-        """A condition: samples that have the labels; none: all have. Raises Refused where no series has."""
+        """Return an SQL condition for samples with the selected labels, "" if all samples match.
+
+        Raises:
+            Refused: No series has the labels.
+        """
         if not chosen.labels:
             return ""
         wanted = [series for series, found in labels.items() if set(chosen.labels) <= set(found)]
@@ -221,7 +251,7 @@ class Questions:
         return f"series IN ({', '.join(map(str, wanted))})"
 
     def _costs(self, chosen: Question, counted: CountedRows, by_service: bool, detail: _Detail) -> list[StackCost]:
-        """One row more than _MOST_COSTS where there are more."""
+        """Return the costs of stacks; if there are too many, one more than _MOST_COSTS."""
         first_ns, part_ns = chosen.from_ns, max(chosen.length_ns // detail.parts, 1)
         if counted.by_hours and detail.parts > 1:
             first_ns, part_ns = first_ns // HOUR_NS * HOUR_NS, -(-part_ns // HOUR_NS) * HOUR_NS
@@ -247,7 +277,7 @@ class Questions:
         ]
 
     def _head(self, chosen: Question, wanted: str, rest: Rest, whole: int) -> ProfileHead:
-        """Windows; of those only that have such samples, if these are chosen by labels."""
+        """Return the profile's properties. If samples are selected by labels, only windows with such samples count."""
         where = self._where(chosen)
         having = f"SELECT batch FROM {self._of('window_series')} WHERE {where} AND {wanted}"
         unit, covered, windows = self._rows(
@@ -294,12 +324,12 @@ class Questions:
         return " AND ".join(found)
 
     def _listed(self, chosen: Question, more: str = "1") -> str:
-        """Rows of windows that are listed. more: a condition on windows."""
+        """Return an SQL condition for rows of listed windows; more is a condition on windows."""
         where = self._where(chosen)
         return f"{where} AND batch {self._in()} (SELECT batch FROM {self._of('windows')} WHERE {where} AND {more})"
 
     def _counted(self, chosen: Question, wanted: str = "") -> CountedRows:
-        """wanted: a condition on rows."""
+        """Return the rows that a query counts; wanted is an additional condition on rows."""
         dialect = self._engine.dialect
         first, last = chosen.days
         days = f"day >= {literal(first)} AND day <= {literal(last)}"
@@ -320,5 +350,5 @@ class Questions:
 
 
 def _by_stack(counted: CountedRows) -> str:
-    """A statement: what each stack costs."""
+    """Return an SQL statement for the cost of each stack."""
     return counted.summed("samples", {"stack": "stack", "stack2": "stack2"}, {"whole": "value"})

@@ -1,4 +1,4 @@
-"""What agents of other projects push, as segments of ours: which address is whose, and what it is answered."""
+"""Conversion of other projects' pushes to segments: the sender of each URL path, and its response."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyprof.importers.pushed import PushedProfile
 from pyprof.records import dataclass
 
 Read = Callable[[Mapping[str, str], str, bytes], list[PushedProfile]]
-"""(words of the query, content type, body); raises FormatError."""
+"""Reads (parameters of the query, content type, body); raises FormatError."""
 _PROTO = "application/x-protobuf"
 SENDERS: Mapping[str, Read] = {
     "/ingest": pushes.ingest,
@@ -23,12 +23,18 @@ SENDERS: Mapping[str, Read] = {
     "/profiles/writeraw": lambda _, kind, body: pushes.write_raw(kind, body),
     "/v1development/profiles": lambda _, _kind, body: otlp.read(body),
 }
-"""By address: Pyroscope's two, Parca's, OpenTelemetry's."""
+"""Readers by URL path: Pyroscope's two, Parca's, OpenTelemetry's."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignPush:
-    """path: one of SENDERS. encoding: Content-Encoding."""
+    """A push of another project's agent.
+
+    Attributes:
+        path: One of SENDERS.
+        words: Parameters of the query.
+        encoding: Content-Encoding.
+    """
 
     path: str
     words: Mapping[str, str]
@@ -37,8 +43,14 @@ class ForeignPush:
     body: bytes
 
     def segments(self, now_ns: int, most: int) -> list[tuple[SegmentName, bytes]]:
-        """now_ns: the end of what has no times. most: bytes that the body may inflate to. The same push has the same
-        names: one that is sent twice counts once. Raises FormatError.
+        """Convert the push to segments. Equal pushes give equal names, so a repeated push counts once.
+
+        Args:
+            now_ns: End of profiles that have no times.
+            most: Maximum inflated size of the body in bytes.
+
+        Raises:
+            FormatError: The push is broken or too large.
         """
         if self.encoding not in ("", "identity", "gzip"):
             raise FormatError("body", 0, f"encoding {self.encoding[:40]!r} is not read, only gzip")
@@ -55,6 +67,6 @@ class ForeignPush:
 
     @property
     def answer(self) -> tuple[bytes, str]:
-        """Body and content type of what was taken: an empty message, in the sender's way."""
+        """Body and content type of the response to an accepted push: an empty message in the sender's format."""
         is_json = self.content_type.partition(";")[0].strip().lower() == pushes.JSON
         return (b"{}", pushes.JSON) if is_json else (b"", self.content_type or _PROTO)

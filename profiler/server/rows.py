@@ -1,4 +1,4 @@
-"""From a segment to what the database has of it (tables.sql)."""
+"""Conversion of a segment to rows of the database (tables.sql)."""
 
 from __future__ import annotations
 
@@ -29,25 +29,36 @@ HOUR_NS = 3600 * 10**9
 HOST = "host"
 """The label that names the machine."""
 _MOST_FRAMES = 2000
-"""Of a stack; the innermost ones of a deeper one are left out."""
+"""Maximum number of frames of a stack; of a deeper one, this many outermost frames are kept."""
 _MOST_CALLS, _MOST_LETTERS = 1 << 24, 1 << 28
-"""Of the stacks of a segment that are new, all together, as the database gets them: each with all its texts."""
+"""Maximum number of calls and characters of the new stacks of a segment, in the form in which the database stores
+them.
+"""
 _MOST_OF_LABELS = 1 << 21
-"""Letters of the sets of labels of a segment."""
+"""Maximum number of characters in all sets of labels of a segment."""
 _HALVES = struct.Struct("<QQ")
 _BARE = re.compile(r"!0x[0-9a-f]+$")
-"""How a function is named of which only the beginning is known."""
+"""Title of a function of which only the start address is known."""
 _MOST = 1 << 50
-"""Nanoseconds of a window, and what its values are together: 13 days. Those of thousands of windows have a sum, too."""
+"""Maximum length of a window in nanoseconds and maximum sum of its values (13 days), so that thousands of windows have
+a sum.
+"""
 _SERIES_REMEMBERED = 1 << 16
 BuildCost = tuple[str, str, int, int, int]
-"""Path, build-id, amount, of it without names, and cut off there."""
+"""(path, build ID, amount, amount without names, amount truncated there)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentRows:
-    """stacks: numbers in the book, one for each stack and label set; series, values, counts beside them. labels: by the
-    number of their series. length_ns: time that it covers.
+    """The rows of a segment.
+
+    Attributes:
+        length_ns: Time that the segment covers.
+        stacks: Number in the book, for each stack with a set of labels.
+        series: Number of the labels of each row.
+        values: Value of each row.
+        counts: Number of samples of each row.
+        labels: Labels by series.
     """
 
     tenant: str
@@ -69,7 +80,7 @@ class SegmentRows:
         return day_of(self.name.end_ns)
 
     def by_series(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-        """Label sets, and the sum of each one's values."""
+        """Return the series, and the sum of each one's values."""
         found, place = np.unique(self.series, return_inverse=True)
         sums = np.zeros(len(found), np.int64)
         np.add.at(sums, place, self.values)
@@ -77,7 +88,9 @@ class SegmentRows:
 
 
 def hour_of(end_ns: int) -> int:
-    """Since 1970, in which a window that ended then ended: the end of an hour is its own."""
+    """Return the hour since 1970 to which a window belongs; a window that ends at the end of an hour belongs to that
+    hour.
+    """
     return (end_ns - 1) // HOUR_NS
 
 
@@ -90,9 +103,17 @@ def rows_of(
     little: LittleWork | None = None,
     lends: bool = False,
 ) -> SegmentRows:
-    """book: the tenant's stacks; it learns those of this segment. most: bytes that a stranger's data may inflate
-    to; None: it has been taken, or is our own. little: no more is to be done. lends: the book lends its frames to who
-    adopts its stacks. Raises FormatError, MuchWork.
+    """Convert a segment to rows.
+
+    Args:
+        book: Stacks of the tenant; it learns those of this segment.
+        most: Maximum inflated size of data from a client; None for a stored segment.
+        little: Limits of the work, None for none.
+        lends: Let the book lend its frames to a cache that adopts its stacks.
+
+    Raises:
+        FormatError: The segment is broken or too large.
+        MuchWork: It exceeds the limits.
     """
     builder = _WholeStacks()
     builder.little = little
@@ -122,7 +143,7 @@ def rows_of(
 def _rows(
     tenant: str, name: SegmentName, about: About, parts: Parts, book: StackBook, numbers: npt.NDArray[np.int64]
 ) -> SegmentRows:
-    """Samples of one stack and one label set together. numbers: of the samples' stacks."""
+    """Sum up the samples of each stack and label set; numbers are those of the samples' stacks."""
     of_thread = [each.labels for each in parts.threads]
     labels = list(dict.fromkeys(of_thread)) or [()]
     kind = about.value_types[-1]
@@ -154,7 +175,11 @@ def _rows(
 
 
 def _check_texts(kind: ValueType, labels: Iterable[Labels]) -> None:
-    """A file says each of them once, and rows of the database have it again and again. Raises FormatError."""
+    """Check the length of texts that a file states once and the database repeats in every row.
+
+    Raises:
+        FormatError: They are too long.
+    """
     if max(len(kind.type), len(kind.unit)) > LONGEST:
         raise FormatError("pprof", 0, f"a type or a unit of more than {LONGEST} letters")
     letters = sum(len(name) + len(value) for each in labels for name, value in each)
@@ -163,7 +188,11 @@ def _check_texts(kind: ValueType, labels: Iterable[Labels]) -> None:
 
 
 class _WholeStacks(Builder):
-    """Of a file whose stacks go to the database, which has each as a whole: no tree is made. calls: frames of each."""
+    """A Builder for a file whose stacks go to the database, which stores each as a whole: it makes no tree.
+
+    Attributes:
+        calls: Frames of each stack.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -172,7 +201,11 @@ class _WholeStacks(Builder):
         self._count = 0
 
     def stack(self, frames: Iterable[int], below: int = 0) -> int:
-        """Its number in calls. Raises FormatError."""
+        """Return the index of a stack in calls.
+
+        Raises:
+            FormatError: There are too many calls.
+        """
         assert not below, "a whole stack"
         path = array("i", frames)
         number = self._number_of.setdefault(path.tobytes(), len(self.calls))
@@ -184,7 +217,7 @@ class _WholeStacks(Builder):
 
 
 class _ShownFrames(dict[int, ShownFrame]):
-    """By the numbers of a file's frames, once they are asked for. Raises FormatError for too many letters."""
+    """Cache of a file's frames by their numbers, filled on access. Too many characters raise FormatError."""
 
     def __init__(self, parts: Parts, digests: Mapping[int, bytes], known: KnownFrames) -> None:
         super().__init__()
@@ -208,7 +241,11 @@ class _ShownFrames(dict[int, ShownFrame]):
 
 
 def _check_stacks(calls: int, letters: int) -> None:
-    """Of those that are new. Raises FormatError."""
+    """Check the number of calls and characters of new stacks.
+
+    Raises:
+        FormatError: There are too many.
+    """
     if letters > _MOST_LETTERS or calls > _MOST_CALLS:
         raise FormatError("pprof", 0, f"stacks of more than {_MOST_CALLS:,} calls or {_MOST_LETTERS:,} letters")
 
@@ -216,7 +253,11 @@ def _check_stacks(calls: int, letters: int) -> None:
 def _numbers(
     stack: npt.NDArray[np.int32], calls: Sequence[Sequence[int]], shown: _ShownFrames, book: StackBook
 ) -> npt.NDArray[np.int64]:
-    """In the book, of the stacks that samples have; those that are new are added. calls: frames of each stack."""
+    """Return the numbers in the book of the samples' stacks, and add new ones.
+
+    Args:
+        calls: Frames of each stack.
+    """
     found = np.zeros(len(calls), np.int64)
     letters = 0
     for number in np.unique(stack[stack >= 0]).tolist():
@@ -229,7 +270,7 @@ def _numbers(
 
 
 def _facts(frames: Sequence[ShownFrame]) -> StackFacts:
-    """Of the whole stack, outermost first."""
+    """Return the properties of a whole stack, outermost frame first."""
     if not frames:
         return StackFacts()
     cut = next((frame.build for frame in frames if not frame.is_marker), None) if frames[0].is_cut else None
@@ -237,7 +278,7 @@ def _facts(frames: Sequence[ShownFrame]) -> StackFacts:
 
 
 def is_bare(frame: Frame) -> bool:
-    """Has its function no name?"""
+    """Return True if the frame's function has no name."""
     return not frame.lines or _BARE.search(frame.title) is not None
 
 
@@ -249,7 +290,7 @@ def _build(parts: Parts, frame: Frame) -> tuple[str, str] | None:
 
 
 def _builds(book: StackBook, stacks: npt.NDArray[np.int64], values: npt.NDArray[np.int64]) -> list[BuildCost]:
-    """Of each file in which time was spent: how much, and what of it has no names or was cut off there."""
+    """Return for each file its own time, the part of it without names, and the time of stacks truncated in it."""
     leaf, bare, cut = book.leaf[stacks], book.bare[stacks], book.cut[stacks]
     found, place = np.unique(np.concatenate((leaf, cut)), return_inverse=True)
     sums = np.zeros((len(found), 3), np.int64)
@@ -262,15 +303,15 @@ def _builds(book: StackBook, stacks: npt.NDArray[np.int64], values: npt.NDArray[
 
 @lru_cache(_SERIES_REMEMBERED)
 def number_of(labels: Labels) -> int:
-    """Of a set of labels."""
+    """Return the series number of a set of labels."""
     return hash_of([part for pair in labels for part in pair])[0]
 
 
 def hash_of(texts: Iterable[str]) -> tuple[int, int]:
-    """The two halves of 128 bits over length-prefixed texts: no two lists are alike by where one text ends."""
+    """Return a 128-bit hash of texts as two halves. Texts have their length in front, so different lists differ."""
     return hash_of_pieces(map(piece_of, texts))
 
 
 def hash_of_pieces(pieces: Iterable[bytes]) -> tuple[int, int]:
-    """The same of texts with their lengths."""
+    """Return hash_of() of texts that already have their length in front."""
     return _HALVES.unpack(hashlib.blake2b(b"".join(pieces), digest_size=_HALVES.size).digest())

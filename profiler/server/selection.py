@@ -1,4 +1,4 @@
-"""Which samples a question is about, from its words. Every text of it is a client's."""
+"""The selection of samples in a query's parameters. All texts come from clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyprof.records import dataclass
 from pyprof.server.access import Refused
 
 LABEL = "label."
-"""What the words begin with that choose samples by their labels."""
+"""Prefix of parameters that select samples by labels."""
 _WORDS = {"from", "to", "service", "type"}
 _LONGEST = 1000
 _MOST_LABELS = 20
@@ -18,8 +18,13 @@ _MOST_S = 1 << 33
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """from_ns, to_ns: windows that ended after the first, and not after the second. service: "" for all. labels: that
-    samples must have.
+    """A selection of samples.
+
+    Attributes:
+        from_ns: Windows must end after this time.
+        to_ns: Windows must not end after this time.
+        service: "" for all.
+        labels: Labels that samples must have.
     """
 
     tenant: str
@@ -40,8 +45,14 @@ class Question:
 
 
 def check_words(words: Iterable[str], own: Collection[str], sides: Iterable[str]) -> None:
-    """own: of the question (answers.py). sides: what the words of its selections begin with. Raises Refused where there
-    is another.
+    """Check the names of a query's parameters.
+
+    Args:
+        own: Parameters of the query (answers.py).
+        sides: Prefixes of its selections.
+
+    Raises:
+        Refused: A parameter is not known.
     """
     for word in words:
         parts = [word.removeprefix(side) for side in sides if word.startswith(side)]
@@ -58,7 +69,14 @@ def _known(own: Collection[str], sides: Iterable[str]) -> str:
 
 
 def selection(tenant: str, words: Mapping[str, str], prefix: str = "") -> Question:
-    """words: of the question; prefix: of those of one side ("a."). Raises Refused."""
+    """Return the selection in a query's parameters.
+
+    Args:
+        prefix: Prefix of the parameters of one side ("a.").
+
+    Raises:
+        Refused: A parameter is wrong.
+    """
 
     def word(name: str) -> str:
         found = words.get(prefix + name, "")
@@ -88,7 +106,11 @@ def _moment(name: str, text: str) -> int:
 
 
 def whole_number(words: Mapping[str, str], name: str, otherwise: int, most: int) -> int:
-    """From 1 to most. Raises Refused."""
+    """Return a parameter as a number from 1 to most.
+
+    Raises:
+        Refused: It is no such number.
+    """
     text = words.get(name, "") or str(otherwise)
     if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
         raise Refused("bad_question", f"{name} is no number from 1 to {most:,}")

@@ -1,4 +1,6 @@
-"""How many sets of labels a tenant may send in a day: each is a line of the page, and rows that nobody can add up."""
+"""Limit for the sets of labels that a tenant may send in a day: each is a line on the page and cannot be added to
+others.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from pyprof.server.store import Store
 
 MOST_OF_SEGMENT = 1000
 _MOST_DAYS = 64
-"""Of tenants, that are remembered; the oldest is asked of the database again."""
+"""Maximum number of (tenant, day) that are cached; the oldest one is read from the database again."""
 
 
 class SeriesLimit:
-    """For several threads."""
+    """The series of each tenant and day, for several threads."""
 
     def __init__(self, most: int, store: Store) -> None:
         self._most, self._store = most, store
@@ -23,7 +25,11 @@ class SeriesLimit:
         self._lock = threading.Lock()
 
     def take(self, tenant: str, day: str, series: Iterable[int]) -> None:
-        """series: numbers of a segment's sets of labels. Raises Refused; then none of them counts."""
+        """Count the series of a segment.
+
+        Raises:
+            Refused: There are too many; then none of them counts.
+        """
         wanted = set(series)
         if len(wanted) > MOST_OF_SEGMENT:
             text = f"the segment has {len(wanted):,} sets of labels, {MOST_OF_SEGMENT:,} at most may be taken"
@@ -39,7 +45,7 @@ class SeriesLimit:
             known |= wanted
 
     def _of(self, tenant: str, day: str) -> set[int]:
-        """Those that the database has, when they are first asked for."""
+        """Return the series of a day, from the database on the first access."""
         found = self._known.get((tenant, day))
         if found is None:
             if len(self._known) >= _MOST_DAYS:
@@ -47,6 +53,6 @@ class SeriesLimit:
             try:
                 found = self._store.series(tenant, day, self._most)
             except StoreError:
-                found = set()  # windows are taken also while the database is away
+                found = set()  # windows are accepted even if the database is away
             self._known[tenant, day] = found
         return found

@@ -25,7 +25,7 @@ from pyprof.server.symbol_files import SymbolFiles
 
 Say = Callable[..., None]
 _GRACE_S = 1
-"""For requests under way, when it is to end."""
+"""Time in seconds for running requests when the server ends."""
 _MOST_AT_ONCE = 1024
 _MAX_MESSAGE = 1000
 """Characters of a message of uvicorn that the log keeps."""
@@ -45,7 +45,13 @@ class ServerParts:
 
 @contextmanager
 def parts(config: ServerConfig, say: Say) -> Iterator[ServerParts]:
-    """What a server is made of; the indexer is not started. Raises OutputError, StoreError, UsageError."""
+    """Open the parts of a server, without starting the indexer.
+
+    Raises:
+        OutputError: The folder cannot be used.
+        StoreError: The database cannot be opened.
+        UsageError: Packages are missing.
+    """
     files = SegmentFiles(os.path.join(config.data, "segments"))
     try:
         store = Store(opened(config.store_address(), config.days))
@@ -76,8 +82,16 @@ def parts(config: ServerConfig, say: Say) -> Iterator[ServerParts]:
 
 
 def serve(config: ServerConfig, say: Say, ends: Callable[[Callable[[], None]], None]) -> None:
-    """ends: is given what ends the server: requests under way are answered, what was taken is brought into the
-    database. Raises OutputError, StoreError, UsageError.
+    """Run a server.
+
+    Args:
+        ends: Receives a function that ends the server. Running requests are then answered, and received segments are
+            inserted into the database.
+
+    Raises:
+        OutputError: The folder cannot be used.
+        StoreError: The database cannot be opened.
+        UsageError: Packages are missing, or the address is in use.
     """
     try:
         import httptools  # noqa: F401
@@ -127,7 +141,7 @@ class _LogHandler(logging.Handler):
 
 
 def _server(config: ServerConfig, app: Any, ready: Callable[[], None], say: Say) -> Any:
-    """ready: is called when it listens."""
+    """Return a uvicorn server that calls ready() when it listens."""
     import uvicorn
 
     logger = logging.getLogger("uvicorn")
@@ -138,7 +152,7 @@ def _server(config: ServerConfig, app: Any, ready: Callable[[], None], say: Say)
     class QuietServer(uvicorn.Server):
         @contextmanager
         def capture_signals(self) -> Generator[None, None, None]:
-            """They are taken elsewhere: uvicorn's handlers would end the process before the database is closed."""
+            """Leave signals alone: uvicorn's handlers would end the process before the database is closed."""
             yield
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -155,7 +169,7 @@ def _server(config: ServerConfig, app: Any, ready: Callable[[], None], say: Say)
             access_log=False,
             interface="asgi3",
             http=BoundedProtocol,
-            loop="asyncio",  # uvloop would take the place of the file that signals are written to
+            loop="asyncio",  # uvloop would replace the file descriptor into which signals are written
             server_header=False,
             timeout_graceful_shutdown=_GRACE_S,
             limit_concurrency=_MOST_AT_ONCE,
@@ -164,7 +178,7 @@ def _server(config: ServerConfig, app: Any, ready: Callable[[], None], say: Say)
 
 
 def rebuild(config: ServerConfig, say: Say) -> int:
-    """The database anew from the files; how many segments that were."""
+    """Rebuild the database from the files, and return the number of segments."""
     with parts(config, say) as found:
         found.store.empty()
         return found.indexer.catch_up()

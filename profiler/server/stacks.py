@@ -1,8 +1,8 @@
-"""Stacks that the server has read of a tenant, each by a number. A segment states digests of its stacks: of those that
-are known neither names nor calls are read again.
+"""Stacks that the server has read of a tenant, by their digests and numbers.
 
-All of it is a memory that may be lost: what is not known is read from the segment. A tenant that states a digest which
-is not its stack's gets another of its own stacks.
+A segment states digests of its stacks. Neither names nor calls are read again for those that are known. The books are a
+cache and may be dropped: unknown stacks are read from the segment. If a tenant states a wrong digest for a
+stack, it gets another stack of the same tenant.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pyprof.records import dataclass
 from pyprof.server.known_frames import KnownFrames, ShownFrame, lendable
 
 MOST_BYTES = 1 << 28
-"""Of all tenants' stacks, as estimated here."""
+"""Maximum estimated size in bytes of all tenants' stacks."""
 _STACK, _BUILD = 400, 150
-"""Bytes that one needs beside its frames, or letters."""
+"""Estimated size in bytes of a stack without its frames, and of a build without its characters."""
 _ROOM = 1024
 _AT_ONCE, _BETWEEN_S = 100, 0.002
 NOBODY = -1
@@ -33,8 +33,12 @@ _Kind = TypeVar("_Kind", bound=np.generic)
 
 @dataclass(frozen=True, slots=True)
 class StackFacts:
-    """What a stack says beside its frames. leaf: path and build-id of the file that it was sampled in; None: in none.
-    bare: that function has no name. cut: the file at which it was cut off.
+    """Properties of a stack besides its frames.
+
+    Attributes:
+        leaf: Path and build ID of the file in which it was sampled, None for none.
+        bare: True if the function of its leaf has no name.
+        cut: Path and build ID of the file at which it was truncated, None for none.
     """
 
     leaf: tuple[str, str] | None = None
@@ -47,14 +51,26 @@ class StackFacts:
 
 
 class StackBook:
-    """by_digest: ~number of stacks: below 0, unlike what a Builder gives them. halves: (stacks, 2), of their hashes.
-    leaf, cut: (stacks,) numbers of builds, NOBODY for none. bare: (stacks,). letters: (stacks,) of their texts. builds:
-    paths and build-ids. Columns are longer than there are stacks. known: their frames, and others of their segments.
-    lent: frames that who adopts its stacks does not know.
+    """The stacks of one tenant, with columns that are longer than there are stacks.
+
+    Attributes:
+        by_digest: Bitwise complement of a stack's number, by digest. It is negative, unlike the nodes of a Builder.
+        halves: (stacks, 2) uint64, hash of each stack.
+        leaf: (stacks,) number of a build, -1 for none.
+        cut: (stacks,) number of a build, -1 for none.
+        bare: (stacks,) see StackFacts.
+        letters: (stacks,) number of characters of the frames' texts.
+        builds: Paths and build IDs.
+        known: Cache of the frames.
+        lent: Frames for a cache that adopts this book's stacks.
     """
 
     def __init__(self, known: KnownFrames | None = None) -> None:
-        """known: of the tenant's segments before; it learns those of this book."""
+        """Create an empty book.
+
+        Args:
+            known: Cache of the tenant's frames, which learns those of this book.
+        """
         self.by_digest: dict[bytes, int] = {}
         self.builds: list[tuple[str, str]] = []
         self.halves: npt.NDArray[np.uint64] = np.zeros((_ROOM, 2), np.uint64)
@@ -71,7 +87,7 @@ class StackBook:
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What adopted() needs: of the frames only those of its stacks, and those that are lent."""
+        """Pickle what adopted() needs: only the frames of the book's stacks, and those in `lent`."""
         calls = np.frombuffer(b"".join(self._frames), np.int32)
         used, place = np.unique(calls, return_inverse=True)
         ends = np.cumsum([len(each) for each in self._frames]).tolist()
@@ -91,11 +107,16 @@ class StackBook:
 
     @property
     def memory(self) -> int:
-        """Bytes that it needs, an estimate."""
+        """Estimated size in bytes."""
         return self._memory + self.known.memory
 
     def number(self, found: tuple[int, int], frames: Sequence[ShownFrame], facts: StackFacts) -> int:
-        """Of a stack. found: its hash. frames: outermost first."""
+        """Return the number of a stack, and add it if it is new.
+
+        Args:
+            found: Hash of the stack.
+            frames: Frames, outermost first.
+        """
         number = self._by_hash.get(found)
         if number is None:
             with self._lock:
@@ -104,8 +125,9 @@ class StackBook:
         return number
 
     def adopted(self, other: StackBook, wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Stacks of another book, by their numbers there: their numbers here. Those that have digests are known by
-        them. From time to time others get the interpreter.
+        """Add stacks of another book, given by their numbers there, and return their numbers here.
+
+        The digests of these stacks are copied too. The function pauses regularly to let other threads run.
         """
         found, place = np.unique(wanted, return_inverse=True)
         numbers: dict[int, int] = {}
@@ -129,7 +151,7 @@ class StackBook:
         return None if number == NOBODY else self.builds[number]
 
     def _add(self, found: tuple[int, int], calls: bytes, letters: int, facts: StackFacts) -> int:
-        """calls: numbers of its frames' texts, int32. Under the lock."""
+        """Add a stack; calls are the int32 numbers of its frames' texts. The caller holds the lock."""
         number = self._by_hash.get(found, NOBODY)
         if number != NOBODY:
             return number
@@ -156,11 +178,11 @@ class StackBook:
         return number
 
     def frames(self, number: int) -> list[str]:
-        """Outermost first."""
+        """Return the texts of a stack's frames, outermost first."""
         return [self.known.texts[at] for at in self.calls(number).tolist()]
 
     def calls(self, number: int) -> npt.NDArray[np.int32]:
-        """(calls,) numbers of its frames' texts, outermost first."""
+        """Return the (calls,) numbers of a stack's frame texts, outermost first."""
         return np.frombuffer(self._frames[number], np.int32)
 
     def text(self, number: int) -> str:
@@ -168,7 +190,7 @@ class StackBook:
 
 
 class _TextsHere(dict[int, int]):
-    """Numbers of texts by their numbers in another book."""
+    """Numbers of texts in this cache, by their numbers in another book; filled on access."""
 
     def __init__(self, there: Sequence[str], here: KnownFrames) -> None:
         super().__init__()
@@ -185,17 +207,16 @@ def _longer(column: npt.NDArray[_Kind]) -> npt.NDArray[_Kind]:
 
 
 class StatedStacks(dict[bytes, int]):
-    """What the reader of a segment knows (Builder.by_digest): the book's stacks. Its items are those that the
-    reader has worked out itself.
-    """
+    """A Builder.by_digest that looks up digests in a book, and collects the digests that the reader has verified."""
 
     def __init__(self, book: StackBook) -> None:
         super().__init__()
-        self.get = book.by_digest.get  # type: ignore[method-assign]  # of 400 stacks: no call of Python's
+        # bound directly, because it is called for each stack
+        self.get = book.by_digest.get  # type: ignore[method-assign]
 
 
 class StackBooks:
-    """A book for each tenant. When they are too large all begin anew."""
+    """A book for each tenant. All are dropped when they become too large."""
 
     def __init__(self, most: int = MOST_BYTES) -> None:
         self._most = most

@@ -1,4 +1,4 @@
-"""The database: what is put in, what is dropped, and who may ask. All methods raise StoreError."""
+"""The database: insertions, deletions and queries. All methods raise StoreError."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pyprof.server.symbol_files import SymbolFiles
 from pyprof.server.tables import NAMES
 
 _FIRST_BATCH = 1 << 63
-"""Above those of older versions, which did not grow."""
+"""First batch number, above the numbers of older versions, which did not grow."""
 
 
 class Store:
-    """For several threads, of which one inserts and drops. hours: makes rows by hours."""
+    """The database, for several threads, of which one inserts and drops; hours creates rollups."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -32,11 +32,11 @@ class Store:
         self._engine.close()
 
     def check(self) -> None:
-        """Check that the database answers. Raises StoreError."""
+        """Raise StoreError if the database does not respond."""
         self._engine.check()
 
     def insert(self, segments: Sequence[SegmentRows]) -> None:
-        """The windows last: whoever is killed before has inserted nothing that counts."""
+        """Insert segments. Windows come last: if the server is killed before, it has inserted nothing that counts."""
         if not segments:
             return
         stacks, series = self._stored.lacking_stacks(segments), self._stored.lacking_series(segments)
@@ -51,7 +51,10 @@ class Store:
         self._put("windows", blocks.windows(segments, batches))
 
     def _batches(self, count: int) -> list[int]:
-        """A number for each segment: the attempt to bring it in. They grow, through all servers of a store."""
+        """Return a batch number for each segment, which identifies the attempt to insert it.
+
+        The numbers grow, across all servers of a database.
+        """
         if not self._last:
             tables = (("windows", "batch"), ("rolls", "upto"))
             asked = [f"SELECT max({name}) FROM {self._engine.dialect.read(table)}" for table, name in tables]
@@ -65,7 +68,7 @@ class Store:
             self._engine.insert(self._engine.dialect.read(table), block)
 
     def listed(self, tenant: str) -> set[str]:
-        """Paths of the segments that are in the database."""
+        """Return the paths of the segments that are in the database."""
         return {
             str(row[0])
             for row in self._engine.rows(
@@ -79,7 +82,7 @@ class Store:
             self._engine.run(f"ALTER TABLE {table} {self._engine.dialect.on_cluster} DROP PARTITION {literal(day)}")
 
     def empty(self) -> None:
-        """All rows of all tables go."""
+        """Drop all rows of all tables."""
         for day in {
             str(row[0])
             for table in NAMES
@@ -88,16 +91,16 @@ class Store:
             self.drop_day(day)
 
     def asked(self, by: Asked, symbols: SymbolFiles | None = None) -> Questions:
-        """symbols: names for what has none."""
+        """Return the queries of a client; symbols supplies missing names."""
         return Questions(self._engine, by, symbols)
 
     def give_up(self, asked: Asked) -> None:
-        """What the database does for it ends soon."""
+        """Cancel the statements of a query."""
         asked.gone.set()
         self._engine.run(f"KILL QUERY WHERE query LIKE {literal(f'/* {asked.mark} */%')} ASYNC")
 
     def series(self, tenant: str, day: str, most: int) -> set[int]:
-        """Numbers of the label sets that a tenant has had on a day."""
+        """Return the series that a tenant has had on a day."""
         found = self._engine.rows(
             f"SELECT DISTINCT series FROM {self._engine.dialect.read('series')} "
             f"WHERE tenant = {literal(tenant)} AND day = {literal(day)} LIMIT {most}"

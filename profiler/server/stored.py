@@ -1,4 +1,4 @@
-"""Which stacks and series the database has of a day: they are not sent again. A memory that may be lost."""
+"""Cache of the stacks and series that the database has for a day, which are not inserted again."""
 
 from __future__ import annotations
 
@@ -15,25 +15,30 @@ from pyprof.server.rows import SegmentRows
 from pyprof.server.stacks import StackBook
 
 _MOST_SERIES = 200_000
-"""Of a day."""
+"""Maximum number of series of a day."""
 
 
 @dataclass(slots=True)
 class _Day:
-    """stacks: of each book a mark for each stack. series: by their keys."""
+    """The stacks and series that the database has for one day.
+
+    Attributes:
+        stacks: For each book, a mask of its stacks.
+        series: Keys of series.
+    """
 
     stacks: WeakKeyDictionary[StackBook, npt.NDArray[np.bool_]] = field(default_factory=WeakKeyDictionary)
     series: set[SeriesKey] = field(default_factory=set)
 
 
 class StoredRows:
-    """For one thread."""
+    """The cache of all days, for one thread."""
 
     def __init__(self) -> None:
         self._days: dict[str, _Day] = {}
 
     def lacking_stacks(self, segments: Sequence[SegmentRows]) -> list[StacksOfDay]:
-        """Each once a day."""
+        """Return the stacks that the database lacks, each once a day."""
         groups: dict[tuple[str, str, StackBook], list[npt.NDArray[np.int64]]] = {}
         for each in segments:
             groups.setdefault((each.day, each.tenant, each.book), []).append(each.stacks)
@@ -52,7 +57,7 @@ class StoredRows:
         }
 
     def add(self, stacks: Sequence[StacksOfDay], series: Mapping[SeriesKey, Labels]) -> None:
-        """They are in the database."""
+        """Record that stacks and series are in the database."""
         for day, _, book, numbers in stacks:
             self._marks(day, book, 0)[numbers] = True
         for key in series:
@@ -68,7 +73,7 @@ class StoredRows:
         return self._days.setdefault(day, _Day())
 
     def _marks(self, day: str, book: StackBook, size: int) -> npt.NDArray[np.bool_]:
-        """For so many stacks at least."""
+        """Return the mask of a book's stacks for at least `size` stacks."""
         of_day = self._day(day).stacks
         marks = of_day.get(book, np.zeros(0, np.bool_))
         if len(marks) < size:

@@ -1,8 +1,8 @@
-"""Symbol files that were uploaded: names for code that its agent could not name. ROOT/TENANT/BUILD_ID.sym.
+"""Symbol files that were uploaded, as ROOT/TENANT/BUILD_ID.sym: they name code that the agent could not name.
 
-They are Breakpad's (docs/breakpad.md): functions, lines and inlined calls. A file belongs to a build if its INFO
-CODE_ID says so. Names are looked up when a question is asked: rows of the database stay as they are. Those say where in
-its file code is; INFO LOAD says which address in the module that is.
+They are Breakpad files (docs/breakpad.md) with functions, lines and inlined calls. A file belongs to the build in its
+INFO CODE_ID. Names are looked up during a query; rows of the database do not change. The rows state the offset of code
+in its file, and INFO LOAD converts it to an address in the module.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from pyprof.server.rows import is_bare
 from pyprof.symbolize.breakpad import SymbolFileNames
 
 _MOST_TEXT = 1 << 27
-"""Bytes of one file, inflated."""
+"""Maximum inflated size of a file in bytes."""
 _MOST_OPEN = 16
 _SUFFIX = ".sym"
 _HEAD = 1 << 12
 _LOAD = re.compile(rb"^INFO LOAD ([0-9a-f]{1,16}) ([0-9a-f]{1,16}) ([0-9a-f]{1,16})$", re.MULTILINE)
 Loads = list[tuple[int, int, int]]
-"""Of each segment its offset in the file, its address in the module, and its bytes in the file."""
+"""(offset in the file, address in the module, size in the file) of each segment."""
 
 
 class _OpenFile:
-    """For several threads, one at a time."""
+    """An open symbol file, used by several threads one at a time."""
 
     def __init__(self, file: SymbolFile, loads: Loads) -> None:
         self._names, self._loads = SymbolFileNames(file), loads
@@ -59,12 +59,12 @@ class _OpenFile:
 
 
 def _loads(text: bytes) -> Loads:
-    """text: of a symbol file, its first bytes."""
+    """Parse INFO LOAD in the first bytes of a symbol file."""
     return [(int(first, 16), int(rel, 16), int(size, 16)) for first, rel, size in _LOAD.findall(text[:_HEAD])]
 
 
 class SymbolFiles:
-    """For several threads. most: bytes of a tenant's files."""
+    """The symbol files of all tenants, for several threads; most is the maximum size of a tenant's files in bytes."""
 
     def __init__(self, root: str, most: int, disk: Disk | None = None) -> None:
         self._root, self._most, self._disk = root, most, disk or Disk()
@@ -72,7 +72,14 @@ class SymbolFiles:
         self._lock = threading.Lock()
 
     def keep(self, tenant: str, build_id: str, body: bytes) -> None:
-        """Returns when it is durable; it takes the place of the one before. body: gzipped or not. Raises Refused."""
+        """Store a symbol file in place of an earlier one, and return when it is durable.
+
+        Args:
+            body: The file, gzipped or not.
+
+        Raises:
+            Refused: The file is wrong, or there is no room.
+        """
         try:
             text = inflated(body, _MOST_TEXT)
             found = SymbolFile(BytesSource(text), "body", Diagnostics())
@@ -120,7 +127,7 @@ class SymbolFiles:
         return is_build_id(build_id) and os.path.isfile(self._path(tenant, build_id))
 
     def of(self, tenant: str) -> Callable[[Frame, str, int], Frame]:
-        """Gives a frame of a build-id, at an offset in its file, the names that it lacks, if they are known."""
+        """Return a function that adds missing names to a frame, given its build ID and its offset in the file."""
         files: dict[str, _OpenFile | None] = {}
 
         def named(frame: Frame, build_id: str, offset: int) -> Frame:

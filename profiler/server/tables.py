@@ -19,7 +19,7 @@ NAMES = (
     "stacks",
     "series",
 )
-"""In the order in which a day is dropped: of whom is killed meanwhile, rolls are left whose windows are gone
+"""Tables in the order in which a day is dropped. If the server is killed meanwhile, rollups without windows remain
 (Hours.torn).
 """
 _MIGRATION = re.compile(r"^-- (\d+) (.+)$", re.MULTILINE)
@@ -31,9 +31,15 @@ PARTITION BY day ORDER BY number"
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """cluster: its name; "" for one server. by_hand: each statement goes to each server, for there is nobody who
-    passes it on (ON CLUSTER needs ClickHouse Keeper). old: before codecs, LowCardinality and times to live (18.16).
-    days: that rows are kept.
+    """The dialect of an engine.
+
+    Attributes:
+        cluster: Name of the cluster, "" for one server.
+        by_hand: Send each statement to each server, because the cluster does not pass it on: ON CLUSTER needs
+            ClickHouse
+            Keeper.
+        old: The server (18.16) has no codecs, no LowCardinality and no TTL.
+        days: Number of days that rows are kept.
     """
 
     cluster: str = ""
@@ -58,7 +64,7 @@ class Dialect:
         return _WORD.sub(lambda match: words[match[1]], sql)
 
     def read(self, table: str) -> str:
-        """Where a table's rows of all servers are."""
+        """Return the table with the rows of all servers."""
         return f"{table}_all" if self.cluster else table
 
 
@@ -69,7 +75,9 @@ class Migration:
     sql: str
 
     def statements(self, dialect: Dialect) -> list[str]:
-        """In order. On a cluster each table has a second one, of the rows of all servers, into which an INSERT puts."""
+        """Return the statements in order. On a cluster each table has a distributed one, which receives INSERT
+        statements.
+        """
         found = []
         shards = dict(_SHARDING.findall(self.sql))
         for part in re.sub(r"^--.*$", "", self.sql, flags=re.MULTILINE).split(";"):
@@ -85,7 +93,7 @@ class Migration:
 
 
 def migrations() -> tuple[Migration, ...]:
-    """By number, from 1 on."""
+    """Return the migrations by number, from 1 on."""
     data = pkgutil.get_data("pyprof.server", "tables.sql")
     assert data is not None  # the package's loader finds files
     text = data.decode("utf-8")
@@ -97,7 +105,7 @@ def migrations() -> tuple[Migration, ...]:
 
 
 def printed(days: int) -> str:
-    """All statements, for one server and for a cluster, one below the other."""
+    """Return all statements, first for one server and then for a cluster."""
     lines = []
     for migration in migrations():
         for title, dialect in (("one server", Dialect(days=days)), ("cluster", Dialect("CLUSTER", days=days))):

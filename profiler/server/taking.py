@@ -1,4 +1,4 @@
-"""Segments are taken: durable, or refused by a reason. What comes most often goes a short way, without Starlette."""
+"""Ingest of segments: they are stored durably, or refused with a reason. This frequent request bypasses Starlette."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from pyprof.server.serving import ServerParts
 from pyprof.server.taking_threads import ELSEWHERE, LARGE, MOST_HELD, TakingThreads, size_of
 
 MOST_INFLATED = 1 << 27
-"""Bytes that a request may inflate to."""
+"""Maximum inflated size of a request in bytes."""
 SEGMENTS = "/api/v1/segments/"
 SAFE = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
 JSON = "application/json"
 _FUTURE_S = 86_400
 _BODY_S = 60
-"""In which a body must come."""
+"""Maximum time in seconds for a body to arrive."""
 _Found = TypeVar("_Found")
 ReadSegment = tuple[SegmentRows, bytes]
-"""And its file's contents."""
+"""The rows and the contents of a segment's file."""
 _HERE = ("localhost", "127.0.0.1", "[::1]")
 
 
 class ClientGone(Exception):
-    """Nobody waits for the answer."""
+    """The client has disconnected and does not wait for the response."""
 
 
 class Taking:
-    """An ASGI application of one address, and what other addresses for segments need of it."""
+    """An ASGI application for segments, with parts that other ways of ingest share."""
 
     def __init__(self, config: ServerConfig, parts: ServerParts, access: Access) -> None:
         self._config, self._access = config, access
@@ -100,7 +100,12 @@ class Taking:
         return refused.status, dumps({"reason": refused.reason, "error": str(refused)}), headers
 
     def check_host(self, host: str) -> None:
-        """Without tokens a page of elsewhere, whose name leads here, must do nothing. Raises Refused."""
+        """Refuse requests under another host name if there are no tokens: a foreign page whose name resolves here must
+        not act.
+
+        Raises:
+            Refused: The host name is another one.
+        """
         if not self._access.is_open:
             return
         name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
@@ -108,7 +113,11 @@ class Taking:
             raise Refused("wrong_token", f"without tenants the server answers as {', '.join(_HERE)} only")
 
     def writer(self, authorization: str) -> str:
-        """The tenant, which may send now. Raises Refused."""
+        """Return the tenant of a writer's token, within the rate limit.
+
+        Raises:
+            Refused: The token is wrong, or the tenant sends too often.
+        """
         tenant = self._access.tenant(WRITE, authorization)
         second, count = self._rates.get(tenant, (0, 0))
         now = int(time.monotonic())
@@ -118,7 +127,15 @@ class Taking:
         return tenant
 
     async def body(self, length: str, receive: Receive) -> bytes:
-        """length: that the client states. Raises Refused before more than the limit has been read, ClientGone."""
+        """Read a body.
+
+        Args:
+            length: Content-Length that the client states.
+
+        Raises:
+            Refused: The body is too large or too slow; no more than the limit has been read.
+            ClientGone: The client has disconnected.
+        """
         most = self._config.body
         if length.isdigit() and int(length) > most:
             raise Refused("body_too_large", f"the body has {int(length):,} bytes, {most:,} at most are taken")
@@ -140,7 +157,11 @@ class Taking:
         return bytes(found)
 
     async def take_push(self, tenant: str, push: ForeignPush) -> None:
-        """All of it durable, or nothing of it kept. Raises Refused."""
+        """Store all profiles of a push, or none.
+
+        Raises:
+            Refused: The push is wrong.
+        """
         await self._take(tenant, push.body, None, partial(self._pushed, tenant, push))
 
     async def _take(
@@ -150,8 +171,12 @@ class Taking:
         here: Callable[[LittleWork], list[ReadSegment]] | None,
         elsewhere: Callable[[], list[ReadSegment]],
     ) -> int:
-        """How many segments were new. What was there is there: an agent that sends again must hear that it is done.
-        Raises Refused.
+        """Read and store segments, and return how many were new.
+
+        Segments that exist already are no error: an agent that sends again must learn that it is done.
+
+        Raises:
+            Refused: A segment is wrong.
         """
         try:
             count = await self._threads.run(tenant, body, here, elsewhere, self._keep)
@@ -166,14 +191,22 @@ class Taking:
         return sum(self._kept(rows, data) for rows, data in segments)
 
     def _pushed(self, tenant: str, push: ForeignPush) -> list[ReadSegment]:
-        """Raises FormatError, Refused."""
+        """Read a push in another process.
+
+        Raises:
+            FormatError: The push is broken.
+            Refused: A segment is wrong.
+        """
         found = self._elsewhere(push.body, large_bodies.pushed, tenant, push, time.time_ns(), MOST_INFLATED)
         return [(self._adopted(rows), data) for rows, data in found]
 
     def _readings(
         self, tenant: str, name: SegmentName, data: bytes
     ) -> tuple[Callable[[LittleWork], list[ReadSegment]], Callable[[], list[ReadSegment]]]:
-        """How a segment is read here, and how elsewhere: then with frames if it was those that were not known here."""
+        """Return functions that read a segment in this process and in another one.
+
+        The other process returns its frames if this one gave up because of unknown frames.
+        """
         lends = False
 
         def here(little: LittleWork) -> list[ReadSegment]:
@@ -193,30 +226,46 @@ class Taking:
         return here, elsewhere
 
     def _elsewhere(self, body: bytes, function: Callable[..., _Found], *arguments: object) -> _Found:
-        """What another process finds in a body. Raises PyprofError."""
+        """Call a function on a body in another process.
+
+        Raises:
+            PyprofError: The function raised it.
+        """
         if size_of(body) > LARGE:
             return self._large.call(True, function, *arguments)
-        reader = self._idle.pop()  # there are as many as threads that come here
+        reader = self._idle.pop()  # there are as many readers as threads that call this
         try:
             return reader.call(False, function, *arguments)
         finally:
             self._idle.append(reader)
 
     def _adopted(self, rows: SegmentRows) -> SegmentRows:
-        """With stacks of the tenant's book: what another process has read is known here, too. Raises Refused."""
+        """Check rows from another process and move their stacks to the tenant's book in this process.
+
+        Raises:
+            Refused: The segment is wrong.
+        """
         self._checked(rows)
         book = self._books.of(rows.tenant)
         return replace(rows, book=book, stacks=book.adopted(rows.book, rows.stacks))
 
     def _checked(self, rows: SegmentRows) -> SegmentRows:
-        """Raises Refused."""
+        """Check the limits of a segment, and return its rows.
+
+        Raises:
+            Refused: It exceeds a limit.
+        """
         self._check_service(rows.name)
         self._check_age(rows.name)
         self._series.take(rows.tenant, rows.name.day, rows.labels)
         return rows
 
     def _kept(self, rows: SegmentRows, data: bytes) -> bool:
-        """Is it new? Raises Refused."""
+        """Store a segment, and return True if it is new.
+
+        Raises:
+            Refused: The disk is full.
+        """
         new = False
         self._indexer.expect(rows)
         try:
@@ -232,7 +281,11 @@ class Taking:
         return new
 
     def _named(self, path: bytes) -> SegmentName:
-        """path: as it came; its parts are those of the segment's path in a spool. Raises Refused."""
+        """Return the segment that a request's path names; its parts are those of the segment's path in a spool.
+
+        Raises:
+            Refused: The name is wrong.
+        """
         parts = path.decode("ascii", "replace").removeprefix(SEGMENTS).split("/")
         name = SegmentName.parse(*parts) if len(parts) == 3 and folder_of(unquote(parts[1])) == parts[1] else None
         if name is None or day_of(name.end_ns) != name.day:
@@ -256,7 +309,11 @@ class Taking:
 
 
 async def _parts(receive: Receive) -> AsyncIterator[bytes]:
-    """Of a body. Raises ClientGone."""
+    """Yield the parts of a body.
+
+    Raises:
+        ClientGone: The client has disconnected.
+    """
     more = True
     while more:
         message = await receive()

@@ -1,4 +1,4 @@
-"""The threads that read what is sent, and write it: few that want the interpreter, more that wait for the disk."""
+"""Threads that read and write incoming segments: few that need the GIL, and more that wait for the disk."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from pyprof.server.access import Refused
 
 SMALL = LittleWork(samples=4_000, threads=1_000, unknown=100, calls=10_000, frames=100)
 MIDDLE = LittleWork(samples=30_000, threads=2_000, unknown=100, calls=10_000, frames=100)
-"""What is read in this process: some 10 ms, and 100 ms."""
+"""Limits for the work on a body in this process, which take about 10 ms and 100 ms."""
 _TOGETHER = 8
-"""Segments that are written at once: while one waits for the disk another is."""
+"""Number of segments that are written at once, so that one is written while another waits for the disk."""
 _SMALL_BYTES = 1 << 18
-"""Bytes of a body as it is inflated: one thread reads all of them, for the more threads want the interpreter, the
-longer each of their calls of the system takes. Windows of 400 stacks have half as many.
+"""Maximum inflated size in bytes of bodies that one thread reads. With more threads that need the GIL, each of their
+system calls takes longer. Windows of 400 stacks are half as large.
 """
 LARGE = 1 << 23
-"""Bytes as it is inflated, from which on a body is read elsewhere, one at a time."""
+"""Inflated size in bytes from which a body is read in another process, one at a time."""
 ELSEWHERE = min(os.cpu_count() or 1, 4)
-"""Bodies that are much work are read at once, each by another process; large ones one by one."""
+"""Number of expensive bodies that are read at once, each by another process."""
 _MOST_LARGE, _MOST_WAITING = 4, 64
-"""Large bodies of a tenant, and all that other processes are to read, that wait for them."""
+"""Maximum number of a tenant's large bodies, and of its other expensive bodies, that wait for a process."""
 MOST_HELD = 1 << 29
-"""Bytes of bodies that have begun to come, and of those that wait."""
+"""Maximum size in bytes of bodies that are arriving or waiting."""
 _RETRY_S = 30
 _Read = TypeVar("_Read")
 _Kept = TypeVar("_Kept")
 
 
 def size_of(body: bytes) -> int:
-    """As it is inflated."""
+    """Return the inflated size of a body in bytes."""
     return max(pprof.stated_size(body), len(body))
 
 
 class TakingThreads:
-    """Those that read bodies and keep what they say. However many come that are much work, they hold up no other."""
+    """The threads for reading and storing. Expensive bodies never delay others."""
 
     def __init__(self) -> None:
         self._reader = ThreadPoolExecutor(1, "pyprof read")
@@ -61,8 +61,18 @@ class TakingThreads:
         elsewhere: Callable[[], _Read],
         keep: Callable[[_Read], _Kept],
     ) -> _Kept:
-        """What keep returns of what is read: here, unless it is large, or MuchWork is raised. here: None for what is
-        much work in any case. Raises what they raise; Refused where too many wait.
+        """Read a body and store the result, in this process or, for large or expensive bodies, in another one.
+
+        Args:
+            here: Reads in this process; raises MuchWork if that is too expensive. None to always use another process.
+            elsewhere: Reads in another process.
+            keep: Stores what was read.
+
+        Returns:
+            The result of keep.
+
+        Raises:
+            Refused: Too many bodies wait; or what the functions raise.
         """
         loop, size = asyncio.get_running_loop(), size_of(body)
         if here is not None and size <= LARGE:
@@ -76,7 +86,7 @@ class TakingThreads:
 
     @contextmanager
     def _wait(self, tenant: str, body: bytes, most: int) -> Iterator[None]:
-        """Raises Refused."""
+        """Count a waiting body; raise Refused if too many wait."""
         if self._waiting[tenant] >= most or self._bytes + len(body) > MOST_HELD:
             text = (
                 f"{self._waiting[tenant]} bodies that are much work wait of the tenant, {most} at most, or others' do"
@@ -91,6 +101,6 @@ class TakingThreads:
             self._bytes -= len(body)
 
     def close(self) -> None:
-        """What has not begun is not done: nobody waits for its answer. Does not wait."""
+        """Cancel what has not begun, without waiting: no client waits for its response any more."""
         for threads in (self._reader, self._middle, self._large, self._much, self._keepers):
             threads.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""The systemd unit of the server: what it may do, and what it is limited to (systemd.exec(5), systemd.service(5))."""
+"""The systemd unit of the server: its rights and its limits (systemd.exec(5), systemd.service(5))."""
 
 from __future__ import annotations
 
@@ -59,7 +59,15 @@ WantedBy=multi-user.target
 
 
 def text(command: Sequence[str], folders: Sequence[str]) -> str:
-    """command: absolute paths. folders: that it writes to beside /var/lib/pyprof-server. Raises ValueError."""
+    """Return the text of the unit.
+
+    Args:
+        command: Command line with absolute paths.
+        folders: Folders that it writes to in addition to /var/lib/pyprof-server.
+
+    Raises:
+        ValueError: A path cannot be written in a unit.
+    """
     writable = "".join(f"ReadWritePaths={quoted(folder)}\n" for folder in folders)
     words = " ".join(quoted(word).replace("$", "$$") for word in command)
     return _TEXT.format(user=USER, command=words, writable=writable)
