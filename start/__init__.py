@@ -1,9 +1,10 @@
-"""What the command `pyprof` starts with, before it imports the package: is the package `pyprof` ours, and whole?
+"""The entry point of the command `pyprof`, which checks the installed package before it imports it.
 
-Somebody else's project has the name `pyprof` on the package index. Installed beside ours, which is `pyprof-live` there,
-its files land in the same folder: the later one wins file by file, and removing either breaks the other. So this is a
-package of its own, which imports nothing of `pyprof` before it has looked. The look is one listing of each folder
-of sys.path. A package `pyprof` from elsewhere, which PYTHONPATH puts first, is refused: modules of both would be mixed.
+Another project has the name `pyprof` on the package index; this one is `pyprof-live` there. If both are installed,
+their files are in the same folder: the later one overwrites files of the earlier one, and removing either breaks the
+other. So the entry point is a separate package, which imports nothing of `pyprof` before the check. The check lists
+each folder of sys.path once. A package `pyprof` from elsewhere, for example from PYTHONPATH, is refused, because
+modules of both would be mixed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Sequence
 
 REMEDY = "`pip uninstall pyprof`, then install this one again: pip install --force-reinstall CHECKOUT-OR-WHEEL"
 _RECORDS = {".dist-info": "RECORD", ".egg-info": "top_level.txt"}
-"""Ending of a distribution's folder -> the list in it that names its packages."""
+"""Suffix of a distribution's metadata folder -> file in it that lists its packages."""
 _LONGEST_RECORD = 1 << 20
 
 
@@ -46,13 +47,13 @@ def main() -> None:
 
 
 def _ours() -> tuple[str, str]:
-    """Where the package is, beside this one: installed, or in a checkout."""
+    """Return the possible folders of the package next to this one: installed, or in a checkout."""
     beside = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     return os.path.join(beside, "pyprof"), os.path.join(beside, "profiler")
 
 
 def other_pyprof(path: Sequence[str]) -> str | None:
-    """A distribution named `pyprof` whose files are in a package `pyprof`, in a folder of path: what to call it."""
+    """Return the name of a distribution `pyprof` whose files are in a package `pyprof` in a folder of path, or None."""
     for folder in path:
         try:
             names = [name for name in os.listdir(folder or ".") if name.startswith("pyprof-")]

@@ -1,4 +1,4 @@
-"""The agent as a whole: rules, collectors, windows, the spool. It runs until it is told to end."""
+"""The agent as a whole: rules, collectors, windows, the spool. It runs until end() is called."""
 
 from __future__ import annotations
 
@@ -39,21 +39,28 @@ if TYPE_CHECKING:
     from pyprof.agent.http_page import HttpPages
 
 Say = Callable[..., None]
-"""(level, event, **fields): one line of the log."""
+"""Writes (level, event, **fields) as one line of the log."""
 _ANSWERED_S = 0.8
-"""So long after the end was asked for who asks is answered."""
+"""Time in seconds after the request to end in which clients of the control socket still get a response."""
 _DRAW_S = 600.0
-"""Where the budget leaves processes out, others are drawn after such a time. Each time files are read anew."""
+"""Interval in seconds in which other processes are drawn, if the budget leaves processes out. Each time their files are
+read again.
+"""
 _REFUSALS_S = 10.0
-"""Of those who ask and are refused one is a line of the log in such a time; /metrics counts all."""
+"""Minimum interval in seconds between log lines about refused requests; /metrics counts all of them."""
 
 
 class Agent:
-    """load: reads the configuration anew. say: takes lines of the log. run() is the whole life; end() and reload() may
-    be called from any thread.
-    """
+    """The agent; run() is its whole life. end() and reload() may be called from any thread."""
 
     def __init__(self, load: Callable[[], AgentConfig], say: Say, notifier: Notifier) -> None:
+        """Create an agent.
+
+        Args:
+            load: Reads the configuration again.
+            say: Writes a line of the log.
+            notifier: Notifies systemd.
+        """
         self._load, self._say, self._notifier = load, say, notifier
         self._config = load()
         values = self._config.values
@@ -98,7 +105,7 @@ class Agent:
         return len(chosen.difference(*(self._table.recorded(lane.sampling) for lane in self._lanes)))
 
     def _begin(self) -> None:
-        """With the rules of now."""
+        """Start with the current configuration."""
         config = self._config
         self._table = ProcessTable(config.rules, os.getpid())
         self._table.one_in = self._budget.effort.processes
@@ -120,7 +127,7 @@ class Agent:
             self._table.leave()
 
     def end(self) -> None:
-        """The main thread may be looking at thousands of processes: that ends, and so do the recordings."""
+        """End the recordings, and a look at thousands of processes in the main thread."""
         self._answer_until = self._answer_until or time.monotonic() + _ANSWERED_S
         self._ending = True
         self._wake.set()
@@ -131,12 +138,14 @@ class Agent:
 
     @property
     def left(self) -> bool:
-        """After run(): did a recording not end? Its window is not written, and a thread of it runs on."""
+        """After run(), True if a recording did not end. Its window is not written, and one of its threads still
+        runs.
+        """
         return any(lane.left.is_set() for lane in self._lanes)
 
     @property
     def opening(self) -> bool:
-        """After run(): is a recording still being opened, in a thread that runs on?"""
+        """After run(), True if a recording is still being opened, in a thread that still runs."""
         return any(lane.running for lane in self._lanes)
 
     def reload(self) -> None:
@@ -144,7 +153,12 @@ class Agent:
         self._wake.set()
 
     def run(self) -> None:
-        """Raises OSError where the spool cannot be read, UsageError where the port is taken, or a group is none."""
+        """Run until end() is called.
+
+        Raises:
+            OSError: The spool cannot be read.
+            UsageError: The port is in use, or the group does not exist.
+        """
         with contextlib.closing(self._pages()) if self._config.values.port else contextlib.nullcontext():
             self._run()
 
@@ -198,7 +212,7 @@ class Agent:
             self._draw_processes()
 
     def _draw_processes(self) -> None:
-        """Record others of the processes: a collector does not let go of one that runs, so recordings begin anew."""
+        """Draw other processes to record. Collectors cannot release running processes, so recordings start again."""
         self._draw_at = time.monotonic() + _DRAW_S
         recent_ns: dict[tuple[int, int], int] = {}
         for lane in self._lanes:
@@ -214,7 +228,7 @@ class Agent:
             lane.close()
 
     def _reload(self) -> None:
-        """A configuration that is wrong leaves everything as it was."""
+        """Load the configuration. If it is wrong, nothing changes."""
         self._reloading = False
         self._notifier.reloading()
         try:

@@ -1,8 +1,8 @@
-"""The agent's socket: who may ask is decided here, how much anybody may send, and how many ask at once.
+"""The agent's control socket: it checks the peer, and limits the size of requests and the number of clients.
 
-It stands in the spool's folder, under the spool's lock: what is found at its name was left by an agent that was killed.
-Only root, the agent's user and the members of one group get through: by the socket's mode (0660), and by what the
-kernel says of who has connected.
+The socket is in the spool's folder, under the spool's lock: a socket that exists already was left by a killed agent.
+Only root, the agent's user and the members of one group have access: by the socket's mode (0660), and by the kernel's
+credentials of the peer.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from pyprof.errors import UsageError
 NAME = "agent.sock"
 MOST_ASKERS = 8
 REQUEST_S = 5.0
-"""So long an asker has for its request, and for each line that it is sent."""
+"""Time in seconds for the client's request, and for the client to read each line."""
 _ANSWER_S = 60.0
-"""So long for all files that it is sent: two askers at most are answered at once."""
+"""Time in seconds for the client to read all files; at most two clients are served at once."""
 _MODE, _FOLDER_MODE = 0o660, 0o710
 
 
 class Asker:
-    """One that has connected. All methods raise OSError where it has gone, or does not read."""
+    """A connected client. All methods raise OSError if it has disconnected or does not read."""
 
     def __init__(self, connection: socket.socket, peer: Peer) -> None:
         self.peer = peer
@@ -41,7 +41,11 @@ class Asker:
         self._until = math.inf
 
     def request(self) -> AskRequest:
-        """Raises AskRefused."""
+        """Read the request.
+
+        Raises:
+            AskRefused: It is malformed or late.
+        """
         until, found = time.monotonic() + REQUEST_S, b""
         while b"\n" not in found:
             self._connection.settimeout(max(until - time.monotonic(), 0.001))
@@ -65,11 +69,11 @@ class Asker:
         self._connection.sendall(data)
 
     def wants_more(self, seconds: float) -> bool:
-        """After so long, or as soon as it does not."""
+        """Wait, and return True after that time, or False as soon as the client closes its sending direction."""
         return not self._events(select.POLLIN | select.POLLRDHUP, seconds)
 
     def is_gone(self) -> bool:
-        """Not only its half is closed."""
+        """Return True if both directions are closed, not only the client's sending one."""
         return bool(self._events(0, 0) & (select.POLLHUP | select.POLLERR))
 
     def _events(self, wanted: int, seconds: float) -> int:
@@ -83,23 +87,31 @@ def line_of(fields: dict[str, object]) -> bytes:
 
 
 def folder_of(root: str) -> int:
-    """A descriptor of the spool's folder, which may be one that its user cannot list. Raises OSError."""
+    """Return a descriptor of the spool's folder, which its user may be unable to list.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
     return os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def address(folder: int) -> str:
-    """The socket by a name that is short enough, whatever the folder's is."""
+    """Return a path of the socket that is short enough for an address, independent of the folder's path."""
     return f"/proc/self/fd/{folder}/{NAME}"
 
 
 class AskSocket:
-    """answer: does what is asked, in a thread of that asker; may raise AskRefused and OSError. outcome: is told how
-    each one ended, "answered", "gone" or a reason. begin() comes first.
-    """
+    """The listening socket. begin() must be called first."""
 
     def __init__(
         self, answer: Callable[[AskRequest, Asker], None], outcome: Callable[[Peer | None, str], None]
     ) -> None:
+        """Create the object.
+
+        Args:
+            answer: Serves a request, in a thread for the client; may raise AskRefused and OSError.
+            outcome: Called with the outcome of each request: "answered", "gone" or a reason.
+        """
         self._answer, self._outcome = answer, outcome
         self._group: int | None = None
         self._listener: socket.socket | None = None
@@ -109,7 +121,16 @@ class AskSocket:
         self._lock = threading.Lock()
 
     def begin(self, root: str, group: str) -> None:
-        """root: the spool's folder. group: whose members may ask, "" for nobody's. Raises OSError, UsageError."""
+        """Listen.
+
+        Args:
+            root: Folder of the spool.
+            group: Group whose members may make requests, "" for none.
+
+        Raises:
+            OSError: The socket cannot be created.
+            UsageError: The group does not exist.
+        """
         self._group = group_number(group) if group else None
         self._folder = folder_of(root)
         with suppress(FileNotFoundError):
@@ -132,7 +153,7 @@ class AskSocket:
         threading.Thread(target=self._listen, args=(listener,), name="pyprof socket", daemon=True).start()
 
     def close(self, until: float = 0.0) -> None:
-        """until: so long (monotonic) those that are being answered are waited for."""
+        """Stop listening, and wait for clients that are being served until a monotonic time."""
         with self._lock:
             self._closing = True
             taken_in = list(self._threads.items())
@@ -153,7 +174,7 @@ class AskSocket:
         while not self._closing:
             try:
                 connection, _ = listener.accept()
-            except OSError:  # too many files, which passes; or it was closed
+            except OSError:  # too many open files, which is temporary; or the listener was closed
                 time.sleep(0.2)
                 continue
             if not self._taken_in(connection):
@@ -161,7 +182,10 @@ class AskSocket:
                 connection.close()
 
     def _taken_in(self, connection: socket.socket) -> bool:
-        """Served by a thread of its own. While many are, the one that has been silent for longest is hung up on."""
+        """Serve a client in a separate thread, and return True; False if there are too many.
+
+        If many are served, the client that has been silent for longest is disconnected.
+        """
         thread = threading.Thread(target=self._serve, args=(connection,), name="pyprof asked", daemon=True)
         with self._lock:
             if self._closing:
@@ -173,7 +197,7 @@ class AskSocket:
                     self._silent.pop(next(iter(self._silent))).shutdown(socket.SHUT_RDWR)
             try:
                 thread.start()
-            except RuntimeError:  # there are too many, of all processes
+            except RuntimeError:  # there are too many threads on the machine
                 return False
             self._threads[thread] = self._silent[thread] = connection
         return True
@@ -205,7 +229,7 @@ class AskSocket:
             self._ended(threading.current_thread())
 
     def _refuse(self, connection: socket.socket, peer: Peer | None, refused: AskRefused) -> None:
-        """The line fits into the socket: nobody is waited for."""
+        """Refuse a request. The line fits into the socket's buffer, so this does not wait."""
         self._outcome(peer, refused.reason)
         with suppress(OSError):
             connection.settimeout(0)
@@ -213,7 +237,11 @@ class AskSocket:
 
 
 def group_number(group: str) -> int:
-    """Raises UsageError."""
+    """Return the number of a group.
+
+    Raises:
+        UsageError: It does not exist.
+    """
     try:
         return int(group) if group.isascii() and group.isdigit() else grp.getgrnam(group).gr_gid
     except (KeyError, ValueError):

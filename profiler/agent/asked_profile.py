@@ -1,4 +1,4 @@
-"""What an asker makes of the agent's answer: the last minutes and the recording that it asked for, as one profile."""
+"""Merge of the agent's response into one profile, by the client: the last minutes, and the requested recording."""
 
 from __future__ import annotations
 
@@ -14,22 +14,33 @@ _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 def joined(kept: Sequence[Profile], asked: Profile, service: str, last_s: float) -> Profile:
-    """kept: windows of all services, perhaps one twice, as it was under way and as it ended. Of them the service's
-    samples count which were taken in the last last_s seconds before the recording that was asked for began. Raises
-    UsageError.
+    """Merge stored windows and the requested recording.
+
+    Only samples of the service count that were taken in the last last_s seconds before the requested recording began.
+
+    Args:
+        kept: Windows of all services. One may be there twice: unfinished, and finished.
+        asked: The requested recording.
+
+    Raises:
+        UsageError: The profiles cannot be merged.
     """
     windows: dict[int, Profile] = {}
     for profile in sorted(kept, key=lambda each: each.duration_ns):
         if profile.value_types == asked.value_types:
-            windows[profile.start_ns] = profile  # the longest
+            windows[profile.start_ns] = profile  # the longest one
     parts = [asked, *_parts(windows.values(), service, asked.start_ns - round(last_s * 1e9), asked.start_ns)]
     starts: dict[tuple[int, int], list[int]] = {}
     return replace(merge([_same_threads(part, starts) for part in parts]), title=service)
 
 
 def _same_threads(profile: Profile, starts: dict[tuple[int, int], list[int]]) -> Profile:
-    """Of two recordings each has read when a thread began, as exactly as it could (model/keys.py): within a tick it is
-    one thread. starts: by pid and tid, of the threads so far.
+    """Give threads of several recordings equal start times, so that they count as one.
+
+    Each recording reads a thread's start time with limited accuracy (model/keys.py); times within a tick are equal.
+
+    Args:
+        starts: Start times so far, by pid and tid.
     """
 
     def start(pid: int, tid: int, started: int) -> int:

@@ -1,14 +1,14 @@
-"""What is said on the agent's socket: one line that asks, then lines that answer, some of which announce a file.
+"""The protocol of the control socket: a request line, then response lines, some of which announce a file.
 
-    asker   {"service": "checkout", "seconds": 30, "rate": 499, "mode": ""}
-    agent   {"refused": "ask_busy", "text": "..."}               and no more, or
-            {"recording": 3, "mode": "cpu", "last_s": 600}       of so many processes; then, when it has ended,
-            {"kept": BYTES}                                      a recording file of a window of before, any number
-            {"asked": BYTES}                                     the one that was asked for
+    client  {"service": "checkout", "seconds": 30, "rate": 499, "mode": ""}
+    agent   {"refused": "ask_busy", "text": "..."}               and nothing more, or
+            {"recording": 3, "mode": "cpu", "last_s": 600}       number of processes; then, after the recording,
+            {"kept": BYTES}                                      a recording file of a stored window, any number
+            {"asked": BYTES}                                     the requested recording
             {"done": 1}
 
-Lines are JSON objects. An asker that closes its half of the connection wants no more samples and gets what there is.
-Each side takes the other for hostile: lines and files have limits.
+Lines are JSON objects. A client that closes its sending direction ends the recording and gets what there is. Each side
+treats the other as hostile: lines and files have limits.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from pyprof.records import dataclass
 MOST_LINE = 4096
 MOST_S = 300.0
 MOST_TIMES = 150_000
-"""Sampling times of one recording that is asked for: 300 s at 499 Hz."""
+"""Maximum number of sampling times of a requested recording: 300 s at 499 Hz."""
 MOST_FILES, MOST_BYTES = 4096, 1 << 30
-"""Of one answer."""
+"""Maximum number of files, and of their bytes, in one response."""
 REFUSED, RECORDING, KEPT, ASKED, DONE = "refused", "recording", "kept", "asked", "done"
 OUTCOMES = ("answered", "gone", *(reason.name for reason in ASKS))
-"""What comes of those who ask."""
+"""Outcomes of requests."""
 _SENTENCES = {reason.name: reason for reason in ASKS}
 
 
 class AskRefused(PyprofError):
-    """The agent does not do what it is asked for. reason: a row of reason_requests.ASKS."""
+    """The agent refuses a request; reason is a row of reason_requests.ASKS."""
 
     def __init__(self, reason: str, text: str = "") -> None:
         super().__init__(text or _SENTENCES[reason].sentence, _SENTENCES[reason].retry)
@@ -44,7 +44,7 @@ class AskRefused(PyprofError):
 
 @dataclass(frozen=True, slots=True)
 class AskRequest:
-    """mode: "" for the first one of the rule."""
+    """A request; the mode "" stands for the first one of the rule."""
 
     service: str
     seconds: float
@@ -57,7 +57,11 @@ class AskRequest:
 
 
 def parse(line: bytes) -> AskRequest:
-    """Raises AskRefused."""
+    """Parse a request line.
+
+    Raises:
+        AskRefused: It is malformed, or asks for too much.
+    """
     found = _object(line)
     if found is None or not found.keys() <= {"service", "seconds", "rate", "mode"}:
         raise AskRefused("ask_malformed")
@@ -81,13 +85,20 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 
 def _number(value: object) -> float:
-    """0 of what is none."""
+    """Return a number, and 0 for anything else."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class AskAnswer:
-    """kind: REFUSED, RECORDING, KEPT, ASKED or DONE. number: of its line. fields: the line. data: of KEPT and ASKED."""
+    """A line of the response.
+
+    Attributes:
+        kind: REFUSED, RECORDING, KEPT, ASKED or DONE.
+        number: Number in the line.
+        fields: All fields of the line.
+        data: The file that follows a KEPT or ASKED line.
+    """
 
     kind: str
     number: int
@@ -96,8 +107,15 @@ class AskAnswer:
 
 
 def answers(line: Callable[[int], bytes], read: Callable[[int], bytes]) -> Iterator[AskAnswer]:
-    """Until DONE. line: the next one, of at most so many bytes, with its end; read: so many bytes. Raises AskRefused,
-    FormatError.
+    """Yield the lines of a response until DONE.
+
+    Args:
+        line: Reads a line of at most that many bytes, including its end.
+        read: Reads that many bytes.
+
+    Raises:
+        AskRefused: The agent refused the request.
+        FormatError: The response is malformed or ends early.
     """
     files = total = 0
     while True:
@@ -125,7 +143,7 @@ def answers(line: Callable[[int], bytes], read: Callable[[int], bytes]) -> Itera
 
 
 def _refusal(found: dict[str, Any]) -> AskRefused:
-    """Of an agent that may be newer: its words are text, whatever they are."""
+    """Return the refusal. The agent may be newer, so its reason may be unknown."""
     word = found[REFUSED]
     reason = word if isinstance(word, str) and word in _SENTENCES else "ask_failed"
     return AskRefused(reason, str(found.get("text", ""))[:MOST_LINE])

@@ -1,4 +1,4 @@
-"""Keeping the agent's budget: measures what it costs, asks the Governor, and says what is done."""
+"""Enforcement of the agent's budget: it measures the agent's cost, consults the Governor, and logs changes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from pyprof.model.reasons import said
 from pyprof.records import replace
 
 CHECKS = 12
-"""In the time over which the budget is kept."""
+"""Number of checks in the time over which the budget is enforced."""
 _EVENTS = {BudgetVerdict.LESS: "does less", BudgetVerdict.MORE: "does more", BudgetVerdict.BROKEN: "budget not kept"}
 
 
 class BudgetKeeper:
-    """stride: of all recordings. exceeded: how often the budget was not kept, though nothing less could be done.
-    own_cpu: what the log says of a window.
+    """Enforces the budget of an agent.
+
+    Attributes:
+        stride: Stride of the sampling times of all recordings.
+        exceeded: Number of times that the budget was exceeded although the effort could not be reduced.
+        own_cpu: Processor time for the log line of a window.
     """
 
     def __init__(self, budget: CostBudget, say: Callable[..., None]) -> None:
-        """say: takes lines of the log."""
+        """Start to enforce a budget; say writes a line of the log."""
         self.stride = Stride()
         self.exceeded = 0
         self.own_cpu = OwnCpu()
@@ -32,7 +36,7 @@ class BudgetKeeper:
         self.begin(budget)
 
     def begin(self, budget: CostBudget) -> None:
-        """Another budget, from now on. What is done by now goes on."""
+        """Enforce another budget from now on; the effort starts at its maximum."""
         now = time.monotonic()
         self._governor = Governor(budget, now, spent())
         self._look_at = now
@@ -43,11 +47,13 @@ class BudgetKeeper:
         return self._governor.effort
 
     def pardon(self) -> None:
-        """Somebody has asked for what is spent at this moment."""
+        """Exempt the current cost from judgement, because a user has requested it."""
         self._governor.pardon(time.monotonic())
 
     def keep(self) -> bool:
-        """To be called all the time. Is another part of the processes to be recorded from now on?"""
+        """Check the budget, and return True if another set of processes must be recorded. The main loop calls this all
+        the time.
+        """
         now = time.monotonic()
         if now < self._look_at:
             return False
@@ -78,12 +84,12 @@ class BudgetKeeper:
         }
 
     def noted(self, profile: Profile) -> Profile:
-        """A window, with what the budget did to it."""
+        """Add notes about the budget's effect to a window."""
         notes = self.notes()
         return replace(profile, summary=replace(profile.summary, notes=(*profile.summary.notes, *notes)))
 
     def notes(self) -> tuple[str, ...]:
-        """What the budget does to a window now."""
+        """Return notes about the budget's current effect on windows."""
         if self.effort == Effort():
             return ()
         return (said("budget_kept", times=self.effort.times, processes=self.effort.processes),)

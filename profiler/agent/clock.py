@@ -1,7 +1,7 @@
-"""When windows end, and what a step of the wall clock does to them.
+"""Ends of windows, and steps of the wall clock.
 
-Windows end at multiples of their length since the epoch, shifted by a part that is this agent's own, so that not all
-hosts work at the same moment. Their length is measured by the monotonic clock.
+Windows end at multiples of their length since the epoch, shifted by a random part that differs between agents, so that
+hosts do not all work at the same moment. The monotonic clock measures their length.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ import time
 from collections.abc import Callable
 
 _SHIFT = 0.05
-"""Most of a window's length."""
+"""Maximum shift relative to a window's length."""
 _LEAST = 0.25
-"""A window is at least so much of its length long: what would be shorter goes on until the next moment."""
+"""Minimum length of a window relative to the configured one; a shorter one continues to the next end."""
 
 
 class WindowClock:
-    """every: seconds."""
+    """Ends of windows of `every` seconds."""
 
     def __init__(self, every: float, shift: float | None = None) -> None:
         self.every = every
         self._shift = random.uniform(0, _SHIFT * every) if shift is None else shift
 
     def left(self, now: float) -> float:
-        """Seconds from now (since the epoch) to the next end."""
+        """Return the seconds from a time (since the epoch) to the next end."""
         found = self.every - (now - self._shift) % self.every
         return found if found >= _LEAST * self.every else found + self.every
 
 
 _TOLERANCE_NS = 100_000_000
-"""Smaller differences come from the scheduling between two readings, or are smaller than anybody sees in a window."""
+"""Smaller differences come from scheduling between two readings, or cannot be seen in a window."""
 _READINGS = 3
 
 
 class ClockSteps:
-    """How far the wall clock was set since this was made. All methods may be called from any thread.
+    """Steps of the wall clock since this object was created. All methods may be called from any thread.
 
-    The recorder follows a step when it cuts a window: the window keeps the time of its beginning, the next one has the
-    new time. This class finds the steps for the log.
+    The recorder follows a step when it ends a window: the window keeps its start time, and the next one has the new
+    time. This class finds the steps for the log.
     """
 
     def __init__(
@@ -48,15 +48,19 @@ class ClockSteps:
         wall_ns: Callable[[], int] = time.time_ns,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """Args:
-        say: takes lines of the log; each step is one.
+        """Read the clocks.
+
+        Args:
+            say: Writes a line of the log, one for each step.
+            wall_ns: Returns the wall clock.
+            monotonic_ns: Returns the monotonic clock.
         """
         self._say, self._wall_ns, self._monotonic_ns = say, wall_ns, monotonic_ns
         self._lock = threading.Lock()
         self._first_ns = self._known_ns = self._ahead_ns()
 
     def total_ns(self) -> int:
-        """Return by how much the wall clock was set forward since the beginning; negative: it was set back."""
+        """Return how far the wall clock was set forward since the beginning; negative if it was set back."""
         with self._lock:
             step_ns = self._ahead_ns() - self._known_ns
             if abs(step_ns) > _TOLERANCE_NS:
@@ -65,7 +69,7 @@ class ClockSteps:
             return self._known_ns - self._first_ns
 
     def _ahead_ns(self) -> int:
-        """Return the wall clock minus the monotonic one, by the reading that was interrupted least."""
+        """Return the wall clock minus the monotonic one, from the reading with the shortest interruption."""
         readings = []
         for _ in range(_READINGS):
             before, wall, after = self._monotonic_ns(), self._wall_ns(), self._monotonic_ns()

@@ -1,5 +1,5 @@
-"""The agent's configuration: TOML in, checked values out. All errors at once, each with its line and what could stand
-there.
+"""The agent's configuration: TOML in, checked values out. All errors are reported at once, each with its line and the
+accepted values.
 """
 
 from __future__ import annotations
@@ -31,17 +31,24 @@ class AgentConfig:
     pushes: tuple[PushTarget, ...] = ()
 
     def samplings(self) -> tuple[SamplingChoice, ...]:
-        """Each needs a collector of its own."""
+        """Return the distinct ways of sampling; each needs a collector."""
         return tuple(dict.fromkeys(each for rule in self.rules if rule.include for each in rule.samplings))
 
 
 def without_file() -> AgentConfig:
-    """What runs without a configuration: all processes of the calling user, each name a service."""
+    """Return the configuration without a file: all processes of the calling user, each name a service."""
     return _Reading("", {}).config(default=({"user": str(os.geteuid())},))
 
 
 def parse(text: str, name: str) -> AgentConfig:
-    """name: of the file. Raises BadConfig."""
+    """Parse a configuration.
+
+    Args:
+        name: Name of the file.
+
+    Raises:
+        BadConfig: The configuration has errors.
+    """
     reading = _Reading(text, document(text, name))
     with suppress(_TooMany):
         config = reading.config()
@@ -51,11 +58,11 @@ def parse(text: str, name: str) -> AgentConfig:
 
 
 class _TooMany(Exception):
-    """No more errors are looked for."""
+    """There are too many errors to continue."""
 
 
 class _Reading:
-    """errors: so far."""
+    """A parser of one document that collects errors."""
 
     def __init__(self, text: str, document: Mapping[str, Any]) -> None:
         self.errors: list[ConfigError] = []
@@ -109,7 +116,7 @@ class _Reading:
         settings = {setting.name: setting for setting in (*COMMON, *own)}
         found: dict[str, Any] = {}
         for key, value in table.items():
-            if own or key in settings:  # without a type nothing is known of the others
+            if own or key in settings:  # without a type the other settings are not known
                 self._take(found, settings, ("push", at, key), value)
         for missing in (key for key in ("name", "type", *needed) if key not in table):
             self._wrong(("push", at), f"{missing} is missing")
@@ -171,7 +178,7 @@ class _Reading:
             raise _TooMany
 
     def _line(self, path: tuple[str | int, ...]) -> int:
-        """Where a key stands; of what is not found the line of its table."""
+        """Return the line of a key, or of its table if the key is not found."""
         table = str(path[0]) if path else ""
         wanted = path[1] if len(path) > 1 and isinstance(path[1], int) else 0
         key, count, best, inside = str(path[-1]) if path else "", -1, 1, len(path) < 2
@@ -210,7 +217,7 @@ def _shown(value: object) -> str:
 
 
 def printed() -> str:
-    """The default configuration, with what each line means."""
+    """Return the default configuration with an explanation of each line."""
     lines = ["# pyprof agent --config FILE. What has # before it is the default.", ""]
     table = ""
     for setting in SETTINGS:

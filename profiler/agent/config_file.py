@@ -1,4 +1,4 @@
-"""A file of settings, of the agent or the server: TOML that nobody else may write, and errors with their lines."""
+"""A file of settings, of the agent or the server: TOML that only its owner may write, and errors with their lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyprof.records import dataclass
 
 _MOST_BYTES = 1 << 20
 _MOST_DOTS = 1000
-"""Of a line: tomllib's time grows with the square of a key's parts."""
+"""Maximum number of dots in a line: tomllib's time grows with the square of a key's parts."""
 _TOML_TABLE = re.compile(r"Cannot declare \((.*)\) twice")
 _TOML_KEY = r"'([^']*)'"
 _TOML_LINE = re.compile(r"\s*\(at line (\d+), column \d+\)")
@@ -22,7 +22,7 @@ _TOML_LINE = re.compile(r"\s*\(at line (\d+), column \d+\)")
 
 @dataclass(frozen=True, slots=True, order=True)
 class ConfigError:
-    """line: from 1 on."""
+    """An error in a line, counted from 1."""
 
     line: int
     text: str
@@ -32,7 +32,7 @@ class ConfigError:
 
 
 class BadConfig(UsageError):
-    """errors: all of them, by line."""
+    """A configuration with errors, which are sorted by line."""
 
     def __init__(self, name: str, errors: list[ConfigError]) -> None:
         self.errors = sorted(errors)
@@ -41,7 +41,11 @@ class BadConfig(UsageError):
 
 
 def read(path: str) -> str:
-    """Raises UsageError, also where others could write what root does."""
+    """Read a configuration file.
+
+    Raises:
+        UsageError: It cannot be read, or root would read a file that other users may write.
+    """
     try:
         with open(open_regular(path), "rb") as file:
             found = os.fstat(file.fileno())
@@ -54,20 +58,27 @@ def read(path: str) -> str:
 
 
 def document(text: str, name: str) -> dict[str, Any]:
-    """name: of the file. Raises BadConfig."""
+    """Parse TOML.
+
+    Args:
+        name: Name of the file.
+
+    Raises:
+        BadConfig: It is not TOML.
+    """
     for number, each in enumerate(text.split("\n"), 1):
         if each.count(".") > _MOST_DOTS:
             raise BadConfig(name, [ConfigError(number, f"there are more than {_MOST_DOTS:,} dots in it")])
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # of a number with thousands of digits, too
+    except (ValueError, RecursionError) as error:  # also for a number with thousands of digits
         match = _TOML_LINE.search(str(error))
         line = int(match[1]) if match else text.count("\n") + 1
         raise BadConfig(name, [ConfigError(line, _toml_problem(_TOML_LINE.sub("", str(error))))]) from None
 
 
 def _toml_problem(text: str) -> str:
-    """Return a message of tomllib in words that name the table of the file."""
+    """Convert a message of tomllib to one that names the table of the file."""
     table = _TOML_TABLE.fullmatch(text)
     if table:
         return f"the table [{'.'.join(re.findall(_TOML_KEY, table[1]))}] is declared twice"

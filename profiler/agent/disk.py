@@ -1,4 +1,4 @@
-"""The file system, as far as the spool needs it: one method a system call, so that a test may fail or crash at each."""
+"""The file system calls that the spool makes, one method for each, so that a test can fail or crash at each one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FOLDER, _FILE = 0o750, 0o640
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What stands in a folder. size: of a file; what is neither file nor folder is not told."""
+    """An entry of a folder; size is that of a file. Entries that are neither files nor folders are left out."""
 
     name: str
     size: int
@@ -24,10 +24,10 @@ class Found:
 
 
 class Disk:
-    """All methods raise OSError. Paths are the spool's own: nobody else may write into its folders."""
+    """The file system. All methods raise OSError. Only the spool's user may write into the folders of these paths."""
 
     def look(self, folder: str) -> Iterator[Found]:
-        """Nothing of a folder that is gone."""
+        """Yield the entries of a folder, nothing if it is gone."""
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
@@ -41,7 +41,7 @@ class Disk:
             return
 
     def make_folder(self, path: str) -> bool:
-        """False where it was there."""
+        """Make a folder, and return False if it existed."""
         try:
             os.mkdir(path, _FOLDER)
         except FileExistsError:
@@ -75,7 +75,7 @@ class Disk:
         os.rmdir(path)
 
     def sync_folder(self, path: str) -> None:
-        """Names that were given in it stay, whatever happens to the machine."""
+        """Make names in a folder survive a power failure."""
         fd = output_file.folder(path)
         try:
             output_file.sync(fd)
@@ -84,8 +84,10 @@ class Disk:
 
 
 def locked(root: str) -> int:
-    """A descriptor of the spool's folder, which is made; as long as it is open, no other agent has the spool. Raises
-    OutputError.
+    """Create and lock the spool's folder, and return its descriptor. While it is open, no other agent has the spool.
+
+    Raises:
+        OutputError: The folder cannot be used, or another agent uses it.
     """
     try:
         os.makedirs(root, _FOLDER, exist_ok=True)

@@ -1,7 +1,7 @@
 """Sums of a window by the kernel's clocks: samples say where a process spent its time, clocks say how much it was.
 
-The agent thins its samples to keep its budget, and on a busy host sampling times are missed. So the samples of each
-process are scaled to the processor time that the process really had. A process without any sample gets a row without
+The agent drops samples to keep its budget, and a busy host misses sampling times. The samples of each process are
+therefore scaled to the processor time that the process really had. A process without any sample gets a row without
 functions, "[not sampled]".
 """
 
@@ -20,7 +20,7 @@ from pyprof.model.walk import Trust
 from pyprof.records import replace
 
 _ROW_NS = 100_000_000
-"""Time of which nothing is known is spread over the window in rows of about so much each."""
+"""Approximate length in nanoseconds of the rows that represent unsampled time."""
 _MOST_ROWS = 64
 _NO_SAMPLE = Frame(FrameKind.MARKER, 0, 0, 0, -1, (), Trust.CONTEXT, NO_SAMPLE.title, NO_SAMPLE)
 
@@ -28,12 +28,12 @@ _NO_SAMPLE = Frame(FrameKind.MARKER, 0, 0, 0, -1, (), Trust.CONTEXT, NO_SAMPLE.t
 def with_exact_sums(profile: Profile, times: Sequence[ProcessTime]) -> Profile:
     """Return the window with the processor time of each process in `times` as the sum of its values.
 
-    A process that is in no entry of `times` lived too shortly to be read: its samples stay as they are. Rows for time
-    without samples count no sample.
+    A process without an entry in `times` was too short-lived to be read; its samples stay as they are. Rows for
+    unsampled time count no sample.
 
     Args:
-        profile: a window of samples on processors, its primary value in nanoseconds.
-        times: of the same window.
+        profile: A window of on-CPU samples; its primary value is in nanoseconds.
+        times: Processor times in the same window.
     """
     process_of = _processes(profile, times)
     row_process = process_of[profile.thread]
@@ -56,7 +56,7 @@ def with_exact_sums(profile: Profile, times: Sequence[ProcessTime]) -> Profile:
 
 
 def _processes(profile: Profile, times: Sequence[ProcessTime]) -> npt.NDArray[np.int64]:
-    """The index into `times` of each thread's process, -1 where there is none; (threads,)."""
+    """Return the (threads,) index into `times` of each thread's process, -1 if there is none."""
     by_pid: dict[int, list[int]] = {}
     for at, each in enumerate(times):
         by_pid.setdefault(each.pid, []).append(at)
@@ -70,14 +70,14 @@ def _processes(profile: Profile, times: Sequence[ProcessTime]) -> npt.NDArray[np
 
 
 def _is_unsampled(profile: Profile) -> npt.NDArray[np.bool_]:
-    """Return which rows are time that no sample stands for; (n,)."""
+    """Return the (n,) mask of rows that represent unsampled time."""
     is_unsampled = np.array([frame.mark in UNSAMPLED for frame in profile.frames] + [False], np.bool_)
     found: npt.NDArray[np.bool_] = is_unsampled[profile.frame[profile.stack]]
     return found
 
 
 def _unread(profile: Profile, rows: npt.NDArray[np.int64], unread_ns: int) -> int:
-    """Return what samples say of the time between the last reading of a process's clock and the window's end."""
+    """Return the sampled time between the last reading of a process's clock and the window's end."""
     if not unread_ns:
         return 0
     since_ns = profile.start_ns + profile.duration_ns - unread_ns

@@ -1,19 +1,19 @@
-"""How much the agent does: as much as its budget of processor time and memory allows. A law of control, without I/O.
+"""Controller of the agent's effort, which keeps its budget of processor time and memory. It does no I/O.
 
-Two ladders lead to less: fewer sampling times, for processor time, and fewer processes, for memory. Cost is a part that
-is always there and a part that grows with the work, neither of which is known.
+Two series of steps reduce the effort: fewer sampling times for less processor time, and fewer processes for less
+memory. Cost has a constant part and a part that grows with the work; neither is known.
 
-* Too much was spent in a minute, or in a part of it more than the minute may have: fewer sampling times, at once.
-* What the next effort up would cost is at most what this one costs, times the ratio of work. Where that is within the
-  budget, up it goes, one step a minute; where a step was too much not long ago, only within half of it.
-* Where it is not, it may still cost less than that. So it is tried, after a time that doubles with each try that was
-  too much: a load that stays the same has ever fewer changes.
-* Where a step down has not lowered the cost, what is left is not the work: no further step is taken, BROKEN says which
-  budget would be needed, and the next step comes only after a number of such verdicts that doubles.
-* Memory has no such law: fewer processes may need less. Where a step did not help, no further one is taken. Fewer
-  processes do not lower the processor time: samples are thinned before they cost much, and a recording that begins
-  anew reads files for the first time.
-* When recordings begin, files are read for the first time: of SETTLING nothing is judged.
+- If a minute cost too much, or a part of a minute cost more than the minute may, sampling times are reduced at once.
+- The next higher effort costs at most the current cost times the ratio of work. If that is within the budget, the
+effort rises by one step a minute; if a recent step was too much, only within half of the budget.
+- If it is not, the effort may still cost less than that. So it is tried after a time that doubles with each try that
+was too much: under constant load, changes become ever rarer.
+- If a step down has not lowered the cost, the rest of the cost is not the work. No further step is taken, BROKEN states
+the budget that would be needed, and the next step follows only after a number of such verdicts that doubles.
+- Memory has no such law: fewer processes may need less. If a step did not help, no further one is taken. Fewer
+processes do not lower the processor time: samples are dropped before they cost much, and a recording that starts
+again reads files for the first time.
+- When recordings begin, files are read for the first time: nothing is judged during SETTLING.
 """
 
 from __future__ import annotations
@@ -24,20 +24,28 @@ from enum import IntEnum
 from pyprof.records import dataclass
 
 AIM = 0.9
-"""Of the budget, what a step is to lead to: loads are not the same in two minutes."""
+"""Target of a step relative to the budget, because the load differs between two minutes."""
 MOST_PATIENCE = 64
-"""Minutes between two tries, at most."""
+"""Maximum number of minutes between two tries."""
 _MOST_STEPS = 4
-"""Down at once, of steps by sampling times."""
+"""Maximum number of steps by sampling times that are taken at once."""
 _HELPED = 0.95
-"""A step helped if the cost, or the memory after a step by processes, is at most this part of what it was."""
+"""Ratio of the cost (or memory) to that before a step, up to which the step has helped."""
 SETTLING = 0.25
-"""Of CostBudget.every_s, after the start and after a step by processes, which begins recordings anew."""
+"""Time without judgement after the start and after a step by processes, which restarts recordings; relative to
+CostBudget.every_s.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CostBudget:
-    """cpu: share of one processor (0.01: 1 %). memory: bytes. every_s: over which both are kept."""
+    """The budget.
+
+    Attributes:
+        cpu: Share of one processor (0.01 is 1 %).
+        memory: Bytes.
+        every_s: Time in seconds over which both are enforced.
+    """
 
     cpu: float = 0.01
     memory: int = 200 << 20
@@ -46,24 +54,24 @@ class CostBudget:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """One of so many sampling times is used, one of so many processes is recorded."""
+    """The effort: one of `times` sampling times is used, and one of `processes` processes is recorded."""
 
     times: int = 1
     processes: int = 1
 
     @property
     def work(self) -> float:
-        """The part of all sampling times that is used."""
+        """Fraction of all sampling times that is used."""
         return 1 / self.times
 
 
 STRIDES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 PARTS = (1, 2, 4, 8, 16, 32, 64)
-"""One of so many processes is recorded."""
+"""Values of Effort.processes."""
 
 
 class BudgetVerdict(IntEnum):
-    """What the budget says about the time since the last one. BROKEN: exceeded, and no smaller effort would help."""
+    """Result of a check. BROKEN means that the budget is exceeded and no smaller effort would help."""
 
     NOTHING = 0
     LESS = 1
@@ -72,10 +80,20 @@ class BudgetVerdict(IntEnum):
 
 
 class Governor:
-    """effort: of now. cpu: what the last judgement was made by, as a share of one processor; memory: bytes."""
+    """Controls the effort.
+
+    Attributes:
+        cpu: Share of one processor at the last judgement.
+        memory: Bytes at the last judgement.
+    """
 
     def __init__(self, budget: CostBudget, now: float, spent_s: float) -> None:
-        """now: monotonic. spent_s: processor time so far."""
+        """Start with the full effort.
+
+        Args:
+            now: Monotonic time.
+            spent_s: Processor time so far.
+        """
         self.budget = budget
         self.cpu, self.memory = 0.0, 0
         self._stride = self._part = 0
@@ -96,15 +114,21 @@ class Governor:
 
     @property
     def needed_cpu(self) -> float:
-        """The budget of processor time that would do for what is done now, as a share of one processor."""
+        """The budget that the current effort would need, as a share of one processor."""
         return self.cpu / AIM
 
     def pardon(self, now: float) -> None:
-        """What is spent at this moment is not judged."""
+        """Exempt the current cost from judgement."""
         self._settled = max(self._settled, now + SETTLING * self.budget.every_s)
 
     def look(self, now: float, spent_s: float, memory: Callable[[], int]) -> BudgetVerdict:
-        """To be called several times in budget.every_s. memory: asked for seldom."""
+        """Judge the cost, and adapt the effort. Callers do this several times in budget.every_s.
+
+        Args:
+            now: Monotonic time.
+            spent_s: Processor time so far.
+            memory: Returns the memory in bytes; called rarely.
+        """
         budget = self.budget
         if now < self._settled:
             self._begin(now, spent_s)
@@ -139,7 +163,7 @@ class Governor:
         return BudgetVerdict.LESS
 
     def _is_useless(self) -> bool:
-        """Return True if the last step down has not lowered the cost, and the next one is not to be tried yet."""
+        """Return True if the last step down has not lowered the cost, and the next one must not be tried yet."""
         if not self._cpu_before or self.cpu <= _HELPED * self._cpu_before:
             return False
         self._useless += 1
@@ -163,7 +187,7 @@ class Governor:
     def _more(self) -> BudgetVerdict:
         self._calm += 1
         if not (self._stride or self._part):
-            if self._calm > self._patience:  # nothing is to be tried: it is as if nothing had been
+            if self._calm > self._patience:  # no try is needed, so earlier tries are forgotten
                 self._patience, self._calm = max(self._patience // 2, 1), 0
             return BudgetVerdict.NOTHING
         within = self.cpu <= AIM * self.budget.cpu and self.memory <= AIM * self.budget.memory
@@ -177,7 +201,7 @@ class Governor:
         return BudgetVerdict.MORE
 
     def _is_sure(self) -> bool:
-        """Return True if the next effort up cannot cost more than the budget."""
+        """Return True if the next higher effort cannot cost more than the budget."""
         if not self._stride:
             return False
         dearest = self.cpu * STRIDES[self._stride] / STRIDES[self._stride - 1]

@@ -1,4 +1,4 @@
-"""A profile by label: each value with what it costs, or as the root of its stacks."""
+"""A profile by label: each value with its cost, or as the root of its stacks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pyprof.model.walk import Trust
 from pyprof.records import replace
 
 NONE = "(none)"
-"""Of threads that lack the label."""
+"""Value of threads that lack the label."""
 
 
 def value_of(thread: ThreadInfo, by: str) -> str:
-    """by: "thread", "process", "pid", or the name of a label."""
+    """Return the value of a thread for "thread", "process", "pid", or the name of a label."""
     if by == "thread":
         return thread.name
     if by == "process":
@@ -27,7 +27,7 @@ def value_of(thread: ThreadInfo, by: str) -> str:
 
 
 def grouped(profile: Profile, by: str) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """The values, and which of them each sample has."""
+    """Return the values, and the (n,) index of each sample's value."""
     values = list(dict.fromkeys(value_of(thread, by) for thread in profile.threads))
     place = {value: at for at, value in enumerate(values)}
     of_thread = np.array([place[value_of(thread, by)] for thread in profile.threads], np.int64)
@@ -35,14 +35,14 @@ def grouped(profile: Profile, by: str) -> tuple[list[str], npt.NDArray[np.int64]
 
 
 def parts(profile: Profile, by: str) -> list[tuple[str, Profile]]:
-    """A profile for each value, dearest first."""
+    """Return a profile for each value, most expensive first."""
     values, group = grouped(profile, by)
     found = [(value, selected(profile, group == at)) for at, value in enumerate(values)]
     return sorted(found, key=lambda part: (-part[1].total, part[0]))
 
 
 def rooted(profile: Profile, by: str) -> Profile:
-    """With the value as outermost frame of each stack. Its summary stays that of the stacks as they were."""
+    """Put the value as outermost frame into each stack; the summary still describes the original stacks."""
     values, group = grouped(profile, by)
     tree, frame_of = Tree(), profile.frame.tolist()
     stack = np.zeros(len(profile.stack), np.int32)

@@ -1,4 +1,4 @@
-"""Is the agent well? Says so to whoever asks: /healthz, and /metrics beside it."""
+"""The agent's health, for /healthz and /metrics."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from pyprof.agent.push.outcomes import LATER
 from pyprof.diagnostics import Diagnostics
 
 SILENT_S = 30.0
-"""A loop that turns once a second is stuck after so long."""
+"""Time in seconds after which the main loop, which runs once a second, counts as stuck."""
 WINDOWS = 3
-"""So many windows' lengths after the last one of a target that is there, something is wrong."""
+"""Number of window lengths without a window after which the agent is unhealthy, if there are processes to record."""
 _WAITING = frozenset(LATER.values())
 
 
 class Health:
-    """every: a window's length; gauges: of Metrics, "processes" among them; the others are from here. beat() is for the
-    agent's loop, the rest for any thread.
-    """
+    """The agent's health. beat() is for the agent's main loop, the other methods for any thread."""
 
     def __init__(
         self,
@@ -29,6 +27,14 @@ class Health:
         diagnostics: Diagnostics,
         pushes: Callable[[], Iterable[PushNumber]] = tuple,
     ) -> None:
+        """Create the object.
+
+        Args:
+            every: Length of a window in seconds.
+            gauges: Gauges of the metrics, with "processes" among them; others are added here.
+            diagnostics: Counters of the agent.
+            pushes: Returns the metrics of sinks.
+        """
         self.every = every
         self._diagnostics = diagnostics
         self._reported: dict[str, int] = {}
@@ -54,14 +60,14 @@ class Health:
         self._reload = float(success), time.time()
 
     def new_counts(self) -> dict[str, int]:
-        """Return what was dropped since the last call; a segment that waits to be sent is not dropped."""
+        """Return what was dropped since the last call. A segment that waits to be sent is not dropped."""
         counts = {name: count for name, count in self._diagnostics.counts.items() if name not in _WAITING}
         found = {name: count - self._reported.get(name, 0) for name, count in counts.items()}
         self._reported = counts
         return {name: count for name, count in found.items() if count}
 
     def complaint(self) -> str:
-        """What is wrong, "" if nothing is."""
+        """Return what is wrong, "" if nothing is."""
         silent_s = time.monotonic() - self._beat
         if silent_s > SILENT_S:
             return f"the agent does nothing since {silent_s:.0f} s"
@@ -71,7 +77,7 @@ class Health:
         return ""
 
     def page(self) -> tuple[int, str, str]:
-        """For /healthz."""
+        """Return the page for /healthz."""
         complaint = self.complaint()
         return 503 if complaint else 200, "text/plain; charset=utf-8", f"{complaint or 'ok'}\n"
 

@@ -14,15 +14,28 @@ ADDRESS = "127.0.0.1"
 _PATIENCE_S = 5.0
 _MOST_AT_ONCE = 8
 _LOOK_S = 1.0
-"""So often it looks whether it is to end."""
+"""Interval in seconds in which the server checks whether it must end."""
 Page = Callable[[], tuple[int, str, str]]
-"""Status, content type, text."""
+"""Returns status, content type and text."""
 
 
 class HttpPages:
-    """pages: by path. port: 0 for any; the one that was taken afterwards. Raises UsageError."""
+    """A server of pages.
+
+    Attributes:
+        port: The port that it uses.
+    """
 
     def __init__(self, port: int, pages: dict[str, Page]) -> None:
+        """Listen.
+
+        Args:
+            port: 0 for any free port.
+            pages: Pages by path.
+
+        Raises:
+            UsageError: The port is in use.
+        """
         room = threading.BoundedSemaphore(_MOST_AT_ONCE)
         answered: dict[int, socket.socket] = {}
 
@@ -40,13 +53,15 @@ class HttpPages:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
-                """The agent's log is of its work."""
+                """Log nothing: the agent's log is about its recordings."""
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
 
             def process_request(self, request: object, client_address: object) -> None:
-                """While many are being answered, the one that has asked first is hung up on: it is slow."""
+                """Serve a request. If many are being served, the oldest one is disconnected, because its client is
+                slow.
+                """
                 assert isinstance(request, socket.socket)
                 if len(answered) >= _MOST_AT_ONCE:
                     with suppress(OSError, StopIteration):  # it has just ended
@@ -65,7 +80,7 @@ class HttpPages:
                     room.release()
 
             def handle_error(self, request: object, client_address: object) -> None:
-                """Who asked has gone."""
+                """Ignore errors of a client that has disconnected."""
 
         try:
             self._server = Server((ADDRESS, port), Handler)
@@ -78,7 +93,8 @@ class HttpPages:
 
     def close(self) -> None:
         with suppress(OSError):
-            self._server.socket.shutdown(socket.SHUT_RDWR)  # it looks whether it is to end when somebody asks
+            # the server checks whether it must end when a client connects
+            self._server.socket.shutdown(socket.SHUT_RDWR)
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

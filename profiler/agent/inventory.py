@@ -1,7 +1,7 @@
-"""Which segments a spool has, and which of them must go. Decides, and touches no file.
+"""The segments in a spool, and those to drop. This module decides and touches no file.
 
-A segment may stand in several places at once, as hard links: in the spool itself ("") and in queues. It is one segment
-of one size, and goes from all of them.
+A segment may be in several places at once, as hard links: in the spool itself ("") and in queues. It is one segment of
+one size, and is dropped from all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyprof.records import dataclass, field
 
 
 class Excess(IntEnum):
-    """Which limit is exceeded."""
+    """The limit that is exceeded."""
 
     AGE = 0
     FILES = 1
@@ -24,7 +24,7 @@ class Excess(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Of all segments together; age_s: of a window's end."""
+    """Limits of all segments together; age_s counts from a window's end."""
 
     most_bytes: int = 1 << 30
     most_files: int = 100_000
@@ -33,7 +33,7 @@ class Caps:
 
 @dataclass(slots=True)
 class StoredSegment:
-    """size: in bytes. places: "" or folders of queues."""
+    """A segment of `size` bytes; places are "" or folders of queues."""
 
     size: int
     places: set[str] = field(default_factory=set)
@@ -41,7 +41,13 @@ class StoredSegment:
 
 @dataclass(slots=True)
 class Place:
-    """A queue: its segments, and their bytes. oldest_ns: end of the oldest window, 0 where there is none."""
+    """A queue.
+
+    Attributes:
+        names: Its segments.
+        bytes: Their size.
+        heap: Its segments by age, with some that are gone.
+    """
 
     names: dict[SegmentName, None] = field(default_factory=dict)
     bytes: int = 0
@@ -88,11 +94,11 @@ class Inventory:
         return iter(self._kept)
 
     def places(self, name: SegmentName) -> set[str]:
-        """None where it is not known."""
+        """Return the places of a segment, none if it is not known."""
         return set(self._kept[name].places) if name in self._kept else set()
 
     def left(self, name: SegmentName, place: str) -> None:
-        """It is no longer there. What is nowhere is forgotten."""
+        """Record that a segment was removed from a place. A segment without places is forgotten."""
         known = self._kept.get(name)
         if known is not None and place in known.places:
             known.places.discard(place)
@@ -109,7 +115,7 @@ class Inventory:
         return self._oldest[0][2] if self._oldest else None
 
     def excess(self, caps: Caps, now_ns: int) -> tuple[SegmentName, Excess] | None:
-        """The oldest segment and why it must go; None where nothing must."""
+        """Return the oldest segment and why it must be dropped, or None."""
         oldest = self.oldest()
         if oldest is None:
             return None
@@ -120,5 +126,5 @@ class Inventory:
         return (oldest, Excess.BYTES) if self.bytes > caps.most_bytes else None
 
     def queued(self, place: str) -> Iterator[SegmentName]:
-        """Oldest first."""
+        """Return the segments of a queue, oldest first."""
         return iter(sorted(self.place(place).names, key=lambda name: (name.end_ns, name.key)))

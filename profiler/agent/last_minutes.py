@@ -1,7 +1,8 @@
-"""The windows of the last minutes as they were recorded, each sample with its time: for those who ask (on_demand.py).
+"""The windows of the last minutes as they were recorded, each sample with its time, for recordings on request
+(on_demand.py).
 
-A flight recorder's files (session/flight.py) in a folder of the spool, of all collectors together. They are bounded by
-time and bytes, and may be missed: a disk that is full loses them before any segment.
+They are files of a flight recorder (session/flight.py) in a folder of the spool, from all collectors. Their time and
+size are limited, and they are dispensable: if the disk is full, they are deleted before any segment.
 """
 
 from __future__ import annotations
@@ -18,23 +19,33 @@ from pyprof.session.flight import Kept
 FOLDER = "kept"
 NOT_KEPT = "spool: window not kept for pyprof agent record, it could not be written"
 _UNFINISHED = (".pyprof-", ".part")
-"""How the name of a file begins and ends that was being written."""
+"""Prefix and suffix of the names of unfinished files."""
 _MODE = 0o700
 
 
 class LastMinutes:
-    """root: the spool's folder. last_s: how long a window is kept at least. most_bytes: of all files together. take()
-    and clear() are for one thread at a time, the rest for any.
-    """
+    """The stored windows. take() and clear() are for one thread at a time, the other methods for any."""
 
     def __init__(self, root: str, last_s: float, most_bytes: int, diagnostics: Diagnostics) -> None:
+        """Create the store.
+
+        Args:
+            root: Folder of the spool.
+            last_s: Minimum time in seconds that a window is stored.
+            most_bytes: Maximum size of all files.
+            diagnostics: Counters of the agent.
+        """
         self.last_s = last_s
         self._kept = Kept(f"{root}/{FOLDER}", last_s, most_bytes)
         self._diagnostics = diagnostics
         self._number = 0
 
     def open(self) -> None:
-        """What an agent of before has kept stays; what it was writing goes. Raises OSError."""
+        """Create the folder, keep the windows of a previous agent, and delete its unfinished files.
+
+        Raises:
+            OSError: The folder cannot be used.
+        """
         with suppress(FileExistsError):
             os.mkdir(self._kept.folder, _MODE)
         begin, end = _UNFINISHED
@@ -43,7 +54,7 @@ class LastMinutes:
                 os.unlink(f"{self._kept.folder}/{name}")
 
     def take(self, profile: Profile) -> bool:
-        """A window. Could it be kept?"""
+        """Store a window, and return True if that succeeded."""
         self._number = max(self._number + 1, time.time_ns() // 1_000_000)
         try:
             self._kept.take(profile, self._number)
@@ -53,13 +64,13 @@ class LastMinutes:
         return True
 
     def files(self) -> list[str]:
-        """Oldest first. One may be gone when it is opened."""
+        """Return the paths of the files, oldest first. A file may be gone when it is opened."""
         with suppress(OSError):
             return self._kept.files()
         return []
 
     def bytes(self) -> int:
-        """Of all files."""
+        """Return the size of all files."""
         total = 0
         for path in self.files():
             with suppress(OSError):
@@ -67,7 +78,7 @@ class LastMinutes:
         return total
 
     def clear(self) -> int:
-        """Nothing is kept any more. Bytes that are free now."""
+        """Delete all windows, and return the number of bytes freed."""
         freed = 0
         for path in self.files():
             with suppress(OSError):

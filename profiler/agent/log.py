@@ -10,7 +10,7 @@ _DELETE = "\x7f"
 
 
 class Log:
-    """write: takes a line, without its end."""
+    """The log; write receives a line without its end."""
 
     def __init__(self, write: Callable[[str], None], as_json: bool) -> None:
         self._write, self._as_json = write, as_json
@@ -25,7 +25,8 @@ class Log:
 
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         line = dumps({"time": when, "level": level, "event": event, **fields}).decode()
-        return line.replace(_DELETE, r"\u007f")  # who prints it escapes such letters as Python does: that is no JSON
+        # the writer would escape such characters as Python does, which is not JSON
+        return line.replace(_DELETE, r"\u007f")
 
     def _text(self, level: str, event: str, fields: dict[str, object]) -> str:
         words = [f"{name.replace('_', ' ')} {_word(value)}" for name, value in fields.items()]

@@ -1,5 +1,5 @@
-"""Numbers of a running agent, as the text that Prometheus reads (openmetrics.io, 1.0). Labels have values from fixed
-sets only, or are names that the operator gave to sinks: never what a process chooses.
+"""Metrics of a running agent in the OpenMetrics text format (openmetrics.io, 1.0). Label values come from fixed sets or
+are names that the operator gave to sinks. They never come from processes.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 PREFIX = "pyprof_agent_"
 Gauge = Callable[[], float | None]
 PushNumber = tuple[str, Mapping[str, str], float]
-"""Name of a metric of PUSHES, its labels, its value."""
+"""(name of a metric of PUSHES, its labels, its value)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricKind:
-    """labels: a label's name and its values, all that there are; none: ("", ("",))."""
+    """A metric; labels are the label's name and all its values, or ("", ("",)) for none."""
 
     name: str
     kind: str
@@ -69,13 +69,11 @@ PUSHES = (
     MetricKind("push_failures", "counter", "Tries that a sink did not take, by why."),
     MetricKind("push_refused", "counter", "Segments that a sink refused for good, by why."),
 )
-"""Of each sink: labels sink and type, and reason where there are reasons."""
+"""Metrics of each sink: they have the labels sink and type, and reason if there are reasons."""
 
 
 class Metrics:
-    """count(), took() and text() from any thread. gauges: a number, or None where it is not known, by its name
-    (also of counters that somebody else keeps): asked for when the text is.
-    """
+    """The metrics. count(), took() and text() may be called from any thread."""
 
     def __init__(
         self,
@@ -83,7 +81,15 @@ class Metrics:
         dropped: Callable[[], Mapping[str, int]],
         pushes: Callable[[], Iterable[PushNumber]] = tuple,
     ) -> None:
-        """dropped: counts by reason."""
+        """Create the metrics.
+
+        Args:
+            gauges: Functions by name that return a number, or None if it is not known. They are called by text(), and
+                include
+                counters that other objects keep.
+            dropped: Returns counts by reason.
+            pushes: Returns the metrics of sinks.
+        """
         self._pushes = pushes
         self.last_window_s = self.last_window_at = 0.0
         self._gauges = gauges
@@ -96,7 +102,7 @@ class Metrics:
             self._counts[name, label] = self._counts.get((name, label), 0) + number
 
     def took(self, mode: str, profile: Profile, kept: bool) -> None:
-        """A window."""
+        """Count a window."""
         self.last_window_s, self.last_window_at = time.time(), time.monotonic()
         summary = profile.summary
         self.count("windows" if kept else "windows_not_written", mode)

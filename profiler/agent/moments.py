@@ -1,5 +1,5 @@
-"""Times as people write them: "2h" ago, "yesterday 14:00", "today 14:00-15:00". Local time, in nanoseconds since the
-epoch.
+"""Times as people write them: "2h" ago, "yesterday 14:00", "today 14:00-15:00". They are local, and become nanoseconds
+since the epoch.
 """
 
 from __future__ import annotations
@@ -21,20 +21,27 @@ _EXAMPLES = '2h, "14:00", "yesterday 14:00", "2026-11-22 14:00"'
 
 @dataclass(frozen=True, slots=True)
 class TimeSpan:
-    """From start_ns on, before end_ns; since the epoch."""
+    """A span of time from start_ns, before end_ns, since the epoch."""
 
     start_ns: int
     end_ns: int
 
 
 def seconds(text: str) -> float | None:
-    """Of "90s", "15m", "2h", "7d"; None of what is none."""
+    """Return the seconds of "90s", "15m", "2h" or "7d"; None for other texts."""
     match = _AGO.fullmatch(text.strip())
     return float(match[1]) * _UNITS[match[2]] if match else None
 
 
 def moment(text: str, now: datetime.datetime) -> int:
-    """now: local. Raises UsageError."""
+    """Parse a point in time.
+
+    Args:
+        now: Current local time.
+
+    Raises:
+        UsageError: The text is not a point in time.
+    """
     if text.strip() == "now":
         return _ns(now)
     if (ago := seconds(text)) is not None:
@@ -49,7 +56,11 @@ def moment(text: str, now: datetime.datetime) -> int:
 
 
 def span(text: str, now: datetime.datetime) -> TimeSpan:
-    """ "today 14:00-15:00"; one that ends before it begins goes on beyond midnight. Raises UsageError."""
+    """Parse a span such as "today 14:00-15:00". If its end is not after its start, it continues after midnight.
+
+    Raises:
+        UsageError: The text is not a span of time.
+    """
     match = _SPAN.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"{text!r} is no span of time", '"yesterday 14:00-15:00"')

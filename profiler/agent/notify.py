@@ -1,4 +1,4 @@
-"""What systemd wants to hear (sd_notify(3)): READY, RELOADING, STOPPING, WATCHDOG. Nothing if it is not there."""
+"""Notifications for systemd (sd_notify(3)): READY, RELOADING, STOPPING, WATCHDOG. Without systemd nothing is sent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Notifier:
         self.send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def alive(self) -> None:
-        """As often as the watchdog wants; call it more often."""
+        """Notify the watchdog if it is due; callers call this more often."""
         if self._every and time.monotonic() >= self._next:
             self._next = time.monotonic() + self._every
             self.send("WATCHDOG=1")

@@ -1,8 +1,8 @@
-"""A recording that somebody asks the agent for: a service, for some seconds, at a rate of its own.
+"""Recordings on request: a service, for some seconds, at a separate rate.
 
-It is one more Recording of the service's processes, beside those of the windows, which go on as they were. The asker is
-sent the windows of the last minutes, the one under way as far as it was when the recording began, and the recording.
-The asker merges them (asked_profile.py): that costs the agent nothing.
+It is one more Recording of the service's processes, in addition to those of the windows, which continue unchanged. The
+client receives the windows of the last minutes, the unfinished window as it was when the recording began, and the
+recording. The client merges them (asked_profile.py), which costs the agent nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class RecordedNow:
-    """What the agent records at this moment: it has other values after a reload."""
+    """The state of the agent's recordings; a reload replaces it."""
 
     values: Values
     table: ProcessTable
@@ -45,9 +45,19 @@ class RecordedNow:
 
 
 class OnDemand:
-    """now: what is recorded. under_way: recordings that were asked for."""
+    """The recordings on request.
+
+    Attributes:
+        under_way: Number of requests that are being served.
+    """
 
     def __init__(self, now: Callable[[], RecordedNow], kept: LastMinutes) -> None:
+        """Create the object.
+
+        Args:
+            now: Returns what the agent records.
+            kept: The windows of the last minutes.
+        """
         self._now, self._kept = now, kept
         self._room = threading.Semaphore(MOST_AT_ONCE)
         self._ending = threading.Event()
@@ -55,13 +65,18 @@ class OnDemand:
         self.under_way = 0
 
     def end(self) -> None:
-        """Who waits for a recording gets what there is. Does not wait."""
+        """End all recordings early, without waiting; clients get what there is."""
         self._ending.set()
         for recording in tuple(self._recordings):
             recording.end()
 
     def answer(self, request: AskRequest, asker: Asker) -> None:
-        """Raises AskRefused, and OSError where the asker has gone."""
+        """Serve a request.
+
+        Raises:
+            AskRefused: The request cannot be served.
+            OSError: The client has disconnected.
+        """
         if self._ending.is_set():
             raise AskRefused("ask_agent_ends")
         if not self._room.acquire(blocking=False):
@@ -107,14 +122,15 @@ class OnDemand:
         for data in before:
             asker.send(KEPT, data)
         for path in self._kept.files():
-            with suppress(FileNotFoundError), open(open_regular(path), "rb") as file:  # it became too old meanwhile
+            # the file became too old meanwhile
+            with suppress(FileNotFoundError), open(open_regular(path), "rb") as file:
                 asker.send(KEPT, file.read())
         asker.send(ASKED, asked)
         asker.say(done=1)
 
 
 def _file(profile: Profile) -> bytes:
-    """A recording file of it."""
+    """Return a recording file of a profile."""
     from pyprof.recording.writer import write
 
     out = io.BytesIO()
@@ -123,7 +139,11 @@ def _file(profile: Profile) -> bytes:
 
 
 def choice_of(table: ProcessTable, request: AskRequest) -> SamplingChoice:
-    """How the service is sampled. Raises AskRefused."""
+    """Return how the service is sampled.
+
+    Raises:
+        AskRefused: No process of the service is recorded.
+    """
     table.look()
     choices = dict.fromkeys(
         choice for seen in table.of_service(request.service).values() for choice in seen.verdict.samplings
@@ -151,9 +171,9 @@ def _options(values: Values, choice: SamplingChoice, request: AskRequest) -> Rec
 
 
 def _under_way(groups: Sequence[SampledGroup], choice: SamplingChoice) -> Iterable[Profile]:
-    """Of the windows that are not kept yet."""
+    """Yield the unfinished windows."""
     for group in groups:
         if group.sampling.mode == choice.mode:
-            with suppress(PyprofError):  # it has just ended
+            with suppress(PyprofError):  # the window has just ended
                 if (profile := group.so_far()) is not None:
                     yield profile

@@ -1,4 +1,4 @@
-"""What the agent costs: processor time and memory of its own process and of its workers."""
+"""The agent's own processor time and memory, including its workers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pyprof.collectors.linux.children import descendants
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _FIELDS = slice(11, 15)
-"""Of /proc/PID/stat behind the name: utime, stime, and those of children that have ended and were waited for."""
+"""Fields of /proc/PID/stat after the name: utime, stime, and those of waited-for children."""
 
 
 class OwnCpu:
-    """percent() is since it was asked last, of one processor."""
+    """Processor time of the agent; percent() returns the share of one processor since its last call."""
 
     def __init__(self) -> None:
         self._at, self._spent_s = time.monotonic(), spent()
@@ -26,7 +26,11 @@ class OwnCpu:
 
 
 def spent(agent: int | None = None) -> float:
-    """Seconds of processor time so far, of processes that have ended, too. agent: a pid, None for this process's."""
+    """Return the seconds of processor time so far, including ended processes.
+
+    Args:
+        agent: Pid of the agent, None for this process.
+    """
     return sum(map(_of, _processes(agent))) / _TICKS
 
 
@@ -45,7 +49,11 @@ def _of(pid: int) -> int:
 
 
 def memory(agent: int | None = None) -> int | None:
-    """Bytes; what processes share counts once (Pss). None where the kernel does not say. agent: see spent()."""
+    """Return the memory in bytes, shared memory only once (Pss); None if the kernel does not state it.
+
+    Args:
+        agent: See spent().
+    """
     found = [_pss_kb(pid) for pid in _processes(agent)]
     return None if found[0] is None else sum(kb or 0 for kb in found) << 10
 

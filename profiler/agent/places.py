@@ -1,4 +1,4 @@
-"""Where the agent's spool is, if nobody says."""
+"""The default folder of the agent's spool."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def default_spool() -> str:
-    """Of root the machine's; else the user's own."""
+    """Return the machine's folder for root, and the user's own folder for other users."""
     if os.geteuid() == 0:
         return "/var/lib/pyprof/spool"
     state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")

@@ -1,10 +1,10 @@
 """Processor time of each process between two moments, read from the kernel's clocks of processes.
 
-clock_getcpuclockid(3) gives each process a clock that counts its time on processors to the nanosecond, threads that
-have ended included. One reading is one system call, also for processes of other users.
+clock_getcpuclockid(3) gives each process a clock that counts its on-CPU time in nanoseconds, including ended threads. A
+reading is one system call, also for processes of other users.
 
 A window ends at a time that the collector acknowledges later, so no reading is from exactly that time. The value of a
-clock there is interpolated between the readings before and after it.
+clock at that time is interpolated between the readings before and after it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from pyprof.records import dataclass
 
 _POLL_NS = 1_000_000_000
 _REST = 5_000
-"""A poll that took t is followed by none for so many times t."""
+"""A poll that took t is followed by a pause of this many times t."""
 
 
 class ProcessTime(NamedTuple):
     """Processor time of one process in one window.
 
-    began_ns: when the process began, by the monotonic clock, to a tick. ns: the time on processors. unread_ns: the time
-    between the last reading and the end of the window, of a process that has ended; 0 of one that runs.
+    Attributes:
+        began_ns: Start of the process by the monotonic clock, accurate to a tick.
+        ns: On-CPU time.
+        unread_ns: Time between the last reading and the end of the window if the process has ended, 0 if it runs.
     """
 
     pid: int
@@ -46,18 +48,20 @@ class _Reading(NamedTuple):
 
 
 _MIN_READINGS = 2
-"""A poll replaces the last reading only beyond these: the first two show the clock where the window began."""
+"""Number of readings beyond which a poll replaces the last one. The first two show the clock at the start of the
+window.
+"""
 
 
 @dataclass(slots=True)
 class _Clock:
-    """The readings of one process in the window under way, in order, with one of before it if there is one."""
+    """The ordered readings of one process in the current window, with one from before it if there is one."""
 
     name: str
     readings: list[_Reading]
 
     def at(self, at_ns: int) -> int:
-        """Return the value at a time, interpolated; the first or last reading beyond these."""
+        """Return the value at a time, interpolated; outside the readings, the first or last one."""
         after = bisect.bisect_left(self.readings, (at_ns,))
         if after in (0, len(self.readings)):
             return self.readings[max(after - 1, 0)].ns
@@ -65,7 +69,7 @@ class _Clock:
         return low + (high - low) * (at_ns - start_ns) // (end_ns - start_ns)
 
     def forget_before(self, at_ns: int) -> None:
-        """Forget all readings before this time, and keep the value at this time as the first one."""
+        """Drop all readings before a time, and keep the value at this time as the first one."""
         first = _Reading(max(at_ns, self.readings[0].at_ns), self.at(at_ns))
         self.readings = [first, *(each for each in self.readings if each.at_ns > first.at_ns)]
 
@@ -73,14 +77,18 @@ class _Clock:
 class ProcessClocks:
     """The clocks of the processes of one recording. All methods may be called from any thread.
 
-    recent_ns: processor time in the last window of those that run, by pid and start.
+    Attributes:
+        recent_ns: Processor time of running processes in the last window, by pid and start.
     """
 
     def __init__(
         self, read: Callable[[int], int] = process_ns, monotonic_ns: Callable[[], int] = time.monotonic_ns
     ) -> None:
-        """Args:
-        read: returns the clock of a process in nanoseconds, 0 where there is no such process.
+        """Create the object.
+
+        Args:
+            read: Returns the clock of a process in nanoseconds, 0 if there is no such process.
+            monotonic_ns: Returns the monotonic clock.
         """
         self.recent_ns: dict[tuple[int, int], int] = {}
         self._read, self._monotonic_ns = read, monotonic_ns
@@ -99,7 +107,7 @@ class ProcessClocks:
             self._new_since_ns = self._monotonic_ns()
 
     def poll(self, processes: Mapping[int, Seen]) -> None:
-        """Read all clocks: a process that ends before the window does is known until the last reading."""
+        """Read all clocks; for a process that ends before the window, its time is known until the last reading."""
         if (before_ns := self._monotonic_ns()) >= self._poll_at_ns:
             with self._lock:
                 self._read_all(processes)
@@ -107,7 +115,7 @@ class ProcessClocks:
             self._poll_at_ns = after_ns + max(_POLL_NS, _REST * (after_ns - before_ns))
 
     def read_near_end(self, processes: Mapping[int, Seen]) -> None:
-        """Read all clocks, for the window ends about now. All readings are kept from now on until end_window()."""
+        """Read all clocks because the window ends soon. All readings from now on are kept until end_window()."""
         with self._lock:
             self._keeps_all = True
             self._read_all(processes)
@@ -116,9 +124,9 @@ class ProcessClocks:
         """Return the time of each process in a window that has ended.
 
         Args:
-            processes: by pid, those that run now. Processes that ran before and are missing have ended.
-            start_ns: the end of the window before this one, monotonic; of the first one, when the recording began.
-            end_ns: monotonic.
+            processes: Processes that run now, by pid. Missing ones that ran before have ended.
+            start_ns: Monotonic end of the previous window, or start of the recording.
+            end_ns: Monotonic end of the window.
         """
         with self._lock:
             self._read_all(processes)

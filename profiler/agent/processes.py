@@ -1,8 +1,7 @@
-"""Which processes there are, and what the rules say about each.
+"""The processes of the machine, and the rules' verdict about each.
 
-One look reads the list of /proc once, where a process or thread has begun or ended since the last look, and the state
-of those processes that are new or young: a process that has just begun may become another program. A look that fails
-changes nothing: what was known stays.
+A look reads the list in /proc once if a process or thread has begun or ended since the last look. It also reads the
+state of processes that are new or young, since a new process may call exec. A look that fails changes nothing.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from pyprof.model.secret_text import REDACTED, looks_secret, without_secrets
 from pyprof.records import dataclass
 
 LOOK_S = 1.0
-"""Between two looks."""
+"""Minimum time in seconds between two looks."""
 _YOUNG_S = 3.0
 _AGAIN_S = 30.0
-"""After so long each process is looked at again: it may be another one, or run another program."""
+"""Time in seconds after which each process is read again: it may be another one, or run another program."""
 GONE_S = 600.0
-"""So long it is known what a process was called that is gone."""
+"""Time in seconds for which the labels of an ended process are kept."""
 MOST_GONE = 20_000
-"""Of these, the last ones are."""
+"""Maximum number of ended processes whose labels are kept."""
 _LEAST_WEIGHT_NS = 1_000_000
-"""Of a process that did not run: it may be drawn, too."""
+"""Weight of a process that did not run, so that it may be drawn too."""
 _MOST_ENVIRONMENT = 1 << 16
 _UNIT = re.compile(r"([^/]+\.(?:service|scope|socket|mount|swap|slice))(?:/|$)")
 _CONTAINER = re.compile(r"(?:^|[/:_.-])([0-9a-f]{64})(?:[/.]|$)")
@@ -41,7 +40,7 @@ _TICK_NS = 1_000_000_000 // _TICKS
 
 
 class Facts:
-    """What is known of a process, asked for when a rule needs it; "" for what is not known."""
+    """Facts about a process, read when a rule needs them; "" for those that are not known."""
 
     def __init__(self, pid: int, comm: str, ppid: int) -> None:
         self._pid, self._known = pid, {"pid": str(pid), "name": comm, "ppid": str(ppid)}
@@ -78,7 +77,7 @@ def _known(text: str) -> str:
 
 
 def _cgroup(pid: int) -> str:
-    """Of the unified hierarchy, else of systemd's or the first."""
+    """Return the path in the unified hierarchy, else in systemd's or the first one."""
     try:
         with open(f"/proc/{pid}/cgroup", "rb") as file:
             lines = [line.split(":", 2) for line in os.fsdecode(file.read(_MOST_ENVIRONMENT)).splitlines()]
@@ -89,7 +88,7 @@ def _cgroup(pid: int) -> str:
 
 
 def _variable(pid: int, name: str) -> str:
-    """Without what is secret in it: it becomes a label, which everybody sees who sees the profile."""
+    """Return an environment variable without secrets, because it becomes a label that is visible to all readers."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             text = file.read(_MOST_ENVIRONMENT)
@@ -109,8 +108,13 @@ def _user(pid: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """entry: of /proc, see procfs.pids_by_entry(). start: clock ticks since boot. at: monotonic s of the look. young:
-    it had just begun then.
+    """A process as it was seen.
+
+    Attributes:
+        entry: Number of its entry in /proc, see procfs.pids_by_entry().
+        start: Start in clock ticks since boot.
+        at: Monotonic time of the look in seconds.
+        young: True if it had just started.
     """
 
     entry: int
@@ -122,7 +126,7 @@ class Seen:
 
 
 class ProcessLabels(NamedTuple):
-    """began_ns: by the monotonic clock, to a tick."""
+    """Labels of a process; began_ns is its start by the monotonic clock, accurate to a tick."""
 
     pid: int
     began_ns: int
@@ -130,11 +134,20 @@ class ProcessLabels(NamedTuple):
 
 
 class ProcessTable:
-    """by_pid: of the last look that succeeded. failed: looks that did not. one_in: of so many processes that a
-    collector is to sample one is, for the budget's sake. own: this process, which is not recorded, nor what it starts.
+    """The processes of the machine.
+
+    Attributes:
+        by_pid: Processes at the last successful look.
+        failed: Number of failed looks.
+        one_in: A collector samples one of this many of its processes, to keep the budget.
     """
 
     def __init__(self, rules: Sequence[TargetRule], own: int) -> None:
+        """Create the table.
+
+        Args:
+            own: Pid of this process, which is not recorded, nor are its descendants.
+        """
         self.by_pid: dict[int, Seen] = {}
         self.failed = 0
         self.one_in = 1
@@ -151,11 +164,11 @@ class ProcessTable:
         self._random = random.Random()
 
     def leave(self) -> None:
-        """From now on nothing is looked for: a look that is under way ends, and finds nothing. From any thread."""
+        """Stop looking: a running look ends and finds nothing. Any thread may call this."""
         self._left = True
 
     def look(self) -> dict[int, Seen]:
-        """From any thread; at most one look in LOOK_S."""
+        """Look for processes, at most once in LOOK_S, and return them. Any thread may call this."""
         now = time.monotonic()
         if now < self._next:
             return self.by_pid
@@ -194,25 +207,27 @@ class ProcessTable:
             self._gone.setdefault(pid, []).append((at, seen))
 
     def chosen(self, sampling: SamplingChoice) -> frozenset[tuple[int, int]]:
-        """Pid and start of those that a collector is to sample, by the last look."""
+        """Return (pid, start) of the processes that a collector must sample, by the last look."""
         return frozenset((pid, seen.start) for pid, seen in self.recorded(sampling).items())
 
     def of_service(self, service: str) -> dict[int, Seen]:
-        """By pid, now. Those that are left out for the budget's sake, too."""
+        """Look, and return the processes of a service by pid, including those that the budget leaves out."""
         seen_by_pid = self.look()
         return {pid: seen for pid, seen in seen_by_pid.items() if seen.verdict.service == service}
 
     def now_recorded(self, sampling: SamplingChoice) -> dict[int, Seen]:
-        """recorded() of now."""
+        """Look, and return recorded()."""
         self.look()
         return self.recorded(sampling)
 
     def matching(self, sampling: SamplingChoice) -> dict[int, Seen]:
-        """Return the processes that the rules give to a collector, by pid, also those that the budget leaves out."""
+        """Return the processes that the rules assign to a collector, by pid, including those that the budget leaves
+        out.
+        """
         return {pid: seen for pid, seen in self.by_pid.items() if sampling in seen.verdict.samplings}
 
     def recorded(self, sampling: SamplingChoice) -> dict[int, Seen]:
-        """Return those of matching() that the budget does not leave out: the ones that draw() favoured."""
+        """Return the processes of matching() that the budget does not leave out, which draw() has selected."""
         found = self.matching(sampling)
         if self.one_in == 1:
             return found
@@ -220,17 +235,17 @@ class ProcessTable:
         return dict(ranked[: -(-len(ranked) // self.one_in)])
 
     def draw(self, recent_ns: Mapping[tuple[int, int], int]) -> None:
-        """Draw anew which processes recorded() returns, at random and weighted by their processor time.
+        """Draw the processes that recorded() returns, at random and weighted by their processor time.
 
         This is weighted sampling without replacement by Efraimidis and Spirakis (2006).
 
         Args:
-            recent_ns: processor time in the last window, by pid and start.
+            recent_ns: Processor time in the last window, by pid and start.
         """
         self._recent_ns, self._ranks = recent_ns, {}
 
     def _rank(self, pid: int, seen: Seen) -> float:
-        """Return the place of a process in the order that was drawn; the smallest ones are recorded."""
+        """Return the rank of a process in the drawn order; those with the smallest ranks are recorded."""
         key = pid, seen.start
         if key not in self._ranks:
             weight = max(self._recent_ns.get(key, 0), _LEAST_WEIGHT_NS)
@@ -238,7 +253,11 @@ class ProcessTable:
         return self._ranks[key]
 
     def _seen(self, pid: int, entry: int, now: float, uptime: float) -> Seen | None:
-        """None: it is gone. Raises OSError where that is not known."""
+        """Return a process, None if it is gone.
+
+        Raises:
+            OSError: Its state is not known.
+        """
         known = self.by_pid.get(pid)
         if known is not None and not known.young and known.entry == entry and now - known.at < _AGAIN_S:
             return known
@@ -259,15 +278,19 @@ class ProcessTable:
         return Seen(entry, stat.start, stat.comm, now, young, judge(self._rules, Facts(pid, stat.comm, stat.ppid)))
 
     def labels(self, since: float) -> list[ProcessLabels]:
-        """Of all that have a service, also those that ended after then (monotonic s): for who cannot ask later."""
+        """Return the labels of all processes with a service, including those that ended after a monotonic time in
+        seconds.
+        """
         gone = [(pid, seen) for pid, ended in list(self._gone.items()) for at, seen in ended if at >= since]
         found = [*gone, *((pid, seen) for pid, seen in self.by_pid.items() if seen.verdict.service)]
         ahead_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
         return [ProcessLabels(pid, seen.start * _TICK_NS - ahead_ns, seen.verdict.labels) for pid, seen in found]
 
     def verdict(self, pid: int, started_ns: int) -> RuleVerdict:
-        """Also of a process that ended not long ago. started_ns: by the monotonic clock; of processes that had this
-        number, that one counts which began nearest to it.
+        """Return the verdict about a process, which may have ended recently.
+
+        Args:
+            started_ns: Start by the monotonic clock. Of several processes with the pid, the nearest start counts.
         """
         known = [seen for _, seen in self._gone.get(pid, ())]
         if pid in self.by_pid and self.by_pid[pid].verdict.service:

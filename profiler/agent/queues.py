@@ -1,7 +1,7 @@
-"""Queues of a spool, of sinks that are configured and of those that are no longer: what waits there.
+"""Queues of a spool, both of configured sinks and of former ones.
 
-A queue holds links to segments, so that what a sink has not taken stays. Of a sink that is gone nobody takes them, and
-the running agent does not count them.
+A queue holds links to segments, so that a segment stays until the sink has accepted it. The running agent neither sends
+nor counts the segments in queues of former sinks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyprof.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """oldest_ns: end of its oldest window, 0 of none."""
+    """A queue; oldest_ns is the end of its oldest window, 0 for none."""
 
     sink: str
     segments: int
@@ -29,7 +29,11 @@ class QueueState:
 
 
 def queues(root: str) -> list[QueueState]:
-    """By name. Raises OSError."""
+    """Return the queues, sorted by name.
+
+    Raises:
+        OSError: A folder cannot be read.
+    """
     found = []
     for folder in Disk().look(f"{root}/{QUEUE}"):
         if folder.is_folder and re.fullmatch(SINK_NAME, folder.name):
@@ -40,7 +44,7 @@ def queues(root: str) -> list[QueueState]:
 
 
 def _files(top: str) -> Iterator[tuple[str, SegmentName, int]]:
-    """Folder, name, bytes."""
+    """Yield (folder, name, size in bytes) of each segment."""
     look = Disk().look
     for day in look(top):
         for service in look(f"{top}/{day.name}"):
@@ -51,8 +55,11 @@ def _files(top: str) -> Iterator[tuple[str, SegmentName, int]]:
 
 
 def forget(root: str, sink: str) -> int:
-    """The queue of a sink that is no longer configured goes, with what waits there; how many segments. What is none
-    stays. Raises OSError, UsageError.
+    """Delete the queue of a former sink with its segments, and return their number. Other files stay.
+
+    Raises:
+        OSError: A file cannot be deleted.
+        UsageError: There is no such queue.
     """
     known = [queue.sink for queue in queues(root)]
     if sink not in known:

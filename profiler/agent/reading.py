@@ -1,7 +1,7 @@
-"""What a spool says about a span of time: its segments, read one after the other into one profile.
+"""Query of a spool for a span of time: its segments are read one after the other into one profile.
 
-It needs no lock and no agent. A segment belongs to a span if its window ended there. Samples have the time at which
-their window began. A file that cannot be read costs itself, and is named in the profile's notes.
+This needs neither a lock nor a running agent. A segment belongs to a span if its window ended in it. Samples have the
+time at which their window began. A file that cannot be read is skipped and named in the profile's notes.
 """
 
 from __future__ import annotations
@@ -27,14 +27,19 @@ from pyprof.recording.opening import read_bytes
 from pyprof.records import dataclass, field, replace
 
 MOST_SAMPLES = 4_000_000
-"""Different stacks of threads, window by window."""
+"""Maximum number of different (window, thread, stack)."""
 MOST_NODES = 4_000_000
 _SUMMED_TOGETHER = 256
 
 
 def segments(root: str, span: TimeSpan, services: Sequence[str] = ()) -> list[SegmentName]:
-    """The segments of a span, oldest first. services: names, or patterns as the shell's; none: all. Raises
-    RecordingError.
+    """Return the segments of a span, oldest first.
+
+    Args:
+        services: Names or shell patterns, empty for all.
+
+    Raises:
+        RecordingError: The spool cannot be read.
     """
     found = [
         name
@@ -46,7 +51,7 @@ def segments(root: str, span: TimeSpan, services: Sequence[str] = ()) -> list[Se
 
 
 def services(root: str) -> list[str]:
-    """Those that have any segment."""
+    """Return the services that have any segment."""
     return sorted({name.service for name in _of_days(root, None)})
 
 
@@ -56,7 +61,7 @@ def _days(span: TimeSpan) -> tuple[str, str]:
 
 
 def _of_days(root: str, days: tuple[str, str] | None) -> Iterator[SegmentName]:
-    """days: the first and the last; None: all."""
+    """Yield the segments of the days from the first to the last one, None for all."""
     disk = Disk()
     try:
         for day in disk.look(root):
@@ -72,7 +77,7 @@ def _of_days(root: str, days: tuple[str, str] | None) -> Iterator[SegmentName]:
 
 @dataclass(slots=True)
 class _Heads:
-    """What the segments say as a whole. others: types of the values of segments that were left out."""
+    """Properties of the segments as a whole; others are the value types of segments that were left out."""
 
     kinds: tuple[ValueType, ...] = ()
     period_ns: int = 1
@@ -91,7 +96,7 @@ class _Heads:
             self.done = [summed(self.done)]
 
     def before(self, moments: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """How much time before each moment is in any window."""
+        """Return the total time before each moment that is in any window."""
         starts: list[int] = []
         ends: list[int] = []
         for start, end in sorted(self.windows):
@@ -108,8 +113,13 @@ class _Heads:
 
 
 def profile_of(root: str, names: Sequence[SegmentName], mode: str, title: str, gapless: bool = False) -> Profile:
-    """The segments of a mode as one profile. gapless: as if windows had followed one another, so that costs by time are
-    those of the time that was recorded. Raises PyprofError where there is none, or there are too many stacks.
+    """Return the segments of a mode as one profile.
+
+    Args:
+        gapless: Remove the time between windows, so that costs per time refer to the recorded time.
+
+    Raises:
+        PyprofError: There are no segments, or too many stacks.
     """
     builder, heads = Builder(), _Heads()
 

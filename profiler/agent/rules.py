@@ -1,6 +1,6 @@
-"""Rules: which processes are recorded, how, and what they are called. The first rule that fits a process decides.
+"""Rules: which processes are recorded, how, and what they are called. The first rule that matches a process decides.
 
-In: what the kernel says about a process (Facts), which the process chose in part: a text, never obeyed.
+The input is facts about a process (Facts) from the kernel. The process chose some of them; they are used only as text.
 """
 
 from __future__ import annotations
@@ -19,15 +19,20 @@ _HOLE = re.compile(r"\{([^{}]*)\}")
 _FACTS = ("name", "exe", "user", "unit", "cgroup", "container", "parent", "pid")
 _ENV = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]{0,99}")
 _MOST_LETTERS = 200
-"""Of a label's value that a process chose."""
+"""Maximum number of characters of a label value, which a process may have chosen."""
 
 Ask = Callable[[str], str]
-"""What is known of a process, by name; "" if nothing is."""
+"""Returns a fact about a process by name, "" if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """One of the patterns has to fit. search: anywhere; below: a part of a path's beginning is enough."""
+    """A condition that one of the patterns matches.
+
+    Attributes:
+        search: The pattern may match anywhere in the text.
+        below: The pattern may match a parent of a path.
+    """
 
     patterns: tuple[re.Pattern[str], ...]
     search: bool = False
@@ -47,7 +52,7 @@ def _upwards(path: str) -> list[str]:
 
 @lru_cache(maxsize=1000)
 def user_name(uid: int) -> str:
-    """The number where it has no name."""
+    """Return the name of a user, or the number if there is none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
@@ -55,7 +60,7 @@ def user_name(uid: int) -> str:
 
 
 def criterion(key: str, value: object) -> Criterion:
-    """Raises Wrong."""
+    """Parse a criterion; raise Wrong if the value is not valid."""
     texts: Sequence[object] = value if isinstance(value, list) else [value]
     if key == "user":
         texts = [user_name(int(str(text))) if re.fullmatch(r"[0-9]{1,10}", str(text)) else text for text in texts]
@@ -71,14 +76,14 @@ def criterion(key: str, value: object) -> Criterion:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Text with holes; a hole is names of facts, of which the first that is not empty counts."""
+    """A text with placeholders. A placeholder lists facts; the first one that is not empty is used."""
 
     texts: tuple[str, ...]
     holes: tuple[tuple[str, ...], ...]
 
     @classmethod
     def parse(cls, text: str) -> Template:
-        """Raises Wrong."""
+        """Parse a template; raise Wrong if it is not valid."""
         parts = _HOLE.split(text)
         if any("{" in part or "}" in part for part in parts[::2]):
             raise Wrong("has a bracket { or } that does not belong to a name")
@@ -98,7 +103,12 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class RuleVerdict:
-    """Of one process. samplings: () of one that is not recorded. labels: with its service."""
+    """The verdict about one process.
+
+    Attributes:
+        labels: Labels, including its service.
+        samplings: How it is sampled, () if it is not recorded.
+    """
 
     service: str = ""
     labels: Labels = ()
@@ -110,7 +120,7 @@ NOT_RECORDED = RuleVerdict()
 
 @dataclass(frozen=True, slots=True)
 class TargetRule:
-    """templates: of labels by name, "service" among them."""
+    """A rule; templates are those of labels by name, including "service"."""
 
     include: bool
     criteria: tuple[tuple[str, Criterion], ...]

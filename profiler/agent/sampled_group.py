@@ -1,4 +1,4 @@
-"""One collector of the agent: the recording of the processes that are sampled alike, and its windows."""
+"""One collector of the agent: the recording of the processes that are sampled in the same way, and its windows."""
 
 from __future__ import annotations
 
@@ -25,25 +25,24 @@ from pyprof.session.recording import Recording
 from pyprof.session.worker.channel import Part
 
 _AGAIN_S = 30.0
-"""After a collector that failed."""
+"""Time in seconds before a failed collector starts again."""
 _NAMES_S = 0.8
-"""When all ends: for names that are not known by then, also if they wait for a processor."""
+"""Time in seconds for resolving names when the agent ends, including time spent waiting for a processor."""
 FLUSH_S = 1.0
-"""As CollectOptions: samples wait for others until they are saved, about."""
+"""Approximate time in seconds that samples wait until they are saved (CollectOptions)."""
 _OF_DURABLE = 0.87
-"""What is sampled is saved after such a part of windows.durable at most: the rest is for naming and writing it."""
+"""Interval of checkpoints relative to windows.durable; the rest of that time is for naming and writing."""
 _SOON_S = 0.001
 _LOOK_S = 0.02
 _READ_BEFORE_S = 0.02
-"""The clocks of processes are read about this long before a window ends."""
+"""Time in seconds before the end of a window at which the clocks of processes are read."""
 
 
 class SampledGroup:
-    """took: is given each window and its key, in a thread of this lane. save: before that its parts, see
-    Recording.packed_part(). failed: what ended a recording, or kept it from beginning. left: is set where one was told
-    to end and did not: a page of a target's memory holds it.
+    """One collector. tend(), close() and finish() are for one thread, the agent's.
 
-    tend(), close() and finish() are for one thread, the agent's.
+    Attributes:
+        left: Set if a recording did not end when it had to, because a memory page of a target blocks it.
     """
 
     def __init__(
@@ -57,6 +56,14 @@ class SampledGroup:
         save: Callable[[SamplingChoice, Sequence[Part], str], None],
         failed: Callable[[SamplingChoice, BaseException], None],
     ) -> None:
+        """Create the object.
+
+        Args:
+            stride: Stride of the sampling times, for the budget.
+            took: Receives each window and its key, in a thread of this object.
+            save: Receives the parts of an unfinished window before that (Recording.packed_part()).
+            failed: Receives the error that ended a recording or prevented its start.
+        """
         self.sampling = sampling
         self._options = RecordOptions(
             rate=sampling.rate,
@@ -83,14 +90,16 @@ class SampledGroup:
         return self._thread is not None and self._thread.is_alive()
 
     def tend(self) -> None:
-        """Begin to record where there is something to record and nobody does. What is new is recorded from now on."""
+        """Start to record if there is something to record, or add new processes to the recording."""
         if self.running:
             self._find_new()
         elif time.monotonic() >= self._not_before:
             self._begin()
 
     def _find_new(self) -> None:
-        """The collector looks for itself with each batch, which is too late for a process that is new."""
+        """Make the recording look for new processes. The collector does that only with each batch, which is late for
+        new ones.
+        """
         found = self._table.chosen(self.sampling)
         if self._recording is not None:
             if not found <= self._known:
@@ -100,7 +109,9 @@ class SampledGroup:
                 self._clocks.poll(self._table.matching(self.sampling))
 
     def _begin(self) -> None:
-        """In a thread of its own: to open thousands of processes takes seconds, in which the agent may be ended."""
+        """Start a thread that records; opening thousands of processes takes seconds, in which the agent may be told to
+        end.
+        """
         self._release()
         self._not_before = time.monotonic() + _AGAIN_S
         self._is_ending = False
@@ -115,7 +126,7 @@ class SampledGroup:
                 self._not_before = 0.0
                 return
             self._recording = opening.of_selection(selection, self._options, "agent", FLUSH_S, self._stride)
-        except (PyprofError, OSError) as error:  # no room for a process, or too many files: that passes
+        except (PyprofError, OSError) as error:  # too many processes or open files, which is temporary
             self._failed(self.sampling, error)
             return
         recording = self._recording
@@ -152,8 +163,9 @@ class SampledGroup:
             self._failed(self.sampling, error)
 
     def _save(self, recording: Recording, ends: float, window: str) -> None:
-        """Part by part, as few as can be and all of one length, until the last one before the window's end (monotonic),
-        or the recording's: each costs about the same, however much there is in it.
+        """Save checkpoints at equal intervals until the end of the window (monotonic) or of the recording.
+
+        There are as few as windows.durable allows, because each one has about the same cost, independent of its size.
         """
         began = time.monotonic()
         count = math.ceil((ends - began) / self._saved_every_s)
@@ -166,16 +178,16 @@ class SampledGroup:
 
     @property
     def recent_ns(self) -> Mapping[tuple[int, int], int]:
-        """Processor time of processes in the last window, by pid and start, where it is read."""
+        """Processor time of processes in the last window, by pid and start; empty if it is not read."""
         return self._clocks.recent_ns if self._clocks is not None else {}
 
     def _read_clocks(self) -> None:
-        """Read the clocks of processes, for a window ends about now: its end is interpolated from this reading on."""
+        """Read the clocks of processes because a window ends soon; its end is interpolated from this reading on."""
         if self._clocks is not None:
             self._clocks.read_near_end(self._table.matching(self.sampling))
 
     def _end_window(self, recording: Recording) -> None:
-        """Compute how long each process was on processors in a window that has just been closed."""
+        """Compute the on-CPU time of each process in a window that was just closed."""
         if self._clocks is not None:
             begun_ns, until_ns = recording.span_ns
             processes = self._table.matching(self.sampling)
@@ -183,7 +195,7 @@ class SampledGroup:
             self._window_ns = until_ns
 
     def _exact(self, recording: Recording, profile: Profile) -> Profile:
-        """Return a window with the sums of the oldest one that has not got them yet."""
+        """Scale a window to the oldest processor times that have not been used yet."""
         if self._clocks is None:
             return profile
         if not self._times:  # the last one of the recording
@@ -191,17 +203,23 @@ class SampledGroup:
         return with_exact_sums(profile, self._times.popleft())
 
     def so_far(self) -> Profile | None:
-        """Of the window under way. From any thread. Raises PyprofError where it ends just now."""
+        """Return the unfinished window. Any thread may call this.
+
+        Raises:
+            PyprofError: It is just ending.
+        """
         recording = self._recording
         return recording.peek() if recording is not None and self.running else None
 
     def begin_anew(self) -> None:
-        """Fewer processes are to be recorded: a collector does not let go of one that runs. Does not wait."""
+        """Restart the recording for another set of processes, without waiting; a collector cannot release a running
+        process.
+        """
         self._not_before = 0.0
         self.end()
 
     def end(self) -> None:
-        """Does not wait."""
+        """End the recording without waiting."""
         is_first, self._is_ending = not self._is_ending, True
         if self._recording is not None:
             self._recording.end()
@@ -209,13 +227,14 @@ class SampledGroup:
                 self._read_clocks()
 
     def close(self) -> None:
-        """End, wait until the last window was taken, and release what is held."""
+        """End, wait until the last window was delivered, and release all resources."""
         self.finish()
         self._release()
 
     def finish(self) -> None:
-        """The same where this process ends next: what it holds ends with it. One that is left is not waited for, and
-        one that has not begun not for long.
+        """End and wait, without releasing resources, because this process ends next.
+
+        A blocked recording is not waited for, and one that has not begun only for a short time.
         """
         self.end()
         until = time.monotonic() + _NAMES_S

@@ -1,4 +1,4 @@
-"""Names of segments: DAY/SERVICE/END_NS-UUID.pb.gz. All that is known of a segment without reading it."""
+"""Names of segments: DAY/SERVICE/END_NS-UUID.pb.gz. They hold all that is known of a segment without reading it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pyprof.records import dataclass
 
 SUFFIX = ".pb.gz"
 PART = ".part"
-"""The end of a name that begins with a dot: while the file is written."""
+"""Suffix of the name of an unfinished file; such a name begins with a dot."""
 _NAME = re.compile(r"(\d{1,19})-([0-9a-f]{32})\.pb\.gz")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _LONGEST = 200
-"""Letters of a folder's name."""
+"""Maximum number of characters of a folder's name."""
 _DIGEST = 16
 _KEY = 16
 _DAY_S, _DAYS = 86_400, 1000
@@ -25,8 +25,13 @@ _DAY_S, _DAYS = 86_400, 1000
 
 @dataclass(frozen=True, slots=True)
 class SegmentName:
-    """day: of the end, UTC. folder: the service as a folder's name. end_ns: of the window, since the epoch. key: tells
-    it from others.
+    """The name of a segment.
+
+    Attributes:
+        day: Day of the window's end, UTC.
+        folder: Service as a folder's name.
+        end_ns: End of the window since the epoch.
+        key: Unique key.
     """
 
     day: str
@@ -36,7 +41,7 @@ class SegmentName:
 
     @classmethod
     def new(cls, service: str, end_ns: int, window: str = "") -> SegmentName:
-        """window: a key of its own; all segments of a service that have it have the same key."""
+        """Create a name; segments of a service with the same non-empty `window` get the same key."""
         day = day_of(end_ns)
         key = uuid.uuid4().hex
         if window:
@@ -46,7 +51,7 @@ class SegmentName:
 
     @classmethod
     def parse(cls, day: str, folder: str, name: str) -> SegmentName | None:
-        """None of what is none."""
+        """Parse a path's parts; return None if they are not a segment's name."""
         match = _NAME.fullmatch(name)
         if match is None or not _DAY.fullmatch(day) or not folder or folder.startswith("."):
             return None
@@ -58,7 +63,7 @@ class SegmentName:
 
     @property
     def path(self) -> str:
-        """Below the spool, or below a queue."""
+        """Path below the spool or a queue."""
         return f"{self.day}/{self.folder}/{self.name}"
 
     @property
@@ -67,7 +72,7 @@ class SegmentName:
 
 
 def folder_of(service: str) -> str:
-    """A service as a folder's name: what could be more than a name is %XX. A long one ends with its digest."""
+    """Return a service as a folder's name: special characters become %XX, and a long name ends with its digest."""
     found = quote(service or "unknown", safe="", errors="replace").replace("~", "%7E")
     found = f"%2E{found[1:]}" if found.startswith(".") else found
     if len(found) > _LONGEST:
@@ -83,7 +88,7 @@ def _day(number: int) -> str:
 
 
 def day_of(end_ns: int) -> str:
-    """Of a moment, UTC."""
+    """Return the UTC day of a time."""
     return _day(end_ns // (_DAY_S * 1_000_000_000))
 
 

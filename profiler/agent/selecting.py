@@ -1,4 +1,4 @@
-"""The processes of one recording, as its collector asks for them: those that the rules give it, now and later."""
+"""The processes of one recording, as its collector asks for them: those that the rules assign to it, now and later."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyprof.records import dataclass
 
 @dataclass(eq=False)
 class RuleSelection(Selection):
-    """A Selection by verdicts. chosen: the pids of now."""
+    """A Selection by rules; chosen returns the current pids."""
 
     chosen: Callable[[], Collection[int]] = tuple
 
@@ -21,8 +21,10 @@ class RuleSelection(Selection):
 
 
 def selected(chosen: Callable[[], Collection[int]]) -> RuleSelection | None:
-    """chosen: the pids of now, as a ProcessTable knows them, which looks at most once a second. None where there is
-    none yet that may be sampled.
+    """Return a selection, or None if no process may be sampled yet.
+
+    Args:
+        chosen: Returns the current pids from a ProcessTable, which looks at most once a second.
     """
     possible, refused = [], 0
     for pid in chosen():

@@ -1,5 +1,5 @@
-"""Each setting of the agent's configuration: its name, default and meaning. `--print-config` and the checks are made
-from this table.
+"""Each setting of the agent's configuration: its name, default and meaning. `--print-config` and the checks use this
+table.
 """
 
 from __future__ import annotations
@@ -17,12 +17,17 @@ COLLECTORS = ("auto", "perf", "ptrace", "bpf")
 
 
 class Wrong(ValueError):
-    """A value that cannot be; its text says what could."""
+    """A value that is not valid; the text says which values are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """kind: what checked() knows. default: as it is written, "" for none."""
+    """A setting.
+
+    Attributes:
+        kind: Kind of value, as checked() knows it.
+        default: As it is written in the file, "" for none.
+    """
 
     table: str
     name: str
@@ -53,7 +58,7 @@ SETTINGS = (
     Setting("record", "group", "GROUP", "", "whose members may ask beside root and the agent's user; name or number"),
     Setting("http", "port", "PORT", "", "127.0.0.1:PORT has /metrics and /healthz; without it nothing is listened at"),
 )
-"""Tables with one value a name; [labels] and [[rule]] stand beside them."""
+"""Settings in tables with one value for each name. In addition there are [labels] and [[rule]]."""
 
 RULE = (
     Setting("rule", "action", "ACTION", '"include"', 'or "exclude": such processes are not recorded'),
@@ -63,7 +68,7 @@ RULE = (
     Setting("rule", "modes", "MODES", "", "in place of sampling.modes"),
     Setting("rule", "python", "VIEW", "", "in place of sampling.python"),
 )
-"""Beside them each of CRITERIA: a pattern, or a list of which one is enough. All that are given must fit."""
+"""Settings of a rule. In addition there are CRITERIA: a pattern, or a list of which one must match. All must match."""
 
 CRITERIA = {
     "name": "name of the process (comm, 15 letters)",
@@ -75,12 +80,12 @@ CRITERIA = {
     "container": "first 12 letters of the container's id",
     "parent": "name of its parent process",
 }
-"""What rules choose by -> its meaning. Patterns as the shell's, but for cmdline."""
+"""Criteria of rules -> their meaning. Patterns are those of the shell, except for cmdline."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingChoice:
-    """What processes must have in common to be recorded by one collector."""
+    """The way in which processes are sampled; those with equal values share a collector."""
 
     rate: float
     mode: str
@@ -113,7 +118,7 @@ class Values:
 
 
 def checked(kind: str, value: object) -> object:
-    """A value as it is used. Raises Wrong."""
+    """Check a value, and return it as it is used; raise Wrong if it is not valid."""
     if kind in ("TEXT", "TEMPLATE"):
         if not isinstance(value, str) or not value or not value.isprintable():
             raise Wrong("is not a text")
@@ -168,7 +173,7 @@ def _labels(value: object) -> dict[str, str]:
 
 
 def _headers(value: object) -> dict[str, str]:
-    """Secrets do not belong into a configuration: the usual headers of such are none."""
+    """Check headers. Usual headers for secrets are refused, because a configuration must not contain secrets."""
     if not isinstance(value, dict) or len(value) > _MOST_HEADERS:
         raise Wrong('is not { name = "text" }')
     for name, text in value.items():

@@ -1,5 +1,6 @@
-"""What there is of a window under way: its parts, as they came from the process that unwinds and names, which become
-segments only where the agent was killed. So they are kept unread, with what the rules say of their processes.
+"""Checkpoints of an unfinished window: its parts, as the worker sent them, with the rules' labels of their processes.
+
+They become segments only if the agent was killed, so they are stored without being parsed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ _MOST_BYTES = 1 << 30
 
 
 def packed(part: Sequence[Part], notes: Sequence[str], labels: Iterable[ProcessLabels]) -> bytes:
-    """A file of it. part: see Recording.packed_part(). notes: for its summary. labels: of its processes."""
+    """Encode a checkpoint file.
+
+    Args:
+        part: See Recording.packed_part().
+        notes: Notes for the summary.
+        labels: Labels of the processes.
+    """
     sets: dict[object, int] = {}
     processes = [(each.pid, each.began_ns, sets.setdefault(each.labels, len(sets))) for each in labels]
     data = b"".join(part)
@@ -42,8 +49,10 @@ def packed(part: Sequence[Part], notes: Sequence[str], labels: Iterable[ProcessL
 
 
 def _unpacked(data: bytes) -> Profile:
-    """Raises ValueError for what packed() did not make, or another version did, and more where that made a Profile that
-    is none.
+    """Decode a checkpoint file.
+
+    Raises:
+        ValueError: packed() of this version did not make it. Other exceptions are possible if its contents are broken.
     """
     head, _, rest = data.removeprefix(_BEGINS).partition(b"\n")
     if not data.startswith(_BEGINS):
@@ -79,15 +88,15 @@ def _read(path: str) -> bytes:
 
 
 def restored(paths: Sequence[str], window: str, broken: Callable[[], None]) -> Sequence[SpoolSegment]:
-    """Of the parts of one window; see spool.Restore."""
+    """Return the segments of a window from its checkpoint files (spool.Restore)."""
     parts: list[Profile] = []
     for path in paths:
         try:
             parts.append(_unpacked(_read(path)))
-        except Exception:  # whatever is wrong with it, the agent is to start
+        except Exception:  # the agent must start whatever is wrong with a file
             broken()
     try:
         return segments(merge(parts), (), window) if parts else ()
-    except Exception:  # they are not of one window, for one
+    except Exception:  # for example, they are not from one window
         broken()
         return ()

@@ -1,4 +1,4 @@
-"""From a window of all processes to segments: one a service, each thread with the labels that the rules gave it."""
+"""Division of a window of all processes into segments: one for each service, with the rules' labels on each thread."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pyprof.model.share_interval import profile_basis
 from pyprof.records import replace
 
 MOST_SERVICES = 500
-"""Of one window; what comes after is one service, OTHER: names come from processes."""
+"""Maximum number of services in a window; all others become the service OTHER, since names come from processes."""
 OTHER = "other"
 _EVIDENCE = ExportOptions(evidence=True)
 
 
 def labelled(profile: Profile, verdict: Callable[[int, int], RuleVerdict]) -> Profile:
-    """Each thread with the labels of its process, "service" among them. verdict: by pid and start."""
+    """Give each thread the labels of its process, including "service"; verdict is called with pid and start."""
     verdicts = [verdict(*thread.process_key) for thread in profile.threads]
     threads = [
         replace(thread, labels=found.labels or (("service", OTHER),))
@@ -35,8 +35,13 @@ def labelled(profile: Profile, verdict: Callable[[int, int], RuleVerdict]) -> Pr
 
 
 def segments(profile: Profile, services: Iterable[str], window: str = "") -> list[SpoolSegment]:
-    """profile: labelled. services: those that had processes; one that did nothing has an empty segment, which tells it
-    from one that was not recorded. window: see SegmentName.new().
+    """Return the segments of a labelled window.
+
+    Args:
+        services: Services that had processes. One without samples gets an empty segment, which distinguishes it from
+            one
+            that was not recorded.
+        window: See SegmentName.new().
     """
     found: dict[str, list[int]] = {}
     for index, thread in enumerate(profile.threads):
@@ -58,7 +63,7 @@ def _segment(profile: Profile, service: str, threads: list[int], window: str) ->
 
 
 def _with_basis(profile: Profile) -> Profile:
-    """Return a part of a window on processors with a note that says how far its shares are known."""
+    """Add a note about the statistical accuracy of shares to a part of a window of on-CPU samples."""
     if (basis := profile_basis(profile)) is None:
         return profile
     sampled, width = round(100 * basis.sampled), round(100 * basis.half_width)
@@ -67,7 +72,7 @@ def _with_basis(profile: Profile) -> Profile:
 
 
 def _used(profile: Profile) -> Profile:
-    """With only the modules that its frames are in."""
+    """Remove the modules without frames."""
     used = sorted({frame.module for frame in profile.frames if frame.module >= 0})
     index: Mapping[int, int] = {module: at for at, module in enumerate(used)} | {-1: -1}
     return replace(

@@ -1,15 +1,15 @@
-"""The spool: a directory of segments that are never changed. The files are the only truth.
+"""The spool: a directory of segments that are never changed. The files are authoritative.
 
-A segment is written under a temporary name, synced, linked into the queue of each sink, and given its name at last;
-then the folders are synced. So a name stands for a whole file, and what put() has taken stays. Limits of bytes, files
-and age are kept by dropping the oldest, and each drop is counted. Readers need no lock: they find a file or they do
-not.
+A segment is written under a temporary name, synced, linked into the queue of each sink, and then renamed to its final
+name; at last the folders are synced. So a name stands for a complete file, and what put() has accepted is durable. The
+limits of bytes, files and age are enforced by dropping the oldest segments; each drop is counted. Readers need no lock:
+they find a file or they do not.
 
-What there is of a window under way is saved part by part, each a file in a folder of its own. What a killed agent has
-left of it becomes segments when the spool is opened, unless the window's own segments came that far.
+Checkpoints of an unfinished window are files in a separate folder. When the spool is opened, those of a killed agent
+become segments, unless the window's own segments were written.
 
-A disk that is full costs the oldest segments first. What still finds no room waits in memory for the next window's
-put(), and no longer.
+If the disk is full, the oldest segments are dropped first. What still finds no room waits in memory until the next
+window's put().
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ REASONS = {
     "no_segment": STRANGE,
     "refused": REFUSED,
 }
-"""What is counted, by a word for metrics."""
+"""Counters by their words for metrics."""
 QUEUE, ASIDE, SO_FAR = "queue", "refused", "sofar"
 _SAVED = re.compile(r"\d{19}-([0-9a-f]{32})")
 MOST_REFUSED = 100
-"""Of each reason."""
+"""Maximum number of refused segments that are kept for each reason."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _TRIES = 4
-"""How often room is made for one segment."""
+"""Number of attempts to make room for one segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,17 @@ class SpoolSegment:
 
 
 Restore = Callable[[Sequence[str], str, Callable[[], None]], Sequence[SpoolSegment]]
-"""(paths of the parts of a window that save() was given, in their order, the window, is called for each that is broken)
--> its segments."""
+"""Receives the paths of a window's checkpoints in order, the window, and a function to call for each broken one;
+returns the window's segments.
+"""
 
 
 class Spool:
-    """Of one agent, which holds the lock (disk.locked). sinks: names of those that get a queue. diagnostics: counts
-    what is dropped. open() comes first. recovered: segments of windows that were under way when an agent was killed.
+    """The spool of one agent, which holds the lock (disk.locked). open() must be called first.
+
+    Attributes:
+        held: Segments that wait in memory.
+        recovered: Number of segments from checkpoints of a killed agent.
     """
 
     def __init__(
@@ -81,7 +85,14 @@ class Spool:
         spare: Callable[[], int] = lambda: 0,
         restore: Restore = lambda paths, window, broken: (),
     ) -> None:
-        """spare: frees what may be missed, and says how many bytes that were."""
+        """Create the object.
+
+        Args:
+            diagnostics: Counts what is dropped.
+            sinks: Names of sinks that get a queue.
+            spare: Frees dispensable files, and returns the number of bytes freed.
+            restore: Makes segments of checkpoints.
+        """
         self.inventory = Inventory()
         self.held: tuple[SpoolSegment, ...] = ()
         self.recovered = 0
@@ -98,7 +109,11 @@ class Spool:
         self._saved_ns = 0
 
     def open(self) -> None:
-        """Find what is there, by names and sizes; a crash's unfinished files go. Raises OSError."""
+        """Find the existing segments by names and sizes, and delete unfinished files.
+
+        Raises:
+            OSError: The spool cannot be read.
+        """
         for place in ("", *self._queues):
             for name, size in self._segments(place):
                 self.inventory.add(name, size, place)
@@ -123,7 +138,7 @@ class Spool:
                         self._diagnostics.count(STRANGE)
 
     def _recover(self) -> None:
-        """What was saved of a window becomes its segments, where there are none."""
+        """Turn checkpoints into segments if their window has none."""
         known = {name.key: name for name in self.inventory.all()}
         folder, saved = f"{self.root}/{SO_FAR}", dict[str, list[str]]()
         for name in sorted(found.name for found in self._disk.look(folder)):
@@ -135,7 +150,7 @@ class Spool:
                 self._restore_window(paths, window, known)
                 for path in paths:
                     self._disk.unlink(path)
-            except OSError:  # it waits for the next start
+            except OSError:  # the checkpoint waits for the next start
                 self._diagnostics.count(NOT_WRITTEN)
 
     def _restore_window(self, paths: Sequence[str], window: str, known: dict[str, SegmentName]) -> None:
@@ -157,8 +172,12 @@ class Spool:
                 self._disk.sync_folder(folder)
 
     def save(self, window: str, end_ns: int, data: bytes) -> bool:
-        """A part of a window, from the end of the one before on: whoever kills the agent takes only what came later.
-        window: 32 hexadecimal digits, as put() will be told. Could it be saved?
+        """Save a checkpoint of a window, and return True if that succeeded.
+
+        A checkpoint holds what came after the previous one. A killed agent loses only what came after the last one.
+
+        Args:
+            window: 32 hexadecimal digits, as for put().
         """
         folder, disk = f"{self.root}/{SO_FAR}", self._disk
         end_ns = self._saved_ns = max(end_ns, self._saved_ns + 1)  # the clock may have been set back
@@ -181,7 +200,9 @@ class Spool:
                 self._disk.unlink(path)
 
     def put(self, segments: Sequence[SpoolSegment], window: str = "") -> bool:
-        """Keep the segments of one window, and those that wait in memory. False: some wait now, or again."""
+        """Store the segments of one window, and those that wait in memory. Return False if some wait now or are
+        lost.
+        """
         waiting, self.held = self.held, ()
         over, self._over = self._over, self._saved.pop(window, [])
         lost = sum(not self._written(segment) for segment in waiting)
@@ -233,7 +254,7 @@ class Spool:
             self._disk.close(fd)
 
     def _take_back(self, name: SegmentName, part: str) -> None:
-        """What a failed attempt left: the segment will be written again."""
+        """Remove what a failed attempt left, since the segment will be written again."""
         for path in (part, *(self._path(place, name.path) for place in self._queues)):
             with suppress(OSError):
                 self._disk.unlink(path)
@@ -241,7 +262,7 @@ class Spool:
             self.inventory.left(name, place)
 
     def _folder(self, place: str, name: SegmentName) -> str:
-        """The folder of a segment; what is not there is made, and stays."""
+        """Return the folder of a segment, after making it durably if necessary."""
         made = self.root
         for part in (*place.split("/"), name.day, name.folder) if place else (name.day, name.folder):
             if self._disk.make_folder(f"{made}/{part}"):
@@ -253,7 +274,7 @@ class Spool:
         return f"{self.root}/{place}/{path}" if place else f"{self.root}/{path}"
 
     def _make_room(self, wanted: int) -> bool:
-        """On a disk that is full: for so many bytes. Was there anything to drop?"""
+        """Free a number of bytes on a full disk, and return True if anything was freed."""
         freed = self._spare()
         while freed <= wanted and (oldest := self.inventory.oldest()) is not None:
             before = self.inventory.bytes
@@ -264,7 +285,7 @@ class Spool:
         return freed > 0
 
     def keep_within(self) -> None:
-        """Drop what is too much, or too old."""
+        """Drop segments that exceed a limit."""
         while (found := self.inventory.excess(self._caps, self._clock())) is not None:
             oldest, excess = found
             if not self._drop(oldest):
@@ -283,31 +304,46 @@ class Spool:
             except OSError:
                 return False
             self.inventory.left(name, place)
-            with suppress(OSError):  # others are there
+            with suppress(OSError):  # other files are there
                 self._disk.remove_folder(self._path(place, f"{name.day}/{name.folder}"))
                 self._disk.remove_folder(self._path(place, name.day))
         return True
 
     def begin_queues(self, sinks: Sequence[str]) -> None:
-        """From now on these have one. What waits in a queue from before is found. Raises OSError."""
+        """Set the sinks that have queues from now on, and find the segments in existing queues.
+
+        Raises:
+            OSError: A queue cannot be read.
+        """
         before, self._queues = self._queues, [f"{QUEUE}/{sink}" for sink in sinks]
         for place in set(self._queues).difference(before):
             for name, size in self._segments(place):
                 self.inventory.add(name, size, place)
 
     def queued(self, sink: str) -> Iterator[SegmentName]:
-        """What a sink has not taken yet, oldest first."""
+        """Return the segments that a sink has not accepted yet, oldest first."""
         return self.inventory.queued(f"{QUEUE}/{sink}")
 
     def sent(self, sink: str, name: SegmentName) -> None:
-        """Raises OSError."""
+        """Remove a sent segment from a queue.
+
+        Raises:
+            OSError: It cannot be removed.
+        """
         place = f"{QUEUE}/{sink}"
         with suppress(FileNotFoundError):
             self._disk.unlink(self._path(place, name.path))
         self.inventory.left(name, place)
 
     def refused(self, sink: str, name: SegmentName, reason: str) -> None:
-        """A sink will never take it: it is set aside; the oldest of too many goes. reason: a word. Raises OSError."""
+        """Set aside a segment that a sink will never accept, and drop the oldest of too many.
+
+        Args:
+            reason: A word (push/outcomes.py).
+
+        Raises:
+            OSError: It cannot be moved.
+        """
         place, folder = f"{QUEUE}/{sink}", f"{self.root}/{ASIDE}/{reason}"
         for each in (f"{self.root}/{ASIDE}", folder):
             self._disk.make_folder(each)

@@ -1,4 +1,4 @@
-"""How the agent does, from its segments alone: what each service has, and which files lack names."""
+"""The agent's state, from its segments alone: what each service has, and which files lack names."""
 
 from __future__ import annotations
 
@@ -22,9 +22,15 @@ _MOST_FILES = 20
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """segments, bytes: in the span. newest_ns: end of the last window. samples: of all modes; stand_for: for so many
-    sampling times each, on average. whole: share (0..1) of what was measured whose stacks are whole, None where nothing
-    was.
+    """A service in a span.
+
+    Attributes:
+        segments: Number of segments.
+        bytes: Their size.
+        newest_ns: End of the last window.
+        samples: Samples of all modes.
+        stand_for: Average number of sampling times that a sample stands for.
+        whole: Share (0..1) of the measured amount with complete stacks, None if nothing was measured.
     """
 
     service: str
@@ -38,8 +44,11 @@ class ServiceState:
 
 @dataclass(frozen=True, slots=True)
 class Unnamed:
-    """A file that functions are missing of. share: of the service's time that was spent in it without a name. problems:
-    what the recordings said of it, each with what helps.
+    """A file that lacks names of functions.
+
+    Attributes:
+        share: Share of the service's time in the file without a name.
+        problems: Problems that the recordings state for the file, each with a remedy.
     """
 
     service: str
@@ -56,7 +65,11 @@ class SpoolState:
 
 
 def state(root: str, span: TimeSpan) -> SpoolState:
-    """Raises RecordingError."""
+    """Return the state of a spool in a span.
+
+    Raises:
+        RecordingError: The spool cannot be read.
+    """
     by_service: dict[str, list[SegmentName]] = {}
     for name in reading.segments(root, span):
         by_service.setdefault(name.service, []).append(name)
@@ -83,7 +96,7 @@ def state(root: str, span: TimeSpan) -> SpoolState:
 
 
 class _Sizes:
-    """Of segments, by folder."""
+    """Sizes of segments, cached by folder."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -97,7 +110,7 @@ class _Sizes:
 
 
 def _profiles(root: str, names: Sequence[SegmentName]) -> Iterator[Profile]:
-    """One a mode that has any."""
+    """Yield one profile for each mode that has any samples."""
     for mode in SIMPLE_MODES:
         try:
             yield reading.profile_of(root, names, mode, mode)
@@ -106,7 +119,7 @@ def _profiles(root: str, names: Sequence[SegmentName]) -> Iterator[Profile]:
 
 
 def _unnamed(service: str, profiles: Sequence[Profile], total: int) -> Iterator[Unnamed]:
-    """By where samples were taken."""
+    """Yield the files without names, by the file in which samples were taken."""
     cost: Counter[tuple[str, str]] = Counter()
     problems: dict[tuple[str, str], dict[Problem, None]] = {}
     for profile in profiles:

@@ -1,4 +1,4 @@
-"""The systemd unit of the agent: what it may do, and what it is limited to (systemd.exec(5), systemd.service(5))."""
+"""The systemd unit of the agent: its rights and its limits (systemd.exec(5), systemd.service(5))."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CAPABILITIES = {
     "CAP_SYS_PTRACE": "read the memory and the files of other users' processes",
     "CAP_DAC_READ_SEARCH": "read programs and libraries that only their owner may read",
 }
-"""What root's agent keeps, and what for."""
+"""Capabilities that root's agent keeps, and their purpose."""
 _TEXT = """\
 [Unit]
 Description=pyprof agent: continuous profiling of this host
@@ -65,8 +65,13 @@ WantedBy=multi-user.target
 
 
 def text(command: Sequence[str], folders: Sequence[str], pushes: bool, group: str = "") -> str:
-    """command: absolute paths. folders: that it writes to beside /var/lib/pyprof. pushes: does it reach other hosts?
-    group: whose members may ask it.
+    """Return the text of the unit.
+
+    Args:
+        command: Command line with absolute paths.
+        folders: Folders that it writes to in addition to /var/lib/pyprof.
+        pushes: True if it connects to other hosts.
+        group: Group whose members may request recordings, "" for none.
     """
     writable = "".join(f"ReadWritePaths={quoted(folder)}\n" for folder in folders)
     sockets = "AF_UNIX AF_INET AF_INET6" if pushes else "AF_UNIX AF_INET"
@@ -84,7 +89,11 @@ def text(command: Sequence[str], folders: Sequence[str], pushes: bool, group: st
 
 
 def quoted(word: str) -> str:
-    """As one word of a unit. Raises ValueError for what no unit can hold."""
+    """Quote one word of a unit.
+
+    Raises:
+        ValueError: A unit cannot hold it.
+    """
     if not word.isprintable():
         raise ValueError(f"{word!r} cannot stand in a unit")
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")

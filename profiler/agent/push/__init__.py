@@ -1,22 +1,22 @@
-"""Segments to receivers. A SegmentSink takes one; a Pusher empties the queue of a sink.
+"""Sending of segments to receivers. A SegmentSink sends one; a Pusher empties the queue of a sink.
 
-bounded_answer  An answer that is bounded as it comes
+bounded_answer  An HTTP response with a size limit
 bucket       A bucket, by fsspec
-folder       A folder that is there
-http_client  A POST to a receiver, which is foreign
-kinds        Each type of sink: what its [[push]] may say, and how it is made
-messages     Bodies of requests and answers as protocol buffers
+folder       An existing folder
+http_client  POST requests to an untrusted receiver
+kinds        Each type of sink: the settings in its [[push]], and its construction
+messages     Bodies of requests and responses as protocol buffers
 otlp         OpenTelemetry's profiles
-outcomes     How a receiver answers
+outcomes     Verdicts by the responses of receivers
 parca        Parca
-progress     A segment that is sent in several requests
+progress     Progress of a segment that is sent in several requests
 pusher       The queue of one sink
 pushers      All sinks of the agent
 pyroscope    Pyroscope
-receiver_clock  How far our clock and a receiver's differ
-rpc          One call of gRPC
+receiver_clock  The difference between this machine's clock and a receiver's
+rpc          One gRPC call
 secrets      Tokens and passwords, from files only
-series       A segment as receivers of pprof want it
+series       Conversion of a segment for receivers of pprof
 server       pyprof's own server
-sink         What a sink is
+sink         The interface of a sink
 """

@@ -1,5 +1,6 @@
-"""An answer of HTTP that is bounded as it comes: with its headers, what stands between the pieces of its body, and
-answers before it (1xx). http.client reads all of these for as long as they come.
+"""An HTTP response with a size limit for everything: headers, chunk framing, and responses before it (1xx).
+
+http.client reads all of these without a limit.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from pyprof.agent.push.outcomes import NotSent
 
 MOST_READ = 1 << 20
-"""Bytes of an answer, all of it."""
+"""Maximum size of a response in bytes, including all framing."""
 
 
 class BoundedAnswer(http.client.HTTPResponse):
@@ -22,14 +23,16 @@ class BoundedAnswer(http.client.HTTPResponse):
         self.fp = io.BufferedReader(self._came)
 
     def begin(self) -> None:
-        """Raises HTTPException where it breaks off before its body: http.client takes that for the end of headers."""
+        """Read the head; raise HTTPException if the connection ends within it, which http.client takes for the end of
+        headers.
+        """
         super().begin()
         if self._came.ended:
             raise http.client.IncompleteRead(b"")
 
 
 class _Came(io.RawIOBase):
-    """Bytes of a connection. Raises NotSent where they are too many. ended: there are no more."""
+    """The bytes of a connection. Too many raise NotSent; ended is True at the end of the stream."""
 
     def __init__(self, raw: io.RawIOBase) -> None:
         self.ended = False

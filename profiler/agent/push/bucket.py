@@ -1,5 +1,5 @@
-"""A bucket, by fsspec (extra [push]) and the package of its kind, as s3fs: objects DAY/SERVICE/END_NS-UUID.pb.gz.
-Credentials are those that the package finds by itself, in its own files.
+"""A bucket, by fsspec (extra [push]) and the package of its kind, such as s3fs: objects DAY/SERVICE/END_NS-UUID.pb.gz.
+The package finds credentials in its own files.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pyprof.agent.segments import SegmentName
 
 
 class BucketSink:
-    """url: s3://bucket/prefix, gs://..., and so on. options: of the package, such as endpoint_url."""
+    """A sink for a bucket; options are those of the package, such as endpoint_url."""
 
     def __init__(self, url: str, options: dict[str, str]) -> None:
         self._url, self._options = url.rstrip("/"), options
@@ -27,7 +27,7 @@ class BucketSink:
             raise
         except PermissionError:
             raise NotSent("unauthorized", "no permission") from None
-        except Exception as error:  # each package has its own
+        except Exception as error:  # each package has its own exceptions
             raise NotSent("otherwise", type(error).__name__) from None
 
     def _opened(self) -> tuple[Any, str]:

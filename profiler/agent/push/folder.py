@@ -1,6 +1,6 @@
-"""A folder that is there, for instance of another machine: DAY/SERVICE/END_NS-UUID.pb.gz, as in the spool.
+"""An existing folder, for example of another machine: DAY/SERVICE/END_NS-UUID.pb.gz, as in the spool.
 
-Others may give names in it. So each folder is entered by its descriptor, and no link that stands in one is followed.
+Other users may create names in it. So each folder is opened relative to a descriptor, and links are not followed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ class FolderSink:
         self._disk = Disk()
 
     def send(self, name: SegmentName, data: bytes) -> None:
-        """Raises OSError."""
+        """Store a segment durably.
+
+        Raises:
+            OSError: Writing failed.
+        """
         with ExitStack() as opened:
             folder = _entered(output_file.open_folder(self._path), opened)
             for part in (name.day, name.folder):
@@ -43,6 +47,6 @@ class FolderSink:
 
 
 def _entered(fd: int, opened: ExitStack) -> str:
-    """A name of that very folder."""
+    """Return a path that names the opened folder itself."""
     opened.callback(os.close, fd)
     return f"/proc/self/fd/{fd}"

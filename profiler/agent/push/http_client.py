@@ -1,5 +1,7 @@
-"""A POST to a receiver, which is foreign: its answer is bounded in bytes and seconds, and no redirect is followed, so
-that credentials go to the configured host only. A proxy is the environment's (https_proxy, no_proxy) or the given one.
+"""POST requests to an untrusted receiver: the response is limited in size and time.
+
+Redirects are not followed, so credentials go only to the configured host. The proxy is the given one or that of the
+environment (https_proxy, no_proxy).
 """
 
 from __future__ import annotations
@@ -23,20 +25,26 @@ from pyprof.objfile.source import open_regular
 from pyprof.records import dataclass, field
 
 MOST_ANSWER = 1 << 16
-"""Bytes of an answer that are read."""
+"""Maximum number of bytes of a response that are read."""
 _LONGEST_KIND = 100
-"""Letters of a Content-Type, which the log may get."""
+"""Maximum number of characters of a Content-Type in the log."""
 _REASON = re.compile(r"[a-z][a-z_]{0,39}", re.ASCII)
 _MAX_TEXT = 200
-"""Characters of a receiver's sentence that the log keeps."""
+"""Maximum number of characters of a receiver's message in the log."""
 MOST_WAIT_S = 3600.0
-"""A receiver may ask to wait for longer; it is asked again after this."""
+"""Maximum wait in seconds; if a receiver requests a longer one, it is tried again after this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a receiver is. url: http or https, without a "/" at its end. ca_file, proxy: "" for the usual ones.
-    timeout_s: of a request in all. on_date: see clock_ahead_s().
+    """The place of a receiver.
+
+    Attributes:
+        url: http or https URL without a "/" at its end.
+        ca_file: "" for the system's certificates.
+        proxy: "" for that of the environment.
+        timeout_s: Maximum time of a request.
+        on_date: Called with the result of clock_ahead_s().
     """
 
     url: str
@@ -59,8 +67,15 @@ class HttpClient:
         self._endpoint = endpoint
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str], taken: tuple[int, ...] = ()) -> HttpAnswer:
-        """path: below the url. taken: statuses that mean that the receiver has it, beside the usual ones. Raises
-        NotSent, RefusedForGood.
+        """Send a request.
+
+        Args:
+            path: Path below the URL.
+            taken: Statuses that also mean that the receiver has the segment.
+
+        Raises:
+            NotSent: The request must be repeated later.
+            RefusedForGood: The receiver will never accept it.
         """
         known = {"User-Agent": "pyprof", **self._endpoint.headers, **headers}
         if authorization := self._endpoint.credentials.header():
@@ -138,7 +153,11 @@ def _not_sent(error: Exception, passed: bool, seconds: float) -> NotSent:
 
 
 def ca(path: str) -> str:
-    """The certificates in a file (PEM), "" without one. Raises NotSent."""
+    """Return the certificates in a PEM file, "" without a file.
+
+    Raises:
+        NotSent: The file cannot be read.
+    """
     if not path:
         return ""
     try:
@@ -149,7 +168,7 @@ def ca(path: str) -> str:
 
 
 def wait_s(text: str) -> float:
-    """A Retry-After: seconds, or a date (RFC 9110, 10.2.3). 0 for what is none."""
+    """Parse a Retry-After header: seconds, or a date (RFC 9110, 10.2.3); 0 if it is neither."""
     text = text.strip()
     if text.isascii() and text.isdigit():
         return min(float(text[:9]), MOST_WAIT_S)
@@ -161,12 +180,12 @@ def wait_s(text: str) -> float:
 
 
 def clock_ahead_s(date: str, began_s: float, ended_s: float) -> float | None:
-    """Return how far this machine's clock is ahead of the receiver's at least, None where the receiver does not say.
+    """Return the minimum by which this machine's clock is ahead of the receiver's, None if the response has no date.
 
     Args:
-        date: the answer's Date (RFC 9110, 6.6.1), in whole seconds. It was made at some time during the request.
-        began_s: when the request began, since the epoch by this machine's clock.
-        ended_s: when its answer came.
+        date: Date header (RFC 9110, 6.6.1) in whole seconds, from some time during the request.
+        began_s: Start of the request since the epoch, by this machine's clock.
+        ended_s: Arrival of the response.
     """
     try:
         said_s = email.utils.parsedate_to_datetime(date).timestamp()

@@ -1,4 +1,4 @@
-"""Each type of sink: what its [[push]] may say, and how it is made. Checks and --print-config are made from it."""
+"""Each type of sink: the settings in its [[push]], and its construction. Checks and --print-config use this table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PushTarget:
-    """A [[push]] of the configuration. values: what it says beside its name and type, as checked."""
+    """A [[push]] of the configuration; values are its checked settings without name and type."""
 
     name: str
     kind: str
@@ -65,15 +65,15 @@ KINDS: dict[str, tuple[tuple[Setting, ...], tuple[str, ...]]] = {
         ("url",),
     ),
 }
-"""type -> its settings beside COMMON, and those of them that must be given."""
+"""Type -> settings in addition to COMMON, and names of the required ones."""
 
 
 _ON_DATE = "on date"
-"""Beside the values of a configuration, whose names have no blank."""
+"""Key in addition to the settings, whose names have no blank."""
 
 
 def wrong(target: PushTarget) -> str:
-    """What is wrong with values that are each right, "" for nothing."""
+    """Return what is wrong with the combination of values, "" for nothing."""
     values = target.values
     if values.get("token_file") and values.get("password_file"):
         return "token_file and password_file: one of them"
@@ -86,7 +86,11 @@ def wrong(target: PushTarget) -> str:
 
 
 def made(target: PushTarget, on_date: Callable[[float], None] = lambda ahead_s: None) -> SegmentSink:
-    """on_date: of Endpoint. Raises UsageError where its library is missing."""
+    """Create the sink of a target; on_date is that of Endpoint.
+
+    Raises:
+        UsageError: A library is missing.
+    """
     try:
         return _MAKERS[target.kind]({**target.values, _ON_DATE: on_date})
     except ImportError as error:

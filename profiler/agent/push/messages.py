@@ -1,4 +1,4 @@
-"""Bodies of requests and answers as protocol buffers: PushRequest (grafana/pyroscope, api/push/v1/push.proto),
+"""Bodies of requests and responses as protocol buffers: PushRequest (grafana/pyroscope, api/push/v1/push.proto),
 WriteRawRequest (parca-dev/parca, profilestore/v1alpha1/profilestore.proto), ExportProfilesServiceResponse
 (opentelemetry-proto 1.10).
 """
@@ -18,17 +18,17 @@ def _pairs(labels: Labels) -> bytes:
 
 
 def push_request(labels: Labels, pprof: bytes, id_: str) -> bytes:
-    """id_: a UUID."""
+    """Encode a PushRequest; id_ is a UUID."""
     return data(1, _pairs(labels) + data(2, data(1, pprof) + data(2, id_.encode())))
 
 
 def write_raw_request(labels: Labels, pprof: bytes) -> bytes:
-    """Addresses are those of the process: not normalized."""
+    """Encode a WriteRawRequest. Addresses are those of the process, not normalized."""
     return data(2, data(1, _pairs(labels)) + data(2, data(1, pprof)))
 
 
 def check_empty(body: bytes) -> None:
-    """An answer without fields that we know. Raises NotSent for what is no message."""
+    """Check a response without known fields; raise NotSent if it is not a message."""
     try:
         fields(body)
     except FormatError:
@@ -36,7 +36,12 @@ def check_empty(body: bytes) -> None:
 
 
 def check_exported(body: bytes) -> None:
-    """An ExportProfilesServiceResponse. Raises NotSent, RefusedForGood."""
+    """Check an ExportProfilesServiceResponse.
+
+    Raises:
+        NotSent: It is not a message.
+        RefusedForGood: Profiles were rejected.
+    """
     try:
         for key, value in fields(body):
             if key == 1 and isinstance(value, bytes) and (rejected := numbers(value).get(1, 0)):

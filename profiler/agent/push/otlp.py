@@ -1,4 +1,4 @@
-"""OpenTelemetry's profiles, of the layout of proto 1.10: HTTP and gRPC. The rules' service is service.name."""
+"""OpenTelemetry's profiles in the layout of proto 1.10, by HTTP and gRPC. The rules' service becomes service.name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KIND = "application/x-protobuf"
 
 
 class OtlpSink:
-    """export: a body in, the answer's body out."""
+    """A sink for OpenTelemetry; export sends a body and returns the response's body."""
 
     def __init__(self, export: Callable[[bytes], bytes]) -> None:
         self._export = export

@@ -1,7 +1,8 @@
-"""How a receiver answers: sent, refused for good, or later. One table for the statuses of HTTP, one for those of gRPC.
+"""Verdicts by the responses of receivers: sent, refused for good, or later. There is one table for HTTP and one for
+gRPC.
 
-Each way in which a segment is not sent has a word, which metrics, the log and refused/WORD/ in the spool use, and a
-reason of the one table (model/reason_pushes.py).
+Each cause of failure has a word for metrics, the log and refused/WORD/ in the spool, and a reason in the table of
+reasons (model/reason_pushes.py).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LATER = {
         "otherwise": "another answer",
     }.items()
 }
-"""word -> reason. It stays in the queue."""
+"""Word -> reason; the segment stays in the queue."""
 REFUSED = {
     word: f"push: refused, {text}"
     for word, text in {
@@ -41,7 +42,7 @@ REFUSED = {
         "never_taken": "others are taken, it is not",
     }.items()
 }
-"""word -> reason. It is set aside."""
+"""Word -> reason; the segment is set aside."""
 
 
 class PushVerdict(Enum):
@@ -64,7 +65,9 @@ HTTP = {
     425: (PushVerdict.LATER, "limited"),
     429: (PushVerdict.LATER, "limited"),
 }
-"""Others: by their class. What is wrong for each segment alike is mended at the receiver, or in the configuration."""
+"""Verdict by status; other statuses are judged by their class. LATER covers failures that affect all segments alike and
+are fixed at the receiver or in the configuration.
+"""
 _HTTP_CLASSES = {
     2: (PushVerdict.SENT, ""),
     3: (PushVerdict.LATER, "redirected"),
@@ -86,11 +89,11 @@ GRPC = {
     "INTERNAL": (PushVerdict.LATER, "unavailable"),
     "ABORTED": (PushVerdict.LATER, "unavailable"),
 }
-"""By the names of grpc.StatusCode."""
+"""Verdict by the name of the grpc.StatusCode."""
 
 
 class NotSent(Exception):
-    """word: of LATER. after_s: what the receiver asks to wait, 0 for nothing."""
+    """A segment must be sent later; word is in LATER, after_s is the requested wait in seconds, 0 for none."""
 
     def __init__(self, word: str, about: str = "", after_s: float = 0.0) -> None:
         super().__init__(about or word)
@@ -98,7 +101,7 @@ class NotSent(Exception):
 
 
 class RefusedForGood(Exception):
-    """word: of REFUSED."""
+    """A receiver will never accept a segment; word is in REFUSED."""
 
     def __init__(self, word: str, about: str = "") -> None:
         super().__init__(about or word)
@@ -150,7 +153,12 @@ def judge_http(status: int, after_s: float = 0.0, stated: StatedReason = NO_REAS
 
 
 def judge_grpc(code: str) -> None:
-    """code: name of the grpc.StatusCode. Raises NotSent, RefusedForGood."""
+    """Return if the segment is sent, given the name of the grpc.StatusCode.
+
+    Raises:
+        NotSent: The segment stays in the queue.
+        RefusedForGood: The segment is set aside.
+    """
     _judge(GRPC.get(code), f"status {code}", 0.0)
 
 

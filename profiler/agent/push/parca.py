@@ -1,4 +1,4 @@
-"""Parca: WriteRaw by HTTP, whose bodies are JSON, or gRPC."""
+"""Parca: WriteRaw by HTTP with JSON, or by gRPC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A segment that is sent in several requests: the ones that were taken are not sent again while the agent runs."""
+"""Progress of a segment that is sent in several requests: accepted ones are not repeated while the agent runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ class SegmentProgress:
         self._taken = 0
 
     def send(self, name: SegmentName, parts: Iterable[Some], post: Callable[[SegmentName, int, Some], None]) -> None:
-        """The parts of a segment are the same each time. Raises what post raises."""
+        """Send the remaining parts of a segment; its parts are the same in each attempt. Exceptions of post are passed
+        on.
+        """
         if self._of != name:
             self._of, self._taken = name, 0
         for at, part in enumerate(parts):

@@ -1,8 +1,8 @@
-"""The queue of one sink, oldest first, in a thread of its own. Sampling never waits for it.
+"""The queue of one sink, oldest segment first, in a separate thread. Sampling never waits for it.
 
-The links are the only truth: a segment is sent, then its link goes. Whoever is killed between the two sends it again,
-under the same name. What cannot be sent now stays in the queue, as long as the spool's limits let it; what the receiver
-refuses for good is set aside, in refused/WORD/.
+The links are authoritative: a segment is sent, then its link is removed. An agent that is killed in between sends it
+again under the same name. What cannot be sent now stays in the queue within the spool's limits. What the receiver
+refuses for good is set aside in refused/WORD/.
 """
 
 from __future__ import annotations
@@ -22,14 +22,18 @@ from pyprof.diagnostics import Diagnostics
 _LOOK_S = 1.0
 _FIRST_S, _MOST_S = 1.0, 300.0
 _ODD = frozenset({"unavailable", "timeout", "nonsense", "otherwise"})
-"""Failures that may be those of one segment."""
+"""Failures that one segment alone may cause."""
 _TRIES = 6
-"""So often one segment is tried before another one is, to see whose fault it is."""
+"""Number of attempts after which another segment is tried, to see whether the segment causes the failure."""
 
 
 class Pusher:
-    """Of one sink. writing: held while the spool is used, never while something is sent. say: takes lines of the
-    log. sent, later, refused: counts, the latter by word.
+    """The queue of one sink.
+
+    Attributes:
+        sent: Number of segments sent.
+        later: Numbers of failed attempts by word.
+        refused: Numbers of refused segments by word.
     """
 
     def __init__(
@@ -41,6 +45,12 @@ class Pusher:
         say: Callable[..., None],
         diagnostics: Diagnostics,
     ) -> None:
+        """Create the object; start() starts its thread.
+
+        Args:
+            writing: Lock that is held while the spool is used, never during a request.
+            say: Writes a line of the log.
+        """
         self.name = name
         self.sent = 0
         self.later = dict.fromkeys(LATER, 0)
@@ -57,11 +67,13 @@ class Pusher:
         self._thread.start()
 
     def end(self) -> None:
-        """What is not sent stays in the queue. Does not wait: a folder of a machine that is gone may take for ever."""
+        """Stop without waiting, since a folder of a missing machine may block forever. Unsent segments stay in the
+        queue.
+        """
         self._ending.set()
 
     def lag(self) -> tuple[int, int, float]:
-        """Segments and bytes of the queue, and seconds since the oldest window's end, 0 for none."""
+        """Return (segments, bytes) of the queue, and the seconds since the oldest window's end, 0 for none."""
         with self._writing:
             place = self._spool.inventory.place(f"{QUEUE}/{self.name}")
             oldest_ns = place.oldest_ns
@@ -72,14 +84,14 @@ class Pusher:
             self.push()
 
     def pause(self) -> float:
-        """Seconds until the next try."""
+        """Return the seconds until the next attempt."""
         if not self._failures:
             return _LOOK_S
         backoff = min(_MOST_S, _FIRST_S * (1 << min(self._failures, 16))) * random.uniform(0.5, 1.0)
         return max(backoff, self._after_s * random.uniform(1.0, 1.1))
 
     def push(self) -> int:
-        """Send what is in the queue, until something is not taken; how many were sent."""
+        """Send the segments of the queue until one is not accepted, and return how many were sent."""
         before = self.sent
         while not self._ending.is_set():
             with self._writing:
@@ -89,7 +101,7 @@ class Pusher:
         return self.sent - before
 
     def _tried_one(self, name: SegmentName) -> bool:
-        """False where it must wait."""
+        """Try to send a segment, and return False if it must wait."""
         try:
             self._push(name)
         except NotSent as error:
@@ -99,9 +111,14 @@ class Pusher:
         return True
 
     def _push(self, name: SegmentName) -> None:
-        """Raises NotSent, OSError."""
+        """Send a segment, or set it aside.
+
+        Raises:
+            NotSent: It must wait.
+            OSError: The sink failed.
+        """
         data = self._read(name)
-        if data is None:  # the spool has dropped it meanwhile, and counted that
+        if data is None:  # the spool has dropped and counted it meanwhile
             self._gone(name)
             return
         try:
@@ -133,7 +150,7 @@ class Pusher:
             self._say("info", "push goes on", sink=self.name)
 
     def _waits(self, name: SegmentName, word: str, about: str, after_s: float = 0.0) -> bool:
-        """True where it was the segment's fault: it is set aside."""
+        """Record a failed attempt. Return True if the segment itself caused the failures and was set aside."""
         with self._writing:
             self._diagnostics.count(LATER[word])
         self.later[word] += 1
@@ -164,7 +181,11 @@ class Pusher:
         return True
 
     def _read(self, name: SegmentName) -> bytes | None:
-        """Raises OSError."""
+        """Read a queued segment, None if it is gone.
+
+        Raises:
+            OSError: It cannot be read.
+        """
         try:
             with open(f"{self._spool.root}/{QUEUE}/{self.name}/{name.path}", "rb") as file:
                 return file.read()

@@ -1,4 +1,4 @@
-"""All sinks of the agent: begun anew when the configuration is, and what metrics are told of them."""
+"""All sinks of the agent: started again with a new configuration, and their metrics."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pyprof.agent.spool import Spool
 from pyprof.diagnostics import Diagnostics
 
 Number = tuple[str, dict[str, str], float]
-"""Name of a metric, its labels, its value."""
+"""(name of a metric, its labels, its value)."""
 
 
 class Pushers:
-    """writing, say: as of Pusher."""
+    """The sinks and their queues; writing and say are those of Pusher."""
 
     def __init__(
         self,
@@ -30,7 +30,11 @@ class Pushers:
         self._clocks: dict[str, ReceiverClock] = {}
 
     def begin(self, targets: Sequence[PushTarget]) -> None:
-        """Those that are as before go on. Raises UsageError, and nothing has changed then."""
+        """Start the sinks of a configuration. Unchanged ones continue.
+
+        Raises:
+            UsageError: A sink cannot be created; then nothing has changed.
+        """
         known = [target for target, _ in self._of]
         clocks = {target.name: ReceiverClock(target.name, self._say) for target in targets if target not in known}
         new = [

@@ -1,5 +1,6 @@
-"""Pyroscope: push.v1 by Connect, or /ingest for servers that lack it. A profile a request, within the limits that a
-server has by default; what is too old for it is refused here.
+"""Pyroscope: push.v1 with the Connect protocol, or /ingest for servers that lack it.
+
+A request has one profile, within a server's default limits. Windows that are too old for the server are refused here.
 """
 
 from __future__ import annotations
@@ -23,11 +24,18 @@ _BOUNDARY = "pyprof-part-of-a-request"
 
 
 class PyroscopeSink:
-    """ingest: by /ingest. max_age_s: of a window's end."""
+    """A sink for Pyroscope."""
 
     def __init__(
         self, endpoint: Endpoint, ingest: bool, max_age_s: float, clock: Callable[[], float] = time.time
     ) -> None:
+        """Create the sink.
+
+        Args:
+            ingest: Use /ingest.
+            max_age_s: Maximum age of a window's end in seconds.
+            clock: Returns the time since the epoch.
+        """
         self._client = HttpClient(endpoint)
         self._post = self._ingest if ingest else self._push
         self._max_age_s, self._clock = max_age_s, clock
@@ -40,7 +48,7 @@ class PyroscopeSink:
         self._progress.send(name, parts(data, name.service), self._post)
 
     def _push(self, name: SegmentName, at: int, part: Part) -> None:
-        """The same part has the same id, whenever it is sent."""
+        """Push a part. Its id depends only on the segment and the part, so that a repeated part has the same id."""
         body = messages.push_request(part.labels, part.pprof, str(uuid.uuid5(uuid.UUID(name.key), str(at))))
         kind = "application/proto"
         answer = self._client.post(PUSH, body, {"Content-Type": kind, "Connect-Protocol-Version": "1"})
@@ -70,12 +78,12 @@ class PyroscopeSink:
 
 
 def _plain(text: str) -> str:
-    """What would end a value in name{key=value,...}."""
+    """Replace characters that would end a value in name{key=value,...}."""
     return text.translate({ord(letter): "_" for letter in '{},="'})
 
 
 def _multipart(files: dict[str, bytes]) -> bytes:
-    """What is gzipped or JSON never has the boundary at the begin of a line: it has no line that begins with --."""
+    """Encode a multipart form. Gzip data and JSON have no line that begins with the boundary."""
     found = b""
     for name, data in files.items():
         head = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"; filename="{name}"\r\n\r\n'

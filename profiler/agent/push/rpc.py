@@ -1,4 +1,4 @@
-"""One call of gRPC, bodies as bytes (grpcio, of the extra [push]). The channel is made when it is used first."""
+"""One gRPC call with bodies as bytes (grpcio, of the extra [push]). The channel is created on first use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyprof.agent.push.outcomes import NotSent, judge_grpc
 
 
 class GrpcCall:
-    """method: /package.Service/Method."""
+    """A method /package.Service/Method of a receiver."""
 
     def __init__(self, endpoint: Endpoint, method: str) -> None:
         self._endpoint, self._method = endpoint, method
@@ -19,7 +19,12 @@ class GrpcCall:
         self._errors: Any = None
 
     def __call__(self, body: bytes) -> bytes:
-        """Raises NotSent, RefusedForGood."""
+        """Call the method, and return the response's body.
+
+        Raises:
+            NotSent: The request must be repeated later.
+            RefusedForGood: The receiver will never accept it.
+        """
         metadata = [(key.lower(), value) for key, value in self._endpoint.headers.items()]
         if authorization := self._endpoint.credentials.header():
             metadata.append(("authorization", authorization))

@@ -1,4 +1,4 @@
-"""Tokens and passwords, from files only. A file that others may read or change is not used; one that changes is read
+"""Tokens and passwords, from files only. A file that other users may read or change is not used. A changed file is read
 again, so that a token can be renewed while the agent runs.
 """
 
@@ -19,14 +19,18 @@ _OTHERS = stat.S_IRWXO | stat.S_IWGRP
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Files: token_file has a bearer token, password_file the password of user. "" for none."""
+    """Files with a bearer token, or with the password of a user; "" for none."""
 
     token_file: str = ""
     user: str = ""
     password_file: str = ""
 
     def header(self) -> str:
-        """The value of Authorization, "" for none. Raises NotSent, whose text has no secret."""
+        """Return the value of the Authorization header, "" for none.
+
+        Raises:
+            NotSent: A file cannot be used; the text has no secret.
+        """
         if self.token_file:
             return f"Bearer {secret(self.token_file)}"
         if self.password_file:
@@ -36,7 +40,11 @@ class Credentials:
 
 
 def secret(path: str) -> str:
-    """The first line of a file. Raises NotSent."""
+    """Return the first line of a file.
+
+    Raises:
+        NotSent: The file cannot be used.
+    """
     try:
         with open(open_regular(path), "rb") as file:
             mode = os.fstat(file.fileno())

@@ -1,5 +1,7 @@
-"""A segment as receivers of pprof want it: a profile for each set of labels, which are those of the rules. What a
-process or a thread is called is no label there: each value would be a series of its own. Large ones are cut in parts.
+"""Conversion of a segment for receivers of pprof: a profile for each set of labels that the rules gave.
+
+Names of processes and threads do not become labels, because each value would be a separate series. Large profiles are
+split into parts.
 """
 
 from __future__ import annotations
@@ -23,17 +25,22 @@ from pyprof.records import dataclass, replace
 
 MOST_SAMPLES = 16_000
 MOST_BYTES = 2 << 20
-"""Of one profile, before it is packed: Pyroscope takes 4 MiB a profile, and 2 MiB at a time."""
+"""Maximum size in bytes of one inflated profile: Pyroscope accepts 4 MiB a profile, and 2 MiB at a time."""
 MOST_LABELS, LONGEST_LABEL = 30, 2048
 PROFILE_NAMES = {"cpu": "process_cpu", "wall": "wall", "offcpu": "off_cpu"}
-"""By the mode: what a receiver calls such profiles, __name__."""
+"""__name__ of a profile at the receiver, by mode."""
 _NO_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 _PLAIN = ExportOptions(thread_labels=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """labels: of the series, __name__ and service_name among them. pprof: gzipped. start_ns, end_ns: of the window."""
+    """A part of a segment for one series.
+
+    Attributes:
+        labels: Labels of the series, including __name__ and service_name.
+        pprof: The gzipped profile.
+    """
 
     labels: Labels
     pprof: bytes
@@ -49,7 +56,11 @@ class Part:
 
 
 def read(data: bytes, title: str) -> Profile:
-    """Raises RefusedForGood."""
+    """Read a segment.
+
+    Raises:
+        RefusedForGood: It is broken.
+    """
     try:
         return pprof_reader.read(data, title)
     except (PyprofError, OverflowError) as error:
@@ -57,7 +68,11 @@ def read(data: bytes, title: str) -> Profile:
 
 
 def parts(data: bytes, service: str) -> Iterator[Part]:
-    """None of a segment in which nothing was sampled. Raises RefusedForGood."""
+    """Yield the parts of a segment, none if nothing was sampled.
+
+    Raises:
+        RefusedForGood: It is broken or too large.
+    """
     profile = read(data, service)
     by_labels: dict[Labels, list[int]] = {}
     for at, thread in enumerate(profile.threads):
@@ -80,7 +95,11 @@ def packed(profile: Profile) -> bytes:
 
 
 def cut(profile: Profile, most: int = MOST_BYTES) -> Iterator[Profile]:
-    """By stacks: each part has so many samples and bytes at most. Raises RefusedForGood."""
+    """Split a profile by stacks into parts with limited numbers of samples and bytes.
+
+    Raises:
+        RefusedForGood: One stack is too large.
+    """
     stacks = np.unique(profile.stack)
     if not len(stacks):
         return
@@ -100,7 +119,7 @@ def inflated_size(data: bytes) -> int:
 
 
 def series_labels(labels: Labels, service: str, mode: str) -> Labels:
-    """Names are those that Prometheus takes; what is too much is left out, in the order of the names."""
+    """Return labels with names that Prometheus accepts; excess ones are left out, in the order of the names."""
     found = {"__name__": PROFILE_NAMES.get(mode, mode), "service_name": service}
     for name, value in labels:
         plain = _NO_LABEL.sub("_", name)

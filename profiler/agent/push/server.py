@@ -1,4 +1,4 @@
-"""pyprof's own server: a segment as it is, under its name. What it has already it says with 409."""
+"""pyprof's own server: a segment is sent unchanged, under its name. The server answers 409 if it has it already."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ class ServerSink:
         self._client = HttpClient(endpoint)
 
     def send(self, name: SegmentName, data: bytes) -> None:
-        """A folder's name has only letters that a path may have: others are %XX already."""
+        """Send a segment. The folder's name has only characters that a path may contain; others are %XX already."""
         self._client.post(f"{PATH}/{name.path}", data, {"Content-Type": "application/octet-stream"}, (_THERE,))

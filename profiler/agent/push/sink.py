@@ -1,4 +1,4 @@
-"""What a sink is: something that takes segments."""
+"""The interface of a sink."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from pyprof.agent.segments import SegmentName
 
 class SegmentSink(Protocol):
     def send(self, name: SegmentName, data: bytes) -> None:
-        """Returns when the receiver has it for good. The same segment may come again: after a crash, or where a
-        receiver's answer was lost. Raises NotSent, RefusedForGood, OSError.
+        """Send a segment, and return when the receiver has stored it.
+
+        The same segment may be sent again after a crash, or if a response was lost.
+
+        Raises:
+            NotSent: It must be sent later.
+            RefusedForGood: The receiver will never accept it.
+            OSError: Writing failed.
         """
