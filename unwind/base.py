@@ -1,4 +1,4 @@
-"""What a source of unwind rules is."""
+"""The interface of a source of unwind rules."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from pyprof.model.walk import Trust
 from pyprof.unwind.rules import FunctionRows
 
 Extents = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
-"""start, end (n,) svma of functions, ascending by start."""
+"""Start and end addresses of functions in the file (svma), each an array of shape (n,), ascending by start."""
 
 
 class Source(Protocol):
-    """One table of one object file, decoded function by function when first asked.
+    """One unwind table of one object file. It decodes a function when a caller first needs it.
 
-    Raises FormatError from function_at where the table is broken at that place.
+    Attributes:
+        name: Name of the source, as in `--unwind`.
+        trust: Trust value of the frames that its rules find.
     """
 
     name: str
@@ -26,17 +28,31 @@ class Source(Protocol):
 
     @property
     def exact(self) -> bool:
-        """Is it right at every instruction, not only at calls? If not it is asked last at exact pcs."""
+        """True if the rules hold at every instruction, not only at calls.
+
+        Other sources are used last for a pc that is not a return address.
+        """
         ...
 
     def function_at(self, svma: int) -> FunctionRows | None:
-        """The rows of the function that covers svma; None if the table does not cover it."""
+        """Return the rows of the function that covers a file address, or None if the table does not cover it.
+
+        Args:
+            svma: Address in the file.
+
+        Raises:
+            FormatError: The table is broken at that place.
+        """
         ...
 
     def extents(self) -> Extents:
-        """Where functions are, without decoding their rows; for inspection. Raises FormatError."""
+        """Return the address ranges of all functions without decoding their rows, for inspection.
+
+        Raises:
+            FormatError: The table is broken.
+        """
         ...
 
     def functions(self) -> Iterator[FunctionRows]:
-        """All functions, ascending by start; for inspection, not for the walk."""
+        """Yield all functions, ascending by start address; for inspection, not for unwinding."""
         ...

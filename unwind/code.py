@@ -1,7 +1,7 @@
-"""Code of the target: decides whether a word can be a return address.
+"""Code of the target, to decide whether a word can be a return address.
 
-Code comes from the file of the module. Only code without a file is read from the target's memory. Results are kept per
-address space: code that is rewritten at run time keeps its address and its role.
+Code is read from the module's file, and from the target's memory only if there is no file. Results are cached per
+address space, also for generated code: code that is rewritten keeps its address and its purpose.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ U64 = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
 
 CALL_BYTES = 8
-"""The longest call instruction that we look for, in bytes."""
+"""Size in bytes of the longest call instruction that is recognized."""
 
 LOWEST_CODE = 1 << 16
-"""Nothing is mapped below (vm.mmap_min_addr)."""
+"""Lowest address at which the kernel maps anything (vm.mmap_min_addr)."""
 
 _ROOM = 1 << 16
 
@@ -36,7 +36,7 @@ class Verdict(IntEnum):
 
 
 class SpaceCode:
-    """Code of one address space."""
+    """The code of one address space."""
 
     def __init__(self, space: AddressSpace, images: ImageStore, arch: Arch) -> None:
         self._space = space
@@ -46,7 +46,7 @@ class SpaceCode:
         self._met: dict[str, MetPcs] = {}
 
     def read(self, avma: int, size: int) -> bytes:
-        """At most size bytes of code at avma."""
+        """Return the bytes of code at an address, `size` bytes or fewer."""
         image = self._images.image(self._space, avma)
         if image is not None:
             return bytes(image.file.at_svma(image.svma(avma), size))
@@ -59,13 +59,17 @@ class SpaceCode:
         return mapping is not None and mapping.executable
 
     def is_readable(self, avma: int) -> bool:
-        """avma is code that can be looked at: not left out of a core file whose files are not here."""
+        """Return True if the address is code whose bytes are available. A core file may omit the code of mapped
+        files.
+        """
         return self.executable(avma) and bool(self.read(avma, 1))
 
     def impossible(self, avma: int) -> bool:
-        """avma is no code: in a mapping that may not be executed, or in none, and too low or in the kernel's half.
+        """Return True if the address cannot be code.
 
-        Where nothing is known to be mapped there may be code that came after the mappings were read.
+        That holds in a mapping that is not executable. It also holds outside all mappings if the address is too low or
+        in the
+        kernel's half. Other unmapped addresses may be code that was mapped after the mappings were read.
         """
         mapping = self._space.mapping_at(avma)
         if mapping is not None:
@@ -73,7 +77,7 @@ class SpaceCode:
         return avma < LOWEST_CODE or (self._arch.word == 8 and avma >> 63 != 0)
 
     def return_address(self, avma: int) -> Verdict:
-        """Could avma be a return address: is it code, right behind a call?"""
+        """Return whether the address can be a return address: it must be code directly after a call."""
         known = self._verdicts.get(avma)
         if known is None:
             if len(self._verdicts) >= _ROOM:
@@ -82,15 +86,21 @@ class SpaceCode:
         return known
 
     def return_addresses(self, avmas: U64) -> Mask:
-        """(n,) Which of many return_address() does not deny."""
+        """Return a mask of shape (n,) of the addresses that return_address() does not rule out."""
         return self._each("returns", avmas, lambda avma: self.return_address(avma) is not Verdict.NO)
 
     def possible(self, avmas: U64) -> Mask:
-        """(n,) Which of many are not impossible()."""
+        """Return a mask of shape (n,) of the addresses that impossible() does not rule out."""
         return self._each("possible", avmas, lambda avma: not self.impossible(avma))
 
     def _each(self, name: str, avmas: U64, question: Callable[[int], bool]) -> Mask:
-        """The answer for each address, which stays what it is."""
+        """Return a predicate's value for each address, from a cache where it holds the value.
+
+        Args:
+            name: Name of the cache.
+            avmas: Addresses, of shape (n,).
+            question: The predicate. Its value for an address must never change.
+        """
         met = self._met.get(name)
         if met is None:
             met = self._met[name] = MetPcs()
@@ -106,9 +116,11 @@ class SpaceCode:
         return Verdict.YES if self._arch.calls.follows_call(before) else Verdict.NO
 
     def call_target(self, return_address: int) -> int | None:
-        """Where the direct call before a return address goes; None for an indirect call."""
+        """Return the target of the direct call before a return address, or None for an indirect call."""
         return self._arch.calls.call_target(self.read(return_address - CALL_BYTES, CALL_BYTES), return_address)
 
     def is_jump(self, avma: int) -> bool:
-        """Does the code at avma only jump on: a PLT entry, a linker's trampoline?"""
+        """Return True if the code at an address only jumps to another place, as a PLT entry or a linker's trampoline
+        does.
+        """
         return self._arch.calls.jumps(self.read(avma, 16))

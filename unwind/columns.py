@@ -1,4 +1,4 @@
-"""Rows in a form for programs: the fields of `pyprof inspect --json`, and of comparisons of two sources."""
+"""Unwind rules as named text fields: for `pyprof inspect --json`, and to compare two sources."""
 
 from __future__ import annotations
 
@@ -11,8 +11,16 @@ from pyprof.unwind.table import SLOW, fast_form
 
 @dataclass(frozen=True, slots=True)
 class RuleWords:
-    """cfa: "sp+16", "[fp-8]", "r10", "expr". ra: "[cfa-8]", "lr", "reg 33" (DWARF number), "undefined", "expr". fp:
-    likewise, and "same". slow: one sample at a time executes it, not the batch walker. text: the whole rule.
+    """An unwind rule as text.
+
+    Attributes:
+        cfa: "sp+16", "[fp-8]", "r10" or "expr".
+        ra: "[cfa-8]", "lr", "reg 33" (a DWARF register number), "undefined" or "expr".
+        fp: As ra, and "same".
+        signal: The frame is a signal trampoline.
+        outermost: The frame has no caller.
+        slow: Only the reference unwinder can execute the rule, not the batch walker.
+        text: The whole rule.
     """
 
     cfa: str
@@ -25,12 +33,12 @@ class RuleWords:
 
     @property
     def comparable(self) -> bool:
-        """Can it be compared by its words? An expression says the same in many ways."""
+        """True if equal rules have equal text. Different expressions can compute the same value."""
         return "expr" not in (self.cfa, self.ra, self.fp)
 
     @property
     def meaning(self) -> tuple[str, str, str, bool]:
-        """Equal for two rules that find the same caller. Of the outermost frame nothing else matters."""
+        """A key that is equal for two rules that find the same caller. All outermost rules have one key."""
         return ("", "undefined", "", False) if self.outermost else (self.cfa, self.ra, self.fp, self.signal)
 
 
@@ -54,7 +62,10 @@ def rule_words(rule: Rule, arch: Arch) -> RuleWords:
 
 
 def _said(rule: Rule, arch: Arch) -> Rule:
-    """Without the registers that are lost: a format that knows no others says so of each of them, in each row."""
+    """Return the rule without the registers that are lost, except fp.
+
+    A format that describes only a few registers says in each row that all others are lost.
+    """
     said = tuple((c, how) for c, how in rule.regs if c == arch.fp or how.kind is not RegKind.UNDEFINED)
     return rule._replace(regs=said)
 

@@ -1,4 +1,4 @@
-"""Rules as algebra, for people and for tests: "cfa = sp + 16; fp = [cfa - 16]; ra = [cfa - 8]"."""
+"""Unwind rules as text, for people and tests: "cfa = sp + 16; fp = [cfa - 16]; ra = [cfa - 8]"."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pyprof.model.arch import Arch
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 
 MAX_EXPRESSION = 256
-"""Bytes of the longest expression that is described in words. Compilers write some dozens."""
+"""Size in bytes of the longest expression that is disassembled. Compilers emit a few dozen bytes."""
 
 
 def describe(rule: Rule, arch: Arch) -> str:
-    """One line: the cfa, the registers in the order of their columns, the return address, the flags."""
+    """Return a rule as one line: the CFA, the registers in column order, the return address, the flags."""
     if rule.cfa_reg < 0:
         cfa = _expression(rule.cfa_expr, arch)
     else:
@@ -30,7 +30,7 @@ def describe(rule: Rule, arch: Arch) -> str:
 
 
 def register_name(arch: Arch, column: int) -> str:
-    """sp and fp for those, else the architecture's name."""
+    """Return "sp" or "fp" for these registers, and the architecture's name for any other."""
     if column == arch.sp:
         return "sp"
     if column == arch.fp:
@@ -63,7 +63,7 @@ def _value(rule: RegRule, itself: str, arch: Arch) -> str:
 
 
 def _expression(expression: bytes, arch: Arch) -> str:
-    """expr(breg7 8; lit15; and); the bytes in hex where they are no expression."""
+    """Return a DWARF expression as text like "expr(breg7 8; lit15; and)", or its bytes in hex if it is invalid."""
     as_bytes = f"expr({expression.hex(' ')})"
     if len(expression) > MAX_EXPRESSION:
         return as_bytes

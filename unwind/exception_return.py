@@ -1,8 +1,9 @@
-"""What a Cortex-M's hardware pushed when it interrupted code (ARMv8-M ARM, "Exception entry", "EXC_RETURN").
+"""The frame that a Cortex-M pushes when it enters an exception handler (ARMv8-M ARM, "Exception entry", "EXC_RETURN").
 
-A handler returns to no address but to EXC_RETURN: ones, and in the lowest bits how to go back. Bit 4 clear: the frame
-holds floating-point registers too; bit 2: it lies on the process stack. The frame, upwards from sp: r0-r3, r12, lr, pc,
-xPSR, where bit 9 of xPSR says that one more word was skipped to align the stack.
+A handler returns to the value EXC_RETURN, which is no code address: its high bits are ones, and its low bits say how to
+return. If bit 4 is clear, the frame holds floating-point registers too. If bit 2 is set, the frame lies on the process
+stack. The frame holds, upwards from sp: r0-r3, r12, lr, pc, xPSR. Bit 9 of xPSR says that one more word was skipped to
+align the stack.
 """
 
 from __future__ import annotations
@@ -13,22 +14,28 @@ from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.scalar import Caller, NoCaller, Outcome, Registers
 
 AT_RESET = 0b10
-"""A bit that EXC_RETURN never has, and all ones have: what lr holds when the program begins."""
+"""A bit that EXC_RETURN never has. At reset lr is all ones, so the bit marks the start of the program."""
 
 PROCESS_STACK, NO_FLOATS = 1 << 2, 1 << 4
 _SAVED = (0, 1, 2, 3, 12, 14, 15)
 _XPSR = 7
 _ALIGNED = 1 << 9
 _SHORT, _LONG = 8, 26
-"""Words of the two frames."""
+"""Sizes in words of the frame without and with floating-point registers."""
 
 
 def interrupted(registers: Registers, memory: LaneMemory, arch: Arch) -> Outcome:
-    """The code that a handler interrupted, all its registers known. registers: as the handler returns."""
+    """Return the code that an exception interrupted, with all its registers.
+
+    Args:
+        registers: Registers after the handler's return. The pc is the EXC_RETURN value.
+        memory: The memory of the sample.
+        arch: The architecture.
+    """
     how, sp = registers.values[arch.pc] or 0, registers.values[arch.sp]
     if how & AT_RESET:
         return NoCaller(StackEnd.ROOT, no_frame=True)
-    if how & PROCESS_STACK or sp is None:  # the stack pointer of tasks is none of our registers
+    if how & PROCESS_STACK or sp is None:  # the samples do not contain the process stack pointer
         return NoCaller(StackEnd.NO_RULE)
     values = list(registers.values)
     for slot, column in enumerate(_SAVED):

@@ -1,8 +1,10 @@
-"""DWARF expressions as CFI uses them: a stack machine over the registers and memory of one frame.
+"""Evaluation of the DWARF expressions in CFI: a stack machine over one frame's registers and memory.
 
-In: the expression's bytes, a Machine (what the frame knows), values pushed first. Out: an address-sized integer, or
-Failed with the reason. Never raises, always ends: the bytes come from the target's files.
-Source: DWARF 5, 2.5.1 and 6.4.2 (which operations CFI may not use); libgcc unwind-dw2.c execute_stack_op.
+evaluate() takes the expression's bytes, a Machine (the frame's registers and memory) and initial stack values. It
+returns an address-sized integer, or an ExpressionFailed with the reason. It never raises and always ends, because the
+bytes come from files of the target.
+Sources: DWARF 5, sections 2.5.1 and 6.4.2 (which operations CFI may not use); execute_stack_op in libgcc's
+unwind-dw2.c.
 """
 
 from __future__ import annotations
@@ -15,38 +17,47 @@ from pyprof.model.arch import Arch
 from pyprof.records import dataclass, field
 
 MAX_OPERATIONS = 10_000
-"""Of one evaluation. Expressions of compilers and assemblers have under 50."""
+"""Maximum number of operations in one evaluation. Compilers and assemblers emit fewer than 50."""
 MAX_STACK = 256
 PER_STACK = 1 << 16
 PER_FRAME = 64
 PER_SECOND = 1 << 21
 MOST_SAVED = 1 << 24
-"""Operations of a whole stack, beside PER_FRAME for each of its frames; of all stacks of a second of recording, and how
-many of those that were not used are kept for later."""
+"""Limits on operations: MAX_STACK entries on the stack of the machine, PER_STACK operations for one call stack and
+PER_FRAME more for each of its frames, PER_SECOND for all call stacks in one second of recording. MOST_SAVED is the
+maximum number of unused operations that are carried over to later seconds.
+"""
 
 Read = Callable[[int, int], int | None]
-"""(avma, size in bytes) -> unsigned value, None where it is not known."""
+"""Reads memory: (address, size in bytes) -> unsigned value, or None if the sample does not hold it."""
 
 
 class ExprProblem(IntEnum):
-    INVALID = 0  # broken or forbidden; Failed.at is the offset in the expression
-    UNREADABLE = 1  # Failed.at is the avma of the bytes that are not known
-    UNKNOWN_REGISTER = 2  # Failed.at is the register's column
-    OVER_BUDGET = 3  # the stack, or this second of the recording, has used up its operations
+    """The reason why an evaluation failed. It determines the meaning of ExpressionFailed.at."""
+
+    INVALID = 0  # broken or forbidden; `at` is the offset in the expression
+    UNREADABLE = 1  # `at` is the address that the sample does not hold
+    UNKNOWN_REGISTER = 2  # `at` is the register's column
+    OVER_BUDGET = 3  # the budget of the call stack, or of this second of recording, is used up
 
 
 @dataclass(frozen=True, slots=True)
 class ExpressionFailed:
+    """The result of an evaluation that failed."""
+
     problem: ExprProblem
     at: int
 
 
 @dataclass(slots=True)
 class Budget:
-    """How many operations expressions may still run: a file of a target may make each frame of each stack dear.
+    """The number of operations that expressions may still run. It bounds the cost of a hostile or broken unwind table.
 
-    stack: in this stack. saved: in this second of the recording, and kept from earlier ones. refused: evaluations that
-    were ended for it. at: lookup pc of a frame whose rule was refused, 0 if none was.
+    Attributes:
+        stack: Operations left for the current call stack.
+        saved: Operations left for this second of recording, with those carried over from earlier seconds.
+        refused: Number of evaluations that exceeded the budget.
+        at: Lookup pc of a frame whose rule exceeded the budget, 0 if there is none.
     """
 
     stack: int = PER_STACK
@@ -71,9 +82,16 @@ class Budget:
 
 @dataclass(slots=True)
 class Machine:
-    """What an expression may look at. regs: by column of arch, None where not known. bias: avma - svma of the module.
+    """The registers and memory that an expression may read.
 
-    budget: of the stack whose frame it is. cfa: for DW_OP_call_frame_cfa, None while the CFA itself is computed.
+    Attributes:
+        arch: The architecture.
+        regs: Register values by the architecture's columns, None where unknown.
+        read: Reads the memory of the sample.
+        bias: Address in the process minus address in the file, for the module of the expression.
+        cfa: Value of DW_OP_call_frame_cfa, None while the CFA itself is computed.
+        budget: Operations that are left.
+        mask: Mask of an address.
     """
 
     arch: Arch
@@ -94,7 +112,7 @@ class _Stop(Exception):
 
 
 class _Code:
-    """The expression's bytes and where we are; each read is checked."""
+    """The bytes of an expression and the current offset. Each read is checked against the end."""
 
     def __init__(self, data: bytes, arch: Arch) -> None:
         self.data = data
@@ -106,7 +124,7 @@ class _Code:
         return _Stop(ExprProblem.INVALID, self.at)
 
     def invalid_operation(self) -> _Stop:
-        """The operation that was just read."""
+        """Return the error for the operation whose opcode was just read."""
         self.at -= 1
         return self.invalid()
 
@@ -141,7 +159,7 @@ class _Code:
 
 
 class _Run:
-    """One evaluation: the code, what the frame knows, the stack. Operations are functions of it."""
+    """One evaluation: the code, the machine and the operand stack. The operations are functions of it."""
 
     def __init__(self, code: _Code, machine: Machine, stack: list[int]) -> None:
         self.code = code
@@ -151,7 +169,11 @@ class _Run:
         self.stack = stack
 
     def result(self) -> int:
-        """Raises _Stop."""
+        """Run the expression and return the top of the operand stack.
+
+        Raises:
+            _Stop: The evaluation failed.
+        """
         code, stack, budget = self.code, self.stack, self.machine.budget
         left = budget.left
         count = 0
@@ -226,7 +248,7 @@ class _Run:
             self.code.jump(distance)
 
     def based(self, number: int) -> None:
-        """A register and an offset."""
+        """Push the sum of a register and the offset that follows the opcode."""
         offset = self.code.leb(signed=True)
         self.push(self.register(number) + offset)
 
@@ -236,7 +258,7 @@ class _Run:
         self.push(self.machine.cfa)
 
     def stack_value(self) -> None:
-        """A no-op at the end."""
+        """Fail unless this is the last operation. There it has no effect."""
         if not self.code.ended:
             raise self.code.invalid_operation()
 
@@ -257,7 +279,7 @@ def _literal(value: int) -> _Operation:
 
 
 def _register(number: int) -> _Operation:
-    """Not allowed in expressions; libgcc takes the value."""
+    """Return the operation DW_OP_reg. CFI expressions may not use it, but libgcc takes the register's value."""
     return lambda run: run.push(run.register(number))
 
 
@@ -266,12 +288,12 @@ def _based(number: int) -> _Operation:
 
 
 def _unary(function: Callable[[int], int]) -> _Operation:
-    """function: of the signed value."""
+    """Return an operation that replaces the top of the stack by a function of its signed value."""
     return lambda run: run.push(function(_signed(run.pop(), run.mask)))
 
 
 def _binary(function: Callable[[int, int, int], int]) -> _Operation:
-    """function: of the second entry, the top entry, and the mask of a word."""
+    """Return an operation that replaces the two top entries by function(second entry, top entry, mask of a word)."""
 
     def operation(run: _Run) -> None:
         right, left = run.pop(), run.pop()
@@ -281,7 +303,7 @@ def _binary(function: Callable[[int, int, int], int]) -> _Operation:
 
 
 def _by_divisor(function: Callable[[int, int, int], int]) -> _Operation:
-    """Like _binary, but the top entry may not be 0."""
+    """Return an operation like that of _binary(), which fails if the top entry is 0."""
     operation = _binary(function)
 
     def checked(run: _Run) -> None:
@@ -297,13 +319,13 @@ def _signed(value: int, mask: int) -> int:
 
 
 def _divide(left: int, right: int) -> int:
-    """Towards zero, as C does."""
+    """Divide and round towards zero, as C does."""
     quotient = abs(left) // abs(right)
     return quotient if (left < 0) == (right < 0) else -quotient
 
 
 def _shift_right(left: int, right: int, mask: int) -> int:
-    """Arithmetic; a shift by more than the word leaves the sign."""
+    """Shift right arithmetically. A shift by more than the word's width leaves only the sign."""
     return _signed(left, mask) >> min(right, mask.bit_length())
 
 
@@ -354,11 +376,17 @@ _OPERATIONS: dict[int, _Operation] = {
     0x9C: _Run.cfa,  # call_frame_cfa
     0x9F: _Run.stack_value,
 }
-"""By number. Everything else is not for CFI."""
+"""Operations by opcode. CFI may not use any other opcode."""
 
 
 def evaluate(expr: bytes, machine: Machine, first: tuple[int, ...] = ()) -> int | ExpressionFailed:
-    """Value on top of the stack at the end. first: values on the stack at the start, the last one on top."""
+    """Evaluate an expression and return the top of its stack, or the reason of a failure.
+
+    Args:
+        expr: Bytes of the expression.
+        machine: Registers and memory of the frame.
+        first: Initial stack; the last value is on top.
+    """
     try:
         return _Run(_Code(expr, machine.arch), machine, [v & machine.arch.mask for v in first]).result()
     except _Stop as stop:

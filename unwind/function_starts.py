@@ -1,7 +1,9 @@
-"""Starts of functions, from tables that have an entry for each function. They name functions without a symbol.
+"""Start addresses of functions, from unwind tables that have an entry for each function. They name functions without a
+symbol.
 
-.ARM.exidx is not used: neighbours with equal rules share an entry there. UnwindOptions.sources is not used either: the
-name of a function does not depend on how its frames are found.
+.ARM.exidx is not used, because its neighbours with equal rules share an entry. UnwindOptions.sources is not used
+either,
+because the name of a function does not depend on the rule that found its frame.
 """
 
 from __future__ import annotations
@@ -21,15 +23,20 @@ TABLES = ("sframe", "eh_frame", "breakpad", "debug_frame")
 
 
 class Walked(Protocol):
+    """The functions that unwinding has already decoded."""
+
     def decoded(self, image: Image, svma: int, names: Collection[str]) -> FunctionRows | None:
-        """The function that covers svma, where it was read of a source of these names."""
+        """Return the function that covers a file address if it was decoded from one of the named sources, else None."""
         ...
 
 
 class FunctionStarts:
-    """Answers of one recording; keeps the tables of the files that it was asked about.
+    """Lookup of function starts for one recording. It caches the tables of each file that it has opened.
 
-    walked: what walks have read, which is not read again. What is broken is counted by the walk.
+    Broken tables are not counted here, because the unwinder counts them.
+
+    Attributes:
+        walked: The functions that unwinding has already decoded, which are not decoded again; None if there are none.
     """
 
     def __init__(self, readers: Mapping[str, Reader] = READERS) -> None:
@@ -38,8 +45,13 @@ class FunctionStarts:
         self._files: dict[int, tuple[ObjectFile, FileTables]] = {}
 
     def __call__(self, image: Image, avma: int, known_only: bool = False) -> int | None:
-        """svma of the start of the function that holds a lookup pc; None where no table has it, or, known_only, no walk
-        has read it.
+        """Return the start address in the file (svma) of the function that covers a lookup pc, or None if no table
+        covers it.
+
+        Args:
+            image: The module at the pc.
+            avma: The lookup pc in the process.
+            known_only: Use only functions that unwinding has already decoded.
         """
         svma = image.svma(avma)
         walked = self.walked.decoded(image, svma, TABLES) if self.walked is not None else None
@@ -49,7 +61,7 @@ class FunctionStarts:
         return None if found is None else found[0].start
 
     def retire(self, files: Set[ObjectFile]) -> None:
-        """Drop the tables of files that nothing is mapped from any more."""
+        """Drop the tables of files that no process maps any more."""
         for file in files:
             self._files.pop(id(file), None)
 

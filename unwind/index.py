@@ -1,9 +1,8 @@
-"""Lookup of pc to rule: module, source, row. Each result is kept.
+"""Lookup of the unwind rule for a pc: module, then source, then row. Results are cached.
 
-A row is kept once for all places where its file is loaded. There are two tables, for exact pcs and for return
-addresses.
-Sources may be asked in another order for them, and the last byte of one function may be looked up for a return address
-that is the first byte of the next.
+A row is cached once for all address spaces that map its file. There are separate tables for return addresses and for
+other pcs, for two reasons. Sources may be used in another order for them. And the last byte of one function may be
+looked up for a return address that is the first byte of the next function.
 """
 
 from __future__ import annotations
@@ -35,27 +34,35 @@ from pyprof.unwind.sources import READERS, Reader, ask_order, open_sources, prom
 from pyprof.unwind.table import UNCOVERED_ID, KnownRule, MetPcs, Row, RowCache, RuleTable
 
 MAX_ROWS = 1 << 19
-"""Most rows remembered per address space; then it starts anew."""
+"""Maximum number of cached rows per address space. A full cache is cleared."""
 
 MAX_FILES = 4096
-"""Most object files whose tables are kept open (each process has a vDSO of its own); then all are opened anew."""
+"""Maximum number of object files with open tables (each process has a separate vDSO). A full cache is cleared."""
 
 MAX_PROBLEMS = 8
-"""Broken places of one module that are named; all are counted."""
+"""Maximum number of broken places that are reported for one module. All of them are counted."""
 
 MANY_PCS = 64
-"""From so many on it is worth the memory to remember single pcs."""
+"""Minimum number of pcs in one lookup for which a cache of single pcs is worth its memory."""
 
 
 class FileTables:
-    """The sources of one object file, and its functions that were decoded.
+    """The unwind sources of one object file, and a cache of the functions that were decoded.
 
-    more: opens further sources (the separate debug file's), asked once, when a pc is covered by none of the first.
+    If none of the sources covers a pc, further ones are opened once: those of the separate debug file.
     """
 
     def __init__(
         self, path: str, sources: Sequence[Source], diagnostics: Diagnostics, more: Callable[[], Sequence[Source]]
     ) -> None:
+        """Take the sources of a file.
+
+        Args:
+            path: Path of the file, for reports.
+            sources: The sources of the file itself.
+            diagnostics: Counters of the recording.
+            more: Opens the further sources.
+        """
         self.sources: list[Source] = []
         self._path = path
         self._diagnostics = diagnostics
@@ -69,7 +76,7 @@ class FileTables:
         self._functions += [([], []) for _ in sources]
 
     def function(self, svma: int, exact: bool) -> tuple[FunctionRows, Trust] | None:
-        """The function that covers svma and the source's trust, from the first source that has it."""
+        """Return the function that covers a file address and its trust, from the first source that covers it."""
         for source in ask_order(self.sources, exact):
             known = self._function_of(source, svma)
             if known is not None:
@@ -81,7 +88,9 @@ class FileTables:
         return self.function(svma, exact)
 
     def decoded(self, svma: int, names: Collection[str]) -> FunctionRows | None:
-        """The function that covers svma, where a source of these names was asked for it before."""
+        """Return the function that covers a file address if an earlier lookup decoded it from one of the named
+        sources.
+        """
         for source, (starts, functions) in zip(self.sources, self._functions, strict=True):
             at = bisect_right(starts, svma) - 1
             if source.name in names and at >= 0 and svma < functions[at].end:
@@ -109,7 +118,7 @@ class FileTables:
 
 
 class RuleIndex:
-    """All rules of all address spaces of one architecture."""
+    """All unwind rules of all address spaces of one architecture."""
 
     def __init__(
         self,
@@ -138,17 +147,17 @@ class RuleIndex:
         return found
 
     def forget(self, space_id: int) -> None:
-        """Drop what is remembered of a dead address space. Rows of its images stay."""
+        """Drop the cached rows of an address space that has ended. Rows of its files stay."""
         self._spaces.pop(space_id, None)
 
     def retire(self, files: Set[ObjectFile]) -> None:
-        """Drop what was read of files that nothing is mapped from any more."""
+        """Drop everything that was read from files that no process maps any more."""
         for file in files:
             self._files.pop(id(file), None)
             self._file_rows.pop(id(file), None)
 
     def decoded(self, image: Image, svma: int, names: Collection[str]) -> FunctionRows | None:
-        """As FileTables.decoded()."""
+        """Return a function that was decoded before, as FileTables.decoded() does."""
         found = self._files.get(id(image.file))
         return None if found is None else found[1].decoded(svma, names)
 
@@ -167,7 +176,9 @@ class RuleIndex:
         return open_sources(file, self.arch, self._names, self._diagnostics, self._readers) if file is not None else ()
 
     def row(self, image: Image, code: SpaceCode, pc: int, exact: bool) -> Row:
-        """The row (relative to the image's base) of a pc in an image; a row of UNCOVERED_ID if there is none."""
+        """Return the row of a pc in an image, with addresses relative to the image's base; with UNCOVERED_ID if none
+        covers it.
+        """
         known = self._file_rows.get(id(image.file))
         if known is None:
             known = self._file_rows[id(image.file)] = (image.file, (RowCache(), RowCache()))
@@ -190,7 +201,7 @@ class RuleIndex:
     def _mark_replaced_frame(
         self, row: Row, function: FunctionRows, trust: Trust, image: Image, code: SpaceCode, rel: int, exact: bool
     ) -> Row:
-        """Return the row of a lookup pc, whose rule says so where the function replaces its frame there."""
+        """Return the row of a lookup pc, marked as replacing where the function overwrites its frame by another one."""
         start, end, rule = row
 
         def starts_function(avma: int) -> bool:
@@ -217,9 +228,11 @@ class RuleIndex:
         return (start, end, rule)
 
     def _pushed(self, image: Image, code: SpaceCode, pc: int) -> int:
-        """The rule id of a return address at which a function begins, with no code before it, and that no call left:
-        makecontext(3) and its like push it where a stack begins, and nothing is outside of it. Else that of no rule; a
-        signal trampoline is none.
+        """Return the rule id of a return address that marks the start of a stack, or UNCOVERED_ID.
+
+        makecontext(3) and similar functions push the address of a function as the outermost return address. A function
+        begins
+        there, no call precedes it, and it is not a signal trampoline.
         """
         if code.return_address(pc + 1) is not Verdict.NO or self.uncovered(code, pc, exact=False) != UNCOVERED_ID:
             return UNCOVERED_ID
@@ -232,7 +245,16 @@ class RuleIndex:
     def row_of(
         self, function: FunctionRows, trust: Trust, code: SpaceCode, pc: int, place: tuple[int, int], exact: bool
     ) -> Row:
-        """The row of a function that covers a pc. place: where the function's addresses and the row's say the pc is."""
+        """Return the row of a function that covers a pc.
+
+        Args:
+            function: The rows of the function.
+            trust: The source that they come from.
+            code: The code of the address space.
+            pc: The lookup pc in the process.
+            place: The pc in the address space of `function`, and in that of the returned row.
+            exact: The pc is not a return address.
+        """
         svma, rel = place
         here = (rel, rel + 1)
         offset = svma - function.start
@@ -254,7 +276,8 @@ class RuleIndex:
         high = function.starts[at + 1] - function.start if at + 1 < len(function.starts) else length
         high = min(max(high, offset + 1), length)
         if not exact and svma == function.end - 1:
-            # The call that ends a function returns into the next one: of all code, only a trampoline is entered so.
+            # The function ends with a call, so the return address belongs to the next function. Only a signal
+            # trampoline is entered without a call of its start.
             trampoline = UNCOVERED_ID if function.rules[at].signal else self.uncovered(code, pc, exact)
             return (*here, trampoline or rule)
         if not exact and block + high == function.end - function.start:
@@ -263,7 +286,9 @@ class RuleIndex:
         return (first + low, first + high, rule)
 
     def without_source(self, code: SpaceCode, pc: int, exact: bool) -> int:
-        """The rule id of a lookup pc that no source covers: as kernel code, or by the instructions after it."""
+        """Return the rule id of a lookup pc that no source covers, by its code: a signal trampoline, or the
+        instructions after it.
+        """
         return self.uncovered(code, pc, exact) or self._epilogue(code, pc, exact)
 
     def _epilogue(self, code: SpaceCode, pc: int, exact: bool) -> int:
@@ -273,13 +298,17 @@ class RuleIndex:
         return UNCOVERED_ID if rule is None else self.rules.intern(rule, Trust.EPILOGUE)
 
     def uncovered(self, code: SpaceCode, pc: int, exact: bool) -> int:
-        """The rule id of a lookup pc that no table covers: the kernel's signal trampoline, or none."""
+        """Return the rule id of a lookup pc that no table covers: the rule of the kernel's signal trampoline, or
+        UNCOVERED_ID.
+        """
         frame = self.arch.signals.trampoline_at(code.read, pc if exact else pc + 1, exact)
         return UNCOVERED_ID if frame is None else self.rules.intern(sigreturn_rule(self.arch, frame), Trust.SIGRETURN)
 
 
 class SpaceIndex:
-    """The rules of one address space. pcs are lookup pcs (model.walk.lookup_pc)."""
+    """The unwind rules of one address space. All pcs are lookup pcs: pc - 1 for a return address
+    (model.walk.lookup_pc).
+    """
 
     def __init__(self, index: RuleIndex, space: AddressSpace) -> None:
         self.space = space
@@ -292,7 +321,11 @@ class SpaceIndex:
         self._at_run_time: tuple[set[int], set[int]] = (set(), set())
 
     def moment(self, time_ns: int) -> None:
-        """From now on the rules of this time are asked for, where code comes and goes."""
+        """Use the rules of this time from now on, for code that is generated and discarded at run time.
+
+        Args:
+            time_ns: CLOCK_MONOTONIC time.
+        """
         self._time_ns = time_ns
         runtime = self._index.runtime
         mark = (runtime.version(self.space), bisect_right(runtime.changes(self.space), time_ns))
@@ -304,7 +337,7 @@ class SpaceIndex:
             self._met.clear()
 
     def rule_id(self, pc: int, exact: bool) -> int:
-        """Rule id of one pc."""
+        """Return the rule id of one lookup pc."""
         cache = self._caches[exact]
         row = cache.get(pc)
         if row is None:
@@ -312,11 +345,19 @@ class SpaceIndex:
         return row[2]
 
     def known(self, pc: int, exact: bool) -> KnownRule | None:
-        """The rule of one pc, None where no table covers it."""
+        """Return the rule of one lookup pc, or None if no table covers it."""
         return self._index.rules.entries[self.rule_id(pc, exact)]
 
     def rule_ids(self, pcs: npt.NDArray[np.uint64], exact: bool) -> npt.NDArray[np.int64]:
-        """Rule ids of many pcs, all exact or all return addresses. pcs, result: (n,)."""
+        """Return the rule ids of many lookup pcs.
+
+        Args:
+            pcs: Lookup pcs, of shape (n,), either all of return addresses or none.
+            exact: They are not of return addresses.
+
+        Returns:
+            Rule ids, of shape (n,).
+        """
         if len(pcs) < MANY_PCS:
             return self._search(pcs, exact)
         met = self._met.get(exact)
@@ -356,7 +397,7 @@ class SpaceIndex:
         return None if known is None else known.rule
 
     def _run_time_row(self, pc: int, exact: bool) -> Row:
-        """The row of a pc in code that no file describes."""
+        """Return the row of a pc in code that no file describes."""
         module = self.space.module_at(pc)
         if module is None:
             return (pc, pc + 1, self._index.uncovered(self.code, pc, exact))
@@ -372,17 +413,19 @@ class SpaceIndex:
         return (max(start, module.start), min(end, module.end), rule)
 
     def frame_pointers(self, pc: int) -> bool:
-        """Does a table of the module of one pc promise frame records where it has no rows?"""
+        """Return True if a table of the module at pc promises frame records for code that it does not cover."""
         image = self._index.images.image(self.space, pc)
         return image is not None and any(map(promises_frame_pointers, self._index.tables(image).sources))
 
     def function_start(self, pc: int, exact: bool) -> int | None:
-        """avma where the function that covers pc begins, as the tables say."""
+        """Return the address in the process at which the function that covers pc begins, according to the unwind
+        tables.
+        """
         found = self.function_range(pc, exact)
         return None if found is None else found[0]
 
     def function_range(self, pc: int, exact: bool) -> tuple[int, int] | None:
-        """(start, end) avma of the function that covers pc, as the tables say."""
+        """Return (start, end) in the process of the function that covers pc, according to the unwind tables."""
         image = self._index.images.image(self.space, pc)
         if image is None:
             return None
@@ -390,6 +433,6 @@ class SpaceIndex:
         return None if found is None else (found[0].start + image.bias, found[0].end + image.bias)
 
     def bias(self, pc: int) -> int:
-        """avma - svma of the module at pc."""
+        """Return the load bias of the module at pc: its address in the process minus its address in the file."""
         image = self._index.images.image(self.space, pc)
         return 0 if image is None else image.bias

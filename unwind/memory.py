@@ -1,4 +1,4 @@
-"""The memory of one sample: its stack copy and its further pieces, and nothing else."""
+"""The memory of one sample: its stack copy and its further pieces. No other memory is ever read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ _NO_WORDS = np.zeros(0, np.uint64)
 
 
 class LaneMemory:
-    """Memory of lane i of a batch. low, high: the avma span of its stack copy."""
+    """The memory of one sample of a batch.
+
+    Attributes:
+        low: Address in the process of the first byte of the stack copy.
+        high: Address after its last byte.
+        size: Size of the copy in bytes.
+    """
 
     def __init__(self, batch: SampleBatch, lane: int) -> None:
         slab = batch.stack
@@ -31,7 +37,7 @@ class LaneMemory:
         self._unpack = struct.Struct(word_format(batch.arch)).unpack_from
 
     def word(self, avma: int) -> int | None:
-        """The address-sized word at avma, None where it is not known."""
+        """Return the address-sized word at an address, or None if the sample does not hold it."""
         at = avma - self.low
         if 0 <= at <= self.size - self._word:
             value: int = self._unpack(self._data, self._offset + at)[0]
@@ -39,7 +45,7 @@ class LaneMemory:
         return self.read(avma, self._word) if self._pieces else None
 
     def read(self, avma: int, size: int) -> int | None:
-        """size bytes at avma as an unsigned number, None where they are not known."""
+        """Return `size` bytes at an address as an unsigned number, or None if the sample does not hold them."""
         at = avma - self.low
         if 0 <= at <= self.size - size:
             start = self._offset + at
@@ -51,7 +57,11 @@ class LaneMemory:
         return None
 
     def words(self, avma: int, most: int) -> tuple[int, npt.NDArray[np.uint64]]:
-        """(avma of the first, at most `most` aligned words of the stack copy from avma on)."""
+        """Return the aligned words of the stack copy from an address on.
+
+        Returns:
+            The address of the first word, and at most `most` words.
+        """
         first = max(avma, self.low) + self._word - 1 & -self._word
         count = min(max(self.high - first, 0) // self._word, most)
         dtype = np.dtype(word_format(self._arch).replace("Q", "u8").replace("I", "u4"))
@@ -59,15 +69,17 @@ class LaneMemory:
         return first, np.frombuffer(self._data, dtype, count, start).astype(np.uint64) if count else _NO_WORDS
 
     def native_words(self) -> npt.NDArray[np.unsignedinteger]:
-        """The stack copy as it is, as words of this machine: of the other byte order they mean nothing."""
+        """Return the stack copy as words in this machine's byte order. They mean nothing if the target has the other
+        byte order.
+        """
         size = self.size & -self._word
         return np.frombuffer(self._data, np.dtype(f"u{self._word}"), size // self._word, self._offset)
 
     def holds(self, avma: int) -> bool:
-        """avma is inside the stack copy, or just past its end."""
+        """Return True if an address lies inside the stack copy, or directly after its end."""
         return self.low <= avma <= self.high
 
 
 def word_format(arch: Arch) -> str:
-    """struct's format of one address."""
+    """Return the format of one address for the struct module."""
     return ("<" if arch.byteorder == "little" else ">") + ("Q" if arch.word == 8 else "I")

@@ -1,4 +1,4 @@
-"""The one vocabulary in which every unwind format ends.
+"""The common form of the rules of all unwind formats.
 
 A rule says how to compute the caller's registers from the callee's:
 
@@ -9,7 +9,8 @@ A rule says how to compute the caller's registers from the callee's:
 
 Registers are columns of the Arch (pyprof.model.arch), never a format's own numbers.
 
-Values are tuples: rules are hashed a dozen times for each new row, in a class each time by a function of Python.
+Rules are named tuples because each new row hashes its rule about a dozen times. A class hashes by a slower Python
+function.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import NamedTuple
 
 
 class RegKind(IntEnum):
-    """How the caller's value of a register is found; n, reg, expr are RegRule's fields."""
+    """The formula for the caller's value of a register. The names n, reg and expr are fields of RegRule."""
 
     SAME = 0  # r = r
     UNDEFINED = 1  # r is lost; for ra: there is no caller
@@ -32,6 +33,8 @@ class RegKind(IntEnum):
 
 
 class RegRule(NamedTuple):
+    """The rule for one register: a RegKind and its operands."""
+
     kind: RegKind
     n: int = 0
     reg: int = -1
@@ -43,11 +46,21 @@ UNDEFINED = RegRule(RegKind.UNDEFINED)
 
 
 class Rule(NamedTuple):
-    """cfa_reg -1: the CFA is cfa_expr, DWARF bytes (an expression knows its svma base through the module).
+    """The unwind rule of a range of instructions.
 
-    signal: the frame is a signal trampoline: its caller was interrupted, the caller's pc is exact. ra UNDEFINED means
-    outermost. pac: the return address is signed (strip it by the arch's mask). replacing: the code replaces what its
-    frame has saved by registers of another frame. Then only the cfa is sure, and the return address must be proved.
+    Attributes:
+        cfa_reg: Column of the CFA's base register, or -1 if cfa_expr computes the CFA.
+        cfa_off: Offset that is added to the base register.
+        ra: Rule of the return address. UNDEFINED marks the outermost frame.
+        regs: (column, rule) of each register that the format names.
+        cfa_deref: The CFA is the word at that address.
+        cfa_expr: DWARF expression of the CFA. Its module gives the base of its addresses.
+        signal: The frame is a signal trampoline. A signal interrupted its caller, so the caller's pc is no return
+            address.
+        pac: The return address is signed. The unwinder strips the signature by the architecture's mask.
+        replacing: The code overwrites the saved registers of its frame by those of another frame. Only the CFA is sure,
+            and
+            the return address must be proved.
     """
 
     cfa_reg: int
@@ -62,9 +75,14 @@ class Rule(NamedTuple):
 
 
 class FunctionRows(NamedTuple):
-    """Rows of one function (one FDE): rules[i] holds from starts[i] up to starts[i + 1], the last up to end.
+    """The rows of one function (one FDE). rules[i] holds from starts[i] up to starts[i + 1], the last one up to end.
 
-    start, end, starts: svma. repeat: block size of a table that repeats (PLT), else 0.
+    Attributes:
+        start: First address of the function in the file (svma).
+        end: Address after the function.
+        starts: Start address of each row, ascending.
+        rules: Rule of each row.
+        repeat: Block size in bytes of a table that repeats (PLT), else 0.
     """
 
     start: int

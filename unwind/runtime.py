@@ -1,7 +1,7 @@
-"""What the walk asks about code that no file describes: the rules that its process has registered.
+"""The interface to unwind rules that a process registers for code without a file (JIT compilers).
 
-Registrations come and go, so an answer is of one time; the walk asks in the order of time and forgets its answers
-when the mark changes.
+Registrations come and go, so a rule is valid at one time only. The unwinder looks rules up in the order of time and
+clears its cache when the registrations change.
 """
 
 from __future__ import annotations
@@ -14,33 +14,45 @@ from pyprof.model.walk import Trust
 from pyprof.unwind.rules import FunctionRows, Rule
 
 RuleAt = Callable[[int, bool], Rule | None]
-"""(lookup pc, exact) -> the rule that holds there."""
+"""Finds the rule in force: (lookup pc, pc is not a return address) -> rule, or None."""
 
 
 class RuntimeRules(Protocol):
-    """Rules for code made at run time, of all processes. Addresses are avma. Never raises."""
+    """Unwind rules of run-time generated code, for all processes. All addresses are those in the process. No method
+    raises.
+    """
 
     def refresh(self, space: AddressSpace) -> None:
-        """Samples of this space are about to be walked: look whether registrations have changed."""
+        """Read the current registrations of an address space. The unwinder calls this before it walks samples of the
+        space.
+        """
         ...
 
     def changes(self, space: AddressSpace) -> Sequence[int]:
-        """Times (CLOCK_MONOTONIC ns, ascending) at which the description of some address changed."""
+        """Return the times at which the rules of any address changed (CLOCK_MONOTONIC ns, ascending)."""
         ...
 
     def version(self, space: AddressSpace) -> int:
-        """Another number than before where rules may have come or gone."""
+        """Return a number that changes whenever rules may have been added or removed."""
         ...
 
     def rows(
         self, space: AddressSpace, pc: int, exact: bool, time_ns: int, rule_at: RuleAt
     ) -> tuple[FunctionRows, Trust] | None:
-        """The rows that cover a lookup pc at a time. rule_at: finds rules elsewhere, for code described as a copy."""
+        """Return the rows that cover a lookup pc at a time and their source, or None.
+
+        Args:
+            space: The address space.
+            pc: The lookup pc.
+            exact: The pc is not a return address.
+            time_ns: CLOCK_MONOTONIC time of the sample.
+            rule_at: Finds rules of other code, for code that is described as a copy of it.
+        """
         ...
 
 
 class NoRuntimeRules:
-    """Nothing is registered anywhere."""
+    """A RuntimeRules without any rules."""
 
     def refresh(self, space: AddressSpace) -> None:
         pass

@@ -1,8 +1,8 @@
-"""One frame, and the walk of one sample, with all registers in plain integers: the specification of unwinding.
+"""The reference unwinder: one frame at a time, with all registers as Python integers. It specifies unwinding.
 
-In: registers (None where not known), the sample's memory, rules. Out: LaneWalk. walk.py does the same for
-thousands of lanes at once and must find the same frames; it gives up every lane whose rules are SLOW, and that lane
-comes here from its first frame.
+A walk takes registers (None where unknown), the sample's memory and rules, and returns a LaneWalk. walk.py does the
+same for thousands of samples at once and must find the same frames. It hands every sample that needs a SLOW rule to
+this module, which walks the sample from its first frame.
 """
 
 from __future__ import annotations
@@ -19,21 +19,24 @@ from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 from pyprof.unwind.table import KnownRule
 
-# An enum's members are slow to look up.
+# Local names, because looking up an enum's member is slow.
 _AT_CFA, _AT_REG, _UNDEFINED = RegKind.AT_CFA, RegKind.AT_REG, RegKind.UNDEFINED
 _SLOTS = (RegKind.AT_CFA, RegKind.AT_REG, RegKind.AT_EXPR)
 _RUNNING, _ROOT, _STUCK, _UNWINDER = StackEnd.RUNNING, StackEnd.ROOT, StackEnd.STUCK, StackEnd.UNWINDER
 
 Frame = tuple[int, bool, int, int]
-"""(pc, exact, Trust, sp); sp is 0 where it is not known"""
+"""One frame: (pc, exact, Trust, sp). The sp is 0 if it is unknown."""
 
 
 @dataclass(slots=True)
 class Registers:
-    """Registers of one frame, by column; None where not known.
+    """The registers of one frame.
 
-    exact: pc is the pc itself. withheld: columns that are None only because the sample does not hold them
-    (SampleKind.BLOCKED). called: lookup pc of the frame that this one called, None of the innermost.
+    Attributes:
+        values: Values by the architecture's columns, None where unknown.
+        exact: The pc is not a return address.
+        withheld: Columns that are None only because the sample does not hold them (SampleKind.BLOCKED).
+        called: Lookup pc of the frame that this frame called, None in the innermost frame.
     """
 
     values: list[int | None]
@@ -44,10 +47,15 @@ class Registers:
 
 @dataclass(frozen=True, slots=True)
 class NoCaller:
-    """Why there is no caller. missing: avma of an unreadable word. needs: column of an unknown register, or -1.
+    """The reason why a frame has no caller.
 
-    cfa: as far as it was found. no_frame: the frame itself is none, its pc cannot be a return address: an inner rule
-    was wrong there (libgcc overwrites saved registers when it installs a landing pad).
+    Attributes:
+        end: The StackEnd.
+        missing: Address of a word that the sample does not hold, or 0.
+        needs: Column of an unknown register that the rule needs, or -1.
+        cfa: The frame's CFA, None if it was not computed.
+        no_frame: The frame itself is wrong, because its pc cannot be a return address. An inner rule was wrong there:
+            libgcc overwrites saved registers when it installs a landing pad.
     """
 
     end: StackEnd
@@ -59,7 +67,7 @@ class NoCaller:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The registers of the caller, and the CFA of the frame that it called."""
+    """The registers of the caller, and the CFA of the callee's frame."""
 
     registers: Registers
     cfa: int
@@ -72,7 +80,16 @@ Outcome = Caller | NoCaller
 def apply_rule(
     known: KnownRule, registers: Registers, memory: LaneMemory, arch: Arch, bias: int, budget: Budget
 ) -> Outcome:
-    """The caller by a rule. bias: avma - svma of the module, for expressions."""
+    """Compute the caller of a frame by a rule.
+
+    Args:
+        known: The rule.
+        registers: Registers of the frame.
+        memory: Memory of the sample.
+        arch: The architecture.
+        bias: Address in the process minus address in the file of the frame's module, for expressions.
+        budget: Operations that expressions may still run.
+    """
     rule, values = known.rule, registers.values
     if rule.ra.kind is _UNDEFINED:
         return NoCaller(_ROOT)
@@ -112,7 +129,7 @@ def apply_rule(
 
 
 def _return_address(how: RegRule, machine: Machine, memory: LaneMemory) -> int | ExpressionFailed:
-    """The caller's pc as the rule says, before masks; 0 where it is lost."""
+    """Return the caller's pc before masking, or 0 if the rule says that it is lost."""
     if how.kind is _AT_CFA:
         assert machine.cfa is not None
         return _word(machine.cfa + how.n & machine.mask, memory)
@@ -128,10 +145,11 @@ def _return_address(how: RegRule, machine: Machine, memory: LaneMemory) -> int |
 def _saved(
     how: RegRule, column: int, exact: bool, machine: Machine, memory: LaneMemory
 ) -> int | ExpressionFailed | None:
-    """A register saved in a slot of its frame, or its own value where an epilogue has popped it already.
+    """Return the caller's value of a register that the callee saved in its frame.
 
-    Compilers leave rules as they are while they pop. Then the slot lies below sp; or, if it is found through another
-    register (gcc's realigned frames) that has been popped too, anywhere but between sp and the cfa.
+    Compilers do not update rules while an epilogue pops registers. A register that is already popped holds the caller's
+    value itself. Then its slot lies below sp. If the slot is found through another register that was popped too (GCC's
+    realigned frames), the slot may be anywhere except between sp and the CFA.
     """
     cfa, sp = machine.cfa, machine.regs[machine.arch.sp]
     assert cfa is not None
@@ -151,7 +169,7 @@ def _saved(
 
 
 def _still_withheld(callee: Registers, caller: list[int | None], known: KnownRule, arch: Arch) -> frozenset[int]:
-    """Registers that a stopped sample would still know in the caller."""
+    """Return the registers that are unknown in the caller only because the sample did not hold them."""
     kept = {column for column in known.columns if dict(known.rule.regs)[column].kind is not RegKind.SAME}
     return frozenset(c for c in callee.withheld & arch.callee_saved if c not in kept and caller[c] is None)
 
@@ -167,7 +185,7 @@ def _cfa(rule: Rule, machine: Machine, memory: LaneMemory) -> int | ExpressionFa
 
 
 def _value(how: RegRule, column: int, machine: Machine, memory: LaneMemory) -> int | ExpressionFailed | None:
-    """The caller's value of a register; None if it is lost. machine.cfa is known."""
+    """Return the caller's value of a register, or None if it is lost. The machine must know the CFA."""
     mask, cfa = machine.mask, machine.cfa
     assert cfa is not None
     match how.kind:
@@ -207,10 +225,19 @@ def _stopped(failed: ExpressionFailed, cfa: int | None) -> NoCaller:
 
 @dataclass(slots=True)
 class LaneWalk:
-    """What a walk of one lane found; columns of model.walk.Walk.
+    """The walk of one sample. Its fields become columns of model.walk.Walk.
 
-    needs: column of the register for whose lack it ended, or -1. no_frame: the frame before the first of frames is
-    none. registers: of each of frames, if they are kept. tail: frames that follow. shared: as in Walk, after those.
+    Attributes:
+        frames: The frames, innermost first.
+        end: Why the walk ended.
+        missing: Address of a word that the sample does not hold, or 0.
+        top: Highest CFA inside the stack copy.
+        lacks_register: The walk ended because the sample does not hold a register.
+        needs: Column of the unknown register that ended the walk, or -1.
+        no_frame: The frame before the first one in `frames` is wrong and must be removed.
+        registers: The registers of each frame, None if they are not kept.
+        tail: Frames that follow `frames`.
+        shared: (frames, index) of shared frames that follow those, as in Walk.
     """
 
     frames: list[Frame]
@@ -226,24 +253,32 @@ class LaneWalk:
 
 
 class EarlierWalk(Protocol):
-    """What an earlier walk found. top: its highest cfa inside the copy."""
+    """An earlier walk of the same thread, whose outer frames a later walk may reuse."""
 
     @property
     def top(self) -> int: ...
 
     def join(self, registers: Registers, sp: int, depth: int) -> CachedFrames | None:
-        """The callers of the frame with these registers, up to the root, if they are known. depth: frames so far."""
+        """Return the callers of the frame with these registers up to the root, or None if they are unknown.
+
+        Args:
+            registers: Registers of the frame.
+            sp: Its stack pointer.
+            depth: Number of frames found so far.
+        """
         ...
 
 
 Rules = Callable[[int, bool], KnownRule | None]
-"""(lookup pc, exact) -> the rule of the table that covers it, None if none does."""
+"""Finds the rule of the table that covers a pc: (lookup pc, pc is not a return address) -> rule, or None."""
 
 
 class Fallback(Protocol):
-    """Finds the caller of a frame that no table covers. enabled: False refuses all but to see the root.
+    """Finds the caller of a frame that no table covers.
 
-    needs_all: it wants to know every register, not only pc, sp and fp.
+    Attributes:
+        enabled: If False, the fallback only recognizes the outermost frame.
+        needs_all: The fallback needs every register, not only pc, sp and fp.
     """
 
     enabled: bool
@@ -253,21 +288,35 @@ class Fallback(Protocol):
 
 
 Recover = Callable[["ScalarWalker", Registers, LaneMemory, KnownRule | None], LaneWalk | None]
-"""The rest of a walk whose next rule (None: the fallback) needs a register that the sample withheld; None if it cannot
-be known for sure."""
+"""Finds the rest of a walk whose next rule needs a register that the sample does not hold. The rule is None if the
+fallback needs the register. The result is None if the rest is not certain.
+"""
 
 ProvesCall = Callable[[int, int, bool], bool]
-"""(return address, lookup pc of the frame inside, exact) -> True if the call before it is one of that function."""
+"""Takes (return address, lookup pc of the callee's frame, the pc is not a return address). It returns True if the call
+before the return address calls the callee's function.
+"""
 
 Accept = Callable[[Registers, Registers], bool]
-"""(callee, caller): may the caller stand? Asked for each frame of a walk that must be proved."""
+"""Takes the registers of (callee, caller) and returns True if this caller is plausible. A walk that must be proved
+calls
+it for each frame.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ScalarWalker:
-    """Walks single lanes of one address space. bias: pc -> avma - svma of its module. budget: of all of them.
+    """Walks single samples of one address space.
 
-    proves_call: asked where a frame replaces its registers by those of another frame (Rule.replacing).
+    Attributes:
+        arch: The architecture.
+        rules: Finds the rule of a pc.
+        bias: Returns the load bias of the module at a pc.
+        fallback: Finds callers where no table covers the pc.
+        recover: Finds the rest of a walk that needs a withheld register.
+        max_depth: Maximum number of frames.
+        budget: Operations that the expressions of all samples may still run.
+        proves_call: Decides about the return address of a frame that overwrites its registers (Rule.replacing).
     """
 
     arch: Arch
@@ -282,7 +331,14 @@ class ScalarWalker:
     def walk(
         self, registers: Registers, memory: LaneMemory, keep_registers: bool = False, known: EarlierWalk | None = None
     ) -> LaneWalk:
-        """All frames of a sample, from its registers. known: where it may end early, with a tail."""
+        """Walk a sample from its innermost frame.
+
+        Args:
+            registers: Registers of the innermost frame.
+            memory: Memory of the sample.
+            keep_registers: Keep the registers of each frame in the result.
+            known: An earlier walk of the thread. If this walk meets it, it ends there and has a tail.
+        """
         arch = self.arch
         self.budget.begin_stack()
         sp = registers.values[arch.sp] or 0
@@ -301,7 +357,16 @@ class ScalarWalker:
         accept: Accept | None = None,
         earlier: EarlierWalk | None = None,
     ) -> None:
-        """Add at most `most` callers of the frame whose registers are given. accept: see Accept."""
+        """Append the callers of a frame to a walk.
+
+        Args:
+            walk: The walk to extend.
+            registers: Registers of the frame.
+            memory: Memory of the sample.
+            most: Maximum number of callers to append.
+            accept: Checks each caller; a rejected caller ends the walk.
+            earlier: An earlier walk of the thread, whose outer frames may be reused.
+        """
         arch = self.arch
         frames = walk.frames
         most += len(frames)
@@ -343,7 +408,14 @@ class ScalarWalker:
                         walk.end, walk.top = _ROOT, max(walk.top, earlier.top)
 
     def step(self, known: KnownRule | None, pc: int, registers: Registers, memory: LaneMemory) -> Outcome:
-        """The caller of one frame. known: the rule at lookup pc, None if the fallback must try."""
+        """Compute the caller of one frame.
+
+        Args:
+            known: The rule at the lookup pc. None means that no table covers it and the fallback is used.
+            pc: The lookup pc.
+            registers: Registers of the frame.
+            memory: Memory of the sample.
+        """
         if known is None:
             return self.fallback.caller(registers, memory)
         budget = self.budget
@@ -357,7 +429,9 @@ class ScalarWalker:
         return outcome
 
     def _proved_caller(self, outcome: Outcome, pc: int, registers: Registers) -> Outcome:
-        """Return the caller of a frame that replaces its registers, if a call proves it, with nothing but pc and sp."""
+        """Return the caller of a frame that overwrites its registers, if a call proves it. Only its pc and sp are
+        known.
+        """
         if isinstance(outcome, NoCaller):
             return outcome if outcome.end is StackEnd.UNREADABLE else NoCaller(_UNWINDER, cfa=outcome.cfa)
         arch, values = self.arch, outcome.registers.values

@@ -1,4 +1,4 @@
-"""The kernel's signal frame where no table covers the trampoline, by its known layout."""
+"""The rule for the kernel's signal frame, by its layout, if no table covers the trampoline."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pyprof.unwind.rules import RegKind, RegRule, Rule
 
 
 def sigreturn_rule(arch: Arch, frame: SigFrame) -> Rule:
-    """All registers from the signal context: r = [sp + offset], sp too."""
+    """Return the rule that restores all registers, sp included, from the signal context: r = [sp + offset]."""
     regs = tuple(
         (column, RegRule(RegKind.AT_REG, offset, arch.sp))
         for column, offset in sorted(frame.saved.items())

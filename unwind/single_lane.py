@@ -1,9 +1,10 @@
-"""One lane, frame by frame, as long as its rules are of the fast vocabulary (table.py) and no frame is exact: some
-hundred nanoseconds a frame, where scalar.py takes microseconds; and where frames repeat, a recursion's, all repetitions
-at once. Made for stacks of hundreds of thousands of frames, and for processes with few samples in a batch.
+"""The walk of one sample, frame by frame, by fast rules (table.py).
 
-In: pc, sp and fp of a frame, and memory as words. Out: those of its callers, and by which rule each was found. Formulas
-as in scalar.apply_rule, which is the specification; whatever is not plain is left to it.
+A frame costs some hundred nanoseconds, where scalar.py takes microseconds. The repeated frames of a recursion are
+found all at once. It serves stacks of hundreds of thousands of frames, and processes with few samples in a batch.
+
+PlainRules.run() takes pc, sp and fp of a frame and memory as words. It returns those of the callers, and the rule that
+found each. The formulas are those of scalar.apply_rule, which is the specification. Every other case is left to it.
 """
 
 from __future__ import annotations
@@ -24,22 +25,24 @@ U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
 
 UNKNOWN = (1 << 64) - 1
-"""fp of a frame where it is not known."""
+"""The fp value of a frame whose fp is unknown."""
 OUTERMOST_RULE = -2
-"""In place of a rule's id: there is no caller, and nothing is read to see that."""
+"""Rule id of a frame whose rule says that it has no caller; no memory is read to find that out."""
 
 MOST_RULES = 1 << 19
-"""Return addresses whose rules are remembered; then it starts anew."""
+"""Maximum number of return addresses whose rules are cached. A full cache is cleared."""
 
 _MOST_PERIOD = 8
 _LOOK = 64
-"""After so many frames it is looked whether they repeat, later after twice as many if not."""
+"""Number of frames after which the walk first checks whether frames repeat. The interval doubles after each failure."""
 
 _FIRST_BLOCK, _GROWTH = 256, 8
-"""So many frames are compared at once, and so many times as many where all were equal."""
+"""Number of frames that are compared at once, and its growth factor while all of them are equal."""
 
 _Plain = tuple[bool, int, int, int | None, int]
-"""(cfa = fp + n, else sp + n; n; ra_off; fp_off, None if the register has the caller's value; rule id)"""
+"""(use fp, cfa_off, ra_off, fp_off, rule id): cfa = fp + cfa_off if use fp, else sp + cfa_off. fp_off is None if the
+register keeps the caller's value.
+"""
 
 _NO_RULE: _Plain = (False, 0, 0, None, -1)
 _ROOT: _Plain = (False, 0, 0, None, OUTERMOST_RULE)
@@ -47,8 +50,14 @@ _ROOT: _Plain = (False, 0, 0, None, OUTERMOST_RULE)
 
 @dataclass(slots=True)
 class FrameRun:
-    """Frames that follow one that was given: pc, sp, fp, and the ids of the rules by which they were found. root: the
-    last one has no caller; last: the rule id that says so by a return address of 0, or OUTERMOST_RULE; top: its cfa.
+    """Consecutive callers of a given frame.
+
+    Attributes:
+        pc: Return addresses, of shape (n,). sp and fp are the registers of the same frames.
+        rule: Id of the rule that found each frame.
+        root: The last frame has no caller.
+        last: If root: the rule id that found the return address 0, or OUTERMOST_RULE.
+        top: If root: the CFA of the last frame.
     """
 
     pc: U64
@@ -64,7 +73,7 @@ class FrameRun:
 
 
 class PlainRules:
-    """The plain rules of one address space, by return address."""
+    """The fast rules of one address space, cached by return address."""
 
     def __init__(self, arch: Arch, index: SpaceIndex, table: RuleTable) -> None:
         self._arch = arch
@@ -91,7 +100,16 @@ class PlainRules:
         return found
 
     def run(self, words: npt.NDArray[np.unsignedinteger], base: int, pc: int, sp: int, fp: int, most: int) -> FrameRun:
-        """At most `most` callers of a frame that is not exact. words: those of the memory that stood at base."""
+        """Return the callers of a frame whose pc is a return address.
+
+        Args:
+            words: Memory of the sample as words.
+            base: Address of the first word in the process.
+            pc: The frame's pc.
+            sp: Its stack pointer.
+            fp: Its frame pointer, or UNKNOWN.
+            most: Maximum number of callers.
+        """
         arch = self._arch
         if len(self._rules) > MOST_RULES:
             self._rules.clear()
@@ -161,7 +179,10 @@ class PlainRules:
         rules: list[int],
         most: int,
     ) -> tuple[U64, U64, U64, I64] | None:
-        """The frames to come, as far as they are the last few again, at equal distances; looked at in growing parts."""
+        """Return the next frames as long as they repeat the last few at equal distances, or None. They are compared in
+        blocks of
+        growing size.
+        """
         period, stride = self._period(pcs, sps, rules)
         parts = []
         block = _FIRST_BLOCK
@@ -185,7 +206,7 @@ class PlainRules:
         return pc, sp, fp, np.concatenate([part[3] for part in parts])
 
     def _period(self, pcs: list[int], sps: list[int], rules: list[int]) -> tuple[int, int]:
-        """Of how many frames the last ones are a repetition, and at what distance; (0, 0) if they are none."""
+        """Return the length in frames of the repetition that the last frames form and its size in bytes, or (0, 0)."""
         n = len(pcs)
         for period in range(1, min(_MOST_PERIOD, (n - 1) // 2) + 1):
             if pcs[-period:] == pcs[-2 * period : -period] and rules[-period:] == rules[-2 * period : -period]:
@@ -208,7 +229,7 @@ class PlainRules:
         stride: int,
         most: int,
     ) -> tuple[U64, U64, U64, I64] | None:
-        """At most so many periods more; None if there is not one."""
+        """Return the frames of at most `most` further periods, or None if not even one period follows."""
         word, sp_off = self._arch.word, self._arch.sp_off
         step, n = stride // word, len(pcs)
         times = min(most, (len(words) * word + base - sps[-1]) // stride)
@@ -264,10 +285,17 @@ class PlainRules:
 
 @dataclass(frozen=True, slots=True)
 class PlainWalker:
-    """The walk of one lane, where there are too few of them for steps of arrays: as ScalarWalker.walk() finds it, which
-    is the specification. The innermost frame is stepped with all its registers, its callers by plain rules, of pc, sp
-    and fp alone. Where those do not hold scalar.py goes on; if that needs another register, it begins anew with all of
-    them. Of one address space. table: whose rules they are. words: the stack copy, native words.
+    """The walk of one sample of one address space, for address spaces with few samples. It finds the frames that
+    ScalarWalker.walk() finds.
+
+    It steps the innermost frame with all registers, and its callers by fast rules with pc, sp and fp alone. Where these
+    rules do not apply, the reference unwinder continues. If that needs another register, it restarts with all
+    registers.
+
+    Attributes:
+        walker: The reference unwinder of the address space.
+        rules: Its fast rules.
+        table: The table of all rules.
     """
 
     walker: ScalarWalker
@@ -275,7 +303,13 @@ class PlainWalker:
     table: RuleTable
 
     def walk(self, registers: Registers, memory: LaneMemory, words: npt.NDArray[np.unsignedinteger]) -> LaneWalk:
-        """registers: all are known that a sample of a stopped thread has."""
+        """Walk a sample of a stopped thread.
+
+        Args:
+            registers: All registers of the innermost frame.
+            memory: Memory of the sample.
+            words: The stack copy as native words.
+        """
         walker, arch = self.walker, self.walker.arch
         walker.budget.begin_stack()
         pc, sp = registers.values[arch.pc] or 0, registers.values[arch.sp] or 0
@@ -295,7 +329,15 @@ class PlainWalker:
     def rest(
         self, registers: Registers, memory: LaneMemory, words: npt.NDArray[np.unsignedinteger], most: int, top: int
     ) -> LaneWalk:
-        """At most `most` callers of a frame. top: as in LaneWalk, so far."""
+        """Return the callers of a frame.
+
+        Args:
+            registers: Registers of the frame.
+            memory: Memory of the sample.
+            words: The stack copy as native words.
+            most: Maximum number of callers.
+            top: Highest CFA inside the stack copy so far.
+        """
         arch = self.walker.arch
         pc, sp, fp = (registers.values[column] for column in (arch.pc, arch.sp, arch.fp))
         run = None
@@ -314,7 +356,7 @@ class PlainWalker:
         return walk
 
     def _top(self, run: FrameRun, memory: LaneMemory) -> int:
-        """The highest cfa of these frames inside the copy. That of the root may be anywhere."""
+        """Return the highest CFA of these frames inside the copy. The root's CFA may lie anywhere."""
         last = run.top if run.root and memory.holds(run.top) else 0
         for sp in run.sp[::-1]:
             if memory.holds(cfa := int(sp) - self.walker.arch.sp_off):
@@ -322,7 +364,7 @@ class PlainWalker:
         return last
 
     def _after(self, walk: LaneWalk, run: FrameRun, first: Registers, memory: LaneMemory, most: int) -> None:
-        """What follows frames by plain rules. first: of the frame before them."""
+        """Continue a walk by the reference unwinder after frames that fast rules found."""
         arch, fp = self.walker.arch, int(run.fp[-1])
         values: list[int | None] = [None] * len(first.values)
         values[arch.pc], values[arch.sp], values[arch.fp] = (
@@ -345,7 +387,7 @@ def _no_frames() -> tuple[U64, U64, U64, I64]:
 
 
 def _columns(pcs: list[int], sps: list[int], fps: list[int], rules: list[int]) -> tuple[U64, U64, U64, I64]:
-    """Without the first frame, which is not theirs."""
+    """Return the lists as arrays, without their first frame."""
     pc, sp, fp = np.array((pcs, sps, fps), np.uint64)[:, 1:]
     return pc, sp, fp, np.array(rules[1:], np.int64)
 

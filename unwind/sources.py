@@ -1,8 +1,8 @@
-"""Which sources of unwind rules a module has, and in which order they are asked. Nowhere else is this decided.
+"""The unwind sources of a module, and the order in which they are used. Only this file decides that order.
 
-The order is UnwindOptions.sources; per pc, a source that does not cover it passes to the next. Names that are not
-tables ("fp") belong to the fallback, which comes where all tables passed. A format is imported for the first file that
-has its table.
+The order is UnwindOptions.sources. If a source does not cover a pc, the next one is used. A name that is not a table
+("fp") belongs to the fallback, which is used after all tables. The reader of a format is imported when a file first has
+its table.
 """
 
 from __future__ import annotations
@@ -24,12 +24,18 @@ if TYPE_CHECKING:
     from pyprof.unwind.formats.sframe.section import SFrame
 
 Reader = Callable[[ObjectFile, Arch, Diagnostics], Source | None]
-"""Opens one table of a file; None where the file has none."""
+"""Function that opens one table of a file. It returns None if the file does not have the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableReader:
-    """A Reader. table: as ObjectFile.unwind_table calls it. module: in formats/. function: the reader there."""
+    """A Reader that imports its format only if the file has the table.
+
+    Attributes:
+        table: Name of the table, as for ObjectFile.unwind_table.
+        module: Module in unwind/formats/.
+        function: Name of the Reader in that module.
+    """
 
     table: str
     module: str
@@ -52,7 +58,7 @@ READERS: dict[str, Reader] = {**_TABLES}
 
 
 def modules() -> list[str]:
-    """Those that READERS import when a file has their table."""
+    """Return the names of the modules that READERS may import later."""
     return [_full(reader.module) for reader in _TABLES.values()]
 
 
@@ -61,7 +67,11 @@ def _full(module: str) -> str:
 
 
 def with_symbols(find: FindSymbols) -> dict[str, Reader]:
-    """READERS and one for Breakpad symbol files. find: the symbol file of an object file."""
+    """Return READERS and in addition a reader for Breakpad symbol files.
+
+    Args:
+        find: Finds the symbol file of an object file.
+    """
     from pyprof.unwind.formats.breakpad.stack_cfi import breakpad_reader
 
     return {**READERS, "breakpad": breakpad_reader(find)}
@@ -74,7 +84,7 @@ def open_sources(
     diagnostics: Diagnostics,
     readers: Mapping[str, Reader] = READERS,
 ) -> list[Source]:
-    """The sources that file has, in the order of names. A broken one is counted and left out."""
+    """Return the sources that a file has, in the order of `names`. A broken table is counted and left out."""
     found = []
     for name in names:
         reader = readers.get(name)
@@ -92,13 +102,15 @@ def open_sources(
 
 
 def promises_frame_pointers(source: Source) -> bool:
-    """Does it say that the functions that it does not cover keep frame records (SFRAME_F_FRAME_POINTER)?"""
+    """Return True if the source promises frame records in all functions it does not cover (SFRAME_F_FRAME_POINTER)."""
     return source.name == "sframe" and cast("SFrame", source).frame_pointers
 
 
 def ask_order(sources: Sequence[Source], exact: bool) -> Sequence[Source]:
-    """The order for one pc. exact: the pc itself, not a return address, is looked up.
+    """Return the sources in the order in which one pc is looked up.
 
-    Then a source that is not exact at every instruction comes last.
+    Args:
+        sources: Sources of one file, in the configured order.
+        exact: The pc is not a return address. Sources that are right only at calls then come last.
     """
     return sorted(sources, key=lambda source: not source.exact) if exact else sources

@@ -1,11 +1,12 @@
-"""One step of many lanes at once: the caller of each lane's frame, by rules of the fast vocabulary (table.py).
+"""One unwind step of many samples at once: the caller of each sample's current frame, by fast rules (table.py).
 
-In: Lanes (registers of each lane's current frame), rule ids, the stack copies as words. Out: Stepped. Only sp, fp and
-pc are followed; a lane that needs more is SLOW. Formulas as in scalar.apply_rule, which is the specification.
+step() takes Lanes (the registers of each sample's current frame), rule ids and the stack copies as words, and returns
+Stepped. It follows only sp, fp and pc. A sample that needs more is marked SLOW. The formulas are those of
+scalar.apply_rule, which is the specification.
 
-Lanes of one address space share its rules. But an agent's batch has a few lanes of each of many processes, and a step
-costs the same for a few lanes as for a hundred. What it does to a lane is the same in all of them: only which rule
-covers a pc is another question in each (LaneSpaces).
+Samples of one address space share its rules. But an agent's batch has a few samples of each of many processes, and a
+step costs the same for a few samples as for a hundred. So samples of several address spaces are stepped together. Only
+the lookup of a pc's rule depends on the address space (LaneSpaces).
 """
 
 from __future__ import annotations
@@ -47,9 +48,17 @@ NO_CALLER = SLOW | UNCOVERED | OUTERMOST
 
 @dataclass(slots=True)
 class Words:
-    """All stack copies as words, native or not. words[first[i] + k] stands at base[i] + k * word.
+    """The stack copies of a batch as words, in the target's byte order. words[first[i] + k] stands at base[i] + k *
+    word.
 
-    last[i]: the greatest offset into copy i at which a whole word stands; lanes with less than a word have whole False.
+    Attributes:
+        words: The words of all copies.
+        shift: Binary logarithm of the word size in bytes.
+        misaligned: Mask of the address bits below a word.
+        base: Address in the process of each copy.
+        first: Index of each copy's first word.
+        last: Greatest byte offset into each copy at which a whole word stands.
+        whole: The copy has at least one word.
     """
 
     words: npt.NDArray[np.unsignedinteger]
@@ -62,7 +71,7 @@ class Words:
 
     @classmethod
     def of(cls, batch: SampleBatch) -> Words:
-        """A view of the slab: nothing is copied."""
+        """Return a view of a batch's stack copies. Nothing is copied."""
         arch, slab = batch.arch, batch.stack
         order = "<" if arch.byteorder == "little" else ">"
         data = slab.data[: len(slab.data) // arch.word * arch.word]
@@ -79,9 +88,15 @@ class Words:
 
 @dataclass(slots=True)
 class Lanes:
-    """Lanes under way, columns of shape (k,). lane: index into the batch. base, first, last: of Words, by lane.
+    """The current frames of samples that are being walked, as columns of shape (k,).
 
-    fp_known, lr_known: the register's value is known. exact: pc is the pc itself. top: the highest cfa inside the copy.
+    Attributes:
+        lane: Index of the sample in the batch.
+        pc: Register value; sp, fp and lr likewise.
+        fp_known: The value of fp is known; lr_known likewise.
+        exact: The pc is not a return address.
+        top: Highest CFA inside the stack copy so far.
+        base: Address of the stack copy; first and last are as in Words.
     """
 
     lane: npt.NDArray[np.int64]
@@ -99,7 +114,7 @@ class Lanes:
 
     @classmethod
     def start(cls, batch: SampleBatch, words: Words, lane: npt.NDArray[np.int64]) -> Lanes:
-        """The innermost frames of some lanes of a batch."""
+        """Return the innermost frames of some samples of a batch."""
         arch = batch.arch
         base, sp = words.base[lane], batch.regs[lane, arch.sp]
         stopped = batch.kind[lane] == SampleKind.STOPPED
@@ -120,7 +135,7 @@ class Lanes:
         )
 
     def take(self, which: Mask | npt.NDArray[np.int64]) -> Lanes:
-        """Some of the lanes."""
+        """Return a selection of the samples, by mask or index."""
         at = np.flatnonzero(which) if which.dtype == np.bool_ else which
         return Lanes(
             self.lane.take(at),
@@ -142,19 +157,19 @@ class Lanes:
 
 
 class LaneSpaces(Protocol):
-    """lane, in all methods: indexes into the batch."""
+    """The address spaces of samples that are stepped together. The parameter `lane` holds indexes into the batch."""
 
     def rule_ids(self, lane: I64, pcs: U64, exact: Mask) -> I64:
-        """Of lookup pcs. All shapes: (n,)."""
+        """Return the rule id of each sample's lookup pc. All arrays have the shape (n,)."""
         ...
 
     def parts(self, lane: I64) -> Iterator[tuple[I64, SpaceIndex, PlainWalker]]:
-        """For each address space: which of these lanes are in it."""
+        """Yield, for each address space, the positions in `lane` of its samples, its rules and its walker."""
         ...
 
 
 class OneSpace:
-    """LaneSpaces of lanes in one."""
+    """LaneSpaces of samples that are all in one address space."""
 
     def __init__(self, index: SpaceIndex, single: PlainWalker) -> None:
         self._index, self._single = index, single
@@ -173,10 +188,15 @@ class OneSpace:
 
 
 class ManySpaces:
-    """LaneSpaces of lanes in several, a few in each. Their rules do not change meanwhile."""
+    """LaneSpaces of samples in several address spaces, with a few in each. Their rules must not change meanwhile."""
 
     def __init__(self, lanes: int, members: Sequence[tuple[I64, SpaceIndex, PlainWalker]]) -> None:
-        """lanes: of the whole batch. members: lanes of each space."""
+        """Take the samples of each address space.
+
+        Args:
+            lanes: Number of samples in the batch.
+            members: (indexes into the batch, rules, walker) of each address space.
+        """
         self._members = members
         self._number = np.zeros(lanes, np.int64)
         for number, (lane, _, _) in enumerate(members):
@@ -202,10 +222,14 @@ class ManySpaces:
 
 @dataclass(slots=True)
 class Stepped:
-    """What a step did, columns of shape (k,). end: StackEnd, RUNNING where there is a caller (now in the Lanes).
+    """The result of a step, as columns of shape (k,).
 
-    missing: avma of the word that an UNREADABLE lane needs. slow: the lane must be walked by scalar.py, its other
-    columns mean nothing. uncovered: no table covers the pc, the fallback must say. trust: of the frame found.
+    Attributes:
+        end: StackEnd. RUNNING means that the Lanes now hold the caller.
+        missing: Address of the word that an UNREADABLE sample needs.
+        slow: The reference unwinder must walk the sample; the other columns mean nothing.
+        uncovered: No table covers the pc; the fallback must find the caller.
+        trust: Trust of the frame that was found.
     """
 
     end: npt.NDArray[np.uint8]
@@ -216,8 +240,11 @@ class Stepped:
 
 
 def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Words, arch: Arch) -> Stepped:
-    """Replace the registers of each lane by its caller's. Lanes with another end than RUNNING, slow and uncovered lanes
-    keep top and lane; their other columns mean nothing, but uncovered lanes keep all.
+    """Replace the registers of each sample's frame by those of its caller.
+
+    Samples that end, slow samples and uncovered samples keep top and lane. Uncovered samples keep all other columns
+    too;
+    those of the others mean nothing.
     """
     flags = rules.flags.take(ids)
     union = int(np.bitwise_or.reduce(flags)) if len(flags) else 0
@@ -266,7 +293,7 @@ def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Word
 
 
 def _go_up(lanes: Lanes, uncovered: Mask, pc: U64, sp: U64, fp: U64, fp_known: Mask, exact: Mask) -> None:
-    """The caller's registers are the lanes'; uncovered lanes keep theirs."""
+    """Store the callers' registers in the lanes. Uncovered samples keep their registers."""
     if uncovered.any():
         pc, sp = np.where(uncovered, lanes.pc, pc), np.where(uncovered, lanes.sp, sp)
         fp, fp_known = fp.copy(), fp_known.copy()  # the fallback writes into these columns
@@ -278,14 +305,14 @@ def _go_up(lanes: Lanes, uncovered: Mask, pc: U64, sp: U64, fp: U64, fp_known: M
 
 
 def _saved_fp(lanes: Lanes, saved: Mask, slot: U64, words: Words, mask: np.uint64) -> tuple[U64, Mask, Mask]:
-    """(frame pointer, is it known, the slot is misaligned) where rules say that it is saved."""
+    """Return (frame pointer, it is known, its slot is misaligned) of each sample, where rules say that fp is saved."""
     value, lost, misaligned, _ = load(slot, lanes, words, mask)
     saved &= ~lost | (slot >= lanes.sp)  # popped: the register has the caller's value
     return np.where(saved, value, lanes.fp), np.where(saved, ~lost, lanes.fp_known), saved & misaligned
 
 
 def _ends(up: Mask, root: Mask, unreadable: Mask, stay: Mask, flags: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint8]:
-    """A StackEnd per lane."""
+    """Return a StackEnd for each sample."""
     end = np.zeros(len(up), np.uint8)
     if not up.all():
         end[~up] = StackEnd.STUCK
@@ -300,9 +327,14 @@ def _ends(up: Mask, root: Mask, unreadable: Mask, stay: Mask, flags: npt.NDArray
 
 
 def load(avma: U64, lanes: Lanes, words: Words, mask: np.uint64) -> tuple[U64, Mask, Mask, U64]:
-    """(words at avma, not in the copy, not aligned to the copy, avma). The first is 0 where one of the next two holds.
+    """Load the words at addresses from the stack copies.
 
-    Unsigned wrap-around is the lower bounds check: an avma below the copy is a huge offset.
+    Unsigned wrap-around makes one comparison enough: an address below the copy becomes a huge offset.
+
+    Returns:
+        (words, outside the copy, misaligned in the copy, masked addresses), each of shape (k,). A word is 0 if one of
+        the
+            two masks is set.
     """
     avma = avma & mask if mask != _ALL else avma
     offset = avma - lanes.base

@@ -1,12 +1,12 @@
-"""The rows that pcs have asked for, and all rules of a recording, each once.
+"""The interned rules of a recording, and caches of the rows that unwinding has looked up.
 
-A rule has columns if the batch walker can execute it. The fast vocabulary:
+A rule has columns if the batch walker can execute it. These are the "fast" rules:
 
     cfa = sp|fp + cfa_off;   sp = cfa + the architecture's sp_off
     ra  = [cfa + ra_off] | lr
     fp  = [cfa + fp_off] | same | unknown
 
-with the flags signal, outermost and pac. Every other rule has the flag SLOW: scalar.py executes it.
+with the flags signal, outermost and pac. Every other rule has the flag SLOW, and scalar.py executes it.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ UNCOVERED_ID = 0
 _ROOM = 256
 
 Row = tuple[int, int, int]
-"""(start, end, rule id): the rule holds from start up to end."""
+"""(start, end, rule id) of a row: the rule holds from start up to, but not including, end."""
 
 Columns = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.int64]]
-"""(start, end, rule id), each (rows,), ascending by start."""
+"""Arrays (start, end, rule id) of rows, each of shape (rows,), ascending by start."""
 
 Column = TypeVar("Column", npt.NDArray[np.uint64], npt.NDArray[np.int64])
 
@@ -52,19 +52,25 @@ _HIGHEST = (1 << 64) - 1
 
 
 class MetPcs:
-    """Rule ids of the pcs that were met last, or other answers about addresses: each has one place, and who comes to it
-    later takes it. No search.
+    """A direct-mapped cache of a number per address, such as the rule id of a pc. A newer address replaces an older one
+    in
+    the same slot.
     """
 
     def __init__(self) -> None:
         self._pcs = np.zeros(1 << _PLACE_BITS, np.uint64)
-        self._pcs[0] = 1  # no pc stands where it does not belong: this is the place of 0
+        self._pcs[0] = 1  # address 0 has slot 0: without this, an empty cache would seem to hold it
         self._ids = np.zeros(1 << _PLACE_BITS, np.int64)
 
     def ids(
         self, pcs: npt.NDArray[np.uint64], search: Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.int64]]
     ) -> npt.NDArray[np.int64]:
-        """pcs, result: (n,). search: the same, of those that are not known."""
+        """Return the number of each address, and compute those that the cache does not hold.
+
+        Args:
+            pcs: Addresses, of shape (n,).
+            search: Computes the numbers of missing addresses: (k,) uint64 to (k,) int64.
+        """
         place = (pcs * _MIX >> np.uint64(64 - _PLACE_BITS)).view(np.int64)
         found = self._ids.take(place)
         known = self._pcs.take(place) == pcs
@@ -77,7 +83,9 @@ class MetPcs:
 
 
 class RowCache:
-    """Rows that do not overlap, sorted by start. A row that would overlap shrinks to the pc that asked for it."""
+    """A sorted set of rows that do not overlap. A new row that would overlap another is cut to the one pc that needed
+    it.
+    """
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -86,6 +94,7 @@ class RowCache:
         self._columns: Columns = (np.zeros(0, np.uint64), np.zeros(0, np.uint64), np.zeros(0, np.int64))
 
     def get(self, pc: int) -> Row | None:
+        """Return the row that covers pc, or None."""
         at = bisect_right(self._starts, pc) - 1
         if at < 0:
             return None
@@ -93,7 +102,7 @@ class RowCache:
         return row if pc < row[1] else None
 
     def add(self, row: Row, pc: int) -> Row:
-        """Remember the row that get(pc) did not find; what is remembered."""
+        """Add the row for a pc that get() did not find, and return it as it was stored."""
         at = bisect_right(self._starts, pc)
         if (at and self._rows[at - 1][1] > row[0]) or (at < len(self._rows) and self._starts[at] < row[1]):
             row = (pc, pc + 1, row[2])
@@ -107,7 +116,7 @@ class RowCache:
         self.__init__()  # type: ignore[misc]
 
     def drop(self, pcs: Set[int]) -> None:
-        """Forget the rows that hold one of pcs, each of which was added alone or with the row around it."""
+        """Remove the rows that cover any of these pcs."""
         if pcs:
             gone = {row[0] for row in map(self.get, pcs) if row is not None}
             kept = [row for row in self._rows if row[0] not in gone]
@@ -118,7 +127,7 @@ class RowCache:
         return len(self._rows)
 
     def columns(self) -> Columns:
-        """The rows as arrays; what was added since the last call is merged in."""
+        """Return the rows as arrays. Rows that were added since the last call are merged in."""
         if self._fresh:
             fresh = sorted(self._fresh)
             self._fresh = []
@@ -138,7 +147,14 @@ class RowCache:
 
 
 def _merged(old: Column, added: Column, kept: npt.NDArray[np.bool_], at: npt.NDArray[np.int64]) -> Column:
-    """A column with further values. kept: where the old ones come to stand; at: where the added ones do."""
+    """Return a column with values inserted.
+
+    Args:
+        old: The column so far, of shape (n,).
+        added: The values to insert, of shape (k,).
+        kept: Mask of the old values in the result, of shape (n + k,).
+        at: Indexes of the added values in the result, of shape (k,).
+    """
     new = np.empty(len(kept), old.dtype)
     new[kept] = old
     new[at] = added
@@ -147,7 +163,14 @@ def _merged(old: Column, added: Column, kept: npt.NDArray[np.bool_], at: npt.NDA
 
 @dataclass(frozen=True, slots=True)
 class KnownRule:
-    """A rule and which source it comes from. columns: the registers that it names."""
+    """A rule and the source that it comes from.
+
+    Attributes:
+        rule: The rule.
+        trust: The source, as the Trust of frames that the rule finds.
+        has_expr: The rule contains a DWARF expression.
+        columns: Columns of the registers that the rule names.
+    """
 
     rule: Rule
     trust: Trust
@@ -161,9 +184,13 @@ class KnownRule:
 
 
 class RuleTable:
-    """Interned rules of one architecture. entries[id]: the rule, None for UNCOVERED_ID.
+    """The interned rules of one architecture. A rule's id is its index in every column.
 
-    flags: uint16, the constants above. cfa_off, ra_off, fp_off: uint64, two's complement. trust: uint8 Trust.
+    Attributes:
+        entries: The rules; None at UNCOVERED_ID.
+        flags: uint16, a combination of the flags above.
+        cfa_off: uint64, two's complement, in bytes; ra_off and fp_off likewise.
+        trust: uint8 Trust.
     """
 
     def __init__(self, arch: Arch) -> None:
@@ -178,7 +205,7 @@ class RuleTable:
         self.flags[UNCOVERED_ID] = UNCOVERED
 
     def intern(self, rule: Rule, trust: Trust) -> int:
-        """The id of a rule."""
+        """Return the id of a rule, and add the rule if it is new."""
         key = (rule, trust)
         found = self._ids.get(key)
         if found is not None:
@@ -202,7 +229,7 @@ class RuleTable:
 
 
 def fast_form(rule: Rule, arch: Arch) -> tuple[int, int, int, int]:
-    """(flags, cfa_off, ra_off, fp_off) of a rule; flags is SLOW alone if it is not of the fast vocabulary."""
+    """Return (flags, cfa_off, ra_off, fp_off) of a rule. The flags are SLOW alone if the rule is not a fast one."""
     flags = 0
     ra_off = fp_off = 0
     if rule.replacing:

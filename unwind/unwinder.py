@@ -42,7 +42,7 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class _Space:
-    """What walks the lanes of one address space."""
+    """The parts that walk samples of one address space."""
 
     index: SpaceIndex
     walker: ScalarWalker
@@ -52,7 +52,7 @@ class _Space:
 
 
 class Unwinder:
-    """Unwinds batches; keeps rules by file and by address space between them. Never raises for what a target holds."""
+    """Unwinds sample batches, and caches rules by file and by address space. No content of a target makes it raise."""
 
     def __init__(
         self,
@@ -62,7 +62,15 @@ class Unwinder:
         readers: Mapping[str, Reader] = READERS,
         runtime: RuntimeRules | None = None,
     ) -> None:
-        """readers: the tables that options.sources may name. runtime: rules of code that no file describes."""
+        """Create an unwinder without cached rules.
+
+        Args:
+            images: The object files of all processes.
+            options: Sources of rules and limits.
+            diagnostics: Counters of the recording.
+            readers: Readers of the tables that options.sources may name.
+            runtime: Rules of code that no file describes.
+        """
         self._images = images
         self._options = options
         self._diagnostics = diagnostics
@@ -74,15 +82,19 @@ class Unwinder:
         self._until_ns = 0
 
     def walk(self, batch: SampleBatch) -> Walk:
-        """Frames of all lanes. UNCHANGED lanes have nothing to walk: no frames, StackEnd.RUNNING."""
+        """Return the frames of all samples of a batch. An UNCHANGED sample gets no frames and StackEnd.RUNNING."""
         return self._walk(batch, by_steps=True)
 
     def walk_scalar(self, batch: SampleBatch) -> Walk:
-        """The same as walk, lane by lane: its specification."""
+        """Return the frames of all samples by the reference unwinder, one sample at a time."""
         return self._walk(batch, by_steps=False)
 
     def registers(self, batch: SampleBatch) -> list[list[list[int | None]]]:
-        """For each lane, for each frame that walk finds: its registers by column, None where not known."""
+        """Return the registers of every frame that walk() finds.
+
+        Returns:
+            For each sample, for each frame: the register values by column, None where unknown.
+        """
         found = []
         for lane, space_id in enumerate(batch.space.tolist()):
             space = self._space(batch.arch, batch.spaces[space_id])
@@ -91,23 +103,25 @@ class Unwinder:
         return found
 
     def function_range(self, arch: Arch, space: AddressSpace, pc: int, exact: bool) -> tuple[int, int] | None:
-        """(start, end) avma of the function at a frame's pc, as the tables say; None where none covers it."""
+        """Return (start, end) in the process of the function at a frame's pc, or None if no unwind table covers it."""
         return self._space(arch, space).index.function_range(lookup_pc(pc, exact), exact)
 
     def decoded(self, image: Image, svma: int, names: Collection[str]) -> FunctionRows | None:
-        """The function that covers svma, where a walk has read it of a source of these names."""
+        """Return the function that covers a file address if a walk has decoded it from one of the named sources, else
+        None.
+        """
         found = (index.decoded(image, svma, names) for index in self._indexes.values())
         return next(filter(None, found), None)
 
     def forget(self, space_id: int) -> None:
-        """Drop what is kept for an address space that no sample will name again; its files' rules are kept."""
+        """Drop the caches of an address space that no later sample has. The rules of its files are kept."""
         for key in [key for key in self._spaces if key[2] == space_id]:
             del self._spaces[key]
         for index in self._indexes.values():
             index.forget(space_id)
 
     def retire(self, files: Set[ObjectFile]) -> None:
-        """Drop the rules of files that nothing is mapped from any more."""
+        """Drop the rules of files that no process maps any more."""
         for index in self._indexes.values():
             index.retire(files)
 
@@ -139,7 +153,7 @@ class Unwinder:
         return found
 
     def _name_dear_rules(self, spaces: Iterable[AddressSpace]) -> None:
-        """spaces: what was walked is in one of them."""
+        """Report the module whose expressions exceeded the budget, which is in one of these address spaces."""
         budget = self._budget
         if budget.refused:
             self._diagnostics.count("unwind rules that compute too much", budget.refused)
@@ -149,18 +163,18 @@ class Unwinder:
             budget.refused = budget.at = 0
 
     def _pass_time(self, batch: SampleBatch) -> None:
-        """Each second of a recording has operations of its own."""
+        """Add the operations that expressions may run in the time since the last batch."""
         if len(batch):
             now_ns = int(batch.time_ns.max())
             self._budget.pass_time(now_ns - self._until_ns if self._until_ns else 0)
             self._until_ns = max(self._until_ns, now_ns)
 
     def _rules_at(self, time_ns: int, space: AddressSpace) -> tuple[int, int]:
-        """Another value wherever another rule may hold."""
+        """Return a value that differs whenever another rule may be in force."""
         return self._runtime.version(space), bisect_right(self._runtime.changes(space), time_ns)
 
     def _by_time(self, batch: SampleBatch, lanes: I64, index: SpaceIndex) -> Iterator[I64]:
-        """The lanes of one address space, cut where code that no file describes was described anew."""
+        """Split the samples of one address space at the times at which rules of run-time generated code changed."""
         self._runtime.refresh(index.space)
         changes = self._runtime.changes(index.space)
         times = batch.time_ns[lanes]
@@ -172,7 +186,9 @@ class Unwinder:
             yield lanes[part == which]
 
     def _index(self, arch: Arch) -> RuleIndex:
-        """One for each architecture, and size of its addresses: the latter says where signatures begin."""
+        """Return the index of an architecture and address size. The address size determines where pointer signatures
+        begin.
+        """
         key = arch.name, arch.pac_mask
         if key not in self._indexes:
             self._indexes[key] = RuleIndex(

@@ -1,8 +1,10 @@
-"""The walk of a batch: steps for all lanes together, single lanes where that is not enough, one Walk at the end.
+"""The walk of a batch: steps of all samples together, single samples where that does not suffice, one Walk as the
+result.
 
-Lanes of one address space go together, and address spaces with a few lanes each. A lane that meets a SLOW rule or an
-unknown register is redone by scalar.py from its first frame, as is one with more memory than its stack copy; the last
-few lanes of a deep batch go on there, for a step costs the same for one lane as for a hundred.
+Samples of one address space are stepped together, and so are address spaces with a few samples each. The reference
+unwinder (scalar.py) walks a sample from its first frame if it meets a SLOW rule or an unknown register, or has more
+memory than its stack copy. It also finishes the last few samples of a deep batch, because a step costs the same for one
+sample as for a hundred.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ from pyprof.unwind.step import Lanes, LaneSpaces, ManySpaces, OneSpace, Stepped,
 from pyprof.unwind.table import RuleTable
 
 FEW_LANES = 16
-"""With so few lanes or less, one by one is faster than a step of arrays (measured)."""
+"""Maximum number of samples for which walking them one by one is faster than a step of arrays (measured)."""
 _SOME_LANES = 64
-"""Address spaces with so many lanes or less are walked together."""
+"""Maximum number of samples of an address space that is walked together with other address spaces."""
 
 LONG = 2 << 20
-"""Bytes of a copy from which on its plain rules are tried first, one lane at a time."""
+"""Size in bytes from which on a stack copy is first walked by fast rules, one sample at a time."""
 
 _BLOCKED = int(SampleKind.BLOCKED)
 
@@ -40,7 +42,7 @@ I64 = npt.NDArray[np.int64]
 
 
 def first_registers(batch: SampleBatch, lane: int) -> Registers:
-    """The innermost frame's registers of a sample."""
+    """Return the registers of a sample's innermost frame."""
     arch = batch.arch
     values: list[int | None] = batch.regs[lane].tolist()
     for column in batch.unknown:
@@ -54,7 +56,7 @@ def first_registers(batch: SampleBatch, lane: int) -> Registers:
 
 @dataclass(slots=True)
 class _Found:
-    """Frames as the steps find them: a depth and (lane, pc, exact, trust, sp) columns a step."""
+    """Frames in the order in which steps find them: for each step its depth and its columns."""
 
     depth: list[int] = field(default_factory=list)
     lane: list[I64] = field(default_factory=list)
@@ -73,8 +75,9 @@ class _Found:
 
 
 class BatchWalk:
-    """The walk of one batch. Use: group() for each address space (or scalar() for single lanes), together(), then
-    finish().
+    """The walk of one batch.
+
+    Call group() for each address space (or scalar() for single samples), then together(), then finish().
     """
 
     def __init__(self, batch: SampleBatch, rules: RuleTable, max_depth: int) -> None:
@@ -87,7 +90,7 @@ class BatchWalk:
         self._missing = np.zeros(n, np.uint64)
         self._top = np.zeros(n, np.uint64)
         self._lacks = np.zeros(n, np.bool_)
-        self._no_frame = np.zeros(n, np.bool_)  # the last frame that the steps found is none
+        self._no_frame = np.zeros(n, np.bool_)  # the last frame that the steps found is wrong
         self._frames = _Found()
         self._singles: dict[int, LaneWalk] = {}
         self._replaced = np.zeros(n, np.bool_)
@@ -95,14 +98,14 @@ class BatchWalk:
         self._later: list[tuple[I64, SpaceIndex, PlainWalker]] = []
 
     def scalar(self, lanes: I64, walker: ScalarWalker) -> None:
-        """Walk lanes one by one, from their first frame."""
+        """Walk samples one by one, from their first frame."""
         for lane in lanes.tolist():
             walk = walker.walk(first_registers(self._batch, lane), LaneMemory(self._batch, lane))
             self._settle(lane, walk)
             self._replaced[lane] = True
 
     def deep(self, lane: I64, walker: ScalarWalker, outer: StackCache) -> I64:
-        """Walk the lanes of which the outer part is known; those that are left."""
+        """Walk the samples whose outer frames are known from an earlier walk, and return the others."""
         if not outer:
             return lane
         batch, left = self._batch, []
@@ -118,7 +121,7 @@ class BatchWalk:
         return np.array(left, np.int64)
 
     def beyond(self, lane: I64, walker: ScalarWalker, stacks: DeepStacks) -> I64:
-        """Walk the lanes whose stack is longer than their copy, and long copies; those that are left."""
+        """Walk the samples whose stack is longer than its copy or whose copy is long, and return the others."""
         slab = self._batch.stack
         if self._batch.arch.byteorder != sys.byteorder:
             return lane
@@ -136,7 +139,7 @@ class BatchWalk:
         return np.array(left, np.int64)
 
     def learn(self, walk: Walk, lanes: I64, walker: ScalarWalker, outer: StackCache) -> None:
-        """What these lanes, walked to their ends, have that deep stacks of later batches may have in common."""
+        """Remember the complete walks of deep stacks, whose outer frames later samples of the same thread may share."""
         batch = self._batch
         deep = (np.diff(walk.start)[lanes] >= LEAST_FRAMES) & (walk.end[lanes] == StackEnd.ROOT)
         last = {int(batch.tid[lane]): lane for lane in lanes[deep].tolist() if lane not in self._joined}
@@ -145,8 +148,13 @@ class BatchWalk:
                 outer.learn(batch, lane, first_registers(batch, lane), walker)
 
     def group(self, lane: I64, index: SpaceIndex, single: PlainWalker, settled: bool = False) -> None:
-        """Walk the lanes of one address space. settled: its rules stay what they are, so that a few lanes may wait for
-        together().
+        """Walk the samples of one address space.
+
+        Args:
+            lane: Indexes of the samples in the batch.
+            index: Rules of the address space.
+            single: Walker of its single samples.
+            settled: The rules do not change during the batch, so that a small group may wait for together().
         """
         alone = self._words.whole[lane]
         if self._batch.stack.pieces:
@@ -160,7 +168,7 @@ class BatchWalk:
             self._group(lane, index, single)
 
     def together(self) -> None:
-        """Walk the lanes that wait."""
+        """Walk the samples that group() has deferred."""
         later, self._later = self._later, []
         if len(later) < 2 or sum(len(lane) for lane, _, _ in later) <= FEW_LANES:
             for lane, index, single in later:
@@ -186,7 +194,7 @@ class BatchWalk:
             self._go_on(lanes.take(which), depth, single)
 
     def _few(self, lane: I64, single: PlainWalker) -> None:
-        """Walk lanes one by one, from their first frame."""
+        """Walk samples one by one, from their first frame."""
         stopped = self._batch.kind[lane] == SampleKind.STOPPED
         if self._batch.arch.byteorder != sys.byteorder:
             stopped[:] = False
@@ -197,7 +205,7 @@ class BatchWalk:
             self._replaced[one] = True
 
     def _step(self, lanes: Lanes, depth: int, spaces: LaneSpaces) -> Lanes:
-        """One step of all lanes; those that go on."""
+        """Step all samples once, and return those that have a caller."""
         ids = spaces.rule_ids(lanes.lane, lookup_pcs(lanes.pc, lanes.exact), lanes.exact)
         done = step(lanes, ids, self._rules, self._words, self._batch.arch)
         if done.uncovered.any():
@@ -226,8 +234,15 @@ class BatchWalk:
     def _fall_back(
         self, lanes: Lanes, rest: I64, done: Stepped, index: SpaceIndex, walker: ScalarWalker, first: bool
     ) -> None:
-        """The step of lanes of one address space that no table covers: the plain ones together, the others one by one.
-        rest: indexes into lanes. first: they are at their innermost frames.
+        """Step samples that no table covers: by frame records together where possible, the others one by one.
+
+        Args:
+            lanes: The current frames.
+            rest: Indexes into lanes of samples of one address space.
+            done: The result of the step, which is completed.
+            index: Rules of the address space.
+            walker: Its reference unwinder.
+            first: The samples are at their innermost frames.
         """
         if walker.fallback.enabled:
             plain = follow_records(lanes, rest, self._words, self._batch.arch, index.code)
@@ -256,7 +271,7 @@ class BatchWalk:
         done.trust[at] = outcome.trust
 
     def _registers(self, lanes: Lanes, at: int) -> Registers:
-        """What the lanes know of one lane's frame."""
+        """Return the known registers of one sample's current frame."""
         arch = self._batch.arch
         values: list[int | None] = [None] * len(arch.registers)
         if lanes.lr_known[at]:
@@ -268,7 +283,7 @@ class BatchWalk:
         return Registers(values, bool(lanes.exact[at]))
 
     def _go_on(self, lanes: Lanes, depth: int, single: PlainWalker) -> None:
-        """Finish lanes one by one from where they are; from their start if that needs another register."""
+        """Finish samples one by one from their current frames, or from the start if an unknown register is needed."""
         walker = single.walker
         plain = self._batch.arch.byteorder == sys.byteorder
         for at, lane in enumerate(lanes.lane.tolist()):
@@ -295,7 +310,7 @@ class BatchWalk:
         self._no_frame[lane] = walk.no_frame
 
     def finish(self) -> Walk:
-        """All frames in CSR form."""
+        """Return the frames of all samples in CSR form."""
         n = len(self._batch)
         found = self._frames
         stepped = np.zeros(n, np.int64)
