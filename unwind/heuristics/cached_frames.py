@@ -1,4 +1,4 @@
-"""Frames of one lane as columns: the part of a walk that was known before."""
+"""Consecutive frames of one sample as columns, such as those of an earlier walk that a later one reuses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyprof.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CachedFrames:
-    """Columns of model.walk.Walk for consecutive frames, innermost first, each of shape (k,)."""
+    """Consecutive frames, innermost first. The columns are those of model.walk.Walk, each of shape (k,)."""
 
     pc: npt.NDArray[np.uint64]
     exact: npt.NDArray[np.bool_]
@@ -21,22 +21,22 @@ class CachedFrames:
 
     @classmethod
     def of(cls, frames: Sequence[tuple[int, bool, int, int]]) -> CachedFrames:
-        """(pc, exact, Trust, sp) of each frame."""
+        """Create the columns from (pc, exact, Trust, sp) of each frame."""
         pc, exact, trust, sp = zip(*frames, strict=True) if frames else ((), (), (), ())
         return cls(
             np.array(pc, np.uint64), np.array(exact, np.bool_), np.array(trust, np.uint8), np.array(sp, np.uint64)
         )
 
     def after(self, at: int) -> CachedFrames:
-        """The callers of the frame `at`."""
+        """Return the frames outside the frame with index `at`."""
         return CachedFrames(self.pc[at + 1 :], self.exact[at + 1 :], self.trust[at + 1 :], self.sp[at + 1 :])
 
     def until(self, at: int) -> CachedFrames:
-        """The frames inside the frame `at`."""
+        """Return the frames inside the frame with index `at`."""
         return CachedFrames(self.pc[:at], self.exact[:at], self.trust[:at], self.sp[:at])
 
     def before(self, outer: CachedFrames) -> CachedFrames:
-        """These frames, then their callers."""
+        """Return these frames followed by outer ones."""
         return CachedFrames(
             np.concatenate((self.pc, outer.pc)),
             np.concatenate((self.exact, outer.exact)),

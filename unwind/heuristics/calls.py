@@ -1,7 +1,7 @@
-"""Does the call before a return address call the function of the frame that returns there?
+"""Evidence of whether the call before a return address calls the function of the callee's frame.
 
-In: a return address, the pc of the frame inside. Out: Link. A direct call to that function proves it, also through a
-PLT entry or a function that jumps on. A direct call to another function disproves it. An indirect call does neither.
+A direct call of that function proves the return address, also through a PLT entry or a function that jumps to it. A
+direct call of another function refutes it. An indirect call does neither.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pyprof.unwind.code import SpaceCode, Verdict
 from pyprof.unwind.index import SpaceIndex
 
 MOST_FUNCTION = 64 << 10
-"""Bytes of a function that are looked at."""
+"""Maximum number of bytes of a function that are examined."""
 
 MOST_SEARCHED = 16 << 10
-"""Bytes of a function that are searched for jumps."""
+"""Maximum number of bytes of a function that are searched for jumps."""
 
 MOST_HOPS = 4
-"""Jumps that are followed from one PLT entry or function to the next."""
+"""Maximum number of jumps that are followed from one PLT entry or function to the next."""
 
 MOST_FOLLOWED = 8
-"""Functions that a function may jump on to, one after the other or instead of each other."""
+"""Maximum number of functions that are followed from one call through tail jumps."""
 
 MOST_SCANNED = 64
-"""Functions that are searched for jumps on behalf of one sample."""
+"""Maximum number of functions that are searched for jumps on behalf of one sample."""
 
 _NEAR = 4096
 _ROOM = 1 << 15
@@ -36,7 +36,7 @@ Span = tuple[int, int]
 
 
 class CallEvidence(IntEnum):
-    """What a call says about the function that is inside."""
+    """The evidence that a call gives about the function of the callee's frame."""
 
     REFUTED = 0
     ALLOWED = 1  # an indirect call, or one whose target is not known
@@ -44,7 +44,7 @@ class CallEvidence(IntEnum):
 
 
 class CallSites:
-    """Calls of one address space. begin() starts a new allowance of work."""
+    """The calls in the code of one address space. begin() starts a new budget of work."""
 
     def __init__(self, arch: Arch, space: AddressSpace, code: SpaceCode, index: SpaceIndex) -> None:
         self._arch = arch
@@ -58,13 +58,20 @@ class CallSites:
         self._jumped: dict[tuple[int, int], CallEvidence] = {}
 
     def begin(self) -> None:
+        """Start a new budget of searched functions, and clear caches that are full."""
         self._left = MOST_SCANNED
         for known in (self._targets, self._entries, self._outward, self._jumped):
             if len(known) > _ROOM:
                 known.clear()
 
     def link(self, ra: int, pc: int, exact: bool) -> CallEvidence:
-        """What the call before ra says about the function that covers pc, a lookup pc."""
+        """Return what the call before a return address says about the function that covers a pc.
+
+        Args:
+            ra: The return address.
+            pc: Lookup pc of the callee's frame.
+            exact: The pc is not a return address.
+        """
         if self._code.return_address(ra) is not Verdict.YES:
             return CallEvidence.REFUTED
         target = self._target(ra)
@@ -78,13 +85,16 @@ class CallSites:
         return self._through_jumps(target, pc, exact)
 
     def proves(self, ra: int, pc: int, exact: bool) -> bool:
-        """Return True if the call before ra is one of the function that covers pc, a lookup pc."""
+        """Return True if the call before `ra` calls the function that covers the lookup pc. Starts a new budget of
+        work.
+        """
         self.begin()
         return self.link(ra, pc, exact) is CallEvidence.PROVED
 
     def entry(self, pc: int, exact: bool) -> Span | None:
-        """The lowest and the highest address at which the function that covers a lookup pc may begin: the same if the
-        tables say it, else by the code before pc.
+        """Return the lowest and the highest address at which the function that covers a lookup pc may begin.
+
+        Both are equal if an unwind table gives the address. Otherwise they come from the code before the pc.
         """
         if pc not in self._entries:
             start = self._index.function_start(pc, exact)
@@ -92,7 +102,7 @@ class CallSites:
         return self._entries[pc]
 
     def _entry_before(self, pc: int) -> Span | None:
-        """Without a table: the last place before pc where a function links a frame record."""
+        """Return the last place before pc where a function links a frame record, for code without a table."""
         frames = self._arch.calls.frame_code
         mapping = self._space.mapping_at(pc)
         if frames is None or mapping is None:
@@ -107,7 +117,7 @@ class CallSites:
         return None
 
     def _target(self, ra: int) -> int | None:
-        """Where the call before ra leads; None if that is not known."""
+        """Return the target of the call before a return address, or None if it is unknown."""
         if ra not in self._targets:
             self._targets[ra] = self._find_target(ra)
         return self._targets[ra]
@@ -121,7 +131,7 @@ class CallSites:
         return None if target is None else self._beyond(target)
 
     def _beyond(self, target: int) -> int | None:
-        """Where control arrives behind PLT entries and the like; None if that is not known."""
+        """Return the address that control reaches through PLT entries and other jumps, or None if it is unknown."""
         frames = self._arch.calls.frame_code
         for _ in range(MOST_HOPS):
             code = self._code.read(target, 24)
@@ -139,7 +149,9 @@ class CallSites:
         return None
 
     def _pointer(self, slot: int | None) -> int | None:
-        """The function to which a slot of the GOT points. It was bound when the call was made, and stays so."""
+        """Return the function to which a GOT slot points. The dynamic linker bound the slot at the call, and it stays
+        bound.
+        """
         size = self._arch.word
         data = self._space.read(slot, size) if slot is not None else b""
         if len(data) < size:
@@ -148,7 +160,7 @@ class CallSites:
         return found if self._code.executable(found) else None
 
     def body(self, pc: int, exact: bool) -> Span | None:
-        """(first address, end) of the function that covers a lookup pc; without a table the end is not beyond pc."""
+        """Return (start, end) of the function that covers a lookup pc. Without a table the end is just after the pc."""
         known = self._index.function_range(pc, exact)
         if known is not None:
             return known
@@ -156,7 +168,7 @@ class CallSites:
         return None if entry is None else (entry[1], pc + 1)
 
     def _through_jumps(self, target: int, pc: int, exact: bool) -> CallEvidence:
-        """Does the function at target, which was called, jump on into the function that covers pc?"""
+        """Return whether the called function reaches the function that covers pc by jumps."""
         body = self.body(pc, exact)
         if body is None:
             return CallEvidence.ALLOWED
@@ -168,8 +180,10 @@ class CallSites:
         return self._jumped[key]
 
     def _search(self, target: int, low: int, high: int) -> CallEvidence:
-        """Does the function at target jump to low..high, be it through others? A part of a function that stands apart
-        from the rest (gcc's cold ones) is entered in its middle.
+        """Return whether the function at `target` jumps to an address in low..high, directly or through other
+        functions.
+
+        A jump may enter the middle of a function: GCC places cold parts of a function apart from the rest.
         """
         if self._arch.calls.frame_code is None:
             return CallEvidence.REFUTED
@@ -194,7 +208,7 @@ class CallSites:
         return found
 
     def _jumps_of(self, start: int) -> Sequence[int | None]:
-        """Where a function jumps to beyond itself; None for a jump that may go anywhere."""
+        """Return the targets of jumps that leave a function; None stands for a jump with unknown target."""
         if start not in self._outward:
             self._left -= 1
             frames, code = self._arch.calls.frame_code, self._function_code(start)
@@ -205,7 +219,7 @@ class CallSites:
         return self._outward[start]
 
     def _jumped_function(self, goes: int) -> int | None:
-        """The function that a jump leads to; None where no function begins there."""
+        """Return the function that a jump leads to, or None if no function begins there."""
         if not self._code.executable(goes):
             return None
         if self._arch.calls.jumps(self._code.read(goes, 16)):

@@ -1,14 +1,18 @@
-"""Stacks that are longer than the part that was copied.
+"""Walks of stacks that are longer than the part that was copied.
 
-The inner part is walked in the sample's own copy. The outer part is walked once, in memory that was read while the
-thread ran, and is shared by all samples that agree with it.
+The inner part of a stack is walked in the sample's own copy. The outer part is walked once, in memory that was read
+while the thread ran. All later samples that agree with it share its frames.
 
-In: a lane, its rules, what is known of the rest of its stack (model.sample.Beyond). Out: its walk. It ends with shared
-frames if it meets a frame of the known walk: same pc, same sp, same fp if the known walk needs it. All words that the
-known walk reads from there on must be unchanged. Those that were read with the sample are compared: of its own copy,
-and of parts of the rest. Each word at which the known chain is no repetition of itself must be among them
-(known_chain.py), else the walk is cut and names one that was not: the next sample should have it. Repeated frames
-between these parts are not proved to be unchanged; shared frames have the trust COMPLETED.
+DeepStacks.walk() takes a sample, its rules and what is known of the rest of its stack (model.sample.Beyond). It
+compares
+the walk with the known chain, an earlier complete walk of the same thread:
+
+* The walk joins the known chain at a frame with the same pc and sp, and the same fp if the known chain needs it.
+* All words that the known chain reads from there on must be unchanged. The words that were read with the sample are
+  compared: those of the sample's copy, and those of parts of the rest.
+* Each word at which the known chain does not repeat itself must be among them (known_chain.py). Otherwise the walk is
+  cut, and it names such a word, so that the next sample reads it.
+* Repeated frames between these parts are not proved to be unchanged. So shared frames have the trust COMPLETED.
 """
 
 from __future__ import annotations
@@ -41,16 +45,18 @@ I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _INNER = 32
-"""Frames walked with all registers before the plain rules are tried, and again where those do not hold."""
+"""Number of frames that the reference unwinder walks before fast rules are tried, and again where those do not
+apply.
+"""
 _MOST_SCALAR = 1 << 14
 _MOST_THREADS = 64
 _FIRST_RUN = 256
 _RENEW = 4096
-"""Where a whole copy had so many frames of its own, its chain is the better one to know."""
+"""Number of frames that only the copy has, from which on a walk of a complete copy replaces the known chain."""
 
 
 class _Noting(LaneMemory):
-    """Memory that notes which words were asked for. more: of the sample, too."""
+    """The memory of a sample that records which words a walk reads."""
 
     def __init__(self, batch: SampleBatch, lane: int, more: tuple[Piece, ...] = ()) -> None:
         super().__init__(batch, lane)
@@ -67,7 +73,7 @@ class _Noting(LaneMemory):
 
 
 class DeepStacks:
-    """Of the threads of one address space."""
+    """The known chains of the threads of one address space, and walks that use them."""
 
     def __init__(self, arch: Arch, rules: PlainRules, table: RuleTable) -> None:
         self._arch = arch
@@ -78,7 +84,11 @@ class DeepStacks:
         self._version = (0, 0)
 
     def renew(self, version: tuple[int, int]) -> None:
-        """version: another value wherever rules may be others than before."""
+        """Clear everything if the rules have changed.
+
+        Args:
+            version: Value that differs whenever rules may have changed.
+        """
         if version != self._version:
             self._version = version
             self._rules.forget()
@@ -86,7 +96,7 @@ class DeepStacks:
             self._tried.clear()
 
     def walk(self, batch: SampleBatch, lane: int, registers: Registers, walker: ScalarWalker) -> LaneWalk:
-        """The walk of a lane whose stack is longer than its copy, or whose copy is long."""
+        """Walk a sample whose stack is longer than its copy, or whose copy is long."""
         beyond = batch.stack.beyond.get(lane)
         if beyond is None or not beyond.spots or not self._is_new(batch, lane, beyond.outer):
             return self._walk(batch, lane, registers, walker)
@@ -98,11 +108,11 @@ class DeepStacks:
         return self._walk(batch, lane, registers, walker)
 
     def _is_new(self, batch: SampleBatch, lane: int, outer: OuterStack | None) -> bool:
-        """Nothing was tried with it yet for this thread."""
+        """Return True if this outer stack was not yet tried for the sample's thread."""
         return self._tried.get(int(batch.tid[lane])) != (outer.number if outer is not None else 0)
 
     def _walk(self, batch: SampleBatch, lane: int, registers: Registers, walker: ScalarWalker) -> LaneWalk:
-        """The same, where what came with the sample is not all of it."""
+        """Walk a sample whose own memory does not reach the root, with the help of the known chain."""
         tid = int(batch.tid[lane])
         beyond = batch.stack.beyond.get(lane)
         outer, spots = (beyond.outer, beyond.spots) if beyond is not None else (None, ())
@@ -140,8 +150,9 @@ class DeepStacks:
     def _bridged(
         self, batch: SampleBatch, lane: int, registers: Registers, walker: ScalarWalker, begin: Piece
     ) -> LaneWalk:
-        """The walk in what came with the sample alone: a frame may be so large that the next one lies where the stack
-        began.
+        """Walk with only the memory that was read with the sample.
+
+        One frame may be so large that the next one lies at the beginning of the stack.
         """
         walk, path = self._follow(registers, _Noting(batch, lane, (begin,)), walker, _words(batch, lane), None, None)
         if path is not None:
@@ -149,8 +160,12 @@ class DeepStacks:
         return walk
 
     def _agrees(self, known: KnownChain, batch: SampleBatch, lane: int) -> tuple[int | None, int]:
-        """From which address on all words of the known chain that came with the sample are as they were; None if they
-        are not, or nothing says that the rest is. With it a word that would have to be seen for that, 0 if all were.
+        """Compare the known chain with the words that were read with a sample.
+
+        Returns:
+            The address from which on all compared words are unchanged, or None if the chain cannot be used. Then the
+            address of
+                a word that must be read to decide, or 0.
         """
         memory = LaneMemory(batch, lane)
         differs = highest_difference(known.slots, known.values, memory.low, _words(batch, lane))
@@ -166,7 +181,7 @@ class DeepStacks:
         return max(memory.low, differs + self._arch.word), 0
 
     def _as_at_stop(self, known: KnownChain, spots: tuple[Piece, ...]) -> bool:
-        """Is the known chain as the spots that were read with a sample are?"""
+        """Return True if the known chain agrees with the parts of the stack that were read with a sample."""
         word = self._arch.word
         return bool(spots) and all(
             highest_difference(
@@ -180,7 +195,15 @@ class DeepStacks:
         )
 
     def _cut(self, batch: SampleBatch, lane: int, registers: Registers, walker: ScalarWalker, hidden: int) -> LaneWalk:
-        """The walk in the lane's own copy alone. hidden: a word that was not seen with it, or 0."""
+        """Walk only in the sample's own copy.
+
+        Args:
+            batch: The batch.
+            lane: Index of the sample.
+            registers: Registers of its innermost frame.
+            walker: The reference unwinder.
+            hidden: Address of a word that should be read with the next sample, or 0.
+        """
         walk, path = self._follow(registers, _Noting(batch, lane), walker, _words(batch, lane), None, None)
         walk.missing = max(walk.missing, hidden if walk.end is StackEnd.UNREADABLE else 0)
         if path is not None:
@@ -196,8 +219,18 @@ class DeepStacks:
         known: KnownChain | None,
         low: int | None,
     ) -> tuple[LaneWalk, FramePath | None]:
-        """The walk in a lane's memory up to where it ends, or where it joins the known chain at an address from `low`
-        on. Without a path it is a plain one, complete with its frames.
+        """Walk in a sample's memory to its end, or until the walk joins the known chain.
+
+        Args:
+            registers: Registers of the innermost frame.
+            memory: Memory of the sample.
+            walker: The reference unwinder.
+            words: The memory as words.
+            known: The known chain, or None.
+            low: Lowest address at which the walk may join the chain, or None.
+
+        Returns:
+            The walk and its path. If the path is None, the walk is complete.
         """
         arch, fp = self._arch, self._arch.fp
         inner = replace(walker, max_depth=_INNER)
@@ -253,7 +286,16 @@ class DeepStacks:
         words: npt.NDArray[np.unsignedinteger],
         number: int,
     ) -> KnownChain:
-        """Of a whole walk. number: of the OuterStack that was its memory, 0 if it was a copy of one moment."""
+        """Store a complete walk as the known chain of its thread.
+
+        Args:
+            tid: The thread.
+            path: The frames of the walk.
+            walk: Its result.
+            memory: The memory it has read.
+            words: That memory as words.
+            number: Number of the OuterStack that provided the memory, 0 if it was a copy of one moment.
+        """
         join, table, word = path.join, self._table, self._arch.word
         own = len(path) if join is None else join.own
         _, sps, fps, _, _, rules = path.since(0)
@@ -298,14 +340,14 @@ class DeepStacks:
 
 
 def _words(batch: SampleBatch, lane: int) -> npt.NDArray[np.unsignedinteger]:
-    """A view of a lane's copy."""
+    """Return a view of a sample's stack copy as words."""
     stack, word = batch.stack, batch.arch.word
     offset, size = int(stack.offset[lane]), int(stack.size[lane])
     return stack.data[offset : offset + (size & -word)].view(f"u{word}")
 
 
 def _over(batch: SampleBatch, lane: int, outer: OuterStack) -> SampleBatch:
-    """The lane alone, with all of the outer memory behind its copy."""
+    """Return a batch of one sample whose stack copy continues with all of the outer memory."""
     own, at = _words(batch, lane), int(batch.stack.base[lane]) - outer.avma
     rest = outer.words[(at + own.nbytes) // own.itemsize :]
     same = at == 0 and np.array_equal(own, outer.words[: len(own)])

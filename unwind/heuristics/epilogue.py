@@ -1,9 +1,9 @@
-"""Rules for code without tables, from the instructions between its pc and its return.
+"""Rules for code without tables, from the instructions between the pc and the return.
 
-In: code and a pc. Every instruction up to the return must be one that moves sp, pops a register, or is a call that
-comes back. Then these instructions say exactly where the caller's registers are. Otherwise there is no rule. This
-finds the callers of generated trampolines and of epilogues. CPython's perf trampolines (`sub $8,%rsp; call *%rcx; add
-$8,%rsp; ret`) have neither a table nor a frame record.
+Every instruction up to the return must move sp, pop a register, or be a call that returns. Then these instructions say
+exactly where the caller's registers are. Otherwise there is no rule. This finds the callers of generated trampolines
+and of epilogues. CPython's perf trampolines (`sub $8,%rsp; call *%rcx; add $8,%rsp; ret`) have neither a table nor a
+frame record.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from pyprof.model.arch import Arch
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 
 MOST_CODE = 64
-"""Bytes that are looked at."""
+"""Maximum number of bytes of code that are examined."""
 
 
 def epilogue_rule(arch: Arch, code: bytes) -> Rule | None:
-    """The rule at the first of some bytes of code; None where they do not lead straight to a return."""
+    """Return the rule at the first instruction of some code, or None if the code does not lead straight to a return."""
     steps = arch.calls.epilogue(code) if arch.calls.epilogue is not None else None
     if steps is None:
         return None

@@ -1,17 +1,18 @@
-"""The frame pointer of a thread that was read from outside while it slept, found in its stack copy, or not at all.
+"""Search for the frame pointer of a blocked thread in its stack copy.
 
-Such a sample knows sp and pc only. If a frame needs the frame pointer and no inner frame saved it, places of the copy
-where a return address stands are tried as the frame's record, and the evidence is weighed:
+A sample that was read from outside while its thread slept has sp and pc only. If a frame needs the frame pointer and no
+inner frame saved it, places in the copy where a return address stands are tried as the frame's record. The evidence is
+weighed:
 
-- The call before the return address (heuristics/calls.py): a direct call of the frame's function proves, an indirect
-  one only allows, a direct call of another function refutes.
-- The room that the function makes on the stack (heuristics/frame_room.py): where its code shows it, the record stands
-  there. That holds for each frame on the way, too.
-- From the record the tables must lead on, upwards, to the root, and no call on the way may be refuted.
+- The call before the return address (heuristics/calls.py): a direct call of the frame's function proves the place, an
+  indirect call allows it, a direct call of another function refutes it.
+- The frame size from the function's code (heuristics/frame_room.py): if the code shows it, the record stands at that
+  distance from sp. That holds for each frame on the way, too.
+- From the record, the unwind tables must lead upwards to the root, and no call on the way may be refuted.
 
-A place that the function's frame room allows is accepted if its call allows it. The code of a function that moves sp
-by any amount (alloca) allows no such place; then a call must prove it, or all other places must be on its way. What
-earlier calls left behind may look the same: where another place may be right as well, it is not decided.
+A place at the distance that the code shows is accepted if its call allows it. If a function moves sp by a variable
+amount (alloca), its code shows no distance. Then a call must prove the place, or all other places must lie on its way.
+Earlier calls leave records that look the same: if another place may be right as well, no place is accepted.
 """
 
 from __future__ import annotations
@@ -35,32 +36,32 @@ from pyprof.unwind.scalar import Accept, LaneWalk, Registers, ScalarWalker
 from pyprof.unwind.table import KnownRule
 
 MAX_PLACES = 512
-"""Words that are addresses of code and are looked at, from the frame upwards."""
+"""Maximum number of words with an address of code that are examined, from the frame upwards."""
 
 MAX_RIVALS = 16
-"""Places inside of the one that a call proves whose calls only allow; with more it is not decided."""
+"""Maximum number of merely allowed places inside the proved one. With more of them no place is accepted."""
 
 BEGINNING = 3
-"""Frames at the root of which one called the thread's first function, once."""
+"""Number of frames at the root that a thread enters only once: one of them called the thread's first function."""
 
 JOINT = 2
-"""Frames within which a place that was left behind meets the ones that are still there."""
+"""Number of frames within which the walk from a stale record must meet the accepted walk to count as its rival."""
 
 MAX_PROOF = 4096
-"""Frames to the root in which a proof must come to its end."""
+"""Maximum number of frames up to the root in a walk that proves a place."""
 
 MAX_FRAMES = 3 * MAX_PROOF
-"""Frames that are walked for one sample, in all trials."""
+"""Maximum number of frames that all trials of one sample may walk."""
 
 MAX_WORDS = 1 << 17
-"""Words of the stack copy that are looked at."""
+"""Maximum number of words of the stack copy that are examined."""
 
 _HIGHEST = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Where a rule finds the return address: at cfa + ra_off, cfa being fp + cfa_off, or [fp + cfa_off] if deref."""
+    """The place of the return address: cfa + ra_off, where the CFA is fp + cfa_off, or [fp + cfa_off] if deref."""
 
     cfa_off: int
     ra_off: int
@@ -69,7 +70,9 @@ class _Shape:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A frame pointer that may be the one, the caller's sp then, and what the call before the return address says."""
+    """A candidate for the frame pointer, with the caller's sp and the evidence of the call before the return
+    address.
+    """
 
     fp: int
     caller_sp: int
@@ -77,7 +80,7 @@ class _Place:
 
 
 class FramePointerRecovery:
-    """Recovery in one address space."""
+    """The search for frame pointers in the samples of one address space."""
 
     def __init__(self, arch: Arch, space: AddressSpace, code: SpaceCode, index: SpaceIndex) -> None:
         self._arch = arch
@@ -92,7 +95,14 @@ class FramePointerRecovery:
     def rest(
         self, walker: ScalarWalker, registers: Registers, memory: LaneMemory, known: KnownRule | None
     ) -> LaneWalk | None:
-        """The callers of a frame whose rule needs the frame pointer; None if no record is accepted."""
+        """Return the callers of a frame whose rule needs the frame pointer, or None if no record is accepted.
+
+        Args:
+            walker: The reference unwinder.
+            registers: Registers of the frame.
+            memory: Memory of the sample.
+            known: The frame's rule, or None if no table covers it.
+        """
         arch = self._arch
         shape, sp, pc = self._shape(known), registers.values[arch.sp], registers.values[arch.pc]
         if shape is None or sp is None or pc is None or arch.fp not in registers.withheld:
@@ -114,7 +124,9 @@ class FramePointerRecovery:
         return found
 
     def _shape(self, known: KnownRule | None) -> _Shape | None:
-        """None if the rule is not of a kind that says where the return address is, given the frame pointer."""
+        """Return where a rule finds the return address from the frame pointer, or None if the rule does not work like
+        that.
+        """
         arch = self._arch
         if known is None:
             chain = arch.chain
@@ -127,7 +139,7 @@ class FramePointerRecovery:
         return _Shape(rule.cfa_off, rule.ra.n, rule.cfa_deref)
 
     def _is_plain(self, shape: _Shape | None) -> bool:
-        """The frame pointer points to the record that a prologue has linked."""
+        """Return True if the frame pointer points to the record that a function's prologue links."""
         return shape == _Shape(2 * self._arch.word, -self._arch.word)
 
     def _room_of(self, registers: Registers) -> Room:
@@ -135,13 +147,13 @@ class FramePointerRecovery:
         return self._room.at(pc, lookup_pc(pc, registers.exact), registers.exact)
 
     def _place_at(self, fp: int, registers: Registers, memory: LaneMemory) -> _Place:
-        """The place of a plain record; a word that the copy does not hold refutes nothing."""
+        """Return the place of a record at a frame pointer. A word that the copy does not hold does not refute it."""
         word = memory.word(fp + self._arch.word)
         link = CallEvidence.ALLOWED if word is None else self._link(self._arch.code_address(word, True), registers)
         return _Place(fp, fp + 2 * self._arch.word, link)
 
     def _places(self, registers: Registers, memory: LaneMemory, sp: int, least: int, shape: _Shape) -> Iterator[_Place]:
-        """Frame pointers from `least` on whose return address may be one, ascending."""
+        """Yield, in ascending order, the frame pointers from `least` on that lead to a possible return address."""
         size = self._arch.word
         first, words = memory.words(sp, MAX_WORDS)
         at = np.searchsorted(self._starts, words, side="right") - 1
@@ -164,13 +176,17 @@ class FramePointerRecovery:
                 yield _Place(fp, cfa + self._arch.sp_off, link)
 
     def _link(self, ra: int, callee: Registers) -> CallEvidence:
-        """May a function that returns to ra be the one of a frame? A signal handler returns to the trampoline."""
+        """Return the evidence that a return address gives for a frame. A signal handler returns to the signal
+        trampoline.
+        """
         if returns_to_trampoline(self._index.known, ra):
             return CallEvidence.ALLOWED
         return self._calls.link(ra, lookup_pc(callee.values[self._arch.pc] or 0, callee.exact), callee.exact)
 
     def _joins(self, callee: Registers, caller: Registers) -> bool:
-        """May the caller have called? Where a signal interrupted the caller, the kernel's frame is proof."""
+        """Return True if the caller may have called the callee. If a signal interrupted the caller, the signal frame
+        proves it.
+        """
         if caller.exact:
             return True
         arch = self._arch
@@ -183,7 +199,7 @@ class FramePointerRecovery:
         return self._link(caller.values[arch.pc] or 0, callee) is not CallEvidence.REFUTED
 
     def _longer_copy(self, trial: _Trial, sp: int) -> LaneWalk | None:
-        """No caller, because the stack copy is too short to decide; None if it is not that."""
+        """Return a walk that ends as UNREADABLE if the stack copy is too short to decide, else None."""
         mapping = self._space.mapping_at(sp)
         if not trial.missing or mapping is None or self._space.mapping_at(trial.missing) is not mapping:
             return None
@@ -195,7 +211,12 @@ def _u64(number: int) -> np.uint64:
 
 
 class _Trial:
-    """Walks from places of one frame. missing: avma of a word that a walk lacked. spent: no more is walked."""
+    """Trial walks from candidate records of one frame.
+
+    Attributes:
+        missing: Address of a word that a walk needed and the sample does not hold, or 0.
+        spent: The budget of frames is used up.
+    """
 
     def __init__(self, joins: Accept, walker: ScalarWalker, registers: Registers, memory: LaneMemory) -> None:
         self._joins = joins
@@ -210,7 +231,7 @@ class _Trial:
         return self._left <= 0
 
     def walk(self, fp: int) -> LaneWalk | None:
-        """The callers of the frame with this frame pointer; None if there are none."""
+        """Return the callers of the frame with this frame pointer, or None if there are none."""
         arch = self._walker.arch
         values = list(self._registers.values)
         values[arch.fp] = fp
@@ -224,7 +245,9 @@ class _Trial:
 
 
 def _at_stated(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
-    """The walk from one of the places that the frame room allows. If its call proves it, it may end anywhere."""
+    """Return the walk from one of the places that the frame size gives. If a call proves the place, the walk may end
+    anywhere.
+    """
     for place in places:
         walk = trial.walk(place.fp) if place.link is not CallEvidence.REFUTED else None
         if walk is not None and (walk.end is StackEnd.ROOT or (place.link is CallEvidence.PROVED and not trial.spent)):
@@ -233,7 +256,9 @@ def _at_stated(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
 
 
 def _proved(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
-    """The walk to the root from the innermost place that a call proves, if it has the most frames."""
+    """Return the walk to the root from the innermost place that a call proves, if no other such walk has as many
+    frames.
+    """
     walks = _to_root(trial, [place for place in places if place.link is CallEvidence.PROVED])
     if not walks or len(walks) == MAX_RIVALS or any(len(walk.frames) >= len(walks[0].frames) for walk in walks[1:]):
         return None
@@ -241,8 +266,9 @@ def _proved(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
 
 
 def _allowed(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
-    """The walk to the root from the innermost place, if calls prove none, and all others that lead there are on its
-    way, but not where its caller was called.
+    """Return the walk to the root from the innermost place if no call proves any place.
+
+    All other places that lead to the root must lie on its way, but not where its caller was called.
     """
     if not 0 < len(places) <= MAX_RIVALS or any(place.link is CallEvidence.PROVED for place in places):
         return None
@@ -253,12 +279,12 @@ def _allowed(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
 
 
 def _inner(walk: LaneWalk) -> list[int]:
-    """The sp of a walk's frames, without those at the root."""
+    """Return the sp of a walk's frames, without those at the root."""
     return [sp for _, _, _, sp in walk.frames[:-BEGINNING]]
 
 
 def _to_root(trial: _Trial, places: Sequence[_Place]) -> list[LaneWalk]:
-    """The walks to the root, innermost first, without those that begin on the way of an earlier one."""
+    """Return the walks that reach the root, innermost first, without those that begin on the way of an earlier one."""
     found: list[LaneWalk] = []
     for place in places:
         if len(found) < MAX_RIVALS and not any(_passes(walk, place.caller_sp) for walk in found):
@@ -273,9 +299,10 @@ def _passes(walk: LaneWalk, caller_sp: int) -> bool:
 
 
 def _is_rivalled(trial: _Trial, found: LaneWalk, places: Sequence[_Place]) -> bool:
-    """May the record of a proved call have been left behind, and the frame have been called anew since?
+    """Return True if the proved record may be stale, because the frame may have been called again since.
 
-    Then that call stands where the proved caller's own record ends, or its record leads to one of the first frames.
+    Then the newer call stands where the proved caller's own record ends, or its record leads to one of the first
+    frames.
     """
     near = [sp for _, _, _, sp in found.frames[:JOINT]]
     if any(place.caller_sp in _inner(found)[1:2] for place in places):

@@ -1,8 +1,8 @@
 """Callers by frame records, for frames that no table covers, with every check that the sample allows.
 
-Generated code and hand-written assembly have no tables, but most of it links frame records. A record is used only if
-it is aligned, above sp and in the copy, if its return address is code after a call, and if the next record lies above
-it or a table covers the caller.
+Generated code and hand-written assembly have no tables, but most of it links frame records. A record is used only if it
+is aligned, above sp and in the copy. Its return address must be code after a call. The next record must lie above it,
+or a table must cover the caller.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from pyprof.unwind.rules import RegKind, RegRule
 from pyprof.unwind.scalar import Caller, NoCaller, Outcome, Registers, Rules
 
 ENTRY_SIZE = 96
-"""Bytes from an ELF entry point on that count as the entry function if its size is not known."""
+"""Number of bytes from an ELF entry point on that count as the entry function if its size is unknown."""
 
 CALL_ALIGNMENT = 16
-"""To a multiple of so many bytes the ABIs align sp before a call."""
+"""Alignment of sp in bytes before a call, as the ABIs require it."""
 
 MOST_ABOVE = 1024
-"""Words looked at above what would be a thread's first frame."""
+"""Number of words that are examined above a presumed first frame of a thread."""
 
 MOST_LINKS = 512
-"""Frame records that are followed through generated code to see where they lead."""
+"""Maximum number of frame records that are followed through generated code."""
 
 LEAF_SIZE = 4096
 """A call to at most this many bytes before the pc counts as a call of the function at the pc."""
 
 MOST_SIGNAL_FRAME = 32 << 10
-"""Bytes of a signal frame; vector registers make it long."""
+"""Maximum size of a signal frame in bytes. Vector registers make it large."""
 
 
 class Proof(IntEnum):
-    """What is asked of a word where the return address should be, besides that it follows a call."""
+    """The evidence that a possible return address must have, in addition to the call before it."""
 
     NONE = 0  # the called function may have jumped on to the one at the pc
     NO_OTHER_TARGET = 1  # the call is indirect, or of a PLT entry
@@ -48,14 +48,18 @@ class Proof(IntEnum):
 
 
 def returns_to_trampoline(rules: Rules, return_address: int) -> bool:
-    """Does a function that returns there handle a signal? No call stands before the kernel's trampoline."""
+    """Return True if a function with this return address handles a signal. No call precedes the kernel's signal
+    trampoline.
+    """
     known = rules(lookup_pc(return_address, False), False) if return_address else None
     return known is not None and known.rule.signal
 
 
 class FramePointerFallback:
-    """The fallback of one address space. enabled: False refuses all but to see the root, and to follow the records that
-    promised (of a lookup pc) says are kept there. covered: is a lookup pc covered by records that are no rules?
+    """Finds callers in one address space by frame records.
+
+    Attributes:
+        enabled: If False, only the outermost frame is recognized, and only promised records are followed.
     """
 
     needs_all = False
@@ -81,7 +85,10 @@ class FramePointerFallback:
         self._covered = covered
 
     def caller(self, registers: Registers, memory: LaneMemory) -> Outcome:
-        """The caller of a frame without a rule. A refusal is ROOT in the program's entry function, else NO_RULE."""
+        """Return the caller of a frame without a rule, or why there is none.
+
+        The reason is ROOT in the program's entry function and in a new thread, NO_RULE if no record is trusted.
+        """
         if (
             self._arch.signals.exception_return
             and (registers.values[self._arch.pc] or 0) >= self._arch.signals.exception_return
@@ -106,7 +113,9 @@ class FramePointerFallback:
         return found
 
     def _by_convention(self, registers: Registers, memory: LaneMemory) -> Outcome:
-        """By the frame record, or at an exact pc by what stands there before there is one."""
+        """Find the caller by the frame record. At a pc that is not a return address, try the state before the record
+        exists too.
+        """
         if not registers.exact:
             return self._by_record(registers, memory)
         early = self._before_frame(registers, memory, Proof.NONE if self._at_call(registers) else Proof.TARGET)
@@ -119,7 +128,7 @@ class FramePointerFallback:
         return found if early is None else early
 
     def _by_record(self, registers: Registers, memory: LaneMemory) -> Outcome:
-        """ra and the caller's base from the record that the base register points to (arch.chain)."""
+        """Find the caller by the record that the base register points to (arch.chain)."""
         arch, chain = self._arch, self._arch.chain
         if chain is None:
             return NoCaller(StackEnd.NO_RULE)
@@ -128,7 +137,7 @@ class FramePointerFallback:
             return NoCaller(StackEnd.NO_RULE, needs=chain.base if base is None else arch.sp)
         pc = registers.values[arch.pc] or 0
         if base == 0 and not registers.exact and self._may_keep_records(lookup_pc(pc, False)):
-            # the ABIs' mark of the deepest frame, if nothing else used the register since
+            # The ABIs mark the outermost frame by 0, but code may have used the register for something else.
             return NoCaller(StackEnd.NO_RULE if self._frames_above(sp, memory) else StackEnd.ROOT)
         if base % arch.word or base < sp:
             return NoCaller(StackEnd.NO_RULE)
@@ -157,9 +166,9 @@ class FramePointerFallback:
         return self._caller(registers, pc, caller_sp, following, Trust.FP)
 
     def _leads_to_call(self, pc: int, base: int, memory: LaneMemory) -> bool:
-        """Does a chain of records lead from pc through nothing but generated code to a return address behind a call?
+        """Return True if a chain of records leads from pc through only generated code to a return address after a call.
 
-        Interpreters push return addresses that no call has left (HotSpot's: where its bytecode goes on).
+        Interpreters push return addresses without a call before them (HotSpot: the place where its bytecode continues).
         """
         chain = self._arch.chain
         assert chain is not None
@@ -182,7 +191,9 @@ class FramePointerFallback:
         return False
 
     def _frames_above(self, sp: int, memory: LaneMemory) -> bool:
-        """Is there a return address further up? Above a thread's first frame lie arguments and thread data, no code."""
+        """Return True if a return address stands further up. Only arguments and thread data lie above a thread's first
+        frame.
+        """
         word = self._arch.word
         for avma in range(sp, sp + MOST_ABOVE * word, word):
             value = memory.word(avma)
@@ -193,13 +204,17 @@ class FramePointerFallback:
         return False
 
     def _may_keep_records(self, avma: int) -> bool:
-        """Is it code of which we know that it has no tables? Those of a core file's modules may just not be here."""
+        """Return True if the code is known to have no tables. The tables of a core file's modules may only be
+        unavailable here.
+        """
         image = self._images.image(self._space, avma)
         return self._code.is_readable(avma) and (image is None or not image.lacks_tables)
 
     def _sp_by_rule(self, pc: int, low: int, base: int, memory: LaneMemory) -> int:
-        """The sp of a caller whose base register is known: its own rule says how far its record lies from sp; 0 if it
-        does not, and needs no sp. low: sp is not below.
+        """Return the sp of a caller whose base register is known, from the distance in the caller's own rule.
+
+        Returns:
+            The sp, or 0 if the rule does not give the distance.
         """
         arch = self._arch
         known = self._rules(lookup_pc(pc, False), False)
@@ -211,8 +226,15 @@ class FramePointerFallback:
         return base - saved.n - known.rule.cfa_off if saved is not None and saved.kind is RegKind.AT_CFA else 0
 
     def _signal_frame(self, low: int, record: int, saved: dict[int, RegRule], memory: LaneMemory) -> int:
-        """Where a signal frame begins, above which the kernel made a frame record: it repeats two of the registers that
-        are saved below. 0 if it is not found.
+        """Return the address of a signal frame below the frame record that the kernel made for it, or 0.
+
+        The record repeats two registers (fp and lr) that the signal frame holds.
+
+        Args:
+            low: Lowest possible address.
+            record: Address of the frame record.
+            saved: Rules of the registers in the signal frame.
+            memory: Memory of the sample.
         """
         arch = self._arch
         fp, lr = memory.word(record), memory.word(record + arch.word)
@@ -224,7 +246,7 @@ class FramePointerFallback:
         return 0
 
     def _before_frame(self, registers: Registers, memory: LaneMemory, proof: Proof) -> Caller | None:
-        """An exact pc whose function has not linked its record yet, never does, or has undone it.
+        """Find the caller at a pc whose function has no record: not yet, never, or no longer.
 
         The return address is where the call left it, or below a base register that has been pushed but not set.
         """
@@ -252,7 +274,7 @@ class FramePointerFallback:
         return None
 
     def _recorded(self, base: int | None, memory: LaneMemory) -> int:
-        """The return address in the frame record that base points to; 0 if there is none."""
+        """Return the return address in the frame record that the base register points to, or 0."""
         chain = self._arch.chain
         if chain is None or not base:
             return 0
@@ -260,9 +282,10 @@ class FramePointerFallback:
         return self._arch.code_address(memory.word(at + chain.ra_off) or 0, pac=True) if at else 0
 
     def _is_nearer(self, recorded: int, other: int, pc: int) -> bool:
-        """Of two calls that may have been of the function at pc: is the recorded one's target the nearer start?
+        """Return True if the call before `recorded` has a nearer target below pc than the call before `other`.
 
-        What an earlier call left behind may be of a function that happens to stand a little below this one.
+        Both calls may be of the function at pc. A stale call may be of a function that happens to lie a little below
+        it.
         """
         if self._code.return_address(recorded) is not Verdict.YES:
             return False
@@ -270,9 +293,9 @@ class FramePointerFallback:
         return target is not None and others is not None and others < target <= pc
 
     def _frame_without_lr(self, pc: int, sp: int, base: int | None, memory: LaneMemory) -> tuple[int, int | None]:
-        """The caller's sp and base of a function whose return address is in the link register.
+        """Return the caller's sp and base register for a function whose return address is in the link register.
 
-        Its base register is its caller's, or points to where it saved that one alone.
+        Its base register is still its caller's, or points to the place where it saved only that register.
         """
         chain, calls = self._arch.chain, self._arch.calls
         if chain is None or chain.leaf_off is None or chain.cfa_off is None or base is None or base < sp:
@@ -288,10 +311,11 @@ class FramePointerFallback:
         return base + chain.cfa_off, saved
 
     def _sp_of_leaf(self, sp: int, memory: LaneMemory) -> int:
-        """The caller's sp of a function whose return address is in the link register.
+        """Return the caller's sp for a function whose return address is in the link register.
 
-        Where frames are linked at sp, it may have made a frame all the same: then what its frame links to has no return
-        address of its own beside it, and what that links to has.
+        Where frames are linked at sp, the function may still have made a frame. Then the first linked frame holds no
+        return
+        address, and the second one does.
         """
         chain = self._arch.chain
         if chain is None or chain.base != self._arch.sp or not chain.ra_in_next:
@@ -306,7 +330,7 @@ class FramePointerFallback:
         return links[1] if second and not first else sp
 
     def _called(self, ra: int, pc: int, proof: Proof) -> bool:
-        """Does ra follow the call of the function at pc?"""
+        """Return True if the call before `ra` may be of the function at pc, as far as the wanted proof goes."""
         if self._code.return_address(ra) is not Verdict.YES:
             return returns_to_trampoline(self._rules, ra)
         target = self._code.call_target(ra)
@@ -318,8 +342,11 @@ class FramePointerFallback:
         return target <= pc < target + (size or LEAF_SIZE) or (proof is Proof.NONE and not size)
 
     def _at_call(self, registers: Registers) -> bool:
-        """Has the function just been called? Is sp where a call leaves it, in code of a file (such code aligns the
-        stack before it calls, generated code need not), or is the link register about to be saved?
+        """Return True if the function was just called.
+
+        That is so if sp is where a call leaves it, in code of a file: such code aligns the stack before it calls,
+        generated code
+        need not. With a link register it is so if the code at pc is about to save that register.
         """
         sp, pc = registers.values[self._arch.sp] or 0, registers.values[self._arch.pc] or 0
         if self._arch.lr >= 0:
@@ -328,7 +355,7 @@ class FramePointerFallback:
         return aligned and self._images.image(self._space, pc) is not None
 
     def _caller(self, registers: Registers, pc: int, sp: int, base: int | None, trust: Trust) -> Caller:
-        """Nothing but pc, sp and the base register is known of the caller."""
+        """Return a caller of which only pc, sp and the base register are known."""
         arch = self._arch
         values: list[int | None] = [None] * len(arch.registers)
         chain = arch.chain
@@ -340,7 +367,7 @@ class FramePointerFallback:
         return Caller(Registers(values, False, withheld), sp & arch.mask, trust)
 
     def _unreadable(self, avma: int, sp: int) -> NoCaller:
-        """The record is missing: because the copy is short, or because it was none."""
+        """Return why a record cannot be read: the stack copy is too short, or the address is not that of a record."""
         if not 0 <= avma <= self._arch.mask:
             return NoCaller(StackEnd.NO_RULE)
         mapping = self._space.mapping_at(avma)
@@ -354,7 +381,7 @@ class FramePointerFallback:
         return image is not None and bool(image.file.entry) and 0 <= image.svma(pc) - image.file.entry <= ENTRY_SIZE
 
     def _behind_clone(self, registers: Registers) -> bool:
-        """Does the pc stand behind a system call that may have made this thread?"""
+        """Return True if the pc is just after a system call that may have created this thread."""
         pc = registers.values[self._arch.pc] or 0
         return any(
             self._code.read(pc - len(before), len(before) + len(after)) == before + after

@@ -1,7 +1,7 @@
-"""Frame records followed for many lanes at once: the plain case of heuristics/frame_pointers.py, its specification.
+"""Frame records, followed for many samples at once: the common case of heuristics/frame_pointers.py, its specification.
 
-In: Lanes of which some stand in code that no table covers. Out: which of them are at their callers now. What is not
-plain (an exact pc, a record that fails a check) is left to heuristics/frame_pointers.py, lane by lane.
+follow_records() steps the samples whose record passes all checks. The others (a pc that is not a return address, a
+record that fails a check) are left to heuristics/frame_pointers.py, one by one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,18 @@ _WORD = (1 << 64) - 1
 def follow_records(
     lanes: Lanes, which: npt.NDArray[np.int64], words: Words, arch: Arch, code: SpaceCode
 ) -> npt.NDArray[np.int64]:
-    """Step some lanes by the records that their frame pointers point to. which, result: indexes into lanes."""
+    """Step samples by the records that their frame pointers point to.
+
+    Args:
+        lanes: Current frames of the samples; those that are stepped are replaced by their callers.
+        which: Indexes into lanes of the samples to step.
+        words: The stack copies as words.
+        arch: The architecture.
+        code: The code of the address space.
+
+    Returns:
+        Indexes into lanes of the samples that were stepped.
+    """
     chain = arch.chain
     which = which[lanes.fp_known[which] & ~lanes.exact[which]]
     if chain is None or chain.base != arch.fp or chain.ra_in_next or chain.cfa_off is None or not chain.sp_known:

@@ -1,8 +1,7 @@
 """The distance of the frame pointer from sp, from a function's code.
 
-In: a frame that has a frame record. Out: Room. A function allocates its frame once, after the push of its caller's
-frame pointer. Unless it moves sp again (alloca, arrays of variable size, realigned frames), the distance is in its
-code.
+A function allocates its frame once, after it pushes its caller's frame pointer. Its code shows the distance unless it
+moves sp again (alloca, arrays of variable size, realigned frames).
 """
 
 from __future__ import annotations
@@ -18,9 +17,12 @@ _ROOM = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """least: bytes from sp to the frame pointer, at least. exact: what it may be; empty where that is not known.
+    """The distance from sp up to the frame pointer, in bytes.
 
-    known: the function's prologue is.
+    Attributes:
+        least: Lower bound of the distance.
+        exact: Possible distances, empty if they are unknown.
+        known: The function's prologue was recognized.
     """
 
     least: int = 0
@@ -29,7 +31,7 @@ class Room:
 
 
 class FrameRoom:
-    """Rooms of the functions of one address space."""
+    """The distances between sp and frame pointer in the functions of one address space, cached by pc."""
 
     def __init__(self, arch: Arch, code: SpaceCode, calls: CallSites) -> None:
         self._arch = arch
@@ -38,7 +40,13 @@ class FrameRoom:
         self._known: dict[int, Room] = {}
 
     def at(self, pc: int, lookup_pc: int, exact: bool) -> Room:
-        """The room of the frame at pc."""
+        """Return the distance in the frame at a pc.
+
+        Args:
+            pc: The frame's pc.
+            lookup_pc: pc - 1 for a return address, else the pc.
+            exact: The pc is not a return address.
+        """
         if len(self._known) > _ROOM:
             self._known.clear()
         if pc not in self._known:
@@ -62,8 +70,8 @@ class FrameRoom:
         return Room(depth.least, tuple(depth.least + size for size in arguments), known=True)
 
     def _arguments(self, frames: FrameCode, depth: Depth, pc: int) -> tuple[int, ...]:
-        """How many bytes of arguments may be on the stack in a call that returns to pc."""
-        popped = frames.popped(self._code.read(pc, 8))  # they, or the frame
+        """Return the possible sizes in bytes of arguments on the stack during a call that returns to pc."""
+        popped = frames.popped(self._code.read(pc, 8))  # the bytes of the arguments or of the frame
         if depth.pushed:
             return (depth.pushed, popped) if popped not in (0, depth.pushed) else (depth.pushed,)
         return (popped, 0) if popped else (0,)

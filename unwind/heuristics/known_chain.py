@@ -1,12 +1,13 @@
-"""A whole chain of frames that is known of a thread, and the path of a later walk of it until it joins that one.
+"""A complete walk of a thread (the known chain), and the checks before a later walk reuses its frames.
 
-In: the frames of walks. Out: where a path meets the known chain (Join), which registers a chain needs (needed), and
-what a sample must show of it so that it may have its frames (unpredicted, unseen, highest_difference).
+join_of() finds where the path of a later walk meets the known chain, needed() which registers a chain reads. A sample
+may only reuse frames if certain words of the chain were read with it: see unpredicted(), unseen() and
+highest_difference().
 
-Most frames of a deep recursion are those before them again: same return addresses, same sizes. What is outside the
-sample's copy and repeats so may be taken to be as it was, if parts of it are seen. Where the chain does not repeat, at
-the recursion's callers above all, nothing else tells that it is the same one: each such word must be seen with the
-sample itself.
+Most frames of a deep recursion repeat the frames inside them: same return addresses, same sizes. Repeated frames
+outside the sample's copy count as unchanged if parts of them are seen. Where the chain does not repeat, above all at
+the callers of the recursion, no other word shows that it is the same chain. Each such word must be read with the sample
+itself.
 """
 
 from __future__ import annotations
@@ -29,17 +30,25 @@ I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _AGREE = 8
-"""So many frames of the known chain must lie in the lane's own copy, and be equal."""
+"""Number of frames of the known chain that must lie in the sample's own copy and be equal."""
 _MOST_PERIOD = 8
 _LEAST_RUN = 64
-"""So many frames in a row must be equal to those one period inside them. Fewer are equal by chance."""
+"""Minimum number of consecutive repeated frames. Shorter runs may be equal by chance."""
 
 
 @dataclass(slots=True, eq=False)
 class KnownChain:
-    """A whole chain. fp: of each frame; needs_fp: the walk from there on reads it. slots, values: the words that the
-    walk has read, ascending by address. unpredicted: the slots that no repetition foretells. top: as in LaneWalk.
-    number: of its OuterStack, 0 if none.
+    """A complete walk of a thread.
+
+    Attributes:
+        frames: Its frames.
+        fp: Frame pointer of each frame.
+        needs_fp: The walk reads that frame pointer from this frame on.
+        slots: Addresses of the words that the walk reads, ascending.
+        values: The values of these words.
+        unpredicted: The slots whose values do not follow from a repetition.
+        top: Highest CFA inside the memory, as in LaneWalk.
+        number: Number of the OuterStack that provided the memory, 0 if it was a stack copy.
     """
 
     frames: SharedFrames
@@ -54,7 +63,7 @@ class KnownChain:
 
 @dataclass(slots=True)
 class Join:
-    """The walk's frame `own` is the frame `at` of the known chain."""
+    """The frame at which a walk joins the known chain: frame `own` of the walk is frame `at` of the chain."""
 
     known: KnownChain
     own: int
@@ -62,14 +71,25 @@ class Join:
 
 
 _Columns = tuple[U64, U64, U64, Mask, npt.NDArray[np.uint8], I64]
-"""pc, sp, fp, exact, trust, and the id of the rule by which the frame was found, -1 where that was not a plain one."""
+"""Arrays (pc, sp, fp, exact, trust, rule id). The rule id is -1 where no fast rule found the frame."""
 
 
 class FramePath:
-    """Frames under way. last: the rule of the outermost frame, top: its cfa, once it is found."""
+    """The frames of a walk in progress.
+
+    Attributes:
+        last: Rule id of the outermost frame, once it is found.
+        top: CFA of the outermost frame, once it is found.
+        join: Where the walk joins the known chain, or None.
+    """
 
     def __init__(self, walk: LaneWalk, fp: int) -> None:
-        """The beginning, from a walk that kept its registers. fp: its column."""
+        """Begin with the frames of a walk that kept its registers.
+
+        Args:
+            walk: The walk.
+            fp: Column of the frame pointer.
+        """
         self._parts: list[_Columns] = []
         self._count = 0
         self.last, self.top = -1, 0
@@ -86,7 +106,7 @@ class FramePath:
         self._add(frames.pc, frames.sp, known, frames.exact, frames.trust, np.full(len(known), -1, np.int64))
 
     def add(self, run: FrameRun, table: RuleTable) -> None:
-        """What follows the last frame."""
+        """Append the frames that fast rules found."""
         self._add(run.pc, run.sp, run.fp, np.zeros(len(run), np.bool_), table.trust[run.rule], run.rule)
         self.last, self.top = run.last, run.top
 
@@ -96,7 +116,7 @@ class FramePath:
             self._count += len(columns[0])
 
     def since(self, first: int) -> _Columns:
-        """The frames from one on."""
+        """Return the columns of the frames from one index on."""
         count, parts = self._count - first, list[_Columns]()
         for part in reversed(self._parts):
             if count <= 0:
@@ -109,18 +129,24 @@ class FramePath:
         return pc, sp, fp, exact, trust, rule
 
     def state(self, back: int = 1) -> tuple[int, int, int, bool]:
-        """pc, sp, fp, exact of the last frame, or of one further inside."""
+        """Return pc, sp, fp and exact of the frame that is `back` frames before the end; 1 is the last frame."""
         pc, sp, fp, exact, _, _ = self.since(self._count - back)
         return int(pc[0]), int(sp[0]), int(fp[0]), bool(exact[0])
 
     def cut(self, frames: int) -> CachedFrames:
-        """The first frames."""
+        """Return the first frames."""
         pc, sp, _, exact, trust, _ = self.since(0)
         return CachedFrames(pc[:frames], exact[:frames], trust[:frames], sp[:frames])
 
 
 def needed(uses: Mask, saves: Mask, after: bool) -> Mask:
-    """Of each frame: does the walk from there on read the register before it restores it?"""
+    """Return a mask of the frames from which the walk reads a register before it restores that register.
+
+    Args:
+        uses: The frame's rule reads the register, of shape (n,).
+        saves: The frame's rule restores it, of shape (n,).
+        after: The frames after these read it.
+    """
     n = len(uses)
     frame = np.arange(n)
     use = np.append(np.where(uses, frame, n + 1), n if after else n + 1)
@@ -130,7 +156,15 @@ def needed(uses: Mask, saves: Mask, after: bool) -> Mask:
 
 
 def join_of(known: KnownChain, low: int, high: int, path: FramePath, first: int) -> Join | None:
-    """Where the frames of a path from `first` on meet the known chain."""
+    """Return where the frames of a path meet the known chain, or None.
+
+    Args:
+        known: The known chain.
+        low: Lowest address from which on memory is unchanged.
+        high: End of the sample's stack copy.
+        path: The path.
+        first: Index of the first frame to check.
+    """
     frames = known.frames
     if first >= len(path):
         return None
@@ -144,13 +178,13 @@ def join_of(known: KnownChain, low: int, high: int, path: FramePath, first: int)
 
 
 def part_of(frames: SharedFrames, first: int, last: int) -> CachedFrames:
-    """The frames of a known chain between two places."""
+    """Return the frames of a known chain between two indexes."""
     some = slice(first, last)
     return CachedFrames(frames.pc[some], frames.exact[some], frames.trust[some], frames.sp[some])
 
 
 def repeated(pc: U64, sp: U64) -> Mask:
-    """Which frames of a chain, innermost first, follow from the frames inside them."""
+    """Return a mask of the frames of a chain, innermost first, that repeat the frames inside them."""
     size = np.diff(sp, append=sp[-1:])
     found = np.zeros(len(pc), np.bool_)
     for period in range(1, min(_MOST_PERIOD, len(pc) // 2) + 1):
@@ -165,7 +199,13 @@ def repeated(pc: U64, sp: U64) -> Mask:
 
 
 def unpredicted(pc: U64, sp: U64, slots: U64) -> U64:
-    """Those of the words that a walk has read, ascending by address, that do not follow from frames inside them."""
+    """Return the words that do not follow from a repetition of inner frames.
+
+    Args:
+        pc: Pc of each frame, innermost first.
+        sp: Stack pointer of each frame.
+        slots: Addresses of the words that the walk reads, ascending.
+    """
     alone = ~repeated(pc, sp)
     caller_alone = np.append(alone[1:], True)
     of = np.maximum(np.searchsorted(sp, slots, "right") - 1, 0)
@@ -174,7 +214,13 @@ def unpredicted(pc: U64, sp: U64, slots: U64) -> U64:
 
 
 def unseen(words: U64, high: int, spots: Sequence[Piece]) -> int:
-    """The highest of some words from address `high` on that is in none of the spots; 0 if all are."""
+    """Return the highest of some words, from an address on, that none of the pieces of memory contains, or 0.
+
+    Args:
+        words: Addresses of the words, ascending.
+        high: Words below this address are ignored.
+        spots: Pieces of memory that were read with the sample.
+    """
     words = words[np.searchsorted(words, np.uint64(high)) :]
     seen = np.zeros(len(words), np.bool_)
     for spot in spots:
@@ -185,7 +231,14 @@ def unseen(words: U64, high: int, spots: Sequence[Piece]) -> int:
 
 
 def highest_difference(slots: U64, values: U64, avma: int, words: npt.NDArray[np.unsignedinteger]) -> int:
-    """The highest of the slots whose value is another one in memory, -1 if none is. words: of memory from avma on."""
+    """Return the highest address whose value differs in memory, or -1.
+
+    Args:
+        slots: Addresses of words, ascending.
+        values: Their expected values.
+        avma: Address of the first word of the memory.
+        words: The memory.
+    """
     word = words.itemsize
     first, last = np.searchsorted(slots, np.array([avma, avma + max(words.nbytes - word + 1, 0)], np.uint64))
     place = ((slots[first:last] - np.uint64(avma)) // np.uint64(word)).view(np.int64)

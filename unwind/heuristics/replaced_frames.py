@@ -1,11 +1,11 @@
-"""Code that replaces the registers of its frame by those of another frame, so that no rule finds its caller.
+"""Code that overwrites the saved registers of its frame by those of another frame, so that no rule finds its caller.
 
 GCC compiles __builtin_eh_return for the functions of libgcc that end a step of a C++ exception. Such a function saves
 the registers that pass data to a handler, which no other function does. It calls uw_install_context_1, which overwrites
 its saved registers and its return address by those of the frame that handles the exception. It calls
 _Unwind_DebugHook, moves the stack pointer, and jumps. From the first of the two calls on, its unwind table reads the
-handler's values at its own place: a walk would find functions that never called each other. Its return address is the
-last word to be overwritten. As long as it follows a call of the function it is right, and so is the caller's sp.
+handler's values as its own: a walk would find functions that never called each other. The return address is the last
+word to be overwritten. As long as it follows a call of the function it is right, and so is the caller's sp.
 
 longjmp(3) and setcontext(3) of the GNU C library load registers from a buffer. Their tables then describe the frame to
 which they jump, which is not the caller.
@@ -21,10 +21,10 @@ from pyprof.unwind.code import CALL_BYTES, SpaceCode
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, Rule
 
 MAX_CODE_BYTES = 16 << 10
-"""Most bytes of a function that are read; those of libgcc have some hundreds."""
+"""Maximum number of bytes of a function that are read. Functions of libgcc have some hundreds."""
 
 CALLS_BEFORE_JUMP = 2
-"""The calls of uw_install_context_1 and of _Unwind_DebugHook."""
+"""Number of calls before the jump: uw_install_context_1 and _Unwind_DebugHook."""
 
 
 class ReplacingSpan(NamedTuple):
@@ -41,7 +41,7 @@ class ReplacingSpan(NamedTuple):
 
 
 def unprovable_rule(arch: Arch) -> Rule:
-    """Return the rule of code whose registers are another frame's already: nothing proves its caller."""
+    """Return the rule of code whose registers are already those of another frame. It has no provable caller."""
     return Rule(arch.sp, 0, UNDEFINED, replacing=True)
 
 

@@ -1,9 +1,9 @@
 """Stack scanning: a word on the stack that may be a return address. Only used if the user asks for it (--unwind scan).
 
-A guess, and marked as such in each frame. The first word from sp up is taken that is the address of code after a call
-and from where the tables reach the root; if there is none, the first that is the address of code after a call. Where
-the code is not available (a module of a crash dump), an address counts if it lies inside a function that the symbol
-file names, or, without a symbol file, inside an executable mapping of a module.
+Such a frame is a guess, and its trust says so. From sp upwards, the first word is taken that is the address of code
+after a call and from which unwind tables lead to the root. If there is none, the first word that is the address of code
+after a call is taken. The code may not be available (a module of a crash dump). Then an address counts if it lies
+inside a function of the symbol file, or, without a symbol file, inside an executable mapping of a module.
 Source: src/google_breakpad/processor/stackwalker.h of Breakpad (ScanForReturnAddress, InstructionAddressSeemsValid).
 """
 
@@ -21,17 +21,19 @@ from pyprof.unwind.scalar import Caller, Fallback, LaneWalk, Outcome, Registers,
 
 WORDS = 40
 WORDS_INNERMOST = 160
-"""Words that are looked at; a frame that called something is mostly small."""
+"""Number of words that are scanned in the innermost frame, and WORDS in others: a frame that called something is
+small.
+"""
 
 MOST_APART = 128 << 10
-"""Most bytes from a frame to its caller's frame pointer."""
+"""Maximum number of bytes from a frame to its caller's frame pointer."""
 
 MOST_TRIED = 4096
-"""Frames in which a guess must lead to the root."""
+"""Maximum number of frames in which a guess must lead to the root."""
 
 
 class ScanFallback:
-    """Guesses where another fallback has no rule. One address space. trial: walks without guesses."""
+    """Scans the stack in one address space where another fallback finds no caller."""
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class ScanFallback:
         self._otherwise = otherwise
         self.enabled = otherwise.enabled
         self._trial = trial
-        self.needs_all = True  # what the steps of many lanes do by themselves, they do by frame records only
+        self.needs_all = True  # the batch walker knows no fallback but frame records
 
     def caller(self, registers: Registers, memory: LaneMemory) -> Outcome:
         found = self._otherwise.caller(registers, memory)
@@ -58,7 +60,7 @@ class ScanFallback:
         return self._scan(registers, memory) or found
 
     def _scan(self, registers: Registers, memory: LaneMemory) -> Caller | None:
-        """The first candidate from which the walk goes on to the root; else the first one."""
+        """Return the first candidate from which a walk reaches the root, else the first candidate."""
         first: Caller | None = None
         for found in self._candidates(registers, memory):
             if self._leads_to_root(found, memory):
@@ -84,9 +86,13 @@ class ScanFallback:
         return walk.end is StackEnd.ROOT
 
     def _found(self, registers: Registers, memory: LaneMemory, avma: int, pc: int) -> Iterator[Caller]:
-        """fp: the word below the return address where the own frame pointer points there, and on i386, whose functions
-        push it first, also where it points a little up the stack; else as it was, if it points to callers' frames.
-        Then, to be tried, that word as it is.
+        """Yield the callers for one possible return address, with one or two frame pointers.
+
+        The word below the return address may be the pushed frame pointer. It is taken if the current frame pointer
+        points to it,
+        and on i386, whose functions push it first, also if it points a little up the stack. Otherwise the frame pointer
+        stays as
+        it is if it points to outer frames. The word below is yielded as a second possibility.
         """
         arch = self._arch
         sp = avma + arch.word

@@ -1,9 +1,9 @@
-"""The outer part of a deep stack is walked once per thread.
+"""A cache of the outer frames of each thread's deep stack, so that these are walked only once.
 
-In: a lane, its memory, the kept walk of its thread. Out: where its walk may stop and continue like the kept one. A
-walk depends on registers, memory and rules only. So a frame has the callers of the kept walk if all three are equal:
-every register that the walk knows, every word from the frame on, and the rules of the address space, with those of
-code that no file describes.
+A walk depends on registers, memory and rules only. So a frame has the same callers as in the cached walk if three
+things
+are equal: every register that the walk knows, every word from the frame on, and the rules of the address space. The
+rules include those of code that no file describes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker
 
 LEAST_FRAMES = 256
-"""Shallower stacks are walked in less time than it takes to look them up."""
+"""Minimum depth of a cached walk. Shallower stacks are walked in less time than the lookup takes."""
 RED_ZONE = 128
-"""Bytes below sp at which a frame that a signal interrupted may have saved registers."""
+"""Size in bytes of the area below sp in which an interrupted frame may have saved registers."""
 _MOST_INNER = 512
-"""Where more frames than that have changed, lanes are better walked together."""
+"""Maximum number of changed frames. With more of them, the batch walker is faster."""
 _RENEW_INNER = 64
 _MOST_THREADS = 16
 _MOST_BYTES = 4 << 20
@@ -36,8 +36,16 @@ U64 = npt.NDArray[np.uint64]
 
 @dataclass(slots=True)
 class CachedWalk:
-    """A whole walk. words: the stack copy from base on; states: the registers of each frame; at: index by sp, of the
-    innermost of equal ones; sps: ascending.
+    """A complete walk of a thread.
+
+    Attributes:
+        base: Address of the stack copy.
+        words: The stack copy.
+        top: Highest CFA inside the copy.
+        states: Registers of each frame.
+        frames: The frames as columns.
+        at: Index of a frame by its sp; the innermost frame among those with equal sp.
+        sps: Stack pointers, ascending.
     """
 
     base: int
@@ -55,8 +63,12 @@ class CachedWalk:
 
 @dataclass(slots=True)
 class CacheJoin:
-    """Where the walk of one lane may join a known one: at frames whose red zone, too, lies above `low`, from which on
-    memory has not changed.
+    """The condition under which one sample's walk may continue as a cached walk does. Implements scalar.EarlierWalk.
+
+    Attributes:
+        known: The cached walk.
+        low: Address from which on memory is unchanged. The frame and its red zone must lie above it.
+        most: Maximum number of frames.
     """
 
     known: CachedWalk
@@ -68,7 +80,13 @@ class CacheJoin:
         return self.known.top
 
     def join(self, registers: Registers, sp: int, depth: int) -> CachedFrames | None:
-        """The callers of a frame, if an earlier walk met it in the same state. depth: frames so far."""
+        """Return the callers of a frame if the cached walk met the frame in the same state, else None.
+
+        Args:
+            registers: Registers of the frame.
+            sp: Its stack pointer.
+            depth: Number of frames found so far.
+        """
         known = self.known
         at = known.at.get(sp) if sp >= self.low + RED_ZONE else None
         if at is None or depth + len(known.states) - at - 1 > self.most:
@@ -81,14 +99,19 @@ class CacheJoin:
 
 @dataclass(slots=True)
 class _Waiting:
-    """Walks of a thread that were not worth remembering. left: so many batches to go until the next attempt."""
+    """The back-off for a thread whose cached walks were not reused.
+
+    Attributes:
+        patience: Number of walks that are skipped after the latest attempt. Each attempt doubles it.
+        left: Number of walks still to skip.
+    """
 
     patience: int = 0
     left: int = 0
 
 
 class StackCache:
-    """Of the threads of one address space."""
+    """The cached walks of the threads of one address space."""
 
     def __init__(self) -> None:
         self._known: dict[int, CachedWalk] = {}
@@ -99,7 +122,11 @@ class StackCache:
         return bool(self._known)
 
     def renew(self, rules: tuple[int, int]) -> None:
-        """rules: another value wherever they may be others than before."""
+        """Clear the cache if the rules have changed.
+
+        Args:
+            rules: Value that differs whenever rules may have changed.
+        """
         if rules != self._rules:
             self._rules = rules
             self._known.clear()
@@ -109,7 +136,7 @@ class StackCache:
         return tid in self._known
 
     def walk(self, batch: SampleBatch, lane: int, registers: Registers, walker: ScalarWalker) -> LaneWalk | None:
-        """The walk of a lane up to where an earlier one goes on; None if it is better walked otherwise."""
+        """Walk a sample to where it meets the cached walk of its thread. Returns None if the cache does not help."""
         tid = int(batch.tid[lane])
         known = self._known[tid]
         memory = LaneMemory(batch, lane)
@@ -124,7 +151,9 @@ class StackCache:
         return walk
 
     def learn(self, batch: SampleBatch, lane: int, registers: Registers, walker: ScalarWalker) -> None:
-        """A deep stack that was walked whole without help: worth to be remembered, if that was of use the last time."""
+        """Cache the walk of a deep stack that was walked completely. Skips threads whose earlier cached walks were not
+        reused.
+        """
         tid = int(batch.tid[lane])
         waiting = self._waiting.setdefault(tid, _Waiting())
         if waiting.left > 0:
@@ -152,14 +181,14 @@ class StackCache:
 
 
 def _words(batch: SampleBatch, lane: int) -> U64:
-    """A view of a lane's copy."""
+    """Return a view of a sample's stack copy as words."""
     stack = batch.stack
     offset, size = int(stack.offset[lane]), int(stack.size[lane])
     return stack.data[offset : offset + (size & ~7)].view(np.uint64)
 
 
 def _unchanged(known: CachedWalk, batch: SampleBatch, lane: int) -> int | None:
-    """The address from which on the lane's copy is as the known one; None if it lacks a part of that."""
+    """Return the address from which on the sample's copy equals the cached one, or None if one of them is too short."""
     words, base = _words(batch, lane), int(batch.stack.base[lane])
     end = base + 8 * len(words)
     if (base ^ known.base) & 7 or end < known.top or known.end < known.top:
@@ -173,6 +202,6 @@ def _unchanged(known: CachedWalk, batch: SampleBatch, lane: int) -> int | None:
 
 
 def _columns(walk: LaneWalk) -> CachedFrames:
-    """All frames of a walk."""
+    """Return all frames of a walk, including its tail."""
     inner = CachedFrames.of(walk.frames)
     return inner if walk.tail is None else inner.before(walk.tail)

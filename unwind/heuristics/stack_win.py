@@ -1,7 +1,7 @@
 """Frames of 32-bit Windows code, by the STACK WIN records of its symbol file.
 
-What such a record says is no rule of a pc: it depends on what the frame called (how many bytes of arguments that takes
-off the stack), and its programs may want any register.
+Such a record is not a rule for a pc. It depends on the callee, whose arguments take up space on the stack, and its
+programs may read any register.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STACK_WIN_ARCH = "i386"
 
 
 class StackWinRecords:
-    """The records of the modules of one address space. pcs are lookup pcs."""
+    """The STACK WIN records of the modules in one address space. All pcs are lookup pcs."""
 
     def __init__(self, space: AddressSpace, images: ImageStore) -> None:
         self._space = space
@@ -35,7 +35,7 @@ class StackWinRecords:
         return self.at(pc) is not None
 
     def parameters(self, pc: int) -> int:
-        """Bytes of arguments of the function at a pc."""
+        """Return the size in bytes of the arguments of the function at a pc."""
         file, rel = self._symbols(pc)
         return parameters_at(file, rel) if file else 0
 
@@ -45,7 +45,7 @@ class StackWinRecords:
 
 
 class StackWinFallback:
-    """Asks STACK WIN before another fallback. One address space."""
+    """Finds callers in one address space by STACK WIN records, and by another fallback where they do not apply."""
 
     needs_all = True
 
@@ -58,8 +58,11 @@ class StackWinFallback:
         self.enabled = otherwise.enabled
 
     def caller(self, registers: Registers, memory: LaneMemory) -> Outcome:
-        """By the record of the pc. As the other fallback says where there is none, where it cannot be followed, and
-        where it leads into no module: its sizes were not those of this frame.
+        """Return the caller by the record of the pc.
+
+        The other fallback is used if there is no record, if it cannot be followed, or if it leads to no module. In the
+        last
+        case its sizes were not those of this frame.
         """
         arch = self._arch
         pc = lookup_pc(registers.values[arch.pc] or 0, registers.exact)
