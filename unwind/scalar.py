@@ -120,7 +120,7 @@ def apply_rule(
         caller[arch.sp] = cfa + arch.sp_off & machine.mask
     caller[arch.pc] = pc
     caller_sp = caller[arch.sp]
-    # Only a signal handler's stack may lie above its caller's, and only the innermost frame may use none.
+    # Only a signal handler's stack may lie above its caller's, and only the innermost frame may have size 0.
     up = rule.signal or sp is None or caller_sp is None or caller_sp > sp or (caller_sp == sp and registers.exact)
     if not up:
         return NoCaller(_STUCK, cfa=cfa)

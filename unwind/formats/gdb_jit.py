@@ -1,7 +1,7 @@
 """The GDB JIT interface: a list of object files that a process keeps in its memory for debuggers.
 
-In: the avma of `__jit_debug_descriptor`. Out: where the object files stand now. What they contain is read by
-pyprof.objfile.elf.memory_object.
+read_list() takes the address of `__jit_debug_descriptor` in the process and returns where the object files are now.
+pyprof.objfile.elf.memory_object reads their content.
 Source: GDB manual, "JIT Compilation Interface"; gdb/jit.h.
 
     jit_descriptor  u32 version (1), u32 action_flag, jit_code_entry *relevant_entry, *first_entry
@@ -26,12 +26,18 @@ MAX_BYTES = 16 << 20
 MAX_OBJECT = 64 << 20
 
 NO_U64_ALIGNMENT = frozenset({"i386"})
-"""32-bit architectures whose u64 is aligned to 4 bytes in a structure."""
+"""32-bit architectures that align a u64 in a structure to 4 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class JitEntry:
-    """One registered object file. entry: avma of its list entry; address, size: of the object file."""
+    """One registered object file.
+
+    Attributes:
+        entry: Address of its list entry in the process.
+        address: Address of the object file in the process.
+        size: Its size in bytes.
+    """
 
     entry: int
     address: int
@@ -40,8 +46,13 @@ class JitEntry:
 
 @dataclass(frozen=True, slots=True)
 class JitList:
-    """descriptor: its bytes, to be compared. relevant: the entry of the last action. whole: the list was read to its
-    end.
+    """The list of registered object files.
+
+    Attributes:
+        descriptor: Bytes of the descriptor, to detect changes.
+        relevant: Address of the entry of the last action.
+        entries: The object files.
+        whole: The list was read to its end.
     """
 
     descriptor: bytes
@@ -55,7 +66,11 @@ def descriptor_layout(structs: TargetStructs) -> struct.Struct:
 
 
 def read_descriptor(read: ReadMemory, arch: Arch, avma: int) -> bytes:
-    """Raises FormatError where it is not readable or of an unknown version."""
+    """Return the bytes of the descriptor at an address in the process.
+
+    Raises:
+        FormatError: It is not readable, or its version is unknown.
+    """
     structs = TargetStructs(read, arch, SECTION, MAX_BYTES)
     layout = descriptor_layout(structs)
     data = structs.exactly(avma, layout.size)
@@ -66,8 +81,10 @@ def read_descriptor(read: ReadMemory, arch: Arch, avma: int) -> bytes:
 
 
 def read_list(read: ReadMemory, arch: Arch, avma: int) -> JitList:
-    """The list as it stands. Raises FormatError where the descriptor cannot be read; a list that ends in the middle
-    of nowhere or bites its own tail has whole False.
+    """Read the current list. A list that is broken or cyclic is returned with whole = False.
+
+    Raises:
+        FormatError: The descriptor cannot be read.
     """
     structs = TargetStructs(read, arch, SECTION, MAX_BYTES)
     data = read_descriptor(read, arch, avma)
@@ -90,7 +107,11 @@ def read_list(read: ReadMemory, arch: Arch, avma: int) -> JitList:
 
 
 def read_entry(read: ReadMemory, arch: Arch, avma: int) -> tuple[int, JitEntry]:
-    """(avma of the next entry, the entry at avma). Raises FormatError."""
+    """Return (address of the next entry, the entry at an address).
+
+    Raises:
+        FormatError: The entry cannot be read.
+    """
     return _entry(TargetStructs(read, arch, SECTION, MAX_BYTES), avma)
 
 
@@ -101,7 +122,11 @@ def _entry(structs: TargetStructs, avma: int) -> tuple[int, JitEntry]:
 
 
 def read_object(read: ReadMemory, arch: Arch, entry: JitEntry) -> bytes:
-    """The bytes of a registered object file. Raises FormatError."""
+    """Return the bytes of a registered object file.
+
+    Raises:
+        FormatError: The file is too large or cannot be read.
+    """
     if not 0 < entry.size <= MAX_OBJECT:
         raise FormatError(SECTION, entry.entry, f"an object file of {entry.size} bytes")
     return TargetStructs(read, arch, SECTION, MAX_OBJECT).exactly(entry.address, entry.size)

@@ -336,7 +336,7 @@ class FramePointerFallback:
         target = self._code.call_target(ra)
         if target is None or self._code.is_jump(target):  # a PLT entry may lead to any function
             return proof is not Proof.TARGET
-        if target == ra:  # call $+5 asks for pc
+        if target == ra:  # call $+5 only reads the pc
             return False
         size = self._arch.calls.leaf_size(self._code.read(target, 16))
         return target <= pc < target + (size or LEAF_SIZE) or (proof is Proof.NONE and not size)

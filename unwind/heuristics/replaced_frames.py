@@ -28,11 +28,12 @@ CALLS_BEFORE_JUMP = 2
 
 
 class ReplacingSpan(NamedTuple):
-    """A part of a function that replaces its frame, in addresses of the target.
+    """A part of a function that overwrites its frame. All addresses are those in the process.
 
-    start: The return address of the call that overwrites the frame.
-    jump: The first instruction of the jump, where the stack pointer moves.
-    end: The end of the jump.
+    Attributes:
+        start: Return address of the call that overwrites the frame.
+        jump: First instruction of the jump, where the stack pointer moves.
+        end: End of the jump.
     """
 
     start: int
@@ -56,17 +57,17 @@ def restores_other_frame(rule: Rule, arch: Arch) -> bool:
 def replacing_spans(
     arch: Arch, function: FunctionRows, bias: int, code: SpaceCode, starts_function: Callable[[int], bool]
 ) -> list[ReplacingSpan]:
-    """Return the parts of a function in which __builtin_eh_return replaces its frame; most functions have none.
+    """Return the parts of a function in which __builtin_eh_return overwrites its frame. Most functions have none.
 
     Args:
         arch: The architecture of the code.
         function: The function, as its unwind table describes it.
-        bias: The function's address in the target minus its svma.
-        code: The code of the target.
-        starts_function: Tells whether a function begins at an address of the target.
+        bias: The function's address in the process minus its address in the file.
+        code: The code of the process.
+        starts_function: Returns True if a function begins at an address in the process.
 
     Returns:
-        The parts. Where the two calls are not found, a part begins with the function.
+        The parts. If the two calls are not found, the part begins with the function.
     """
     eh_return = arch.calls.eh_return
     if eh_return is None or not any(eh_return.saved <= _saved_columns(rule) for rule in function.rules):

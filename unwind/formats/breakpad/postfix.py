@@ -2,9 +2,9 @@
 
 Values are unsigned and wrap at the width of an address. Operators: + - * / % (unsigned), a b @ (a rounded down to a
 multiple of the power of two b), a ^ (the word at a), $name value = (assignment). Literals are decimal. Names begin with
-$ or . or a letter; `.undef` is the value that nobody knows. "=$x" is "= $x" written by a broken tool.
-Source: src/processor/postfix_evaluator-inl.h of Breakpad; what the specification's own example of a program lacks is
-in docs/breakpad.md.
+$ or . or a letter. `.undef` is the unknown value. "=$x" is "= $x" as a defective tool writes it.
+Source: src/processor/postfix_evaluator-inl.h of Breakpad. docs/breakpad.md says what is missing in the specification's
+own example of a program.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ OPERATORS = frozenset("+-*/%@^=")
 
 
 class PostfixProblem(IntEnum):
+    """The reason why an expression failed."""
+
     MISSING_OPERAND = 0
-    LEFT_OVER = 1  # values that no operator took
+    LEFT_OVER = 1  # values remain on the stack
     UNKNOWN_NAME = 2
-    NOT_A_NAME = 3  # something else is assigned to
+    NOT_A_NAME = 3  # the target of an assignment is no variable
     NOT_A_TOKEN = 4
     DIVISION_BY_ZERO = 5
     UNREADABLE = 6
@@ -31,7 +33,13 @@ class PostfixProblem(IntEnum):
 
 
 class PostfixFailed(Exception):
-    """token: where; avma: of the word that is not known."""
+    """An expression is invalid or cannot be evaluated.
+
+    Attributes:
+        problem: The reason.
+        token: The token that failed.
+        avma: Address of the word that the sample does not hold, else 0.
+    """
 
     def __init__(self, problem: PostfixProblem, token: str = "", avma: int = 0) -> None:
         super().__init__(f"{problem.name.lower().replace('_', ' ')}{': ' * bool(token)}{token}")
@@ -41,7 +49,11 @@ class PostfixFailed(Exception):
 
 
 def tokens(text: str) -> Iterator[str]:
-    """Raises PostfixFailed for more than MAX_TOKENS."""
+    """Yield the tokens of an expression.
+
+    Raises:
+        PostfixFailed: The text has more than MAX_TOKENS words.
+    """
     words = text.split(None, MAX_TOKENS)
     if len(words) > MAX_TOKENS:
         raise PostfixFailed(PostfixProblem.TOO_LONG)
@@ -53,7 +65,7 @@ def tokens(text: str) -> Iterator[str]:
 
 
 def literal(token: str) -> int | None:
-    """The value of a decimal literal, None for any other token."""
+    """Return the value of a decimal literal, or None for any other token."""
     digits = token[1:] if token[0] == "-" else token
     if not digits.isascii() or not digits.isdigit() or len(digits) > 20:
         return None
@@ -65,12 +77,16 @@ def is_name(token: str) -> bool:
 
 
 def is_variable(name: str) -> bool:
-    """May it be assigned to? Names without $ are constants."""
+    """Return True if a program may assign to the name. Names without $ are constants."""
     return name.startswith("$")
 
 
 def arithmetic(operator: str, left: int, right: int, mask: int) -> int:
-    """One of + - * / % @. Raises PostfixFailed."""
+    """Apply one of the operators + - * / % @.
+
+    Raises:
+        PostfixFailed: The divisor is 0.
+    """
     match operator:
         case "+":
             value = left + right
@@ -88,15 +104,28 @@ def arithmetic(operator: str, left: int, right: int, mask: int) -> int:
 
 
 def run(text: str, names: Mapping[str, int], read: Read, word: int) -> dict[str, int]:
-    """What a program assigns. names: what it may look at; word: bytes of an address.
+    """Run a program and return the variables that it assigns.
 
-    Raises PostfixFailed. A name to which `.undef` is assigned is not known from then on.
+    A variable to which the program assigns `.undef` is unknown from then on.
+
+    Args:
+        text: The program.
+        names: Variables and constants that it may read.
+        read: Reads memory.
+        word: Size of an address in bytes.
+
+    Raises:
+        PostfixFailed: The program is invalid or cannot be evaluated.
     """
     return _Evaluator(names, read, word).run(text)
 
 
 def evaluate(text: str, names: Mapping[str, int], read: Read, word: int) -> int:
-    """The one value of an expression. Raises PostfixFailed."""
+    """Return the value of an expression. The arguments are those of run().
+
+    Raises:
+        PostfixFailed: The expression is invalid or cannot be evaluated.
+    """
     evaluator = _Evaluator(names, read, word)
     evaluator.steps(text)
     if not evaluator.stack:
@@ -107,7 +136,7 @@ def evaluate(text: str, names: Mapping[str, int], read: Read, word: int) -> int:
 
 
 class _Evaluator:
-    """stack: values, and names that may yet be assigned to."""
+    """The state of an evaluation. The stack holds numbers, and names to which a value may still be assigned."""
 
     def __init__(self, names: Mapping[str, int], read: Read, word: int) -> None:
         self.names: dict[str, int] = dict(names)

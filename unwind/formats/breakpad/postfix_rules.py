@@ -1,8 +1,9 @@
-"""Postfix expressions of STACK CFI as rules: the common forms as plain rules, everything else as DWARF expressions.
+"""A compiler from postfix expressions of STACK CFI to rules.
 
-An expression is run once, with symbols for its values: a register or the CFA plus a number, a number, the word at one
-of these, or DWARF bytes that compute it. The two machines are the same but for division, which DWARF does with signs:
-that is spelled out by what DWARF has. In: text. Out: RegRule. PostfixFailed where it is none.
+The common forms become simple rules, all others DWARF expressions. RuleCompiler runs an expression once with symbolic
+values. A value is a register or the CFA plus a number, a number, the word at one of these, or DWARF bytes that compute
+it. Both stack machines have the same operations except for division, which is signed in DWARF: _divide() builds the
+unsigned one. An invalid expression raises PostfixFailed.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from pyprof.unwind.formats.breakpad.postfix import (
 from pyprof.unwind.rules import UNDEFINED, RegKind, RegRule
 
 MAX_BYTES = 4096
-"""Of a DWARF expression: an assigned name stands for its whole expression."""
+"""Maximum size in bytes of a DWARF expression. An assigned name is replaced by its whole expression."""
 MAX_DEPTH = 64
 
 CFA, NUMBER = -1, -2
-"""Bases of _Sum that are no column."""
+"""Bases of _Sum that are not register columns."""
 
 Column = Callable[[str], int | None]
-"""Name of a register -> its column."""
+"""Maps the name of a register to its column, or None."""
 
 _DEREF, _SWAP = b"\x06", b"\x16"
 _BINARY = {"+": b"\x22", "-": b"\x1c", "*": b"\x1e", "%": b"\x1d"}
@@ -42,7 +43,7 @@ _ALIGN = b"\x31\x1c\x20\x1a"  # lit1 minus not and
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """base + n. base: a column, CFA or NUMBER (nothing)."""
+    """The value base + n. The base is a register's column, CFA, or NUMBER for n alone."""
 
     base: int
     n: int
@@ -57,7 +58,7 @@ class _Word:
 
 @dataclass(frozen=True, slots=True)
 class _Code:
-    """What DWARF bytes compute."""
+    """The value that DWARF bytes compute."""
 
     code: bytes
 
@@ -66,7 +67,7 @@ _Value = _Sum | _Word | _Code
 
 
 class RuleCompiler:
-    """Expressions of one architecture. column: the registers that it knows, by Breakpad's names."""
+    """Compiles expressions of one architecture."""
 
     def __init__(self, arch: Arch, column: Column) -> None:
         self._arch = arch
@@ -74,7 +75,15 @@ class RuleCompiler:
         self._numbers = {column: number for number, column in reversed(arch.dwarf.items())}
 
     def register(self, expression: str, itself: int) -> RegRule:
-        """The rule of the register in column `itself` (-1: the return address). Raises PostfixFailed."""
+        """Compile the rule of a register.
+
+        Args:
+            expression: The expression.
+            itself: Column of the register, -1 for the return address.
+
+        Raises:
+            PostfixFailed: The expression is invalid.
+        """
         value = self._run(expression, cfa_known=True)
         match value:
             case None:
@@ -91,7 +100,11 @@ class RuleCompiler:
                 return RegRule(RegKind.EXPR, expr=self._code(value))
 
     def cfa(self, expression: str) -> tuple[int, int, bool, bytes]:
-        """(cfa_reg, cfa_off, cfa_deref, cfa_expr) of a Rule. Raises PostfixFailed."""
+        """Compile the CFA and return (cfa_reg, cfa_off, cfa_deref, cfa_expr) of a Rule.
+
+        Raises:
+            PostfixFailed: The expression is invalid.
+        """
         value = self._run(expression, cfa_known=False)
         match value:
             case None:
@@ -104,7 +117,7 @@ class RuleCompiler:
                 return -1, 0, False, self._code(value)
 
     def _run(self, expression: str, cfa_known: bool) -> _Value | None:
-        """The expression's value; None for `.undef`."""
+        """Return the expression's value, or None for `.undef`."""
         stack: list[_Value | str] = []
         names: dict[str, _Value] = {".cfa": _Sum(CFA, 0)} if cfa_known else {}
 
@@ -186,10 +199,11 @@ class RuleCompiler:
                 return b"\x92" + _uleb(self._numbers[base]) + _sleb(n)
 
     def _divide(self) -> bytes:
-        """a b -> a / b without signs (Hacker's Delight, 9-3).
+        """Return DWARF code that replaces a and b by a / b, unsigned (Hacker's Delight, 9-3).
 
-        b with the highest bit set: is a >= b? Else twice the quotient of half of a, and one more if the rest is not
-        less than b. a >= b without signs is the same with signs once both highest bits are turned.
+        If the highest bit of b is set, the quotient is 1 or 0: a >= b. Otherwise it is twice the quotient of half of a,
+        plus 1
+        if the remainder is at least b. An unsigned comparison is a signed one after both highest bits are inverted.
         """
         turn = b"\x11" + _sleb(-(1 << 8 * self._arch.word - 1)) + b"\x27"  # consts, xor
         not_less = turn + _SWAP + turn + _SWAP + b"\x2a"  # a b -> a >= b

@@ -1,7 +1,7 @@
-"""STACK CFI records of a Breakpad symbol file as rows.
+"""STACK CFI records of a Breakpad symbol file as an unwind source.
 
-A register whose rule cannot be executed is lost; a row without .cfa or .ra, or with ones that cannot be executed, is
-left out: the next source is asked.
+A register whose rule cannot be executed counts as lost. A row is left out if its .cfa or .ra is absent or cannot be
+executed, so that the next source is used.
 Source: docs/symbol_files.md of Breakpad; src/processor/cfi_frame_info.cc; for names, src/common/dwarf_cfi_to_module.cc
 and src/processor/stackwalker_*.cc.
 """
@@ -26,21 +26,21 @@ ALIASES = {
     "arm": {"fp": "r11", "ip": "r12", "r13": "sp", "r14": "lr", "r15": "pc"},
     "aarch64": {"fp": "x29", "lr": "x30", "x31": "sp", "x32": "pc"},
 }
-"""Names of registers besides the architecture's own."""
+"""Names of registers in addition to the architecture's own."""
 
 DOLLAR = frozenset({"x86_64", "i386"})
-"""Architectures whose registers are written with a "$". Read are both ways everywhere."""
+"""Architectures whose registers are written with a "$". The reader accepts both forms everywhere."""
 
 MAX_KNOWN = 1 << 14
-"""Rule texts that are remembered."""
+"""Maximum number of rule texts whose compiled rules are cached."""
 
 FindSymbols = Callable[[ObjectFile], SymbolFile | None]
 
 
 class StackCfi:
-    """Source of rules from STACK CFI. Implements pyprof.unwind.base.Source.
+    """Unwind source from STACK CFI. Implements pyprof.unwind.base.Source.
 
-    The symbol file is looked for when first asked: a module whose own tables cover it needs none.
+    The symbol file is searched for at the first lookup, because a module with complete tables needs none.
     """
 
     name = "breakpad"
@@ -48,7 +48,14 @@ class StackCfi:
     exact = True
 
     def __init__(self, find: Callable[[], SymbolFile | None], base: int, arch: Arch, diagnostics: Diagnostics) -> None:
-        """base: svma of the module's load address."""
+        """Take a module's symbol file and place.
+
+        Args:
+            find: Finds the symbol file.
+            base: File address (svma) of the module's load address.
+            arch: The architecture.
+            diagnostics: Counters of the recording.
+        """
         self._find = find
         self._base = base
         self._diagnostics = diagnostics
@@ -60,7 +67,7 @@ class StackCfi:
         self._known: dict[tuple[tuple[str, str], ...], Rule | None] = {}
 
     def function_at(self, svma: int) -> FunctionRows | None:
-        """The rows around svma for which there is a rule."""
+        """Return the rows around a file address that have a rule, or None."""
         file = self.file
         found = file.cfi_at(svma - self._base) if file else None
         if found is None:
@@ -86,7 +93,7 @@ class StackCfi:
         return self._file
 
     def _rows(self, start: int, end: int, entries: list[tuple[int, Rules]]) -> Iterator[FunctionRows]:
-        """Runs of rows without a gap; what is said at an address adds to what was said before."""
+        """Yield runs of rows without a gap. A record changes only the registers that it names."""
         said: Rules = {}
         starts: list[int] = []
         rules: list[Rule] = []
@@ -117,7 +124,7 @@ class StackCfi:
         return self._known[key]
 
     def _compiled(self, said: Rules) -> Rule | None:
-        """None where the row cannot be used."""
+        """Return the rule of a row, or None if the row cannot be used."""
         compiler = self._compiler
         try:
             cfa_reg, cfa_off, cfa_deref, cfa_expr = compiler.cfa(said.get(".cfa", ""))
@@ -138,16 +145,16 @@ class StackCfi:
                 self._diagnostics.count("STACK CFI: rule of a register not usable")
                 regs[column] = UNDEFINED
         pc = regs.pop(self._arch.pc, UNDEFINED)
-        if pc != UNDEFINED:  # where the caller's pc itself is stated, .ra is something else
+        if pc != UNDEFINED:  # if the caller's pc itself is stated, .ra is not the return address
             ra = pc
         if regs.get(self._arch.sp) == RegRule(RegKind.CFA_PLUS, self._arch.sp_off):
-            del regs[self._arch.sp]  # what holds anyway: a rule without it is a fast one
+            del regs[self._arch.sp]  # the default; without it the rule is a fast one
         signed = self._arch.pac_mask != 0
         return Rule(cfa_reg, cfa_off, ra, tuple(sorted(regs.items())), cfa_deref, cfa_expr, pac=signed)
 
 
 class RegisterNames:
-    """Registers of an architecture by Breakpad's names, with and without "$"."""
+    """The registers of an architecture by Breakpad's names, with and without "$"."""
 
     def __init__(self, arch: Arch) -> None:
         names = {name: column for column, name in enumerate(arch.registers)}
@@ -161,7 +168,11 @@ class RegisterNames:
 
 
 def breakpad_reader(find: FindSymbols) -> Callable[[ObjectFile, Arch, Diagnostics], StackCfi | None]:
-    """A reader for sources.py. find: the symbol file of an object file."""
+    """Return a Reader for unwind/sources.py.
+
+    Args:
+        find: Finds the symbol file of an object file.
+    """
 
     def read(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> StackCfi | None:
         return StackCfi(lambda: find(file), file.min_vaddr, arch, diagnostics)

@@ -1,7 +1,7 @@
-"""Rows as STACK CFI records, where postfix can say them.
+"""A writer of rows as STACK CFI records.
 
-What cannot be said is left out of the file, row by row, and counted: signal frames, outermost frames, expressions. A
-register that only an expression finds is written as lost. In: FunctionRows. Out: lines of text.
+Rows that postfix expressions cannot express are left out of the file and counted: signal frames, outermost frames,
+DWARF expressions. A register that only an expression finds is written as lost.
 """
 
 from __future__ import annotations
@@ -15,17 +15,27 @@ from pyprof.unwind.formats.breakpad.stack_cfi import DOLLAR
 from pyprof.unwind.rules import SAME, UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 
 MAX_BLOCKS = 1 << 12
-"""Most blocks of a table that repeats (PLT) which are written one by one."""
+"""Maximum number of blocks of a repeating table (PLT) that are written. A table with more is left out."""
 
 Said = dict[str, str]
-"""Register -> expression."""
+"""Expressions by register name."""
 
 
 class CfiText:
-    """Writes rows of one architecture. left_out: why -> how many rows; written: rows."""
+    """Writes the rows of one architecture.
+
+    Attributes:
+        left_out: Number of rows that were left out, by reason.
+        written: Number of rows that were written.
+    """
 
     def __init__(self, arch: Arch, base: int) -> None:
-        """base: svma of the module's load address."""
+        """Take the architecture and the place of the module.
+
+        Args:
+            arch: The architecture.
+            base: File address (svma) of the module's load address.
+        """
         self._arch = arch
         self._base = base
         self._prefix = "$" if arch.name in DOLLAR else ""
@@ -33,7 +43,7 @@ class CfiText:
         self.written = 0
 
     def lines(self, function: FunctionRows) -> Iterator[str]:
-        """Records of one function: an INIT for each run of rows that can be said."""
+        """Yield the records of one function, with an INIT record for each run of rows that can be written."""
         step = function.repeat or function.end - function.start
         if function.repeat and (function.end - function.start) // step > MAX_BLOCKS:
             self.left_out["tables that repeat too often"] += 1
@@ -67,7 +77,7 @@ class CfiText:
             before = {**before, **changed}
 
     def said(self, rule: Rule) -> Said | None:
-        """None for a rule that cannot be said, which is counted."""
+        """Return the expressions of a rule, or None if it cannot be written, which is counted."""
         arch = self._arch
         reason = _unsayable(rule, arch)
         if reason:
@@ -88,7 +98,7 @@ class CfiText:
         return self._prefix + self._arch.registers[column]
 
     def _unsaid(self, name: str) -> str:
-        """What a register is that a row does not name, after one that did."""
+        """Return the expression of a register that a row does not name although the row before it did."""
         column = self._arch.registers.index(name.removeprefix("$"))
         if column == self._arch.sp:
             return ".cfa"
@@ -118,7 +128,7 @@ def _words(said: Said) -> str:
 
 
 def _unsayable(rule: Rule, arch: Arch) -> str:
-    """Why a rule cannot be said, "" if it can."""
+    """Return why a rule cannot be written, "" if it can."""
     if rule.ra.kind is RegKind.UNDEFINED:
         return "outermost frames"
     if rule.signal:

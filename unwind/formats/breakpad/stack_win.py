@@ -1,8 +1,8 @@
-"""STACK WIN records of a Breakpad symbol file: the caller of one frame of 32-bit x86 Windows code.
+"""The caller of a frame of 32-bit x86 Windows code, by a STACK WIN record of a Breakpad symbol file.
 
-Pure functions: a record, registers and memory in, registers out. Registers have their names without "$"; those that are
-not in the result are lost. Source: docs/symbol_files.md of Breakpad; src/processor/stackwalker_x86.cc; the walker of
-rust-minidump, breakpad-symbols/src/sym_file/walker.rs, whose prose is the best.
+All functions are pure. Registers have their names without "$"; those that are absent in a result are lost.
+Source: docs/symbol_files.md of Breakpad; src/processor/stackwalker_x86.cc; the walker of rust-minidump,
+breakpad-symbols/src/sym_file/walker.rs, which has the best description.
 """
 
 from __future__ import annotations
@@ -19,16 +19,21 @@ WORD = 4
 MASK = 0xFFFF_FFFF
 FRAME_DATA, FPO = 4, 0
 RESULTS = ("eip", "esp", "ebp", "ebx", "esi", "edi")
-"""What a program may assign for the caller."""
+"""Registers that a program may assign for the caller."""
 PRESERVED = ("ebp", "ebx", "esi", "edi")
 SAVED = frozenset({"ebx", "esi", "edi"})
-"""What the bytes of saved registers are surely of: an ebp that the frame is built on is not counted."""
+"""Registers that certainly count as saved in a record's size. An ebp that the frame is built on does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Callee:
-    """What a frame called. parameters: its bytes of arguments on the stack, by its STACK WIN rather than its FUNC, 0
-    for the innermost frame. innermost: there is no callee.
+    """The frame that a frame called.
+
+    Attributes:
+        parameters: Size in bytes of its arguments on the stack, from its STACK WIN rather than its FUNC record; 0 in
+            the
+            innermost frame.
+        innermost: There is no callee.
     """
 
     parameters: int = 0
@@ -39,26 +44,35 @@ INNERMOST = Callee(innermost=True)
 
 
 def caller(record: WinRecord, registers: Mapping[str, int], callee: Callee, read: Read) -> dict[str, int]:
-    """The caller's registers; eip 0 is the end of the stack. Raises PostfixFailed if they cannot be computed."""
+    """Return the caller's registers. An eip of 0 is the end of the stack.
+
+    Raises:
+        PostfixFailed: The registers cannot be computed.
+    """
     if record.program:
         return by_program(record, registers, callee, read)
     return by_frame_size(record, registers, callee, read)
 
 
 def parameters_at(file: SymbolFile, address: int) -> int:
-    """Bytes of arguments of the function at an address, for Callee: by STACK WIN, else by FUNC or PUBLIC, else 0."""
+    """Return the argument size in bytes of the function at an address: by STACK WIN, else by FUNC or PUBLIC, else 0."""
     record = file.win_at(address) or file.function_at(address) or file.public_at(address)
     return record.parameters if record else 0
 
 
 def frame_size(record: WinRecord, callee: Callee) -> int:
-    """Bytes from esp to the return address: locals, saved registers and what the callee was passed."""
+    """Return the distance in bytes from esp to the return address: locals, saved registers and the callee's
+    arguments.
+    """
     return record.locals + record.saved + callee.parameters
 
 
 def by_program(record: WinRecord, registers: Mapping[str, int], callee: Callee, read: Read) -> dict[str, int]:
-    """Frame data: a program that assigns the caller's registers. A program with "@" aligns esp, so that the return
-    address is found by ebp: the caller's ebp was pushed right behind it.
+    """Return the caller's registers by frame data: a program that assigns them.
+
+    A program with "@" aligns esp. Then the return address is found through ebp: the caller's ebp was pushed directly
+    after
+    it.
     """
     if "@" in record.program:
         search = _known(registers, "ebp") + WORD
@@ -75,7 +89,7 @@ def by_program(record: WinRecord, registers: Mapping[str, int], callee: Callee, 
     }
     assigned = run(record.program, names, read, WORD)
     found = {name: assigned[f"${name}"] for name in RESULTS if f"${name}" in assigned}
-    if WORD * len(found.keys() & SAVED) >= record.saved:  # all that was saved is assigned: the rest is unchanged
+    if WORD * len(found.keys() & SAVED) >= record.saved:  # all saved registers are assigned: the others are unchanged
         found |= {name: registers[name] for name in PRESERVED if name in registers and name not in found}
     for name in ("eip", "esp"):
         _known(found, name)
@@ -83,10 +97,11 @@ def by_program(record: WinRecord, registers: Mapping[str, int], callee: Callee, 
 
 
 def by_frame_size(record: WinRecord, registers: Mapping[str, int], callee: Callee, read: Read) -> dict[str, int]:
-    """FPO: the sizes give the place of the return address.
+    """Return the caller's registers by FPO data: the sizes give the place of the return address.
 
-    An innermost frame of a system call may have a return address left over, its own eip: the next word is meant.
-    A function that leaves ebp alone leaves ebx alone, too: walks through ntdll depend on it.
+    The innermost frame of a system call may have a stale return address equal to its own eip. Then the next word is
+    used.
+    A function that keeps ebp keeps ebx too, because walks through ntdll depend on it.
     """
     esp = _known(registers, "esp")
     at = esp + frame_size(record, callee)

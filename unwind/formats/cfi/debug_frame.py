@@ -1,6 +1,6 @@
-""".debug_frame: the same as .eh_frame for debuggers, often compressed, often in a separate file.
+""".debug_frame, the debuggers' form of .eh_frame, often compressed and in a separate file.
 
-It has no search table. It is read, inflated and indexed when an address is first asked for.
+It has no search table. It is read, decompressed and indexed at the first lookup.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NAME = ".debug_frame"
 
 
 class DebugFrame:
-    """Source of rules from .debug_frame. Implements pyprof.unwind.base.Source."""
+    """Unwind source from .debug_frame. Implements pyprof.unwind.base.Source."""
 
     name = "debug_frame"
     trust = Trust.DEBUG_FRAME
@@ -36,7 +36,11 @@ class DebugFrame:
         self._is_go = is_go(file, arch)
 
     def function_at(self, svma: int) -> FunctionRows | None:
-        """Raises FormatError where the section's bytes or the function's entry are broken."""
+        """Return the rows of the function that covers a file address, or None.
+
+        Raises:
+            FormatError: The section or the function's entry is broken.
+        """
         table = self._load()
         rows = table.rows_at(table.find(svma), svma)
         return self._as_go(rows) if rows is not None and self._is_go else rows
@@ -66,14 +70,17 @@ class DebugFrame:
 
 
 def executable_ranges(file: ObjectFile) -> tuple[tuple[int, int], ...]:
-    """svma ranges that may hold code, address 0 left out: a linker leaves the entries of functions that it dropped in
-    .debug_frame, and has them start at 0 or at a tombstone (-1, -2), where they cover what is not theirs.
+    """Return the (start, end) ranges of file addresses that may hold code, without address 0.
+
+    A linker leaves the entries of functions that it dropped in .debug_frame. Their start becomes 0 or a tombstone (-1,
+    -2),
+    so that they would cover code of other functions.
     """
     ranges = [(max(s.vaddr, 1), s.vaddr + s.memsz) for s in file.loads if s.executable and s.memsz]
     return tuple(ranges) or ((1, (1 << 64) - 2),)
 
 
 def debug_frame_source(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> DebugFrame | None:
-    """The file's .debug_frame, None if it has none."""
+    """Return the .debug_frame of a file, or None if it has none."""
     section = file.unwind_table(NAME)
     return None if section is None else DebugFrame(file, section, arch, diagnostics)

@@ -1,6 +1,6 @@
-""".eh_frame: the unwind table that nearly all native code has, found through .eh_frame_hdr.
+""".eh_frame, the unwind table of nearly all native code, found through .eh_frame_hdr.
 
-Where the search table of .eh_frame_hdr is absent or broken, the section is indexed once, and that is counted.
+If the search table of .eh_frame_hdr is absent or broken, the section is indexed once, and that is counted.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pyprof.unwind.formats.cfi.source import CfiTable, cfi_section
 from pyprof.unwind.rules import FunctionRows
 
 MAX_NESTED = 8
-"""Most entries of the search table looked at for one address: FDEs may overlap or be empty."""
+"""Maximum number of search table entries that are examined for one address. FDEs may overlap or be empty."""
 
 NO_TABLE = "no table in .eh_frame_hdr: .eh_frame indexed"
 BROKEN_TABLE = "broken table in .eh_frame_hdr: .eh_frame indexed"
 
 
 class EhFrame:
-    """Source of rules from .eh_frame. Implements pyprof.unwind.base.Source."""
+    """Unwind source from .eh_frame. Implements pyprof.unwind.base.Source."""
 
     name = "eh_frame"
     trust = Trust.EH_FRAME
@@ -42,7 +42,15 @@ class EhFrame:
         *,
         stop_at_terminator: bool = False,
     ) -> None:
-        """header: bytes and svma of .eh_frame_hdr. stop_at_terminator: the section's end is not known for sure."""
+        """Take a section and its search table.
+
+        Args:
+            section: The .eh_frame.
+            header: Bytes and file address (svma) of .eh_frame_hdr, or None.
+            arch: The architecture.
+            diagnostics: Counters of the recording.
+            stop_at_terminator: The section's end is uncertain, so that a terminator ends it.
+        """
         self._table = CfiTable(section, arch, diagnostics, stop_at_terminator=stop_at_terminator)
         self._diagnostics = diagnostics
         self._search: SearchTable | None = None
@@ -53,11 +61,15 @@ class EhFrame:
             self._uncounted = BROKEN_TABLE
 
     def expect_no_table(self) -> None:
-        """The search table is a linker's work, and no linker saw this file."""
+        """Stop counting the absence of a search table. Only a linker writes one, and no linker has seen this file."""
         self._uncounted = ""
 
     def function_at(self, svma: int) -> FunctionRows | None:
-        """Raises FormatError where the function's own entry is broken."""
+        """Return the rows of the function that covers a file address, or None.
+
+        Raises:
+            FormatError: The function's own entry is broken.
+        """
         return self._table.rows_at(self._find(svma), svma)
 
     def extents(self) -> Extents:
@@ -79,7 +91,11 @@ class EhFrame:
         return self._table.find(svma)
 
     def _find_in(self, search: SearchTable, svma: int) -> Fde | None:
-        """The tightest FDE that covers svma. Raises FormatError where the table leads to something else."""
+        """Return the smallest FDE that covers a file address, by the search table.
+
+        Raises:
+            FormatError: The table does not agree with the FDEs.
+        """
         starts, offsets, fde_at = search.start, search.offset, self._table.entries.fde
         found: Fde | None = None
         last = search.last_at(svma)
@@ -95,7 +111,11 @@ class EhFrame:
 
 
 def eh_frame_source(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> EhFrame | None:
-    """The file's .eh_frame, None if it has none. Raises FormatError where the section's bytes cannot be had."""
+    """Return the .eh_frame of a file, or None if it has none.
+
+    Raises:
+        FormatError: The section cannot be read.
+    """
     table, search = file.unwind_table(".eh_frame"), file.unwind_table(HDR_NAME)
     if table is None:
         return None

@@ -1,7 +1,7 @@
 """The binary search table of .eh_frame_hdr (LSB Core, 10.6.2).
 
-In: the section's bytes. Out: columns. A table that is broken in itself is a FormatError here; one that lies about
-.eh_frame is found out by its user, who compares each FDE with the entry that led to it.
+A table that is invalid in itself raises FormatError here. A table that disagrees with .eh_frame is found by the caller,
+which compares each FDE with the entry that led to it.
 """
 
 from __future__ import annotations
@@ -31,22 +31,31 @@ NAME = ".eh_frame_hdr"
 
 @dataclass(frozen=True, slots=True)
 class SearchTable:
-    """start: (n,) uint64 svma, ascending. offset: (n,) int64, the FDE's place in .eh_frame. As memoryviews: taking one
-    number out of a memoryview costs a third of taking it out of an array.
+    """The search table as columns. They are memoryviews, because indexing one costs a third of indexing an array.
+
+    Attributes:
+        start: uint64 of shape (n,): start of each function in the file (svma), ascending.
+        offset: int64 of shape (n,): offset of its FDE in .eh_frame.
     """
 
     start: memoryview
     offset: memoryview
 
     def last_at(self, svma: int) -> int:
-        """Place of the last entry that starts at or before svma, -1 if there is none."""
+        """Return the index of the last entry that starts at or before a file address, -1 if there is none."""
         return bisect_right(self.start, svma) - 1
 
 
 def read_search_table(data: memoryview, svma: int, frames: CfiSection) -> SearchTable | None:
-    """The table, None if the header has none. frames: the .eh_frame that it must belong to.
+    """Return the search table of an .eh_frame_hdr, or None if the header has none.
 
-    Raises FormatError where the header or the table cannot be right.
+    Args:
+        data: Bytes of the .eh_frame_hdr.
+        svma: Its address in the file.
+        frames: The .eh_frame that it must belong to.
+
+    Raises:
+        FormatError: The header or the table is invalid.
     """
     try:
         return _read(data, svma, frames)
@@ -93,7 +102,7 @@ def _table(data: memoryview, at: int, count: int, encoding: int, svma: int, fram
     size, application = fixed_size(encoding, frames.address_size), encoding & APPLICATION
     order = "<" if frames.byteorder == "little" else ">"
     words = np.frombuffer(data[at : at + count * 2 * size], f"{order}{'i' if encoding & SIGNED else 'u'}{size}")
-    # Modulo 2**64 throughout, as addresses are.
+    # All arithmetic is modulo 2**64, like that of addresses.
     table = words.astype(np.int64).view(np.uint64) if encoding & SIGNED else words.astype(np.uint64)
     if application == DATAREL:
         table = table + np.uint64(svma)

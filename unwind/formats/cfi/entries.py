@@ -1,7 +1,7 @@
 """CIEs and FDEs of one .eh_frame or .debug_frame section.
 
-In: the section's bytes and its address. Out: Cie and Fde values with svma ranges and instruction bytes; nothing is
-executed here. Sources: DWARF 5, 6.4.1; LSB Core, "Exception Frames"; GNU as and libgcc for what they do beyond.
+CfiEntries returns Cie and Fde values with address ranges and instruction bytes. It does not execute instructions.
+Sources: DWARF 5, 6.4.1; LSB Core, "Exception Frames"; GNU as and libgcc for their extensions.
 """
 
 from __future__ import annotations
@@ -28,17 +28,30 @@ from pyprof.unwind.formats.cfi.pointers import (
 )
 
 EXTENDED = 0xFFFF_FFFF
-"""Length word of an entry in the 64-bit DWARF format; the length follows in 8 bytes."""
+"""Length word of an entry in the 64-bit DWARF format. The length follows in 8 bytes."""
 
 _SIZES = {2: "H", 4: "I", 8: "Q"}
 
 
 @dataclass(frozen=True, slots=True)
 class Cie:
-    """What FDEs share. code_align, data_align: factors of the instructions' operands. ra: DWARF column.
+    """A common information entry, which FDEs share.
 
-    encoding: DW_EH_PE of the FDEs' addresses. lsda: their augmentation data is led by its length ('z').
-    signal: a signal trampoline's ('S'). initial: instructions run before each FDE's own.
+    Attributes:
+        offset: Offset in the section.
+        version: 1, 3 or 4.
+        augmentation: The augmentation string.
+        address_size: Size of an address in bytes.
+        segment_size: Size of a segment selector in bytes.
+        code_align: Factor of the operands that advance the location.
+        data_align: Factor of the operands that are offsets.
+        ra: DWARF number of the return address column.
+        encoding: DW_EH_PE encoding of addresses in FDEs.
+        sized: FDEs state the length of their augmentation data ('z').
+        signal: The code is a signal trampoline ('S').
+        initial: Instructions that run before those of each FDE.
+        initial_offset: Offset of these instructions in the section.
+        span: Format of (start, size) in FDEs if both have a fixed size, else None.
     """
 
     offset: int
@@ -58,12 +71,23 @@ class Cie:
 
     @property
     def program_key(self) -> tuple[object, ...]:
-        """Equal for CIEs whose FDEs mean the same by the same instructions (each unit brings its own copy)."""
+        """A key that is equal for CIEs whose FDEs may share decoded instructions. Each compilation unit has its own
+        copy of a CIE.
+        """
         return (self.address_size, self.code_align, self.data_align, self.ra, self.signal, self.initial, self.encoding)
 
 
 class Fde(NamedTuple):
-    """One function. start, end: svma. instructions_offset: where in the section the instructions stand."""
+    """A frame description entry: one function.
+
+    Attributes:
+        offset: Offset in the section.
+        cie: Its CIE.
+        start: Start of the function in the file (svma).
+        end: Address after the function.
+        instructions: Its call frame instructions.
+        instructions_offset: Offset of the instructions in the section.
+    """
 
     offset: int
     cie: Cie
@@ -75,9 +99,16 @@ class Fde(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CfiSection:
-    """One section. svma: address of its first byte. eh: .eh_frame's layout, else .debug_frame's.
+    """One .eh_frame or .debug_frame section.
 
-    address_size: of CIEs that do not state theirs, 4 or 8.
+    Attributes:
+        name: Name of the section.
+        data: Its bytes.
+        svma: File address of the first byte.
+        eh: The layout is that of .eh_frame, else that of .debug_frame.
+        byteorder: "little" or "big".
+        address_size: Size of an address, 4 or 8, for CIEs that do not state it.
+        bases: Bases of relative pointers.
     """
 
     name: str
@@ -90,7 +121,7 @@ class CfiSection:
 
 
 class CfiEntries:
-    """Reads entries by offset. CIEs are kept: thousands of FDEs share one."""
+    """Reads entries by their offset. It caches CIEs, because thousands of FDEs share one."""
 
     def __init__(self, section: CfiSection) -> None:
         self.section = section
@@ -100,7 +131,11 @@ class CfiEntries:
         self._cies: dict[int, Cie | FormatError] = {}
 
     def fde(self, offset: int) -> Fde:
-        """The FDE at offset. FormatError where it is none, is broken, or uses a broken CIE."""
+        """Return the FDE at an offset.
+
+        Raises:
+            FormatError: The offset is not that of an FDE, or the FDE or its CIE is broken.
+        """
         try:
             body, end, cie_offset = self._open(offset)
             if cie_offset is None:
@@ -113,14 +148,22 @@ class CfiEntries:
             raise FormatError(self.section.name, offset, f"FDE: {error}") from None
 
     def is_cie(self, offset: int) -> bool:
-        """Raises FormatError where no entry can stand."""
+        """Return True if the entry at an offset is a CIE.
+
+        Raises:
+            FormatError: No entry can start there.
+        """
         try:
             return self._open(offset)[2] is None
         except (ValueError, IndexError, struct.error) as error:
             raise FormatError(self.section.name, offset, str(error)) from None
 
     def cie(self, offset: int) -> Cie:
-        """The CIE at offset. FormatError where it is none or broken, the same each time."""
+        """Return the CIE at an offset.
+
+        Raises:
+            FormatError: The offset is not that of a CIE, or the CIE is broken. The error is cached.
+        """
         known = self._cies.get(offset)
         if known is None:
             try:
@@ -133,7 +176,7 @@ class CfiEntries:
         return known
 
     def _open(self, offset: int) -> tuple[int, int, int | None]:
-        """(offset behind the CIE pointer, end of the entry, offset of its CIE or None if it is one)."""
+        """Return (offset after the CIE pointer, end of the entry, offset of its CIE or None if the entry is a CIE)."""
         section = self.section
         if not 0 <= offset <= len(section.data):
             raise ValueError("outside the section")
@@ -148,7 +191,7 @@ class CfiEntries:
             raise ValueError(f"length {length:#x} runs past the section")
         if length < 4:
             raise ValueError(f"length {length:#x} is too short")
-        # LSB: .eh_frame keeps 4 bytes here in the 64-bit format, too; a back reference from this very field.
+        # LSB: in .eh_frame this field has 4 bytes in the 64-bit format too, and is a distance back from itself.
         if section.eh:
             if wide:
                 pointer = int.from_bytes(section.data[at : at + 4], "little" if self._order == "<" else "big")
@@ -198,11 +241,11 @@ class CfiEntries:
         )
 
     def _augmentation(self, augmentation: str, data: memoryview, at: int, address_size: int) -> tuple[int, int]:
-        """(encoding of the FDEs' addresses, offset of the initial instructions)."""
+        """Return (encoding of addresses in FDEs, offset of the initial instructions)."""
         sized = augmentation.startswith("z")
         encoding = ABSPTR
         if not sized:
-            # GNU as writes the letters that bring no data into .debug_frame without a 'z'.
+            # GNU as writes letters without data into .debug_frame without a 'z'.
             if augmentation.removeprefix("eh").strip("SBG"):
                 raise ValueError(f"unknown augmentation {augmentation!r}")
             return encoding, at
@@ -229,14 +272,14 @@ class CfiEntries:
                         bases=self.section.bases,
                     )
             elif letter not in "SBG":
-                # Its data have an unknown size: what follows in the data is lost, and may be lost only if unneeded.
+                # The size of its data is unknown, so the rest of the data cannot be read. Only 'R' would be needed.
                 if "R" in augmentation[position:]:
                     raise ValueError(f"unknown augmentation {augmentation!r}")
                 break
         return encoding, end
 
     def _span(self, encoding: int, address_size: int) -> struct.Struct | None:
-        """The quick way to read (start, size) of an FDE: fixed size, absolute or relative to its place."""
+        """Return a format for (start, size) of an FDE if both have a fixed size and are absolute or pc-relative."""
         size = fixed_size(encoding, address_size)
         if encoding & ~FORMAT not in (0, PCREL) or size not in _SIZES:
             return None
@@ -279,7 +322,14 @@ class CfiEntries:
         )
 
     def set_loc(self, cie: Cie, code: bytes, at: int, code_offset: int) -> tuple[int, int]:
-        """Operand of DW_CFA_set_loc at code[at]; code_offset: where in the section code[0] stands."""
+        """Return (operand of DW_CFA_set_loc, offset after it).
+
+        Args:
+            cie: The CIE of the instructions.
+            code: The instructions.
+            at: Offset of the operand in the instructions.
+            code_offset: Offset of the instructions in the section.
+        """
         section = self.section
         return read_encoded(
             memoryview(code),
@@ -293,7 +343,11 @@ class CfiEntries:
 
 
 def _letters(data: memoryview, at: int) -> str:
-    """The augmentation of a CIE. Raises ValueError."""
+    """Return the augmentation string of a CIE.
+
+    Raises:
+        ValueError: The string has no end.
+    """
     zero = bytes(data[at : at + 64]).find(0)
     if zero < 0:
         raise ValueError("augmentation without end")

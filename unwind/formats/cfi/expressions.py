@@ -1,4 +1,4 @@
-"""DWARF expressions that readers of other formats write, where a rule has no field for what a row says.
+"""A writer of DWARF expressions, for rows of other formats that no field of a rule can express.
 
 Source: DWARF 5, 2.5.1 and 7.6.
 """
@@ -6,28 +6,28 @@ Source: DWARF 5, 2.5.1 and 7.6.
 from __future__ import annotations
 
 DEREF, CONSTS, PLUS, LIT0, BREG0, BREGX = 0x06, 0x11, 0x22, 0x30, 0x70, 0x92
-"""DW_OP_*."""
+"""Opcodes DW_OP_*."""
 
 
 def register_plus(number: int, offset: int) -> bytes:
-    """register + offset; number: DWARF's."""
+    """Return the expression register + offset. The register is a DWARF number."""
     if number < 32:
         return bytes([BREG0 + number]) + sleb128(offset)
     return bytes([BREGX]) + uleb128(number) + sleb128(offset)
 
 
 def word_at(expression: bytes) -> bytes:
-    """[expression]."""
+    """Return the expression of the word at an address, which is given as an expression."""
     return expression + bytes([DEREF])
 
 
 def plus(expression: bytes, offset: int) -> bytes:
-    """expression + offset."""
+    """Return the expression plus an offset."""
     return expression + bytes([CONSTS]) + sleb128(offset) + bytes([PLUS]) if offset else expression
 
 
 def uleb128(value: int) -> bytes:
-    """Unsigned LEB128."""
+    """Encode an unsigned LEB128 number."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -37,7 +37,7 @@ def uleb128(value: int) -> bytes:
 
 
 def sleb128(value: int) -> bytes:
-    """Signed LEB128."""
+    """Encode a signed LEB128 number."""
     out = bytearray()
     while not -0x40 <= value < 0x40:
         out.append(value & 0x7F | 0x80)

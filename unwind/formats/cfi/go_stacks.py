@@ -1,11 +1,11 @@
-"""Where Go's runtime leaves the stack that its .debug_frame describes.
+"""The places where Go's runtime switches stacks, which its .debug_frame does not describe.
 
-`runtime.systemstack` loads sp from a gobuf, so that the function that it calls runs on the stack of the thread, not on
-the goroutine's. The runtime also aligns sp for C code and for the vDSO. The table says nothing of either: the word at
-its place for the return address is left over from others. Until sp is back there is no rule, and the stack is cut.
+`runtime.systemstack` loads sp from a gobuf, so that the function that it calls runs on the thread's stack and not on
+the goroutine's. The runtime also aligns sp for C code and for the vDSO. The table describes neither: the word at the
+place of its return address is a stale one. Until sp is restored there is no rule, and the stack is truncated.
 
-Functions that do not come back (`runtime.mcall`, `runtime.morestack`) begin the stack on which they call, as in Go's
-own tracebacks (topofstack in runtime/traceback.go).
+Functions that do not return (`runtime.mcall`, `runtime.morestack`) are the root of the stack on which they call, as in
+Go's own tracebacks (topofstack in runtime/traceback.go).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 
 MOST_CODE = 1024
-"""Bytes of the longest function that is looked at: these are short, and written by hand."""
+"""Maximum size in bytes of a function that is examined. The functions in question are short assembly."""
 
 _LOAD = rb"[\x48\x49]\x8b[\x60-\x63\x65-\x67]\x38"  # mov 0x38(%reg),%rsp: g.sched.sp
 _BY_RBX = rb"\x48\x8b[\x58-\x5b\x5d-\x5f]\x38\x48\x89\xdc"  # mov 0x38(%reg),%rbx; mov %rbx,%rsp
@@ -28,16 +28,19 @@ _AWAY = re.compile(b"|".join((_LOAD, _BY_RBX, _ALIGN)), re.DOTALL)
 _HOME = re.compile(_LOAD + b"|" + _BACK, re.DOTALL)
 
 _NO_RULE = Rule(-1, 0, RegRule(RegKind.AT_CFA, -8), cfa_expr=b"\x06")
-"""DW_OP_deref of an empty stack: it has no value, so that the walk ends without a rule."""
+"""A rule that always fails, so that the walk ends: DW_OP_deref on an empty stack has no value."""
 
 
 def is_go(file: ObjectFile, arch: Arch) -> bool:
-    """Was a file linked by Go, for an architecture whose code is known here?"""
+    """Return True if Go's linker wrote the file, for an architecture whose code this module knows."""
     return arch.name == "x86_64" and ".gopclntab" in file.sections
 
 
 def away(code: bytes) -> list[tuple[int, int]]:
-    """From where to where (offsets) sp is not what the table says; to the end where it does not come back."""
+    """Return the (start, end) offsets of code in which sp is not what the table says.
+
+    The end is that of the code if sp is not restored.
+    """
     found: list[tuple[int, int]] = []
     at = 0
     while (left := _AWAY.search(code, at)) is not None:
@@ -48,7 +51,12 @@ def away(code: bytes) -> list[tuple[int, int]]:
 
 
 def with_stacks(rows: FunctionRows, code: bytes) -> FunctionRows:
-    """The rows of a function of a Go program, as its code says. code: of the function, b"" where it is not here."""
+    """Return the rows of a Go function, corrected where its code switches stacks.
+
+    Args:
+        rows: The rows of the table.
+        code: The function's code, b"" if it is not available.
+    """
     found = away(code) if len(code) == rows.end - rows.start and not rows.repeat else []
     if not found:
         return rows

@@ -1,8 +1,8 @@
-"""Which FDE covers an address: one pass over a section, once.
+"""The index of the FDEs of a section, built in one pass: which FDE covers an address.
 
-In: a CfiSection. Out: columns start, end (svma) and offset, sorted for bisection. A section of a large binary has
-hundreds of thousands of entries: the lengths are followed one by one (each gives the place of the next entry),
-everything else is done in columns. Entries of unusual form (64-bit DWARF, odd encodings) are read one by one.
+The section of a large binary has hundreds of thousands of entries. Their lengths are followed one by one, because each
+gives the place of the next entry. Everything else is done in columns. Entries of unusual form (64-bit DWARF, rare
+encodings) are read one by one.
 """
 
 from __future__ import annotations
@@ -20,21 +20,26 @@ from pyprof.unwind.formats.cfi.entries import EXTENDED, CfiEntries, CfiSection
 from pyprof.unwind.formats.cfi.pointers import APPLICATION, PCREL, SIGNED, fixed_size
 
 Columns = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.int64]]
-"""start, end, offset; equal lengths."""
+"""Arrays (start, end, offset) of equal length."""
 
 MAX_BROKEN_CIES = 1000
-"""After so many unreadable CIEs no further one is tried: a section of nonsense must not take minutes."""
+"""Number of unreadable CIEs after which no further CIE is read. It bounds the time for a section of random bytes."""
 
 MAX_NESTED = 64
-"""Most FDEs looked at for one address. Overlaps are rare and shallow; a hostile file must not cost more."""
+"""Maximum number of FDEs that are examined for one address. Real overlaps are rare and shallow."""
 
 
 @dataclass(frozen=True)
 class CfiIndex:
-    """FDEs sorted by start; of equal starts the tightest last, of equal ranges the first in the section last.
+    """The FDEs of a section, sorted by start. Of equal starts the smallest is last, of equal ranges the first in the
+    section.
 
-    start, end: (n,) uint64 svma. offset: (n,) int64, where the FDE stands in its section. reach: (n,) uint64, the
-    highest end up to here. oddities: what was tolerated -> how often.
+    Attributes:
+        start: uint64 of shape (n,): start of each function in the file (svma).
+        end: uint64 of shape (n,): address after it.
+        offset: int64 of shape (n,): offset of the FDE in the section.
+        reach: uint64 of shape (n,): the highest end among the FDEs up to this one.
+        oddities: Number of tolerated errors, by description.
     """
 
     start: npt.NDArray[np.uint64]
@@ -48,7 +53,7 @@ class CfiIndex:
         object.__setattr__(self, "_starts", self.start.data)
 
     def offset_at(self, svma: int) -> int | None:
-        """The FDE that covers svma, the tightest of several."""
+        """Return the offset of the smallest FDE that covers a file address, or None."""
         last = bisect_right(self._starts, svma) - 1
         for at in range(last, max(last - MAX_NESTED, -1), -1):
             if svma < self.end[at]:
@@ -61,10 +66,14 @@ class CfiIndex:
 def build_index(
     entries: CfiEntries, *, stop_at_terminator: bool = False, live: tuple[tuple[int, int], ...] = ()
 ) -> CfiIndex:
-    """Index of a section. Never raises: what is broken is left out and counted.
+    """Index a section. Broken entries are left out and counted; nothing is raised.
 
-    stop_at_terminator: the section's end is not known, a zero length ends it. live: svma ranges outside of which a
-    start means that the linker dropped the function; () for everywhere.
+    Args:
+        entries: Reads the entries of the section.
+        stop_at_terminator: The section's end is uncertain, so that a zero length ends it.
+        live: (start, end) ranges of file addresses. The linker dropped a function that starts outside of them. ()
+            stands
+            for everywhere.
     """
     section = entries.section
     oddities: Counter[str] = Counter()
@@ -77,14 +86,14 @@ def build_index(
     if live:
         covering &= np.any([(starts >= np.uint64(a)) & (starts < np.uint64(b)) for a, b in live], axis=0)
     starts, ends, offsets = starts[covering], ends[covering], offsets[covering]
-    # Tightest and first last: the last key of lexsort is the first to compare; ~x descends.
+    # The last key of lexsort is compared first, and ~x sorts in descending order.
     order = np.lexsort((~offsets, ~ends, starts))
     starts, ends, offsets = starts[order], ends[order], offsets[order]
     return CfiIndex(starts, ends, offsets, np.maximum.accumulate(ends), oddities)
 
 
 def _offsets(section: CfiSection, stop_at_terminator: bool, oddities: Counter[str]) -> tuple[list[int], list[int]]:
-    """(offsets of entries in the 32-bit DWARF format, of those in the 64-bit format)."""
+    """Return (offsets of entries in the 32-bit DWARF format, offsets of entries in the 64-bit format)."""
     data = section.data
     order = "<" if section.byteorder == "little" else ">"
     word = struct.Struct(order + "I").unpack_from
@@ -115,13 +124,13 @@ def _offsets(section: CfiSection, stop_at_terminator: bool, oddities: Counter[st
 
 
 def _zeros(data: memoryview, at: int) -> int:
-    """Length of the zero words at `at`, at least one word, at most 4 KiB."""
+    """Return the length in bytes of the zero words at an offset: at least one word, at most 4 KiB."""
     chunk = bytes(data[at : at + 4096])
     return max((len(chunk) - len(chunk.lstrip(b"\0"))) & ~3, 4)
 
 
 def _words(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], size: int, dtype: str) -> npt.NDArray[np.uint64]:
-    """Words at any offsets, as 64 bits (sign-extended where dtype is signed)."""
+    """Return the words at arbitrary offsets as uint64, sign-extended if dtype is signed."""
     words = np.zeros(len(at), dtype)
     raw = words.view(np.uint8).reshape(-1, size)
     for byte in range(size):
@@ -132,7 +141,17 @@ def _words(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], size: int, dt
 def _kinds(
     entries: CfiEntries, offsets: list[int], counts: list[int], oddities: Counter[str]
 ) -> dict[tuple[int, int, int], list[int]]:
-    """(encoding, address size, segment size) -> which of the CIEs, by number. counts: FDEs of each."""
+    """Group CIEs by (address encoding, address size, segment size).
+
+    Args:
+        entries: Reads the CIEs.
+        offsets: Offsets of the CIEs.
+        counts: Number of FDEs of each CIE.
+        oddities: Receives the number of FDEs of unreadable CIEs.
+
+    Returns:
+        Indexes into offsets, by group.
+    """
     kinds: dict[tuple[int, int, int], list[int]] = {}
     broken = 0
     for number, offset in enumerate(offsets):
@@ -149,7 +168,7 @@ def _kinds(
 
 
 def _plain_columns(entries: CfiEntries, plain: list[int], odd: list[int], oddities: Counter[str]) -> Columns:
-    """FDEs with fixed-size addresses; others are added to odd."""
+    """Return the columns of FDEs whose addresses have a fixed size. The offsets of all others are appended to `odd`."""
     section = entries.section
     order = "<" if section.byteorder == "little" else ">"
     data = np.frombuffer(section.data, np.uint8)
@@ -165,7 +184,7 @@ def _plain_columns(entries: CfiEntries, plain: list[int], odd: list[int], odditi
     at, length, cie = at[is_fde], length[is_fde], cie[is_fde]
     parts: list[Columns] = []
     unique, group, counts = np.unique(cie, return_inverse=True, return_counts=True)
-    # Each compilation unit brings its own CIE; most are alike, and what matters here is how they write addresses.
+    # Each compilation unit has its own CIE. Most are equal, and only the encoding of addresses matters here.
     kinds = _kinds(entries, unique.tolist(), counts.tolist(), oddities)
     for (encoding, address_size, segment_size), numbers in kinds.items():
         member = np.zeros(len(unique), np.bool_)
@@ -204,7 +223,7 @@ def _addresses(
     end = start + _words(data, field + size, size, f"{order}u{size}")
     if address_size == 4:
         end = np.minimum(end, np.uint64(1 << 32))
-    return start, end, at  # an end that wrapped around is below its start: covers nothing
+    return start, end, at  # an end that wrapped around lies below its start, so the entry covers nothing
 
 
 def _scalar_columns(entries: CfiEntries, odd: list[int], oddities: Counter[str]) -> Columns:

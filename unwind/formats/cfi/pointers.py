@@ -1,7 +1,7 @@
-"""Numbers inside CFI: LEB128 and the encoded pointers of .eh_frame (LSB Core, "DWARF Extensions", DW_EH_PE_*).
+"""LEB128 numbers and the encoded pointers of .eh_frame (LSB Core, "DWARF Extensions", DW_EH_PE_*).
 
-Readers take an offset and give (value, next offset). They raise IndexError or struct.error at the end of the data and
-ValueError for what the format forbids; the callers know section and offset and turn those into FormatError.
+The readers take an offset and return (value, next offset). They raise IndexError or struct.error at the end of the data
+and ValueError for invalid data. Their callers know section and offset, and turn these errors into FormatError.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ FORMAT = 0x0F
 APPLICATION = 0x70
 
 LEB_BYTES = 10
-"""Most bytes of a LEB128 number: 64 bits need no more, and a hostile one must not become a number of megabytes."""
+"""Maximum size in bytes of a LEB128 number. 64 bits need no more, and a longer one in a hostile file would be huge."""
 
 
 def uleb128(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """Unsigned LEB128, at most 64 bits."""
+    """Read an unsigned LEB128 number of at most 64 bits."""
     byte = data[at]
     if byte < 0x80:
         return byte, at + 1
@@ -39,7 +39,7 @@ def uleb128(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def sleb128(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """Signed LEB128, at most 64 bits."""
+    """Read a signed LEB128 number of at most 64 bits."""
     value = shift = 0
     for i in range(at, at + LEB_BYTES):
         byte = data[i]
@@ -53,12 +53,14 @@ def sleb128(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def signed64(value: int) -> int:
-    """value modulo 2**64, as a signed number: what fits an int64 column."""
+    """Return the value modulo 2**64 as a signed number, which fits an int64 column."""
     return ((value + (1 << 63)) & 0xFFFF_FFFF_FFFF_FFFF) - (1 << 63)
 
 
 def fixed_size(encoding: int, address_size: int) -> int:
-    """Bytes of a pointer with this encoding; 0 where the value decides (LEB128, aligned) or the encoding is unknown."""
+    """Return the size in bytes of a pointer with this encoding, 0 if the size varies (LEB128, aligned) or is
+    unknown.
+    """
     if encoding & APPLICATION == ALIGNED:
         return 0
     return {
@@ -75,7 +77,12 @@ def fixed_size(encoding: int, address_size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Bases:
-    """What relative pointers are relative to, svma. text: start of .text. data: the GOT, or a .eh_frame_hdr itself."""
+    """File addresses (svma) that relative pointers are relative to.
+
+    Attributes:
+        text: Start of .text.
+        data: The GOT, or the .eh_frame_hdr for pointers in it.
+    """
 
     text: int = 0
     data: int = 0
@@ -94,9 +101,19 @@ def read_encoded(
     svma: int,
     bases: Bases,
 ) -> tuple[int, int]:
-    """A pointer as an svma (modulo the address size). svma: the address of data[0].
+    """Read an encoded pointer as a file address (svma), modulo the address size.
 
-    ValueError for omitted, indirect and function-relative pointers: they need what a file does not hold.
+    Args:
+        data: Bytes of the section.
+        at: Offset of the pointer.
+        encoding: Its DW_EH_PE encoding.
+        address_size: Size of an address in bytes.
+        byteorder: "little" or "big".
+        svma: File address of data[0].
+        bases: Bases of relative pointers.
+
+    Raises:
+        ValueError: The pointer is omitted, indirect or function-relative, which needs more than the file.
     """
     if encoding == OMIT or encoding & INDIRECT:
         raise ValueError(f"pointer encoding {encoding:#x} where an address must stand")

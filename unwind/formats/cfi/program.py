@@ -1,7 +1,6 @@
-"""The CFI row machine: the instructions of an FDE become the rows of a function.
+"""The interpreter of call frame instructions, which turns an FDE into the rows of a function.
 
-In: an Fde. Out: FunctionRows in svma. Rules are interned: equal rows are the same object. Functions with equal
-instructions (there are many) are decoded once.
+Rules are interned: equal rules are one object. Functions often have equal instructions, which are decoded once.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from pyprof.unwind.formats.cfi.states import State, StateMachine
 from pyprof.unwind.rules import FunctionRows, Rule
 
 MAX_REMEMBERED = 1024
-"""Deepest nesting of DW_CFA_remember_state. Compilers nest twice."""
+"""Maximum nesting of DW_CFA_remember_state. Compilers nest twice."""
 
 MAX_INSTRUCTIONS = 1 << 20
-"""Most bytes of one function's instructions. The largest of real functions have some thousands."""
+"""Maximum size in bytes of one function's instructions. The largest of real functions have some thousands."""
 
 Rows = tuple[tuple[int, ...], tuple[Rule, ...]]
-"""Offsets from the function's start, and the rule from there on."""
+"""Offsets from the function's start, and the rule from each offset on."""
 
 _REGISTER_ONLY = frozenset(
     {op.DEF_CFA_REGISTER, op.DEF_CFA_OFFSET, op.RESTORE_EXTENDED, op.UNDEFINED_OP, op.SAME_VALUE}
@@ -38,10 +37,14 @@ _BARE = frozenset({op.AARCH64_NEGATE_RA_STATE, op.AARCH64_NEGATE_RA_STATE_WITH_P
 
 
 class CfiProgram:
-    """Instructions under one program key."""
+    """The decoded instructions of all FDEs whose CIEs have the same program key."""
 
     def __init__(self, entries: CfiEntries, cie: Cie, machine: StateMachine) -> None:
-        """Runs the CIE's instructions. Raises FormatError."""
+        """Run the CIE's instructions.
+
+        Raises:
+            FormatError: The instructions are broken.
+        """
         self._entries = entries
         self._machine = machine
         self._code_align = cie.code_align
@@ -56,7 +59,11 @@ class CfiProgram:
         _Run(self, cie, 0, cie.initial_offset, cie.offset).initial(cie.initial)
 
     def rows(self, fde: Fde) -> FunctionRows:
-        """Raises FormatError."""
+        """Return the rows of a function.
+
+        Raises:
+            FormatError: The instructions are broken.
+        """
         code = fde.instructions
         done = self._done.get(code)
         if done is None:
@@ -72,13 +79,13 @@ class CfiProgram:
             if not keep:
                 return FunctionRows(end, end, (), ())
         if offsets[0]:
-            # No CFA before: a source covers what it has rules for.
+            # There is no CFA before, and a source only covers code for which it has rules.
             return FunctionRows(start + offsets[0], end, tuple([start + o for o in offsets]), rules)
         return FunctionRows(start, end, tuple([start + o for o in offsets]), rules)
 
 
 class _Run:
-    """One run. start: svma of the function. code_offset: where in the section the instructions stand."""
+    """One run of instructions for one function."""
 
     def __init__(self, program: CfiProgram, cie: Cie, start: int, code_offset: int, entry: int) -> None:
         self._program = program
@@ -90,7 +97,7 @@ class _Run:
         self._offsets: list[int] = []
         self._rules: list[Rule] = []
         self.absolute = False
-        """Saw DW_CFA_set_loc: the rows hold for this function only."""
+        """True after DW_CFA_set_loc: the rows hold for this function only."""
 
     def initial(self, code: bytes) -> None:
         self._machine.begin(self._guarded(code)[0])
@@ -115,7 +122,11 @@ class _Run:
         raise FormatError(self._program._entries.section.name, self._entry, problem)
 
     def _row(self, state: State, at: int) -> None:
-        """state holds from at on. Raises ValueError where rows came before it and it has no CFA."""
+        """Add a row: the state holds from this offset on.
+
+        Raises:
+            ValueError: The state has no CFA, and rows precede it.
+        """
         rules = self._rules
         if not rules and not state.has_cfa:
             return
@@ -125,7 +136,7 @@ class _Run:
             rules.append(rule)
 
     def _run(self, code: bytes) -> tuple[State, int]:  # noqa: C901
-        """The last state, and the offset from which it holds. The rows before it are kept."""
+        """Return the last state and the offset from which it holds, and store the rows before it."""
         machine, align = self._machine, self._program._code_align
         state = machine.start
         last: Rule | None = None
@@ -200,7 +211,7 @@ class _Run:
         return state, at
 
     def _slow(self, state: State, byte: int, code: bytes, i: int) -> tuple[State, int]:
-        """Instructions that are rare, or of which a function has one or two."""
+        """Execute an instruction that is rare, or that occurs once or twice in a function."""
         key: op.Step
         if byte in _REGISTER_ONLY:
             register, i = uleb128(code, i)
@@ -225,7 +236,7 @@ class _Run:
                 raise IndexError
             key = (byte, register, code[i : i + length])
             i += length
-        elif byte == op.GNU_ARGS_SIZE:  # how much a landing pad pops: nothing to a row
+        elif byte == op.GNU_ARGS_SIZE:  # number of bytes that a landing pad pops, which does not affect rows
             _, i = uleb128(code, i)
             return state, i
         elif byte in _BARE:
@@ -236,7 +247,11 @@ class _Run:
 
 
 class CfiPrograms:
-    """The programs of one section, by program key. rules: every rule so far, interned."""
+    """The programs of one section by program key.
+
+    Attributes:
+        rules: All rules so far, interned.
+    """
 
     def __init__(self, entries: CfiEntries, arch: Arch) -> None:
         self._entries = entries
@@ -246,7 +261,11 @@ class CfiPrograms:
         self._by_cie: dict[int, CfiProgram] = {}
 
     def rows(self, fde: Fde) -> FunctionRows:
-        """Raises FormatError where the FDE's or its CIE's instructions are broken."""
+        """Return the rows of a function.
+
+        Raises:
+            FormatError: The instructions of the FDE or its CIE are broken.
+        """
         cie = fde.cie
         program = self._by_cie.get(cie.offset)
         if program is None:

@@ -1,4 +1,4 @@
-"""What .eh_frame and .debug_frame have in common as sources of rules."""
+"""The common part of .eh_frame and .debug_frame as unwind sources."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from pyprof.unwind.rules import FunctionRows
 
 
 def cfi_section(file: ObjectFile, table: UnwindTable) -> CfiSection:
-    """A table of a file with what its pointers are relative to. Raises FormatError."""
+    """Return a table of a file with the bases of its relative pointers.
+
+    Raises:
+        FormatError: The table cannot be read.
+    """
     sections = file.sections
     text, got = sections.get(".text"), sections.get(".got.plt") or sections.get(".got")
     return CfiSection(
@@ -31,7 +35,7 @@ def cfi_section(file: ObjectFile, table: UnwindTable) -> CfiSection:
 
 
 class CfiTable:
-    """The functions of one section, through an index that is built when first needed."""
+    """The functions of one section. Their index is built when it is first needed."""
 
     def __init__(
         self,
@@ -42,7 +46,15 @@ class CfiTable:
         stop_at_terminator: bool = False,
         live: tuple[tuple[int, int], ...] = (),
     ) -> None:
-        """live: svma ranges outside of which no function starts; () for everywhere."""
+        """Take a section without reading it.
+
+        Args:
+            section: The section.
+            arch: The architecture.
+            diagnostics: Counters of the recording.
+            stop_at_terminator: The section's end is uncertain, so that a terminator ends it.
+            live: (start, end) ranges of file addresses outside of which no function starts; () stands for everywhere.
+        """
         self.entries = CfiEntries(section)
         self.programs = CfiPrograms(self.entries, arch)
         self._diagnostics = diagnostics
@@ -59,19 +71,23 @@ class CfiTable:
         return self._index
 
     def find(self, svma: int) -> Fde | None:
-        """The FDE that covers svma, by the index."""
+        """Return the FDE that covers a file address by the index, or None."""
         offset = self.index.offset_at(svma)
         return None if offset is None else self.entries.fde(offset)
 
     def rows_at(self, fde: Fde | None, svma: int) -> FunctionRows | None:
-        """The rows of a function, if they cover svma. Raises FormatError."""
+        """Return the rows of a function if they cover a file address, else None.
+
+        Raises:
+            FormatError: The function's instructions are broken.
+        """
         if fde is None:
             return None
         rows = self.programs.rows(fde)
         return rows if rows.start <= svma < rows.end else None
 
     def functions(self) -> Iterator[FunctionRows]:
-        """All functions whose rows can be read, ascending by start; the others are counted."""
+        """Yield all functions whose rows can be read, ascending by start. The others are counted."""
         for offset in self.index.offset.tolist():
             try:
                 yield self.programs.rows(self.entries.fde(offset))

@@ -1,8 +1,8 @@
-"""States of the CFI row machine, and what each instruction does to them.
+"""States of the interpreter of call frame instructions, and the effect of each instruction.
 
-A state is what one row says: the CFA and a rule per register. States are interned and remember where each instruction
-led, so that a function is decoded by following links; only an instruction not met before in this state costs more. The
-states of one program key (Cie.program_key) form one machine.
+A state is the content of one row: the CFA and a rule for each register. States are interned and record where each
+instruction led. So a function is decoded by following links, and only an instruction that is new in its state costs
+more. The states of one program key (Cie.program_key) form one machine.
 Sources: DWARF 5, 6.4.2; LSB Core; AADWARF64 for the return-address signing; libgcc and GNU as for the GNU codes.
 """
 
@@ -46,27 +46,34 @@ GNU_ARGS_SIZE = 0x2E
 GNU_NEGATIVE_OFFSET_EXTENDED = 0x2F
 
 RA = -1
-"""Key of the return-address column in State.regs where it is no column of the Arch."""
+"""Key of the return-address column in State.regs if it is not a column of the Arch."""
 
 RA_SIGN_STATE = 34
-"""AArch64's pseudo register: 1 while the return address is signed."""
+"""DWARF number of AArch64's pseudo register that is 1 while the return address is signed."""
 
 Step = tuple[int, ...] | tuple[int, int, bytes]
-"""An instruction with its operands: what leads from state to state."""
+"""An instruction with its operands, which leads from one state to another."""
 
 
 Said = frozenset[tuple[int, RegRule]]
-"""What a state says of registers. States whose CFA alone differs share it, and it is hashed once."""
+"""The register rules of a state. States that differ only in their CFA share the set, so that it is hashed once."""
 
 Registers = tuple[RegRule, tuple[tuple[int, RegRule], ...]]
-"""Rule.ra and Rule.regs."""
+"""The fields Rule.ra and Rule.regs."""
 
 
 class State:
-    """One row's content, immutable. reg: column of the CFA's register, -1 for none yet. regs: column -> rule; said: the
-    same.
+    """The content of one row. It is immutable except for its caches.
 
-    next: instruction -> state that it leads to. rule: made when a row first needs it.
+    Attributes:
+        cfa_reg: Column of the CFA's register, -1 if there is none yet.
+        cfa_off: Offset of the CFA from that register.
+        cfa_expr: Expression of the CFA, or None.
+        pac: The return address is signed.
+        regs: Rule of each register, by column.
+        said: The same rules as a set.
+        next: The state that each instruction leads to.
+        rule: The rule of the row, made when it is first needed.
     """
 
     __slots__ = ("cfa_expr", "cfa_off", "cfa_reg", "next", "pac", "regs", "rule", "said")
@@ -91,8 +98,11 @@ class State:
 class StateMachine:
     """The states of one program key.
 
-    data_align, ra, signal: the CIE's. rules: interns the rules, shared by the machines of a source.
-    start: the state before a function's own instructions; the caller that runs the CIE's instructions calls begin().
+    Attributes:
+        arch: The architecture.
+        data_align: Data alignment factor of the CIE.
+        ra: Column of the return address.
+        start: The state before a function's own instructions. CfiProgram runs the CIE's instructions and then sets it.
     """
 
     def __init__(self, arch: Arch, data_align: int, ra: int, signal: bool, rules: dict[Rule, Rule]) -> None:
@@ -107,15 +117,20 @@ class StateMachine:
         self.start = self._state(-1, 0, None, False, {})
 
     def begin(self, start: State) -> None:
-        """start: what the CIE's instructions led to, and what DW_CFA_restore goes back to from now on."""
+        """Set the state that the CIE's instructions led to. DW_CFA_restore returns to its rules from now on."""
         self.start = start
         for state in self._states.values():
             state.next.clear()
 
     def step(self, state: State, key: Step | int) -> State:
-        """Where the instruction leads. key: OFFSET | register | operand << 8, RESTORE | register, or a Step.
+        """Return the state that an instruction leads to.
 
-        Raises ValueError for an instruction that cannot stand here.
+        Args:
+            state: The state before.
+            key: OFFSET | register | operand << 8, or RESTORE | register, or a Step.
+
+        Raises:
+            ValueError: The instruction is invalid in this state.
         """
         if isinstance(key, int):
             operation, register = key & 0xC0, key & 0x3F
@@ -129,7 +144,11 @@ class StateMachine:
         return after
 
     def rule_of(self, state: State) -> Rule:
-        """The row's rule, interned. Raises ValueError where the state has no CFA."""
+        """Return the interned rule of a state.
+
+        Raises:
+            ValueError: The state has no CFA.
+        """
         if not state.has_cfa:
             raise ValueError("a row without a CFA")
         rule = self._make_rule(state)
@@ -142,7 +161,7 @@ class StateMachine:
     def _state(
         self, reg: int, off: int, expr: bytes | None, pac: bool, regs: dict[int, RegRule], said: Said | None = None
     ) -> State:
-        """said: where it is known."""
+        """Return the interned state with this content. `said` may be given to save time."""
         if said is None:
             said = frozenset(regs.items())
         key = (reg, off, expr, pac, said)
@@ -155,7 +174,9 @@ class StateMachine:
         return self._state(reg, off, expr, state.pac, state.regs, state.said)
 
     def _column(self, register: int) -> int | None:
-        """Where a DWARF register is kept; None for those that the Arch does not have (xmm0 and the like)."""
+        """Return the key of a DWARF register in State.regs, or None if the Arch does not have the register (xmm0, for
+        example).
+        """
         column = self.arch.dwarf.get(register)
         if column is None and register == self._ra_dwarf:
             return RA
@@ -221,7 +242,7 @@ class StateMachine:
         raise ValueError("a CFA by an empty expression")
 
     def _vendor(self, state: State, op: int) -> State:
-        """0x2c and 0x2d mean something on AArch64 and on SPARC only."""
+        """Execute one of the opcodes 0x2c and 0x2d, which are defined on AArch64 and SPARC only."""
         name = self.arch.name
         if name.startswith("aarch64"):
             return self._state(state.cfa_reg, state.cfa_off, state.cfa_expr, not state.pac, state.regs)
@@ -243,10 +264,10 @@ class StateMachine:
             return RegRule(RegKind.REG_PLUS, 0, column)
         if register == self._ra_dwarf:
             raise ValueError(f"the return address is in register {source}, which {self.arch.name} does not have")
-        return UNDEFINED  # it went where no sample looks
+        return UNDEFINED  # samples do not contain that register
 
     def _simple(self, kind: RegKind, expression: bytes) -> RegRule:
-        """The expression as a rule without one, where it is register + n or [register + n]."""
+        """Return a rule without an expression if the expression is register + n or [register + n]."""
         base = self._based(expression)
         if base is None:
             return RegRule(kind, expr=expression)
@@ -256,7 +277,7 @@ class StateMachine:
         return RegRule(kind, expr=expression) if deref else RegRule(RegKind.AT_REG, off, reg)
 
     def _based(self, expression: bytes) -> tuple[int, int, bool] | None:
-        """(column, n, deref) of the expressions "breg n" and "breg n; deref"."""
+        """Return (column, n, deref) of the expressions "breg n" and "breg n; deref", or None for any other."""
         try:
             register, at = expression[0] - BREG0, 1
             if expression[0] == BREGX:
@@ -289,6 +310,6 @@ class StateMachine:
     def _make_registers(self, said: dict[int, RegRule]) -> Registers:
         arch, ra = self.arch, said.get(self.ra)
         if ra is None or ra.kind == RegKind.SAME:
-            # GCC and gdb: a return-address column without a rule is the register itself (a leaf's link register).
+            # As in GCC and gdb, a return-address column without a rule is that register (a leaf's link register).
             ra = SAME if self.ra in (RA, arch.pc) else RegRule(RegKind.REG_PLUS, 0, self.ra)
         return ra, tuple(sorted((c, r) for c, r in said.items() if c not in (RA, arch.pc)))

@@ -1,11 +1,11 @@
 """ARM exception index tables.
 
-code     What ARM instructions do to the stack pointer: as much as prologues and epilogues of compilers need
-index    .ARM.exidx and .ARM.extab: which code an entry covers, and its instruction bytes
-memory   An .ARM.exidx that stands in the target's memory, with its .ARM.extab and code there too; addresses are avma
-opcodes  Frame unwinding instructions of the ARM EHABI: bytes in, Opcodes out
-roots    Code that has no caller though its table only says "cannot unwind": where a process and its threads begin
-rows     Rows of a function within its prologue and epilogues, which EXIDX says nothing of
-rules    What the instructions of one EXIDX entry do to a frame, as a Rule
-section  ARM's exception index as a source of rules
+code     A decoder of the ARM instructions by which compilers' prologues and epilogues change the stack pointer
+index    .ARM.exidx and .ARM.extab: the code that an entry covers, and its unwinding instructions
+memory   An .ARM.exidx in the target's memory, together with its .ARM.extab and code
+opcodes  A decoder of the frame unwinding instructions of the ARM EHABI
+roots    Code without a caller although its table says "cannot unwind": the start of a process and of its threads
+rows     Rows inside a function's prologue and epilogues, which EXIDX does not describe
+rules    A compiler from the instructions of one EXIDX entry to a Rule
+section  The ARM exception index as an unwind source
 """

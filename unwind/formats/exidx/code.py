@@ -1,6 +1,7 @@
-"""What ARM instructions do to the stack pointer: as much as prologues and epilogues of compilers need.
+"""A decoder of the ARM instructions by which compilers' prologues and epilogues change the stack pointer.
 
-A32 and T32, by the encodings of the ARM Architecture Reference Manual (ARMv7-A, A8). Everything else is OTHER.
+It covers A32 and T32, by the encodings of the ARM Architecture Reference Manual (ARMv7-A, A8). Every other instruction
+is OTHER.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pyprof.records import dataclass
 
 
 class Effect(IntEnum):
-    """n, reg: fields of Insn."""
+    """The effect of an instruction on sp and control flow. The names n and reg are fields of Insn."""
 
     OTHER = 0
     MOVE = 1  # sp += n
@@ -23,13 +24,15 @@ class Effect(IntEnum):
     RAISE = 4  # reg += n
     CALL = 5
     LEAVE = (
-        6  # sp += n, and the next instruction is not the next: a return, a branch; reg: to where, if it is a register
+        6  # sp += n, and control goes elsewhere (a return, a branch); reg: register that holds the target, if any
     )
     UNKNOWN = 7  # sp is changed in another way
 
 
 @dataclass(frozen=True, slots=True)
 class Insn:
+    """An instruction at address `at` of `size` bytes, and its effect."""
+
     at: int
     size: int
     effect: Effect
@@ -47,14 +50,20 @@ _OTHER: _Meaning = (Effect.OTHER, 0, -1)
 
 
 class Decoder:
-    """Remembers what instructions mean: programs use few different ones."""
+    """Decodes instructions, and caches the result for each encoding, because programs use few different ones."""
 
     def __init__(self) -> None:
         self._t32: dict[int, _Meaning] = {}
         self._wide: dict[tuple[bool, int], _Meaning] = {}
 
     def sweep(self, code: bytes, start: int, thumb: bool) -> list[Insn]:
-        """Instructions other than OTHER, one behind the other, data between them included. start: svma of code."""
+        """Return the instructions other than OTHER in a block of code. Data between instructions is decoded too.
+
+        Args:
+            code: The code.
+            start: File address (svma) of the code.
+            thumb: The code is T32, else A32.
+        """
         found: list[Insn] = []
         halves = memoryview(code[: len(code) & ~1]).cast("H") if LITTLE_HOST else _halves(code)
         at, count, conditional = 0, len(halves), 0
@@ -77,7 +86,7 @@ class Decoder:
                     second = halves[at + 1]
                     known = wide[key] = _t32_wide(first, second) if thumb else _a32(second << 16 | first)
                 meaning = known
-            if conditional:  # what an IT block may skip decides nothing
+            if conditional:  # an IT block may skip the instruction, so it is ignored
                 conditional -= 1
             elif meaning is not _OTHER:
                 found.append(Insn(start + 2 * at, 2 * size, *meaning))
@@ -91,7 +100,7 @@ LITTLE_HOST = sys.byteorder == "little"
 
 
 def _halves(code: bytes) -> memoryview:
-    """Code is little-endian on every ARM that Linux runs on."""
+    """Return code as 16-bit units. It is little-endian on every ARM that Linux runs on."""
     return memoryview(array("H", struct.unpack(f"<{len(code) // 2}H", code[: len(code) & ~1])))
 
 
@@ -187,7 +196,7 @@ def _t32_wide(first: int, second: int) -> _Meaning:
 
 
 def _sum(rd: int, rn: int, n: int) -> _Meaning:
-    """rd = rn + n."""
+    """Return the effect of rd = rn + n."""
     if rd == SP:
         return (Effect.MOVE, n, -1) if rn == SP else (Effect.BACK, n, rn)
     if rd == PC:
@@ -198,7 +207,7 @@ def _sum(rd: int, rn: int, n: int) -> _Meaning:
 
 
 def _expand(immediate: int) -> int:
-    """ThumbExpandImm."""
+    """Expand an immediate operand (ThumbExpandImm)."""
     low = immediate & 0xFF
     if immediate >> 10 == 0:
         return (low, low << 16 | low, low << 24 | low << 8, low * 0x01010101)[immediate >> 8]

@@ -1,4 +1,4 @@
-""".ARM.exidx and .ARM.extab: which code an entry covers, and its instruction bytes.
+""".ARM.exidx and .ARM.extab: the code that an entry covers, and its unwinding instructions.
 
     index entry   prel31 of a function's start, then  1: cannot unwind | bit 31: compact entry | prel31 of extab entry
     extab entry   bit 31: compact entry | prel31 of a personality routine, then its data
@@ -30,7 +30,7 @@ _ADDRESS = 0xFFFF_FFFF
 
 
 class Model(Enum):
-    """Where an entry's instructions stand."""
+    """The place of an entry's unwinding instructions."""
 
     CANT_UNWIND = "cannot unwind"
     INLINE = "inline"
@@ -40,10 +40,15 @@ class Model(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One index entry: code of start .. end (svma), its instruction bytes, most significant first.
+    """One index entry.
 
-    personality: number of the routine (compact) or its svma (generic), -1 if there is none. table: svma of its
-    .ARM.extab entry, -1 if there is none.
+    Attributes:
+        start: First address of its code in the file (svma).
+        end: Address after its code.
+        model: The place of its instructions.
+        code: Its unwinding instructions, most significant byte first.
+        personality: Number (compact) or file address (generic) of the personality routine, -1 if there is none.
+        table: File address of its .ARM.extab entry, -1 if there is none.
     """
 
     start: int
@@ -55,7 +60,7 @@ class Entry:
 
 
 class IndexedFile(Protocol):
-    """What the index needs of the file that it belongs to."""
+    """The file that an index belongs to."""
 
     @property
     def order(self) -> str: ...
@@ -69,11 +74,22 @@ class IndexedFile(Protocol):
 class ExidxIndex:
     """The index of one file, sorted by start.
 
-    starts: svma, without the Thumb bit. oddities: what was tolerated.
+    Attributes:
+        starts: File addresses (svma) of the functions, without the Thumb bit.
+        oddities: Descriptions of tolerated errors.
     """
 
     def __init__(self, file: IndexedFile, addr: int, data: bytes | memoryview) -> None:
-        """addr: svma of the index; data: its bytes. Raises FormatError."""
+        """Read an index.
+
+        Args:
+            file: The file.
+            addr: File address (svma) of the index.
+            data: Its bytes.
+
+        Raises:
+            FormatError: The index is invalid.
+        """
         if len(data) > MAX_INDEX:
             raise FormatError(SECTION, 0, f"{len(data)} bytes long")
         self.oddities: list[str] = []
@@ -100,12 +116,15 @@ class ExidxIndex:
         return len(self.starts)
 
     def find(self, svma: int) -> int:
-        """Position of the entry that covers svma, -1 if none does."""
+        """Return the position of the entry that covers a file address, -1 if there is none."""
         at = bisect_right(self.starts, svma) - 1
         return at if at >= 0 and svma < self.end(at) else -1
 
     def end(self, position: int) -> int:
-        """The next start, at most the end of the text segment; the start itself where nothing is executable."""
+        """Return the address after an entry's code: the next start, but at most the end of the text segment.
+
+        It is the start itself if the start is not executable.
+        """
         start = self.starts[position]
         at = bisect_right(self._text_starts, start) - 1
         end = self._text[at][1] if at >= 0 else start
@@ -114,18 +133,24 @@ class ExidxIndex:
         return max(start, end)
 
     def extents(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """start, end (n,) svma of the entries that do not say "cannot unwind"."""
+        """Return arrays (start, end) of file addresses, of shape (n,), for the entries that do not say "cannot
+        unwind".
+        """
         words = np.array(self._words, np.uint64)[self._order]
         known = np.flatnonzero(words != CANT_UNWIND)
         ends = [self.end(position) for position in known.tolist()]
         return np.array(self.starts, np.uint64)[known], np.array(ends, np.uint64)
 
     def offset(self, position: int) -> int:
-        """Offset of an entry in the section, for messages."""
+        """Return the offset of an entry in the section, for messages."""
         return 8 * self._order[position]
 
     def entry(self, position: int) -> Entry:
-        """Raises FormatError where the entry or its table is broken."""
+        """Return the entry at a position.
+
+        Raises:
+            FormatError: The entry or its table is broken.
+        """
         start, end, at = self.starts[position], self.end(position), self.offset(position)
         word = self._words[self._order[position]]
         if word == CANT_UNWIND:
@@ -138,7 +163,7 @@ class ExidxIndex:
         return self._table_entry(start, end, table)
 
     def code(self, svma: int, size: int) -> bytes:
-        """At most size bytes of code at svma."""
+        """Return the bytes of code at a file address, `size` bytes or fewer."""
         return bytes(self._file.at_svma(svma, size))
 
     def _table_entry(self, start: int, end: int, table: int) -> Entry:
@@ -164,7 +189,7 @@ class ExidxIndex:
 
 
 def entries(index: ExidxIndex) -> Iterator[Entry | FormatError]:
-    """All entries that cover code, ascending; the error in the place of a broken one."""
+    """Yield all entries that cover code, ascending. An error takes the place of a broken entry."""
     for position in range(len(index)):
         if index.end(position) > index.starts[position]:
             try:
@@ -184,5 +209,5 @@ def _signed31(word: int) -> int:
 
 
 def _instructions(head: int, count: int, more: tuple[int, ...]) -> bytes:
-    """The last count bytes of head, then the words of more, each most significant byte first."""
+    """Return the last `count` bytes of head and then the words of `more`, each with its most significant byte first."""
     return head.to_bytes(4, "big")[4 - count :] + b"".join(word.to_bytes(4, "big") for word in more)

@@ -1,4 +1,6 @@
-"""An .ARM.exidx that stands in the target's memory, with its .ARM.extab and code there too; addresses are avma."""
+"""An .ARM.exidx in the target's memory, together with its .ARM.extab and code. All addresses are those in the
+process.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ EVERYTHING = Segment(0, 0, 1 << 32, 1 << 32, executable=True, writable=False)
 
 
 class MemoryFile:
-    """What ExidxIndex asks of a file, answered from memory."""
+    """An IndexedFile that reads the target's memory."""
 
     def __init__(self, read: ReadMemory, order: str) -> None:
         self._read = read
@@ -25,7 +27,11 @@ class MemoryFile:
 
 
 def memory_exidx(address: int, data: bytes, read: ReadMemory, arch: Arch, diagnostics: Diagnostics) -> Exidx | None:
-    """The index that stands at an avma; None where the architecture has none. Raises FormatError."""
+    """Return the index at an address in the process, or None if the architecture has no such index.
+
+    Raises:
+        FormatError: The index is invalid.
+    """
     if arch.word != 4 or arch.lr < 0:
         return None
     index = ExidxIndex(MemoryFile(read, "<" if arch.byteorder == "little" else ">"), address, data)

@@ -1,4 +1,4 @@
-"""Frame unwinding instructions of the ARM EHABI: bytes in, Opcodes out.
+"""A decoder of the frame unwinding instructions of the ARM EHABI.
 
 Source: ehabi32, "Frame unwinding instructions", table 4 and its remarks. vsp is the virtual stack pointer.
 """
@@ -11,13 +11,13 @@ from pyprof.errors import FormatError
 from pyprof.records import dataclass
 
 MAX_STEP = 1 << 28
-"""No frame is larger: what an increment of vsp may be."""
+"""Maximum increment of vsp in bytes. No frame is larger."""
 
 
 class OpKind(IntEnum):
-    """What an instruction does; n is Opcode.n."""
+    """The kind of an instruction; n is a field of Opcode."""
 
-    ADD = 0  # vsp += n: an increment, or registers that we do not track (VFP, WMMX, RA_AUTH_CODE)
+    ADD = 0  # vsp += n: an increment, or a pop of registers that samples lack (VFP, WMMX, RA_AUTH_CODE)
     POP = 1  # the core registers of mask n, the lowest at vsp; vsp += 4 each; r13 replaces vsp at the end
     SET = 2  # vsp = r[n]
     MARK = 3  # no effect on the frame
@@ -27,7 +27,7 @@ class OpKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Opcode:
-    """One instruction. text: as readelf writes it."""
+    """One unwinding instruction. Its text is that of readelf."""
 
     kind: OpKind
     n: int
@@ -36,9 +36,15 @@ class Opcode:
 
 
 def decode(code: bytes, section: str, at: int) -> list[Opcode]:
-    """The instructions of one entry, an implicit finish included; nothing after the first finish.
+    """Return the instructions of one entry up to the first finish, with an implicit finish at the end.
 
-    section, at: of the entry, for the FormatError that a reserved, spare or cut-off instruction raises.
+    Args:
+        code: The bytes.
+        section: Name of the section, for errors.
+        at: Offset of the entry, for errors.
+
+    Raises:
+        FormatError: An instruction is reserved, spare or incomplete.
     """
     done: list[Opcode] = []
     position = 0
@@ -105,7 +111,7 @@ def _two_bytes(raw: bytes) -> Opcode | None:
         names = ", ".join(f"wCGR{bit}" for bit in range(4) if second >> bit & 1)
         return Opcode(OpKind.ADD, 4 * second.bit_count(), raw, f"pop {{{names}}}")
     start, count = second >> 4, (second & 0xF) + 1
-    # remarks d and e: FSTMX knows D0-D15, WMMX has 16 registers, VFP has 32
+    # Remarks d and e: FSTMX covers D0-D15, WMMX has 16 registers, VFP has 32.
     if first == 0xC9:
         return _doubles("D", start, count, 0, raw)
     if first == 0xC8:

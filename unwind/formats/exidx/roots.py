@@ -1,10 +1,10 @@
-"""Code that has no caller though its table only says "cannot unwind": where a process and its threads begin.
+"""Code without a caller although its table says "cannot unwind": the start of a process and of its threads.
 
     the entry point         the first ENTRY_POINT_SIZE bytes from e_entry, if they begin as _start does: a shared
                             library's entry point may be any function
-    clone, __clone          its call of the thread's function and what follows (before that it still has its caller)
+    clone, __clone          its call of the thread's function and the code after it (before, it still has its caller)
 
-The C libraries mark both CANTUNWIND, like much code that merely lacks a table: only here the stack is whole.
+The C libraries mark both CANTUNWIND, like much code that merely lacks a table. Only at these two is the stack complete.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyprof.model.arch import Arch
 from pyprof.objfile.base import ObjectFile
 
 ENTRY_POINT_SIZE = 48
-"""glibc's _start is 44 bytes of code on A32 and T32, its literals not counted."""
+"""Size in bytes of the entry code. glibc's _start has 44 bytes on A32 and T32, without its literals."""
 ENTRY_CODE = tuple(
     bytes.fromhex(code)
     for code in (
@@ -31,11 +31,14 @@ ENTRY_CODE = tuple(
 THREAD_STARTS = (b"clone", b"__clone")
 MAX_CLONE = 128
 AFTER_CALL = 12
-"""Bytes that the end of a thread takes: its exit status, a system call."""
+"""Size in bytes of the code that ends a thread: it passes the exit status to a system call."""
 
 
 def roots(file: ObjectFile, arch: Arch) -> list[tuple[int, int]]:
-    """(start, end) svma ranges, sorted. A broken symbol table costs the threads' starts only."""
+    """Return the sorted (start, end) ranges of file addresses of this code.
+
+    If the symbol table is broken, the starts of threads are missing.
+    """
     found = set()
     entry = file.entry & arch.pc_mask
     if bytes(file.at_svma(entry, 8)).startswith(ENTRY_CODE):
@@ -53,7 +56,7 @@ def roots(file: ObjectFile, arch: Arch) -> list[tuple[int, int]]:
 
 
 def _thread_call(code: bytes, thumb: bool) -> tuple[int, int] | None:
-    """(start, end) offsets of the first call through a register after the first system call."""
+    """Return the (start, end) offsets of the first call through a register after the first system call, or None."""
     step, called = (2 if thumb else 4), False
     for at in range(0, len(code) - step + 1, step):
         word = int.from_bytes(code[at : at + step], "little")
@@ -64,7 +67,11 @@ def _thread_call(code: bytes, thumb: bool) -> tuple[int, int] | None:
 
 
 def _symbols(file: ObjectFile) -> list[int]:
-    """Values (bit 0: Thumb) of the symbols that THREAD_STARTS names. Raises FormatError. 32-bit ELF only."""
+    """Return the values of the symbols in THREAD_STARTS of a 32-bit ELF file. Bit 0 of a value marks Thumb code.
+
+    Raises:
+        FormatError: A symbol table is broken.
+    """
     found: set[int] = set()
     for table, strings in ((".dynsym", ".dynstr"), (".symtab", ".strtab")):
         symbols, names = file.section(table), file.section(strings)
@@ -74,7 +81,7 @@ def _symbols(file: ObjectFile) -> list[int]:
         name = np.frombuffer(symbols[: len(symbols) & ~15], f"{file.order}u4")[0::4]
         for wanted in THREAD_STARTS:
             at = text.find(b"\0" + wanted + b"\0")
-            # the linker lets names share their ends: "clone" may stand inside "__clone"
+            # Linkers let names share their ends: "clone" may be the end of "__clone".
             tail = text.find(wanted + b"\0")
             for place in {at + 1 if at >= 0 else -1, tail} - {-1}:
                 for row in np.flatnonzero(name == place)[:4].tolist():

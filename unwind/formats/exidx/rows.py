@@ -1,8 +1,9 @@
-"""Rows of a function within its prologue and epilogues, which EXIDX says nothing of.
+"""Rows inside a function's prologue and epilogues, which EXIDX does not describe.
 
-The table's rule holds once the frame stands: at every call. A sample's innermost frame may stand anywhere, one time in
-ten where the frame is being built or taken down. The instructions there are few, and the table says what they must add
-up to: the frame's size. Where the code of a function adds up to it, it is believed; else the table's rule stands alone.
+The table's rule holds once the frame is complete: at every call. A sample's innermost frame may be anywhere, one time
+in ten where the frame is built or removed. Few instructions do that, and the table gives the frame size to which they
+must add up. If the code adds up to that size, rows are made from it. Otherwise the table's rule holds for the whole
+function.
 
     depth d = cfa - sp: 0 at the function's start
     cfa = sp + d;  registers that the table has at [cfa - n]: there if n <= d, else still (or again) in the register
@@ -17,21 +18,21 @@ from pyprof.unwind.formats.exidx.code import Decoder, Effect, Insn
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 
 MAX_CODE = 1 << 14
-"""Bytes of a function that are looked at."""
+"""Maximum number of bytes of a function that are examined."""
 MODE_CODE = 1 << 9
-"""Bytes of a prologue by which A32 and T32 are distinguished."""
+"""Number of bytes of a prologue by which A32 and T32 are told apart."""
 MAX_PROLOGUE, MAX_EPILOGUE = 256, 64
-"""Bytes of code that build a frame and take it down."""
+"""Maximum sizes in bytes of the code that builds a frame and of the code that removes it."""
 
 Rows = tuple[tuple[int, ...], tuple[Rule, ...]]
-"""(starts, rules) of FunctionRows."""
+"""(starts, rules) as in FunctionRows."""
 
 Spans = dict[int, tuple[int, Rule]]
-"""start -> (end, rule), svma."""
+"""(end, rule) by start; start and end are file addresses (svma)."""
 
 
 class RowReader:
-    """The rows of one file's functions. read: (svma, size) -> code."""
+    """Makes the rows of one file's functions."""
 
     def __init__(self, arch: Arch, read: Callable[[int, int], bytes]) -> None:
         self._sp, self._lr = arch.sp, arch.lr
@@ -39,7 +40,13 @@ class RowReader:
         self._decoder = Decoder()
 
     def rows(self, rule: Rule, start: int, end: int) -> Rows:
-        """rule: the table's, of start .. end (svma)."""
+        """Return the rows of a function.
+
+        Args:
+            rule: The rule of the table.
+            start: File address (svma) of the function.
+            end: Address after it.
+        """
         alone: Rows = (start,), (rule,)
         if rule.cfa_deref or rule.cfa_reg < 0 or rule.signal or (rule.cfa_reg == self._sp and not rule.cfa_off):
             return alone
@@ -48,7 +55,7 @@ class RowReader:
         code = self._read(start, min(end - start, MAX_CODE))
         tried = [(thumb, self._sweep(code[:MODE_CODE], start, thumb)) for thumb in (True, False)]
         known = [(thumb, insns, spans) for thumb, insns in tried if (spans := self._prologues(rule, start, insns))]
-        if len(known) != 1:  # no code of a compiler, or it may be A32 and T32: the index does not say which
+        if len(known) != 1:  # not a compiler's code, or valid as both A32 and T32: the index does not say which
             return alone
         ((thumb, insns, spans),) = known
         if len(code) > MODE_CODE:
@@ -63,7 +70,7 @@ class RowReader:
         return self._decoder.sweep(code, start, thumb)
 
     def _prologues(self, rule: Rule, start: int, insns: list[Insn]) -> Spans:
-        """Spans of each prologue; {} if there is none. An entry may cover several functions."""
+        """Return the spans of all prologues, {} if there is none. An entry may cover several functions."""
         found: Spans = {}
         early: list[int] = []  # paths that return before a frame is begun
         first = 0
@@ -83,7 +90,9 @@ class RowReader:
         return found
 
     def _prologue(self, rule: Rule, start: int, insns: list[Insn], first: int) -> Spans:
-        """Spans up to the instruction that completes the frame; {} if the code does not add up to it."""
+        """Return the spans up to the instruction that completes the frame, {} if the code does not add up to the frame
+        size.
+        """
         begin, depth = _span(start, insns, first)[0], 0
         depths: list[int] = []
         for position in range(first, len(insns)):
@@ -108,7 +117,7 @@ class RowReader:
         return {}
 
     def _at_depths(self, rule: Rule, start: int, insns: list[Insn], first: int, depths: list[int]) -> Spans:
-        """Spans of the instructions from the first one on: depths are those before each."""
+        """Return the spans of the instructions from the first one on, given the depth before each."""
         spans: Spans = {}
         for position, depth in enumerate(depths, first):
             begin, after = _span(start, insns, position)
@@ -116,8 +125,16 @@ class RowReader:
         return spans
 
     def _pushed_later(self, rule: Rule, insns: list[Insn], frame: int, depth: int, spans: Spans) -> Spans:
-        """Spans of a prologue that pushes the rest of its registers when its frame register is set (r8 to r11, by clang
-        in T32). frame: position of what set it; depth: of sp there.
+        """Return the spans of a prologue that sets its frame register before it pushes its last registers.
+
+        Clang pushes r8 to r11 so in T32.
+
+        Args:
+            rule: The rule of the table.
+            insns: The instructions.
+            frame: Position of the instruction that sets the frame register.
+            depth: The depth of sp there.
+            spans: The spans up to there, which are extended.
         """
         for position in range(frame + 1, len(insns)):
             insn = insns[position]
@@ -131,10 +148,11 @@ class RowReader:
         return spans
 
     def _epilogue(self, rule: Rule, start: int, insns: list[Insn], last: int) -> Spans:
-        """Spans that lead to an instruction that leaves, back to where the frame stood.
+        """Return the spans of the instructions that remove the frame before an instruction that leaves the function.
 
-        A return leaves nothing on the stack, so each instruction on the way to it is sure. A branch is a call of
-        another function in the place of this one only if it finds the whole frame taken down: else {}.
+        A return leaves nothing on the stack, so each instruction before it is certain. A branch is a tail call only if
+        the
+        instructions before it remove the whole frame. Otherwise the result is {}.
         """
         end, by_sp = insns[last], rule.cfa_reg == self._sp
         spans: Spans = {}
@@ -168,7 +186,9 @@ class RowReader:
         return sure
 
     def _at_depth(self, rule: Rule, base: int, depth: int) -> Rule:
-        """The rule while cfa = base + depth; what lies below sp is not saved there, or not any more."""
+        """Return the rule while cfa = base + depth. Registers whose slot lies below sp are not saved there yet, or no
+        longer.
+        """
         whole = base != self._sp
         regs = tuple((column, how) for column, how in rule.regs if whole or -how.n <= depth)
         saved = rule.ra.kind is RegKind.AT_CFA and (whole or -rule.ra.n <= depth)
@@ -176,14 +196,14 @@ class RowReader:
 
 
 def _span(start: int, insns: list[Insn], position: int) -> tuple[int, int]:
-    """From behind the instruction before, to the end of this one: nothing happens to sp in between."""
+    """Return (end of the instruction before, end of this one). Nothing changes sp in between."""
     before = insns[position - 1] if position else None
     insn = insns[position]
     return (before.at + before.size if before else start), insn.at + insn.size
 
 
 def _merged(rule: Rule, start: int, end: int, spans: Spans) -> Rows:
-    """The spans, and the table's rule elsewhere."""
+    """Return rows with the spans, and with the table's rule everywhere else."""
     starts: list[int] = []
     rules: list[Rule] = []
 

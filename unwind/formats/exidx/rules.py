@@ -1,13 +1,13 @@
-"""What the instructions of one EXIDX entry do to a frame, as a Rule.
+"""A compiler from the instructions of one EXIDX entry to a Rule.
 
-The instructions are run on symbols: vsp is `base + offset`, where base is what a register held in the callee, or a
-word that was loaded (`vsp = r[n]` after a pop of r[n], or a pop of r13). In the end
+The instructions are run with symbolic values: vsp is `base + offset`. The base is the value of a register in the
+callee, or a word that was loaded (`vsp = r[n]` after a pop of r[n], or a pop of r13). In the end
 
     cfa = vsp;  popped registers = [cfa - n], or [base + n] where vsp was changed after the pop
     ra  = r15 if popped, else r14 if popped, else the link register
 
 Core register n is column n of the Arch. Two pops identify a signal frame: only the C library's restorers pop both r13
-and r15, and the code that they return to was interrupted, not calling.
+and r15, and the code that they return to was interrupted and did not call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyprof.unwind.rules import RegKind, RegRule, Rule
 
 R13, R14, R15 = 13, 14, 15
 MAX_LOADS = 4
-"""How many loads may lead to one vsp: producers need one, a broken table must not build endless expressions."""
+"""Maximum number of nested loads in a vsp. Real tables need one; the limit bounds the expressions of a broken table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,17 @@ _Place = tuple[_Base, int]
 
 
 def rule_of(opcodes: list[Opcode], arch: Arch, section: str, at: int) -> Rule | None:
-    """None if the entry refuses to be unwound. section, at: of the entry, for the FormatError."""
+    """Return the rule of an entry, or None if the entry refuses to be unwound.
+
+    Args:
+        opcodes: The instructions of the entry.
+        arch: The architecture.
+        section: Name of the section, for errors.
+        at: Offset of the entry, for errors.
+
+    Raises:
+        FormatError: The instructions make no sense.
+    """
     base: _Base = arch.sp
     offset = 0
     popped: dict[int, _Place] = {}
@@ -71,7 +81,7 @@ def rule_of(opcodes: list[Opcode], arch: Arch, section: str, at: int) -> Rule | 
 
     signal = R13 in popped and R15 in popped
     popped.pop(R13, None)
-    saved = next((number for number in (R15, R14) if number in popped), None)  # of R14 the caller's own is lost
+    saved = next((number for number in (R15, R14) if number in popped), None)  # the caller's own R14 is lost
     ra = RegRule(RegKind.REG_PLUS, 0, arch.lr) if saved is None else place(popped.pop(saved))
     regs = tuple((number, place(popped[number])) for number in sorted(popped))
     if isinstance(base, int):
@@ -90,7 +100,7 @@ def _loaded(place: _Place, section: str, at: int) -> _Load:
 
 
 def _expression(base: _Base, offset: int) -> bytes:
-    """DWARF expression of base + offset."""
+    """Return the DWARF expression of base + offset."""
     if isinstance(base, int):
         return register_plus(base, offset)
     return plus(word_at(_expression(base.base, base.offset)), offset)

@@ -1,10 +1,10 @@
-"""ARM's exception index as a source of rules.
+"""The ARM exception index as an unwind source.
 
-What it promises holds at call sites only (ehabi32: tables serve exceptions, not prologues), so the order of the
-sources asks .debug_frame first at an exact pc; prologues and epilogues get their rows from the code (rows.py). A
-function that cannot be unwound (CANTUNWIND, "refuse to unwind") is not covered: the next source, and in the end the
-link register of an innermost frame, may still know. Where a process and its threads begin is the exception
-(roots.py): it has no caller.
+Its rules hold at call sites only (ehabi32: tables serve exceptions, not prologues). So .debug_frame is used first for a
+pc that is not a return address, and prologues and epilogues get their rows from the code (rows.py). A function that
+cannot be unwound (CANTUNWIND, "refuse to unwind") counts as not covered, because another source, or the link register
+of an innermost frame, may still find its caller. The start of a process and of its threads is different: it has no
+caller (roots.py).
 """
 
 from __future__ import annotations
@@ -26,14 +26,26 @@ from pyprof.unwind.rules import UNDEFINED, FunctionRows, Rule
 
 
 class Exidx:
-    """Source of one ELF file. index: its entries, for inspection. exact: its promise holds at call sites only."""
+    """Unwind source from the exception index of one ELF file.
+
+    Attributes:
+        index: Its entries, for inspection.
+        exact: False, because its rules hold at call sites only.
+    """
 
     name = "exidx"
     trust = Trust.EXIDX
     exact = False
 
     def __init__(self, index: ExidxIndex, arch: Arch, roots: list[tuple[int, int]], diagnostics: Diagnostics) -> None:
-        """roots: (start, end) svma of code that has no caller."""
+        """Take an index.
+
+        Args:
+            index: The index.
+            arch: The architecture.
+            roots: (start, end) ranges of file addresses of code without a caller.
+            diagnostics: Counters of the recording.
+        """
         self.index = index
         self._arch = arch
         self._roots = roots
@@ -43,9 +55,13 @@ class Exidx:
         self._rules: dict[bytes, Rule | None] = {}
 
     def function_at(self, svma: int) -> FunctionRows | None:
-        """None if no entry covers svma, or the entry says that its function cannot be unwound.
+        """Return the rows of the function that covers a file address.
 
-        Raises FormatError, at this svma only.
+        Returns:
+            None if no entry covers the address, or if the entry says that its function cannot be unwound.
+
+        Raises:
+            FormatError: The entry is broken.
         """
         position = self.index.find(svma)
         if position < 0:
@@ -57,7 +73,7 @@ class Exidx:
         return self.index.extents()
 
     def functions(self) -> Iterator[FunctionRows]:
-        """All functions with a rule, ascending; a broken entry is counted and left out."""
+        """Yield all functions with a rule, ascending. A broken entry is counted and left out."""
         for entry in entries(self.index):
             try:
                 rows = self._rows(entry) if isinstance(entry, Entry) else None
@@ -93,7 +109,11 @@ class Exidx:
 
 
 def exidx_source(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> Exidx | None:
-    """None if the file has no index. Raises FormatError if the index as a whole is broken."""
+    """Return the exception index of a file, or None if it has none.
+
+    Raises:
+        FormatError: The index as a whole is broken.
+    """
     table = file.unwind_table(SECTION)
     if table is None or arch.word != 4 or arch.lr < 0:
         return None

@@ -1,17 +1,18 @@
-"""libunwind's dynamic unwind-info: what a process has registered by _U_dyn_register, read from its memory.
+"""Unwind info that a process has registered by _U_dyn_register, read from its memory.
 
-In: the avma of `_U_dyn_info_list`. Out: DynInfo values, complete: nothing is read of the target later but what tables
-point to. What they mean: regions.py (procedures), tables.py (tables); see docs/run-time-code.md.
-Source: libunwind-dynamic(3); include/libunwind-dynamic.h of libunwind 1.1 to 1.8, and src/mi/Gdyn-remote.c for how a
-list that changes is read.
+DynReader takes the address of `_U_dyn_info_list` in the process and returns complete DynInfo values. Later reads of the
+target concern only tables that an info points to. regions.py (procedures) and tables.py (tables) interpret the values;
+see docs/run-time-code.md.
+Source: libunwind-dynamic(3); include/libunwind-dynamic.h of libunwind 1.1 to 1.8; src/mi/Gdyn-remote.c, which reads a
+list while it changes.
 
     list      u32 version (0), u32 generation, first*
     info      next*, prev*, start_ip, end_ip, gp, i32 format, i32 pad, [load_offset,] union of four words
     proc      name*, handler, u32 flags, i32 pad, regions*         table     name*, segbase, table_len, table_data*
     region    next*, i32 insn_count, u32 op_count, op[op_count]    op        i8 tag, i8 qp, i16 reg, i32 when, val
 
-load_offset is there in programs built with the headers of libunwind 1.6 to 1.8, and in no others. Nothing says which:
-both readings are made, and the one that makes sense is taken.
+Only programs built with the headers of libunwind 1.6 to 1.8 have load_offset. Nothing says which layout a program has:
+both are tried, and the one with plausible content is used.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ MAX_OPS = 4096
 MAX_CODE = 1 << 40
 MAX_TABLE_BYTES = 64 << 20
 MAX_BYTES = 64 << 20
-"""Most that is read for one pass over a list, tables aside."""
+"""Maximum number of bytes that one pass over a list reads, without its tables."""
 
 
 class RegionFormat(IntEnum):
+    """Format of an info (unw_dyn_info_format_t)."""
+
     DYNAMIC = 0
     TABLE = 1
     REMOTE_TABLE = 2
@@ -45,6 +48,8 @@ class RegionFormat(IntEnum):
 
 
 class Tag(IntEnum):
+    """Kind of a directive (unw_dyn_operation_t)."""
+
     STOP = 0
     SAVE_REG = 1
     SPILL_FP_REL = 2
@@ -58,7 +63,7 @@ class Tag(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """val: signed."""
+    """A directive. `val` is signed."""
 
     tag: int
     reg: int
@@ -68,13 +73,23 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Region:
+    """A region of a procedure: its length in instructions (bytes here), and its directives."""
+
     insn_count: int
     ops: tuple[Op, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What an info says apart from its union. info: its avma."""
+    """The part of an info before its union.
+
+    Attributes:
+        info: Address of the info in the process.
+        start: First address of its code.
+        end: Address after its code.
+        gp: Value of the global pointer.
+        format: A RegionFormat.
+    """
 
     info: int
     start: int
@@ -85,9 +100,18 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class DynInfo:
-    """One registered piece of code. regions: of a procedure. segbase, table_len, table_data: of a table, as stated.
+    """One registered piece of code.
 
-    with_offset: it was read with load_offset. sure: its own contents said so, not its neighbours.
+    Attributes:
+        head: The common part.
+        name: Name of the code.
+        with_offset: The info was read in the layout with load_offset.
+        load_offset: Its value.
+        regions: Regions of a procedure.
+        segbase: Segment base of a table, as stated.
+        table_len: Length of a table, as stated.
+        table_data: Address of a table, as stated.
+        sure: The info's own content determined its layout, not that of its neighbours.
     """
 
     head: Head
@@ -103,7 +127,13 @@ class DynInfo:
 
 @dataclass(frozen=True, slots=True)
 class DynList:
-    """heads: of all infos, in the order of the list. whole: it was read to its end."""
+    """The registered infos without their details.
+
+    Attributes:
+        generation: Generation of the list.
+        heads: The infos, in the order of the list.
+        whole: The list was read to its end.
+    """
 
     generation: int
     heads: tuple[Head, ...]
@@ -111,7 +141,7 @@ class DynList:
 
 
 class DynReader:
-    """Reads one process's list."""
+    """Reads the list of one process."""
 
     def __init__(self, read: ReadMemory, arch: Arch) -> None:
         self._structs = TargetStructs(read, arch, SECTION, MAX_BYTES)
@@ -125,14 +155,22 @@ class DynReader:
         self._op = structs.layout("bbhi" + ("q" if structs.word == 8 else "i"))
 
     def generation(self, avma: int) -> tuple[int, int]:
-        """(generation, first). Raises FormatError where the list is not readable or of an unknown version."""
+        """Return (generation, address of the first info) of a list.
+
+        Raises:
+            FormatError: The list is not readable, or its version is unknown.
+        """
         version, generation, first = self._structs.unpack(avma, self._list)
         if version != 0:
             raise FormatError(SECTION, avma, f"unknown version {version}")
         return generation, first
 
     def heads(self, avma: int) -> DynList:
-        """The list without its infos' details. Raises FormatError."""
+        """Return the list without the details of its infos.
+
+        Raises:
+            FormatError: The list is not readable, or its version is unknown.
+        """
         generation, at = self.generation(avma)
         found: list[Head] = []
         seen: set[int] = set()
@@ -152,9 +190,14 @@ class DynReader:
         return DynList(generation, tuple(found), whole)
 
     def info(self, head: Head, usual: bool) -> DynInfo:
-        """The details of an info. usual: read it with load_offset where either reading makes sense.
+        """Return an info with its details.
 
-        Raises FormatError where neither does.
+        Args:
+            head: Its common part.
+            usual: Prefer the layout with load_offset if both layouts are plausible.
+
+        Raises:
+            FormatError: Neither layout is plausible.
         """
         if not 0 < head.end - head.start <= MAX_CODE:
             raise FormatError(SECTION, head.info, f"code from {head.start:#x} to {head.end:#x}")
@@ -168,13 +211,17 @@ class DynReader:
         if not readings:
             raise problem
         if len(readings) == 1 and readings[0][0] == 0 and readings[0][1].with_offset != usual:
-            raise problem  # read in the other layout, a broken one looks like one that says nothing
+            raise problem  # in the wrong layout, a broken info looks like an empty one
         best = max(readings, key=lambda reading: (reading[0], reading[1].with_offset == usual))
         sure = len({score for score, _ in readings}) == len(readings)
         return replace(best[1], sure=sure)
 
     def _reading(self, head: Head, with_offset: bool) -> tuple[int, DynInfo]:
-        """(how much sense it makes, the info) in one of the layouts. Raises FormatError where it makes none."""
+        """Return (plausibility, info) in one of the two layouts.
+
+        Raises:
+            FormatError: The content is not plausible.
+        """
         at = head.info + self._head.size
         info = DynInfo(head, "", with_offset)
         if with_offset:
@@ -218,7 +265,7 @@ class DynReader:
         return found
 
     def _ops(self, data: bytes, at: int) -> list[Op]:
-        """Up to STOP: what follows it was allocated and not filled."""
+        """Return the directives before STOP. The rest of the array is allocated but not filled."""
         found = []
         for tag, _, reg, when, val in self._op.iter_unpack(data):
             if tag == Tag.STOP:
@@ -245,5 +292,5 @@ class DynReader:
 
 
 def table_bytes(kind: int, table_len: int, word: int) -> int:
-    """Size of a table. table_len counts words, of ARM_EXIDX bytes."""
+    """Return the size of a table in bytes. table_len counts bytes for ARM_EXIDX and words otherwise."""
     return table_len if kind == RegionFormat.ARM_EXIDX else table_len * word

@@ -1,8 +1,8 @@
-"""Where a module keeps libunwind's list of dynamic unwind-info.
+"""Search for the list of registered unwind info in a module.
 
 `_U_dyn_info_list` is hidden: only a symbol table that was not stripped has it, of the file or of its debug file. A
-shared libunwind exports the function `_U_dyn_info_list_addr`, which does nothing but return its address: its code is
-read.
+shared libunwind exports the function `_U_dyn_info_list_addr`, which only returns the list's address. The address is
+decoded from its code.
 
     x86-64    [endbr64] [push %rbp; mov %rsp,%rbp] lea rel32(%rip),%rax [pop %rbp] ret      or mov from a GOT slot
     AArch64   [bti c] adrp x0, page; add x0, x0, #offset (or ldr x0, [x0, #slot]); ret
@@ -23,7 +23,12 @@ _PROLOGUES = (b"\xf3\x0f\x1e\xfa\x55\x48\x89\xe5", b"\x55\x48\x89\xe5", b"\xf3\x
 
 
 def find_list(file: ObjectFile, arch: Arch, debug: ObjectFile | None) -> tuple[int, bool] | None:
-    """(svma, False) of the list, or (svma, True) of a word that holds its avma; None where the file has none."""
+    """Return where a file has the list.
+
+    Returns:
+        (file address of the list, False), or (file address of a word that holds its address in the process, True), or
+        None.
+    """
     found = file.named_symbols(SYMBOLS)
     if LIST in found:
         return found[LIST], False
@@ -39,7 +44,14 @@ def find_list(file: ObjectFile, arch: Arch, debug: ObjectFile | None) -> tuple[i
 
 
 def decode_getter(code: bytes, svma: int, arch: Arch) -> tuple[int, bool] | None:
-    """What a function at svma returns, if that is an address relative to it; as find_list."""
+    """Return the address that a function returns, in the form of find_list(), if its code computes it relative to
+    itself.
+
+    Args:
+        code: The function's code.
+        svma: Its file address.
+        arch: The architecture.
+    """
     if arch.name == "x86_64":
         return _decode_x86_64(code, svma)
     return _decode_aarch64(code, svma) if arch.name == "aarch64" else None

@@ -1,18 +1,18 @@
-"""libunwind's regions and directives, executed: the rule at one place of a procedure.
+"""An interpreter of libunwind's regions and directives, for the rule at one place of a procedure.
 
-The manual leaves much open, and libunwind itself executes them on ia64 only (parse_dynamic in src/ia64/Gparser.c).
-What is done here is what that does, with an instruction's index its byte offset, as the manual says of machines with
-instructions of many sizes; docs/run-time-code.md states each choice with its reason. In words:
+The manual leaves much open, and libunwind itself executes them on ia64 only (parse_dynamic in src/ia64/Gparser.c). This
+module does the same, with the byte offset as an instruction's index, as the manual says for variable-size instructions.
+docs/run-time-code.md gives the reason for each choice:
 
     a directive is in force     where offset > region's start + min(when, region's length - 1)
-    ADD sp, n                   cfa = sp + (depth - n); of other registers it says nothing
-    SAVE_REG r, d               the caller's r is in d; of sp: d keeps the sp of now, and gives the cfa from here on
+    ADD sp, n                   cfa = sp + (depth - n); for other registers it has no effect
+    SAVE_REG r, d               the caller's r is in d; for sp: d keeps the current sp, and gives the cfa from here on
     SPILL_SP_REL r, n           r = [sp after that instruction + n]
     SPILL_FP_REL r, n           r = [register that keeps sp (else the frame pointer) + n]
-    POP_FRAMES n                cfa and memory as at the procedure's entry; behind the region n levels are undone,
+    POP_FRAMES n                cfa and memory as at the procedure's entry; after the region n levels are undone,
                                 each region being one, its own the first
-    LABEL_STATE, COPY_STATE l   store and take the whole state
-    ALIAS a                     the rule of the code at a, as far into it as we are into the region
+    LABEL_STATE, COPY_STATE l   store and load the whole state
+    ALIAS a                     the rule of the code at a, at the same offset as in the region
 """
 
 from __future__ import annotations
@@ -25,21 +25,27 @@ from pyprof.unwind.formats.libunwind.dynamic import Op, Region, Tag
 from pyprof.unwind.rules import SAME, RegKind, RegRule, Rule
 
 RuleAt = Callable[[int], Rule | None]
-"""The rule of code elsewhere, at a lookup pc."""
+"""Finds the rule of other code at a lookup pc, or None."""
 
 I386_COLUMNS = (0, 2, 1, 3, 6, 7, 5, 4, 8)
-"""UNW_X86_EAX, EDX, ECX, EBX, ESI, EDI, EBP, ESP, EIP as DWARF numbers; elsewhere libunwind's numbers are DWARF's."""
+"""DWARF numbers of UNW_X86_EAX, EDX, ECX, EBX, ESI, EDI, EBP, ESP, EIP. Elsewhere libunwind uses DWARF numbers."""
 
 
 class NotDescribed(Exception):
-    """The directives say nothing that can be used. Its text is a counter's key."""
+    """The directives give no usable rule. The text is the key of a counter."""
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """base: column that gives the cfa, base + off. depth: cfa - sp, None where it is not known.
+    """The state of the registers at one place.
 
-    kept: (column, cfa - its value) of the register that keeps sp.
+    Attributes:
+        base: Column of the CFA's register: cfa = base + off.
+        off: Offset of the CFA.
+        depth: cfa - sp, None if it is unknown.
+        ra: Rule of the return address.
+        regs: Rules of the other registers.
+        kept: (column, cfa - its value) of the register that keeps sp, or None.
     """
 
     base: int
@@ -52,7 +58,7 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A rule and the offsets from the procedure's start for which it is certain to hold."""
+    """A rule and the range of offsets from the procedure's start in which it certainly holds."""
 
     low: int
     high: int
@@ -60,7 +66,7 @@ class Placed:
 
 
 def column_of(arch: Arch, register: int) -> int | None:
-    """The column of one of libunwind's register numbers, None of one that unwinding does not follow."""
+    """Return the column of a libunwind register number, or None for a register that samples do not contain."""
     if arch.name == "i386":
         register = I386_COLUMNS[register] if 0 <= register < len(I386_COLUMNS) else -1
     column = arch.dwarf.get(register)
@@ -68,11 +74,11 @@ def column_of(arch: Arch, register: int) -> int | None:
 
 
 _PC = {"aarch64": 32}
-"""Numbers of pc where DWARF has none."""
+"""libunwind's number of the pc on architectures where DWARF has none."""
 
 
 class Procedure:
-    """The regions of one procedure. size: bytes of code."""
+    """The regions of one procedure, whose code has `size` bytes."""
 
     def __init__(self, regions: tuple[Region, ...], size: int, arch: Arch, rule_at: RuleAt) -> None:
         self._regions = regions
@@ -82,10 +88,11 @@ class Procedure:
         self._entry = self._entry_state()
 
     def _entry_state(self) -> _State:
-        """The state at the first instruction: the return address is where the call left it.
+        """Return the state at the first instruction, where the return address is as the call left it.
 
-        A procedure whose first region is empty and spills the return address describes the call itself; then the state
-        before is that of the caller, with nothing pushed.
+        If the first region is empty and spills the return address, it describes the call itself. Then the state before
+        it is
+        the caller's, with nothing pushed.
         """
         arch = self._arch
         described = False
@@ -102,13 +109,18 @@ class Procedure:
         return _State(arch.sp, depth, depth, ra)
 
     def at(self, target: int) -> Placed:
-        """The rule at an offset. Raises NotDescribed."""
+        """Return the rule at an offset.
+
+        Raises:
+            NotDescribed: The directives give no rule.
+        """
         return _Walk(self._arch, self._size, self._rule_at, self._entry, target).run(self._regions)
 
 
 def _parts(ops: tuple[Op, ...]) -> Iterator[list[Op]]:
-    """What stands between directives that speak of a state as a whole, and those alone: the others need not come in
-    the order of their instructions.
+    """Split directives at those that concern the whole state, each of which is a part by itself.
+
+    The other directives need not be in the order of their instructions.
     """
     part: list[Op] = []
     for op in ops:
@@ -160,7 +172,9 @@ class _Walk:
         return Placed(self._low, self._high, self._rule(state))
 
     def _reached(self, offset: int) -> bool:
-        """Is the target at or behind an offset? Either way the rule changes there at the earliest."""
+        """Return True if the target lies at or after an offset. In both cases, bound the range of the rule at that
+        offset.
+        """
         if offset <= self._target:
             self._low = max(self._low, offset)
             return True
@@ -169,7 +183,7 @@ class _Walk:
 
     def _run_ops(self, ops: tuple[Op, ...]) -> Placed | None:
         for part in _parts(ops):
-            # those of an empty region belong to no instruction: there the list is the order
+            # Directives of an empty region belong to no instruction, so they keep their order in the list.
             ordered = sorted(part, key=lambda op: (self._when(op), op.tag != Tag.ADD)) if self._length else part
             for op in ordered:
                 if not self._reached(self._start + self._when(op) + 1):
@@ -212,7 +226,7 @@ class _Walk:
         self._state = replace(self._state, depth=depth, off=off)
 
     def _depth(self) -> int:
-        """cfa - sp."""
+        """Return cfa - sp."""
         if self._state.depth is None:
             raise NotDescribed("libunwind: stack pointer is not known")
         return self._state.depth
@@ -237,18 +251,22 @@ class _Walk:
             self._state = replace(self._state, regs={**self._state.regs, column: how})
 
     def _undo(self, levels: int) -> None:
-        """What regions have changed is taken back, the last one first."""
+        """Undo the changes of the last regions, the last one first."""
         for _ in range(min(max(levels, 0), len(self._levels))):
             self._state = self._levels.pop()
 
     def _without_memory(self, state: _State) -> _State:
-        """sp is where it was at the entry: what lies below is gone, what registers keep is not."""
+        """Return the state after sp is back at its value at the entry: only values that registers keep are still
+        valid.
+        """
         regs = {column: how for column, how in state.regs.items() if how.kind is RegKind.REG_PLUS}
         ra = state.ra if state.ra.kind is RegKind.REG_PLUS else self._entry.ra
         return replace(self._entry, regs=regs, ra=ra)
 
     def _alias(self, op: Op) -> Placed | None:
-        """Inside the region the rule of the other code; behind it its state at the region's end."""
+        """Return the rule of the other code if the target lies inside the region, else take over its state at the
+        region's end.
+        """
         inside = self._target - self._start
         if self._length and inside < self._length:
             rule = self._rule_at(op.val + inside)

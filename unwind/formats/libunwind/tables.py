@@ -1,4 +1,4 @@
-"""The tables that libunwind's dynamic unwind-info points to, as rows; addresses are avma.
+"""The tables that registered unwind info points to, as rows. All addresses are those in the process.
 
     TABLE             table_data -> unw_debug_frame_list: start, end, debug_frame*, size, index*, ...: a .debug_frame in
                       the target's memory, its addresses relative to segbase
@@ -7,8 +7,8 @@
     IP_OFFSET         the starts are relative to start_ip
     ARM_EXIDX         an .ARM.exidx in the target's memory
 
-libunwind wants pairs sorted; Julia does not promise it, so they are sorted here. Read once, but for FDEs, which are
-read when a pc needs them.
+libunwind requires sorted pairs, but Julia does not guarantee the order, so they are sorted here. A table is read once.
+FDEs are read when a pc needs them.
 Source: include/dwarf.h and src/dwarf/Gfind_proc_info-lsb.c of libunwind 1.8.
 """
 
@@ -31,23 +31,37 @@ from pyprof.unwind.formats.libunwind.dynamic import MAX_TABLE_BYTES, SECTION, Dy
 from pyprof.unwind.rules import FunctionRows
 
 MAX_ENTRY = 1 << 16
-"""Most bytes of one CIE or FDE."""
+"""Maximum size in bytes of one CIE or FDE."""
 
 MAX_KNOWN = 1 << 12
 
 
 class RegionTable(Protocol):
+    """A table of functions in the target's memory."""
+
     def function_at(self, avma: int) -> FunctionRows | None:
-        """The rows of the function that covers avma. Raises FormatError."""
+        """Return the rows of the function that covers an address in the process, or None.
+
+        Raises:
+            FormatError: The table is broken there.
+        """
         ...
 
 
 def open_table(
     info: DynInfo, read: ReadMemory, arch: Arch, diagnostics: Diagnostics, most: int = MAX_TABLE_BYTES
 ) -> RegionTable | None:
-    """The table of an info; None of one that cannot be of this architecture. most: bytes that may be kept of it.
+    """Return the table of an info, or None if such a table does not exist on this architecture.
 
-    Raises FormatError, also where it has more.
+    Args:
+        info: The info.
+        read: Reads the target's memory.
+        arch: The architecture.
+        diagnostics: Counters of the recording.
+        most: Maximum number of bytes that may be kept of the table.
+
+    Raises:
+        FormatError: The table is broken or larger than `most`.
     """
     structs = TargetStructs(read, arch, SECTION, 2 * MAX_TABLE_BYTES)
     if info.head.format == RegionFormat.TABLE:
@@ -61,7 +75,7 @@ def open_table(
 
 
 def held_bytes(info: DynInfo, table: RegionTable | None, arch: Arch) -> int:
-    """How much of the target's memory an open table keeps."""
+    """Return the number of bytes of the target's memory that an open table keeps."""
     if table is None:
         return 0
     if isinstance(table, DebugFrameInMemory):
@@ -75,7 +89,11 @@ def _check_size(info: DynInfo, size: int, most: int) -> None:
 
 
 class DebugFrameInMemory:
-    """Format TABLE. size: of the .debug_frame, in bytes."""
+    """A table of the format TABLE.
+
+    Attributes:
+        size: Size of the .debug_frame in bytes.
+    """
 
     def __init__(self, info: DynInfo, structs: TargetStructs, diagnostics: Diagnostics, most: int) -> None:
         start, end, debug_frame, size = structs.unpack(info.table_data, structs.layout("PPPP"))
@@ -100,7 +118,7 @@ class DebugFrameInMemory:
 
 
 class PairTable:
-    """Formats REMOTE_TABLE, REMOTE_TABLE_64 and IP_OFFSET."""
+    """A table of one of the formats REMOTE_TABLE, REMOTE_TABLE_64 and IP_OFFSET."""
 
     def __init__(self, info: DynInfo, structs: TargetStructs) -> None:
         size = table_bytes(info.head.format, info.table_len, structs.word)
@@ -129,7 +147,7 @@ class PairTable:
 
 
 class FdeReader:
-    """FDEs of an .eh_frame in the target's memory, one by one."""
+    """Reads single FDEs of an .eh_frame in the target's memory, and caches their rows."""
 
     def __init__(self, structs: TargetStructs) -> None:
         self._structs = structs
@@ -137,7 +155,11 @@ class FdeReader:
         self._known: dict[int, FunctionRows] = {}
 
     def rows(self, avma: int) -> FunctionRows:
-        """The rows of the FDE at avma. Raises FormatError."""
+        """Return the rows of the FDE at an address in the process.
+
+        Raises:
+            FormatError: The FDE cannot be read.
+        """
         if avma not in self._known:
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
@@ -145,7 +167,9 @@ class FdeReader:
         return self._known[avma]
 
     def _read(self, avma: int) -> FunctionRows:
-        """The FDE and its CIE are put side by side, the FDE at its own address: what is relative stays right."""
+        """Read an FDE and its CIE into one section. The FDE keeps its own address, so that its relative pointers stay
+        valid.
+        """
         structs = self._structs
         fde = self._entry(avma)
         (back,) = self._length.unpack_from(fde, 4)

@@ -1,7 +1,7 @@
-"""SFrame header and function index, V1 to V3 normalised to the same columns when loaded.
+"""SFrame header and function index, with V1 to V3 converted to the same columns.
 
-In: the bytes of a section and its svma. Out: SFrameIndex, numpy columns sorted by function start. Rows are not
-touched here; only their place is checked to lie inside the section.
+read_index() takes the bytes of a section and its file address, and returns an SFrameIndex sorted by function start. It
+reads no rows. It only checks that their offsets lie inside the section.
 
     header   u16 magic 0xdee2 | u8 version | u8 flags | u8 abi | i8 fixed fp | i8 fixed ra | u8 auxiliary length
              u32 functions | u32 rows | u32 length of rows | u32 index offset | u32 rows offset, from header's end
@@ -36,7 +36,9 @@ KNOWN_FLAGS = {1: 0x3, 2: 0x7, 3: 0x5}
 AARCH64_BIG, AARCH64_LITTLE, AMD64_LITTLE, S390X_BIG = 1, 2, 3, 4
 
 PLT_BLOCK_V1 = 16
-"""V1 does not state how long a block of a PCMASK function is; its producers make them for PLT entries only."""
+"""Block size in bytes of a PCMASK function in V1, which does not state it. Its producers emit them for PLT entries
+only.
+"""
 
 _U64 = (1 << 64) - 1
 Column = npt.NDArray[Any]
@@ -57,13 +59,26 @@ _ENTRY_FIELDS: dict[int, list[tuple[str, str]]] = {
 
 @dataclass(frozen=True)
 class SFrameIndex:
-    """Header of a section and its n functions, ascending by (start, size).
+    """The header of a section and its n functions, ascending by (start, size).
 
-    abi: SFrame's number of the ABI. fixed_fp, fixed_ra: offset from the CFA, 0 = tracked by each row.
-    start: (n,) uint64 svma. size: (n,) uint32 bytes. rows_at: (n,) int64, section offset of the first row, -1 where
-    it lies outside the section. count: (n,) uint32 rows. info, info2: (n,) uint8 as in V3 (info2 is 0 before).
-    repeat: (n,) uint8 bytes of a block of a PCMASK function. entry_at: (n,) int64, section offset of the FDE.
-    rows_start, rows_end: section offsets of the sub-section of rows. oddities: what was tolerated, one sentence each.
+    Attributes:
+        version: 1 to 3.
+        flags: Flags of the header.
+        byteorder: Byte order of the section.
+        abi: SFrame's number of the ABI.
+        fixed_fp: Offset of the saved fp from the CFA, 0 if rows track it.
+        fixed_ra: Offset of the return address from the CFA, 0 if rows track it.
+        start: (n,) uint64, file address (svma) of each function.
+        size: (n,) uint32, in bytes.
+        rows_at: (n,) int64, section offset of the first row, -1 if it lies outside the section.
+        count: (n,) uint32, number of rows.
+        info: (n,) uint8, as in V3.
+        info2: (n,) uint8, as in V3, 0 in earlier versions.
+        repeat: (n,) uint8, block size in bytes of a PCMASK function.
+        entry_at: (n,) int64, section offset of the FDE.
+        rows_start: Section offset of the rows.
+        rows_end: Section offset after the rows.
+        oddities: Descriptions of tolerated errors.
     """
 
     version: int
@@ -89,7 +104,11 @@ class SFrameIndex:
 
 
 def _preamble(data: memoryview, broken: Callable[[int, str], FormatError]) -> tuple[str, int, int, int]:
-    """(byte order as struct has it, version, flags, abi). Raises FormatError."""
+    """Return (byte order for struct, version, flags, abi).
+
+    Raises:
+        FormatError: The header is invalid.
+    """
     if len(data) < HEADER:
         raise broken(len(data), f"section of {len(data)} bytes is shorter than its header")
     order = {b"\xe2\xde": "<", b"\xde\xe2": ">"}.get(bytes(data[:2]))
@@ -108,7 +127,17 @@ def _preamble(data: memoryview, broken: Callable[[int, str], FormatError]) -> tu
 def _check_ends(
     size: int, index: tuple[int, int, int], rows: tuple[int, int], broken: Callable[[int, str], FormatError]
 ) -> None:
-    """size: of the section. index: functions, their place, bytes of each; rows: bytes, place. Raises FormatError."""
+    """Check that index and rows lie inside the section.
+
+    Args:
+        size: Size of the section in bytes.
+        index: (number of functions, offset, bytes of each) of the index.
+        rows: (bytes, offset) of the rows.
+        broken: Makes the error.
+
+    Raises:
+        FormatError: One of them passes the end.
+    """
     functions, at, each = index
     if at + functions * each > size:
         raise broken(8, f"{functions} functions at {at:#x} pass the section's end at {size:#x}")
@@ -128,14 +157,14 @@ def _oddities(flags: int, version: int, more_rows: bool, start: Column) -> tuple
 
 
 def _ascending(start: Column, size: Column) -> Column | slice:
-    """The order by start, then by size."""
+    """Return the order by start, then by size."""
     return slice(None) if bool((start[1:] > start[:-1]).all()) else np.lexsort((size, start))
 
 
 def _described(
     data: memoryview, version: int, order: str, fdes: Column, rows_at: Column, rows_end: int
 ) -> tuple[Column, Column, Column, Column, Column]:
-    """(where rows begin, -1 for outside; count, info, info2, repeat) of each function."""
+    """Return (offset of the first row or -1, count, info, info2, repeat) of each function."""
     if version == 3:
         inside = rows_at + ATTRIBUTE <= rows_end
         attribute = _attributes(data, np.where(inside, rows_at, 0), order)
@@ -147,9 +176,17 @@ def _described(
 
 
 def read_index(data: memoryview, svma: int, section: str = ".sframe") -> SFrameIndex:
-    """Header and index of the SFrame section that stands at svma. Raises FormatError(section, offset, problem).
+    """Read the header and index of an SFrame section.
 
-    Costs a few passes of numpy over the index, nothing by row.
+    The cost is a few numpy passes over the index, independent of the number of rows.
+
+    Args:
+        data: Bytes of the section.
+        svma: File address of the section.
+        section: Name of the section, for errors.
+
+    Raises:
+        FormatError: The header or the extent of the index is invalid.
     """
 
     def broken(offset: int, problem: str) -> FormatError:
@@ -164,7 +201,7 @@ def read_index(data: memoryview, svma: int, section: str = ".sframe") -> SFrameI
     fdes = np.frombuffer(data, entry, functions, index_at)
     entry_at = index_at + np.arange(functions, dtype=np.int64) * entry.itemsize
     origin = (np.uint64(svma & _U64) + entry_at.astype(np.uint64)) if flags & FLAG_PCREL else np.uint64(svma & _U64)
-    start = origin + fdes["start"].astype(np.int64).view(np.uint64)  # modulo 2**64, as addresses are
+    start = origin + fdes["start"].astype(np.int64).view(np.uint64)  # modulo 2**64, like addresses
     rows_at, rows_end = fdes["rows"].astype(np.int64) + rows_start, rows_start + rows_size
     rows_at, count, info, info2, repeat = _described(data, version, order, fdes, rows_at, rows_end)
     more_rows = int(count.sum(dtype=np.uint64)) > rows
@@ -191,7 +228,7 @@ def read_index(data: memoryview, svma: int, section: str = ".sframe") -> SFrameI
 
 
 def _attributes(data: memoryview, at: npt.NDArray[np.int64], order: str) -> tuple[npt.NDArray[np.integer], ...]:
-    """(count, info, info2, repeat) of V3 at these section offsets, each of which holds five bytes."""
+    """Return (count, info, info2, repeat) of V3 functions from the five bytes at each section offset."""
     octets = np.frombuffer(data, np.uint8)
     first, second, info, info2, repeat = (octets[at + place] for place in range(ATTRIBUTE))
     low, high = (first, second) if order == "<" else (second, first)

@@ -1,4 +1,4 @@
-"""What the data words of one SFrame row say, as a Rule. One RowReader per section.
+"""A decoder of the data words of one SFrame row to a Rule.
 
     DEFAULT   cfa = sp|fp + word 1; ra = [cfa + fixed] or word 2 tracks it; fp = [cfa + next word] or same
     FLEX      pairs (control, offset) for cfa, ra, fp; control 0 stands alone: the default place
@@ -25,7 +25,7 @@ MAX_DWARF_REGISTER = 0xFFFF
 
 
 class RowReader:
-    """Turns (info byte, data words) into Rules; equal rows of a section give one and the same Rule."""
+    """Decodes the rows of one section. Equal rows give the same Rule object."""
 
     def __init__(self, index: SFrameIndex, arch: Arch, section: str) -> None:
         self._index = index
@@ -34,18 +34,28 @@ class RowReader:
         self._order = "<" if index.byteorder == "little" else ">"
         self._s390x = index.abi == S390X_BIG
         self._encoded_registers = self._s390x and index.version < 3
-        # SFrame tells nothing of the other registers that the function may have saved: their values are lost,
-        # or a table further out would compute with what they hold here.
+        # SFrame does not describe other registers that the function may have saved. They count as lost, because the
+        # rule of an outer frame would otherwise compute with their values in this frame.
         lost = sorted(arch.callee_saved - {arch.sp, arch.fp, arch.pc})
         self._lost = tuple((column, UNDEFINED) for column in lost)
         self._known: dict[tuple[bytes, bool, bool], Rule] = {}
 
     def outermost(self, signal: bool) -> Rule:
-        """The rule of a frame that has no caller."""
+        """Return the rule of a frame that has no caller."""
         return Rule(self._arch.sp, 0, UNDEFINED, (), signal=signal)
 
     def rule(self, row: bytes, flex: bool, signal: bool, at: int) -> Rule:
-        """row: the info byte and its words. at: their section offset, for the FormatError."""
+        """Decode a row.
+
+        Args:
+            row: The info byte and the data words.
+            flex: The function has the type FLEX.
+            signal: The function is a signal trampoline.
+            at: Section offset of the row, for errors.
+
+        Raises:
+            FormatError: The row is invalid.
+        """
         key = (row, flex, signal)
         found = self._known.get(key)
         if found is None:
@@ -119,7 +129,9 @@ class RowReader:
         return RegRule(RegKind.REG_PLUS, 0, self._arch.lr)
 
     def _saved(self, word: int, at: int) -> RegRule:
-        """Word of ra or fp in a DEFAULT row: an offset from the CFA, on s390x before V3 also a register."""
+        """Return the rule for a word of ra or fp in a DEFAULT row: an offset from the CFA, or a register on s390x
+        before V3.
+        """
         if self._encoded_registers and word & 1:
             return self._register(word >> 1, 0, False, at)
         return RegRule(RegKind.AT_CFA, word)
@@ -140,6 +152,6 @@ class RowReader:
         if number < 0:
             raise FormatError(self._section, at, f"register {number} is unknown")
         column = self._arch.dwarf.get(number)
-        if column is None:  # samples do not carry it (a floating-point register): say so in DWARF's words
+        if column is None:  # samples lack it (a floating-point register): write a DWARF expression, which fails
             return RegRule(RegKind.AT_EXPR if deref else RegKind.EXPR, expr=register_plus(number, offset))
         return RegRule(RegKind.AT_REG if deref else RegKind.REG_PLUS, offset, column)

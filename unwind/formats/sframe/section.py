@@ -1,8 +1,8 @@
-"""SFrame, V1 to V3, as a Source: the index is loaded once, a function's rows when a pc first needs them.
+"""An SFrame section, V1 to V3, as an unwind source.
 
-In: an ObjectFile, or a section's bytes and its svma (a file's or a live image's: both are read the same way).
-Out: FunctionRows. The object file finds the section; index.py has the columns, rules.py the rules.
-What SFrame cannot say, and where its producers are less exact than .eh_frame: docs/sframe.md.
+The index is loaded once, and a function's rows are read when a pc first needs them. A section of a file and one in a
+process's memory are read in the same way. The object file finds the section; index.py has the columns, rules.py the
+rules. docs/sframe.md describes what SFrame cannot express, and where its producers are less exact than .eh_frame.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pyprof.unwind.formats.sframe.rules import RowReader
 from pyprof.unwind.rules import FunctionRows, Rule
 
 ABI_ARCH = {AARCH64_BIG: "aarch64", AARCH64_LITTLE: "aarch64", AMD64_LITTLE: "x86_64", S390X_BIG: "s390x"}
-"""SFrame's ABI -> how the name of the Arch begins."""
+"""Beginning of the Arch's name for each of SFrame's ABI numbers."""
 
 INFO_PCMASK, INFO_KEY_B, INFO_SIGNAL = 0x10, 0x20, 0x80
 TYPE_DEFAULT, TYPE_FLEX = 0, 1
@@ -40,7 +40,17 @@ TYPE_DEFAULT, TYPE_FLEX = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class FunctionEntry:
-    """One FDE as the index states it, before its rows are read. start, size: svma and bytes. count: rows."""
+    """One FDE as the index states it, without its rows.
+
+    Attributes:
+        start: File address (svma) of the function.
+        size: Size in bytes.
+        count: Number of rows.
+        repeat: Block size in bytes of a PCMASK function, else 0.
+        signal: The function is a signal trampoline.
+        flex: The rows have the type FLEX.
+        pauth_key: "a" or "b", the key that signs return addresses.
+    """
 
     start: int
     size: int
@@ -54,17 +64,24 @@ class FunctionEntry:
 class SFrame:
     """One .sframe section.
 
-    version: 1 to 3. exact: rows hold at every instruction, not only at call sites; before V3 they do not in PLTs and
-    where the producer dropped what the format could not say (docs/sframe.md). frame_pointers: the producer promises
-    that all functions of the object keep the frame pointer (SFRAME_F_FRAME_POINTER), so code without an FDE may be
-    unwound by it.
+    Attributes:
+        version: 1 to 3.
+        exact: The rows hold at every instruction. Before V3 they do not in PLTs, nor where the producer dropped rows
+            that
+            the format could not express (docs/sframe.md).
+        frame_pointers: The producer promises that all functions of the object keep the frame pointer
+            (SFRAME_F_FRAME_POINTER), so that code without an FDE may be unwound by it.
     """
 
     name = "sframe"
     trust = Trust.SFRAME
 
     def __init__(self, data: memoryview, svma: int, arch: Arch, diagnostics: Diagnostics, section: str, file: str):
-        """Raises FormatError where the header or the extent of the index is broken. See read_sframe."""
+        """Read the index of a section. The arguments are those of read_sframe().
+
+        Raises:
+            FormatError: The header or the extent of the index is broken.
+        """
         self.index: SFrameIndex = read_index(data, svma, section)
         if not arch.name.startswith(ABI_ARCH[self.index.abi]) or arch.byteorder != self.index.byteorder:
             raise FormatError(section, 4, f"abi {self.index.abi} is not that of {arch.name}")
@@ -81,11 +98,15 @@ class SFrame:
             diagnostics.count(oddity)
 
     def __len__(self) -> int:
-        """Number of functions in the index, those without rows included."""
+        """Return the number of functions in the index, with those without rows."""
         return len(self.index)
 
     def function_at(self, svma: int) -> FunctionRows | None:
-        """The rows of the function that covers svma, None where no row does. Raises FormatError."""
+        """Return the rows of the function that covers a file address, or None if no row covers it.
+
+        Raises:
+            FormatError: The function's rows are broken.
+        """
         if not 0 <= svma < 1 << 64:
             return None
         i = int(np.searchsorted(self.index.start, np.uint64(svma), side="right")) - 1
@@ -105,8 +126,10 @@ class SFrame:
         return start, start + self.index.size[order].astype(np.uint64)
 
     def functions(self) -> Iterator[FunctionRows]:
-        """All functions that have rows, ascending by start. A broken one is counted, and a problem of the file."""
-        budget = len(self._data)  # functions may not share rows: the work stays linear in the section's size
+        """Yield all functions that have rows, ascending by start. A broken one is counted and reported as a problem of
+        the file.
+        """
+        budget = len(self._data)  # functions must not share rows, so that the work stays linear in the section's size
         for i in range(len(self.index)):
             budget -= int(self.index.count[i])
             try:
@@ -123,7 +146,7 @@ class SFrame:
                 yield rows
 
     def entry(self, i: int) -> FunctionEntry:
-        """What the index says of function i (0 <= i < len(self), ascending by start)."""
+        """Return the index entry of function i (0 <= i < len(self), ascending by start)."""
         index = self.index
         info = int(index.info[i])
         return FunctionEntry(
@@ -137,15 +160,19 @@ class SFrame:
         )
 
     def function(self, i: int) -> FunctionRows | None:
-        """Rows of function i, None where it has none (nothing known, not: outermost). Raises FormatError."""
+        """Return the rows of function i, or None if it has none. None means "unknown", not "outermost".
+
+        Raises:
+            FormatError: The rows are broken.
+        """
         index, entry = self.index, self.entry(i)
         at, count = int(index.rows_at[i]), entry.count
         problem = _entry_problem(entry, at, int(index.info[i]), int(index.info2[i]))
         if problem:
             raise FormatError(self._section, int(index.entry_at[i]), problem)
         if not count:
-            # a DEFAULT function of V3 without rows is outermost; in a signal frame producers leave
-            # the rows away because they cannot express them (measured: binutils 2.47, .cfi_escape)
+            # A DEFAULT function of V3 without rows is outermost. For a signal frame, producers omit
+            # the rows because they cannot express them (measured: binutils 2.47, .cfi_escape).
             if self.version < 3 or entry.signal or entry.flex or not entry.size:
                 return None
             return self._rows(i, entry, [0], [self._reader.outermost(False)])
@@ -156,14 +183,18 @@ class SFrame:
         return self._rows(i, entry, starts, rules)
 
     def _is_wrong_plt_got(self, rule: Rule) -> bool:
-        """GNU ld 2.44 to 2.47 writes cfa = sp + 16 for .plt.got, whose blocks are one jump each: it is sp + 8.
+        """Return True if this is the wrong rule that GNU ld 2.44 to 2.47 writes for .plt.got: cfa = sp + 16.
 
-        (At the first instruction of whatever was called, the return address is the only word pushed.)
+        The blocks of .plt.got are one jump each. The return address is the only pushed word there, so the CFA is sp +
+        8.
         """
         return (rule.cfa_reg, rule.cfa_off, rule.cfa_deref) == (self._sp, 16, False)
 
     def _rows(self, i: int, entry: FunctionEntry, starts: list[int], rules: list[Rule]) -> FunctionRows | None:
-        """A function ends where the next one starts: ld 2.40 states the PLT of IBT longer than it is."""
+        """Return the rows of a function, cut at the start of the next one.
+
+        GNU ld 2.40 states a size for the PLT of IBT that is too large.
+        """
         end = entry.start + entry.size
         if i + 1 < len(self.index) and entry.start < int(self.index.start[i + 1]) < end:
             end = int(self.index.start[i + 1])
@@ -173,7 +204,9 @@ class SFrame:
         return FunctionRows(entry.start, end, absolute, tuple(rules[: len(absolute)]), entry.repeat)
 
     def _read_rows(self, entry: FunctionEntry, at: int, start_size: int) -> tuple[list[int], list[Rule]]:
-        """(offsets from the function or block, rules), ascending; of rows at one offset the last counts."""
+        """Return (offsets from the function or block, rules), ascending. Of several rows at one offset the last is
+        used.
+        """
         data, end, order = self._data, self.index.rows_end, self.index.byteorder
         rule, flex, signal = self._reader.rule, entry.flex, entry.signal
         limit = entry.repeat or entry.size
@@ -193,7 +226,7 @@ class SFrame:
                 raise FormatError(self._section, at, "row passes the section's end")
             if start < last:
                 raise FormatError(self._section, at, "rows do not ascend")
-            if start < limit:  # a row at the very end covers nothing (binutils bug 33131)
+            if start < limit:  # a row at the function's end covers no code (binutils bug 33131)
                 if start == last:
                     starts.pop()
                     rules.pop()
@@ -205,7 +238,7 @@ class SFrame:
 
 
 def _entry_problem(entry: FunctionEntry, at: int, info: int, info2: int) -> str:
-    """What is wrong with an FDE, "" if nothing is."""
+    """Return what is wrong with an FDE, "" if nothing is."""
     if at < 0:
         return "rows outside the section"
     if info & 0xF > 2:
@@ -225,14 +258,27 @@ def read_sframe(
     section: str = ".sframe",
     file: str = "",
 ) -> SFrame:
-    """The SFrame section whose bytes are data and which stands at svma (in memory: avma minus the load bias).
+    """Read an SFrame section.
 
-    data may be longer than the section (a segment is). file: path for problems. Raises FormatError(section, …).
+    Args:
+        data: Bytes of the section. More bytes may follow, such as those of a segment.
+        svma: Its file address; in memory, its address in the process minus the load bias.
+        arch: The architecture.
+        diagnostics: Counters of the recording.
+        section: Name of the section, for errors.
+        file: Path of the file, for problems.
+
+    Raises:
+        FormatError: The header or the extent of the index is broken.
     """
     return SFrame(memoryview(data), svma, arch, diagnostics or Diagnostics(), section, file)
 
 
 def sframe_source(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> SFrame | None:
-    """The SFrame table of a file or memory image, None where it has none. Raises FormatError."""
+    """Return the SFrame table of a file or memory image, or None if it has none.
+
+    Raises:
+        FormatError: The table is broken.
+    """
     table = file.unwind_table(".sframe")
     return None if table is None else read_sframe(table.read(), table.svma, arch, diagnostics, table.name, file.name)
