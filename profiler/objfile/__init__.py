@@ -1,25 +1,25 @@
-"""Object files: which file is behind a mapping, and what is in it.
+"""Object files: which file is behind a mapping, and what it contains.
 
-breakpad/       Breakpad symbol files: where they are, what is in them
+breakpad/       Breakpad symbol files: search and content
 core/           Core files
 elf/            ELF files and images
 minidump/       Crash dumps of Windows, Breakpad and Crashpad
-absent          An object file that is not here
-base            What an object file is to everybody who reads one, whatever its format
-debug_files     Separate debug files: by build-id, by .gnu_debuglink (CRC checked), from debuginfod's cache (read only)
-debuginfod      A client of debuginfod servers: files by their build-id, into the cache that other clients use, too
-foreign_path    Files with names from foreign input: a target, an object file, a core file
-growing_file    A file that its process keeps writing
-held_bytes      Content of foreign files that is in memory: bounded for the whole process
-images          The object file behind an address: proved to be the mapped one, with its bias, kept open
-jitdump         jitdump
+absent          The object file of a module whose file is missing
+base            The interface of an object file, independent of its format
+debug_files     Separate debug files: by build ID, by .gnu_debuglink (CRC checked), from debuginfod's cache (read only)
+debuginfod      A client of debuginfod servers, which downloads files by build ID into the shared cache
+foreign_path    Files whose names come from foreign input: a target, an object file, a core file
+growing_file    Reader of a file to which its process keeps writing
+held_bytes      A limit on the content of foreign files in memory, for the whole process
+images          The object file behind an address: proved to be the mapped one, with its load bias
+jitdump         A reader of jitdump files
 jitdump_tables  The unwind tables of a jitdump's UNWINDING_INFO, in the order and at the address of each writer
-locate          Which file on our disk is the one that the target has mapped
-opener          What readers of object files ask of the file system
-opening         Opens object files whose format is not known yet
-packages        Which command brings the symbols of a file
-patience        Calls on files that may never return
-pe              Windows modules in memory, of Wine
-source          Where an object file's bytes come from: an open file, or bytes in memory
-target_structs  Structures in a target's memory, read piece by piece
+locate          Search for the local file that the target has mapped
+opener          The file system operations of all readers of object files
+opening         Opens object files of any format
+packages        The command that installs the debug symbols of a file
+patience        File operations with a timeout, for file systems that do not respond
+pe              Windows modules that Wine has mapped, read from memory
+source          Random access to an object file's bytes: an open file, or bytes in memory
+target_structs  Structures in a target's memory, read with checks
 """

@@ -1,6 +1,6 @@
-"""An object file that is not here: of a module nothing but its identity is known, and what is held of its memory.
+"""The object file of a module whose file is missing. Its identity is known, and parts of its memory may be available.
 
-Symbol files and separate debug files are found by the identity. No unwind table of it is read.
+Symbol files and separate debug files are found by the identity. Its unwind tables are not read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyprof.objfile.base import ObjectFile, Section, Segment, UnwindTable
 
 
 class AbsentFile:
-    """One segment from 0 on, without a byte in the file. Implements pyprof.objfile.base.ObjectFile."""
+    """An object file without its file: one segment from address 0 on. Implements pyprof.objfile.base.ObjectFile."""
 
     is_here = False
     min_vaddr = 0
@@ -23,7 +23,13 @@ class AbsentFile:
     section_list: tuple[Section, ...] = ()
 
     def __init__(self, module: Module, stated: StatedId, read: ReadMemory) -> None:
-        """read: the target's memory, or a dump's."""
+        """Take the identity of a module.
+
+        Args:
+            module: The module.
+            stated: Its identity, as a crash dump or its headers state it.
+            read: Reads the memory of the target or of the dump.
+        """
         self.name = module.path
         self.oddities: list[str] = []
         self.arch: Arch | None = find_arch(stated.elf_machine, stated.elf_class, stated.byteorder)
@@ -51,10 +57,12 @@ class AbsentFile:
         return memoryview(b"")
 
     def forget(self, name: str) -> None:
-        """Nothing is kept."""
+        """Do-nothing implementation, because no section is cached."""
 
     def at_svma(self, svma: int, size: int) -> memoryview:
-        """What is held there: of a dump mostly code around the pc, all of a full dump or a live process."""
+        """Return the bytes in memory: mostly code around pcs in a small dump, everything in a full dump or a live
+        process.
+        """
         if not 0 <= svma < self.size:
             return memoryview(b"")
         return memoryview(self._read(self._start + svma, min(size, self.size - svma)))

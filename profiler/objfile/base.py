@@ -1,7 +1,7 @@
-"""What an object file is to everybody who reads one, whatever its format.
+"""The interface of an object file, independent of its format.
 
-In: nothing; the formats implement it: elf/ (files and images rebuilt from memory), pe (Windows modules in memory),
-absent (modules of which only the identity is known). Out: ObjectFile. All addresses are svma.
+The implementations are elf/ (files, and images rebuilt from memory), pe (Windows modules in memory) and absent (modules
+of which only the identity is known). All addresses are file addresses (svma).
 """
 
 from __future__ import annotations
@@ -15,7 +15,16 @@ from pyprof.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A range that is loaded. vaddr, memsz: where it stands; offset, filesz: its bytes in the file."""
+    """An address range that is loaded.
+
+    Attributes:
+        offset: Offset of its bytes in the file.
+        vaddr: First address.
+        filesz: Number of bytes in the file.
+        memsz: Number of bytes in memory.
+        executable: The range contains code.
+        writable: The range is writable.
+    """
 
     offset: int
     vaddr: int
@@ -27,10 +36,17 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A named range. size: bytes. entsize: bytes of one entry, 0 where the format does not say.
+    """A named range of a file.
 
-    stored: its bytes are in this file. stated: the file itself has this section; False where it was made up from other
-    tables, so that it may be longer than what was meant.
+    Attributes:
+        name: Name of the section.
+        addr: First address.
+        offset: Offset of its bytes in the file.
+        size: Size in bytes.
+        entsize: Size of one entry in bytes, 0 if the format does not state it.
+        executable: The section contains code.
+        stored: The file contains its bytes.
+        stated: The file itself has this section. If False, it was derived from other tables and may be too long.
     """
 
     name: str
@@ -45,10 +61,15 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class UnwindTable:
-    """One unwind table of a file. name: for messages. section: as in Section.name, "" where no section holds it.
+    """One unwind table of a file.
 
-    svma: where it stands. size: bytes in the file. open_ended: bytes that do not belong to it may follow in the data.
-    read: gives the data; raises FormatError where they are cut off or broken.
+    Attributes:
+        name: Name for messages.
+        section: Name of its section, "" if no section holds it.
+        svma: Its first address.
+        size: Size in bytes in the file.
+        open_ended: Other bytes may follow the table in the data.
+        read: Returns the data. Raises FormatError if it is incomplete or broken.
     """
 
     name: str
@@ -60,9 +81,13 @@ class UnwindTable:
 
 
 class ObjectFile(Protocol):
-    """One object file, shared by every place where it is loaded. Compared by identity.
+    """One object file, shared by all places where it is loaded. It is compared by identity.
 
-    name: for messages. oddities: what was tolerated, for a counter. Only FormatError is raised for broken input.
+    Broken input raises FormatError only.
+
+    Attributes:
+        name: Name for messages.
+        oddities: Descriptions of tolerated errors, for counters.
     """
 
     name: str
@@ -72,113 +97,131 @@ class ObjectFile(Protocol):
 
     @property
     def arch(self) -> Arch | None:
-        """None where the architecture is not supported."""
+        """The architecture, None if it is not supported."""
         ...
 
     @property
     def machine_name(self) -> str:
-        """The machine as the format names it, for messages."""
+        """The name of the machine in the terms of the format, for messages."""
         ...
 
     @property
     def byteorder(self) -> Literal["little", "big"]:
-        """Of data."""
+        """The byte order of data."""
         ...
 
     @property
     def order(self) -> Literal["<", ">"]:
-        """byteorder as struct and numpy write it."""
+        """The byte order in the notation of struct and numpy."""
         ...
 
     @property
     def address_size(self) -> int:
-        """Bytes of an address that the file states."""
+        """The size of an address in bytes, as the file states it."""
         ...
 
     @property
     def is_here(self) -> bool:
-        """False: the file was not found; this object knows its identity and what memory holds."""
+        """False if the file is missing, so that only its identity and its memory are available."""
         ...
 
     @property
     def build_id(self) -> str:
-        """Lower-case hex, "" if there is none."""
+        """The build ID in lower-case hex, "" if there is none."""
         ...
 
     @property
     def debug_id(self) -> str:
-        """GUID and age in upper-case hex, where the file or a crash dump states them; else ""."""
+        """GUID and age in upper-case hex if the file or a crash dump states them, else ""."""
         ...
 
     @property
     def identity(self) -> Hashable:
-        """Equal for two objects of one file: build-id and size; without a build-id what the file system knows it by."""
+        """A key that is equal for two objects of one file: build ID and size, else the file system's identity of the
+        file.
+        """
         ...
 
     @property
     def entry(self) -> int:
-        """Where the program begins, 0 if that is not stated."""
+        """The entry point of the program, 0 if it is not stated."""
         ...
 
     @property
     def min_vaddr(self) -> int:
-        """svma of rel 0: the lowest segment, rounded down to its page."""
+        """The lowest loaded address, rounded down to its page. Relative addresses (rel) count from here."""
         ...
 
     @property
     def loads(self) -> Sequence[Segment]:
-        """The segments that are loaded; empty in a file that no linker saw."""
+        """The segments that are loaded. A file that was not linked has none."""
         ...
 
     @property
     def sections(self) -> Mapping[str, Section]:
-        """By name, the first of a name."""
+        """The sections by name; the first one of each name."""
         ...
 
     @property
     def section_list(self) -> Sequence[Section]:
-        """All sections by index, empty where the file has no such table."""
+        """All sections by index, empty if the file has no section table."""
         ...
 
     @property
     def missing(self) -> int:
-        """Bytes that the file should have and does not: it was cut off."""
+        """The number of bytes by which the file is too short, because it was truncated."""
         ...
 
     @property
     def lost_tables(self) -> bool:
-        """Is there an unwind table, by the headers, whose bytes cannot be had?"""
+        """True if the headers state an unwind table whose bytes are not available."""
         ...
 
     def section(self, name: str, enough: int | None = None) -> memoryview | None:
-        """Content of a section; None where it is absent, empty or without content in this file. Raises FormatError.
-        enough: so many bytes of its beginning do, where all of it has to be unpacked.
+        """Return the content of a section, or None if it is absent, empty or without content in this file.
+
+        Args:
+            name: Name of the section.
+            enough: Number of bytes from its beginning that suffice, to save decompression.
+
+        Raises:
+            FormatError: The content is broken.
         """
         ...
 
     def read(self, offset: int, size: int) -> memoryview:
-        """Bytes of the file as it is stored; shorter or empty where it ends."""
+        """Return stored bytes of the file; fewer or none at its end."""
         ...
 
     def forget(self, name: str) -> None:
-        """Drop a section's bytes from memory; the next section() reads them again."""
+        """Drop a section's bytes from memory. The next section() reads them again."""
         ...
 
     def at_svma(self, svma: int, size: int) -> memoryview:
-        """Bytes of svma .. svma + size; shorter where the segment or the file ends, empty outside."""
+        """Return bytes from an address on; fewer at the end of the segment or file, none outside."""
         ...
 
     def unwind_table(self, name: str) -> UnwindTable | None:
-        """name: ".eh_frame", ".eh_frame_hdr", ".debug_frame", ".sframe" or ".ARM.exidx". None if there is none.
+        """Return an unwind table, or None if there is none.
 
-        Raises FormatError where the table's place is stated wrongly.
+        Args:
+            name: ".eh_frame", ".eh_frame_hdr", ".debug_frame", ".sframe" or ".ARM.exidx".
+
+        Raises:
+            FormatError: The place of the table is stated wrongly.
         """
         ...
 
     def named_symbols(self, names: Sequence[bytes]) -> dict[bytes, int]:
-        """svma of the defined symbols among names: data as well as functions. A broken table is passed over."""
+        """Return the addresses of the defined symbols among `names`, data as well as functions. A broken table is
+        skipped.
+        """
         ...
 
     def embedded(self) -> ObjectFile | None:
-        """The object file that a section of this one holds (.gnu_debugdata): more symbols. Raises FormatError."""
+        """Return the object file that a section of this one contains (.gnu_debugdata), with more symbols, or None.
+
+        Raises:
+            FormatError: The section is broken.
+        """
         ...

@@ -1,4 +1,4 @@
-"""Separate debug files: by build-id, by .gnu_debuglink (CRC checked), from debuginfod's cache (read only).
+"""Separate debug files: by build ID, by .gnu_debuglink (CRC checked), from debuginfod's cache (read only).
 
 Source: GDB manual, "Debugging Information in Separate Files"; debuginfod(8), "FILES".
 """
@@ -27,7 +27,7 @@ _Way = tuple[Callable[[], int], str]
 
 
 class DebugFiles:
-    """Finds debug files, one search for each object file, and keeps them as long as it is kept."""
+    """Finds debug files, with one search for each object file, and keeps each as long as its object file exists."""
 
     def __init__(self, diagnostics: Diagnostics, debug_dirs: Sequence[str]) -> None:
         self._diagnostics = diagnostics
@@ -38,17 +38,19 @@ class DebugFiles:
         """Return the debug file of an object file, or None if there is none.
 
         Args:
-            path: The object file's name as the target has it.
+            file: The object file.
+            path: Its path, as the target names it.
             root: The directory at which the target's names start.
-            rights: What the target may read. Names that the target chose are opened by these rights, also below the
-                root of this process. None: the rights of this process.
+            rights: Permissions of the target. Names that the target chose are opened with these permissions, also below
+                the
+                root of this process. None stands for the permissions of this process.
         """
         if file not in self._found:
             self._found[file] = self._search(file, path, root, rights)
         return self._found[file]
 
     def find_alternate(self, debug: ObjectFile, root: str, rights: Rights | None = None) -> ObjectFile | None:
-        """Return the file of .gnu_debugaltlink, to which dwz moved what several debug files share, or None.
+        """Return the file of .gnu_debugaltlink, to which dwz moved the data that several debug files share, or None.
 
         Args:
             debug: The debug file that has the link.
@@ -101,9 +103,9 @@ class DebugFiles:
         yield partial(current().fetched, build_id), f"{debuginfod_cache()}/{build_id}/debuginfo"
 
     def _in_debug_dirs(self, prefix: str, build_id: str, rights: Rights | None) -> Iterator[_Way]:
-        """Yield names that contain nothing of the target's but the digits of the build ID.
+        """Yield names whose only part from the target is the build ID.
 
-        Below the target's root the target decides what these names lead to. Below ours the user does.
+        Below the target's root, the target controls what these names lead to. Below this process's root, the user does.
         """
         for folder in self._dirs:
             name = f"{folder}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
@@ -136,7 +138,7 @@ class DebugFiles:
 
 
 def debug_link(file: ObjectFile) -> tuple[str, int] | None:
-    """(file name, CRC) of .gnu_debuglink."""
+    """Return (file name, CRC) of .gnu_debuglink, or None if the file has none."""
     try:
         data = file.section(".gnu_debuglink")
     except FormatError:
@@ -153,12 +155,14 @@ def debug_link(file: ObjectFile) -> tuple[str, int] | None:
 
 
 def _prefixes(root: str) -> list[str]:
-    """The target's root, then ours."""
+    """Return the target's root, then the root of this process."""
     return list(dict.fromkeys([root.rstrip("/"), ""]))
 
 
 def _crc(file: ObjectFile) -> int:
-    """CRC-32 of the whole file; of a monstrous (sparse) one of its beginning, which then does not match."""
+    """Return the CRC-32 of a file. For a huge (sparse) file, only the beginning is read, so that the CRC does not
+    match.
+    """
     crc = at = 0
     while at < MAX_CRC:
         chunk = file.read(at, CRC_CHUNK)

@@ -1,8 +1,8 @@
-"""A client of debuginfod servers: files by their build-id, into the cache that other clients use, too.
+"""A client of debuginfod servers, which downloads files by build ID into the cache that other clients share.
 
-In: build-ids. Out: files in the cache, each proved to have the build-id that was asked for. Source: debuginfod(8),
-"WEBAPI"; debuginfod_find_debuginfo(3), "ENVIRONMENT VARIABLES", "CACHE".
-A server is foreign: its answers are bounded in bytes and, all together, in seconds.
+Each file in the cache is checked for the build ID that was requested. Servers are not trusted: their responses are
+limited in size and, all together, in time.
+Source: debuginfod(8), "WEBAPI"; debuginfod_find_debuginfo(3), "ENVIRONMENT VARIABLES", "CACHE".
 """
 
 from __future__ import annotations
@@ -25,28 +25,33 @@ from pyprof.objfile.opener import debuginfod_cache, is_build_id
 from pyprof.objfile.opening import open_object_file
 
 KINDS = ("debuginfo", "executable")
-"""What a server may have of a build-id. A program that was never stripped has no debug file of its own."""
+"""Kinds of files that a server may have for a build ID. A program that was never stripped has no separate debug
+file.
+"""
 MOST_BYTES = 8 << 30
-"""Of one file."""
+"""Maximum size of one file in bytes."""
 _CHUNK = 1 << 20
 _AT_ONCE = 4
 
 
 def server_urls() -> tuple[str, ...]:
-    """DEBUGINFOD_URLS, words between spaces; only http and https are asked."""
+    """Return the http and https URLs in DEBUGINFOD_URLS, which separates them by spaces."""
     words = os.environ.get("DEBUGINFOD_URLS", "").split()
     return tuple(url.rstrip("/") for url in words if url.startswith(("http://", "https://")))
 
 
 def cached(build_id: str, kind: str) -> str:
-    """Where the cache has a file, if it has it."""
+    """Return the path of a file in the cache, which need not exist."""
     return os.path.join(debuginfod_cache(), build_id, kind)
 
 
 def fetch(build_ids: Iterable[str], urls: Sequence[str], seconds: float) -> list[str]:
-    """Have these build-ids (lower-case hex) in the cache, as far as servers have them. Returns what went wrong.
+    """Download files into the cache, as far as servers have them, and return descriptions of errors.
 
-    seconds: for all of them together. What comes later is left to itself, and is in the cache for the next time.
+    Args:
+        build_ids: Build IDs in lower-case hex.
+        urls: Servers in the order of the search.
+        seconds: Timeout for all files together. A download that takes longer continues, and is in the cache next time.
     """
     wanted: queue.SimpleQueue[str] = queue.SimpleQueue()
     for build_id in dict.fromkeys(build_ids):
@@ -72,7 +77,9 @@ def fetch(build_ids: Iterable[str], urls: Sequence[str], seconds: float) -> list
 
 
 def _size(path: str) -> int:
-    """An empty file of the cache means that servers had none."""
+    """Return the size of a file in bytes, 0 if it is missing. An empty file in the cache means that servers had
+    none.
+    """
     try:
         return os.stat(path).st_size
     except OSError:
@@ -80,7 +87,15 @@ def _size(path: str) -> int:
 
 
 def _fetch_one(build_id: str, urls: Sequence[str], until: float, silent: set[str], errors: list[str]) -> None:
-    """silent: servers that failed, which are not asked again."""
+    """Download the files of one build ID.
+
+    Args:
+        build_id: The build ID.
+        urls: Servers in the order of the search.
+        until: Deadline on the monotonic clock, in seconds.
+        silent: Servers that failed. They get no further requests.
+        errors: Receives descriptions of errors.
+    """
     for kind in KINDS:
         for url in urls:
             if url in silent:
@@ -107,7 +122,7 @@ def _download(url: str, build_id: str, kind: str, until: float) -> None:
     with RequestDeadline(left) as deadline, opener(deadline).open(request, timeout=min(TIMEOUT_S, left)) as answer:
         path = cached(build_id, kind)
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-        if os.path.exists(path):  # an empty one
+        if os.path.exists(path):  # an empty file, which means that servers had none
             os.unlink(path)
         with new_file(os.path.dirname(path), path) as file:
             size = _copied(Paced(answer), file)

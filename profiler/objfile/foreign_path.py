@@ -1,11 +1,12 @@
-"""Files with names from foreign input: a target, an object file, a core file. The only place where they are opened.
+"""Files whose names come from foreign input: a target, an object file, a core file. Only this module opens them.
 
-In: the root below which the name holds, and the name. Out: a descriptor of a regular file on an ordinary file system.
-The name is walked folder by folder, by descriptors, as openat2(2) does with RESOLVE_IN_ROOT and RESOLVE_NO_MAGICLINKS
-(Linux 5.6, and often refused by seccomp filters): no link leads out of the root, none of /proc is followed. Nothing is
-opened before it is known what it is (O_PATH): opening a pipe waits, opening a device may do anything.
+It takes the root for the name and the name, and returns a descriptor of a regular file on an ordinary file system. It
+walks the name directory by directory with descriptors, as openat2(2) does with RESOLVE_IN_ROOT and
+RESOLVE_NO_MAGICLINKS (Linux 5.6, and often refused by seccomp filters). So no link leads out of the root, and no magic
+link of /proc is followed. A file is opened with O_PATH and checked before it is opened for reading, because opening a
+pipe blocks and opening a device may have any effect.
 
-We may be root where the target is not: what the target itself could not read is not read on its behalf (Rights).
+pyprof may be root while the target is not. A file that the target itself could not read is not read (Rights).
 """
 
 from __future__ import annotations
@@ -24,13 +25,19 @@ MAX_LINKS = 40
 _NOBODY = -1
 _ROOT = re.compile(r"/proc/(\d+)/root/?")
 _OVERRIDES = 1 << 1 | 1 << 2
-"""CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH."""
+"""CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What a process may read: by the mode of a file, or everything. Where an access list says more than the mode, only
-    the owner's rights are known.
+    """The files that a process may read, by their mode bits.
+
+    If an access control list grants more than the mode bits, only the owner's permissions are used.
+
+    Attributes:
+        uid: User ID of the process, -1 if it is unknown.
+        groups: Its group IDs.
+        everything: The process may read all files.
     """
 
     uid: int = _NOBODY
@@ -38,7 +45,12 @@ class Rights:
     everything: bool = False
 
     def allow(self, found: int, status: os.stat_result) -> bool:
-        """May the process read a file, or search a folder? found: its descriptor."""
+        """Return True if the process may read a file or search a directory.
+
+        Args:
+            found: Descriptor of the file.
+            status: Its status.
+        """
         wanted = 1 if stat.S_ISDIR(status.st_mode) else 4
         if self.everything:
             return True
@@ -50,8 +62,13 @@ class Rights:
 
 
 def rights_below(root: str) -> Rights | None:
-    """Those of the process whose root it is; None where the kernel's check of our own rights is enough: we are no root,
-    or it is no process's. A process that is gone may read what everybody may.
+    """Return the rights of the process whose root directory this is (/proc/PID/root).
+
+    A process that has ended gets the rights of any user.
+
+    Returns:
+        None if the kernel's check of pyprof's own permissions suffices: pyprof is not root, or the root is not a
+        process's.
     """
     match = _ROOT.fullmatch(root)
     if os.geteuid() != 0 or match is None:
@@ -68,7 +85,17 @@ def rights_below(root: str) -> Rights | None:
 
 
 def find(root: str, name: str, rights: Rights | None = None, *, follow: bool = True) -> int:
-    """A descriptor (O_PATH) of what has a name. follow: a link in the last place, too. Raises OSError."""
+    """Return an O_PATH descriptor of a file by its name.
+
+    Args:
+        root: Directory at which names start.
+        name: The name.
+        rights: Rights of the target, None for those of this process.
+        follow: Follow a symbolic link in the last component too.
+
+    Raises:
+        OSError: The file is not found, not allowed, or its file system does not respond.
+    """
     return patience.ask(partial(_find, root, name, rights, follow), os.close)
 
 
@@ -108,9 +135,16 @@ def _find(root: str, name: str, rights: Rights | None, follow: bool) -> int:
 
 
 def reopen(found: int, rights: Rights | None = None, *, mapped: bool = False) -> int:
-    """What find() gave, to be read; the caller closes both. Raises OSError, also for what is no regular file, stands on
-    no ordinary file system, is not for the process to read, or does not answer. mapped: it is the kernel's handle of a
-    file in memory (a memfd stands on a file system without blocks).
+    """Return a readable descriptor for a descriptor from find(). The caller closes both.
+
+    Args:
+        found: The O_PATH descriptor.
+        rights: Rights of the target, None for those of this process.
+        mapped: The descriptor is the kernel's handle of a mapped file. A memfd is on a file system without blocks.
+
+    Raises:
+        OSError: The file is not regular, not on an ordinary file system, not allowed, or its file system does not
+            respond.
     """
     return patience.ask(partial(_reopen, found, rights, mapped), os.close)
 
@@ -131,7 +165,11 @@ def _reopen(found: int, rights: Rights | None, mapped: bool) -> int:
 
 
 def open_file(root: str, name: str, rights: Rights | None = None) -> int:
-    """A descriptor to read from. Raises OSError."""
+    """Open a file for reading by its name, and return the descriptor.
+
+    Raises:
+        OSError: As find() and reopen().
+    """
     found = find(root, name, rights)
     try:
         return reopen(found, rights)
@@ -140,7 +178,11 @@ def open_file(root: str, name: str, rights: Rights | None = None) -> int:
 
 
 def read_file(root: str, name: str, most: int, rights: Rights | None = None) -> bytes:
-    """The first bytes of a file. Raises OSError."""
+    """Return at most `most` bytes from the beginning of a file.
+
+    Raises:
+        OSError: As find() and reopen().
+    """
     fd = open_file(root, name, rights)
     try:
         status = patience.status(fd)
@@ -155,7 +197,7 @@ def read_file(root: str, name: str, most: int, rights: Rights | None = None) -> 
 def _open(name: str, flags: int, folder: int) -> int:
     try:
         return os.open(name, flags, dir_fd=folder)
-    except ValueError as error:  # a NUL, or a letter that no file name can have
+    except ValueError as error:  # a NUL, or a character that cannot be encoded
         raise OSError(errno.EINVAL, str(error)) from None
 
 
@@ -165,7 +207,9 @@ def _check(found: int, rights: Rights | None) -> None:
 
 
 def _is_ordinary(found: int) -> bool:
-    """Files that the kernel makes up (proc, sysfs, tracefs, cgroup) stand on file systems without a single block."""
+    """Return True if the file system has blocks. Those that the kernel generates (proc, sysfs, tracefs, cgroup) have
+    none.
+    """
     return os.fstatvfs(found).f_blocks > 0
 
 

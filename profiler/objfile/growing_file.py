@@ -1,4 +1,6 @@
-"""A file that its process keeps writing: read from where we were, from the start again where it was replaced."""
+"""Reader of a file to which its process keeps writing. It continues where it stopped, or restarts if the file was
+replaced.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +12,24 @@ from pyprof.objfile import patience
 from pyprof.records import dataclass, field
 
 MAX_READ = 256 << 20
-"""Most bytes that are read of one file."""
+"""Maximum number of bytes that are read from one file."""
 PIECE = 1 << 20
-"""Most bytes that are read at once."""
+"""Maximum number of bytes that are read at once."""
 
 _TAIL = 256
 
 
 @dataclass(eq=False)
 class GrowingFile:
-    """find: gives a descriptor of what has the name now, or raises OSError: it may come into being later.
-    owners: user ids whose file is accepted. A file of another user could contain anything. since_ns: a file that was
-    last written before this time (wall clock) is not accepted either: an earlier process wrote it. cut: there is more
-    than MAX_READ bytes. silent: its file system does not answer.
+    """A file to which a process keeps writing, and which may not exist yet.
+
+    Attributes:
+        find: Returns a descriptor of the file that has the name now, or raises OSError.
+        owners: User IDs whose files are accepted. A file of another user could contain anything.
+        since_ns: Wall-clock time in ns. A file that was last written before belongs to an earlier process and is
+            rejected.
+        cut: The file has more than MAX_READ bytes.
+        silent: The file system does not respond.
     """
 
     find: Callable[[], int]
@@ -37,7 +44,7 @@ class GrowingFile:
     _spent: int = field(default=0)
 
     def more(self) -> tuple[bytes, bool]:
-        """(the next bytes that came since the last call, b"" where there are none, did the file begin anew?)."""
+        """Return (bytes that were appended since the last call, whether the file was replaced)."""
         anew = self._reopen()
         if self._fd < 0:
             return b"", anew
@@ -63,18 +70,18 @@ class GrowingFile:
         return bytes(data), anew
 
     def head(self, size: int) -> bytes:
-        """Its first bytes, at most size; b"" where there is no such file."""
+        """Return the first bytes of the file, at most `size`; b"" if there is no such file."""
         self._reopen()
         if self._fd < 0:
             return b""
         return patience.reader(self._fd, patience.is_local(patience.status(self._fd).st_dev))(size, 0)
 
     def _reopen(self) -> bool:
-        """Follow the name if another file has it now."""
+        """Open the file that has the name now, and return True if it replaced one that was read."""
         try:
             fd = self.find()
             status = patience.status(fd)
-        except OSError as error:  # what was open stays so: its process may have taken the name away
+        except OSError as error:  # keep the open file: its process may have unlinked it
             self.silent = error.errno == errno.ETIMEDOUT
             return False
         if (status.st_dev, status.st_ino) == self._identity or not self._accepts(status):

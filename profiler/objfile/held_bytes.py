@@ -1,7 +1,8 @@
-"""Content of foreign files that is in memory: bounded for the whole process, whatever files claim to hold.
+"""A limit on the content of foreign files in memory, for the whole process, regardless of the sizes that files claim.
 
-In: how many bytes something will take at most, and what makes them. Out: the bytes; they count until nobody refers to
-them. Raises FormatError where there is no room: that content is lost, what is in memory stays.
+Bytes count until the last reference to them is gone. If the limit is exceeded, FormatError is raised: the new content
+is
+lost, and content that is already in memory stays.
 """
 
 from __future__ import annotations
@@ -16,18 +17,27 @@ from pyprof.errors import FormatError
 
 MAX_HELD = 1 << 30
 SMALL = 1 << 16
-"""Bytes of what is not counted."""
-_lock = threading.RLock()  # a finalizer may run inside of any call
+"""Size in bytes up to which content is not counted."""
+_lock = threading.RLock()  # reentrant, because a finalizer may run at any point
 _held = 0
 
 
 def hold(name: str, size: int, make: Callable[[], bytes | memoryview]) -> memoryview:
-    """The bytes that make() gives. name: for messages. size: most bytes that they take."""
+    """Return the bytes that make() returns, as counted memory.
+
+    Args:
+        name: Name for messages.
+        size: Maximum size of the bytes.
+        make: Returns the bytes.
+
+    Raises:
+        FormatError: The limit is exceeded.
+    """
     if size <= SMALL:
         return memoryview(make())
     _claim(name, size)
     try:
-        # a view of an array keeps the array, and an array, unlike bytes, says when it goes
+        # A memoryview keeps its array alive, and unlike bytes, an array can have a finalizer.
         content = np.frombuffer(make(), np.uint8)
     except BaseException:
         _release(size)
@@ -38,7 +48,7 @@ def hold(name: str, size: int, make: Callable[[], bytes | memoryview]) -> memory
 
 
 class HeldBytes:
-    """What grows piece by piece; it counts until this object goes. name: for messages."""
+    """A counter for content that grows piece by piece. The bytes count until this object is deleted."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -46,13 +56,17 @@ class HeldBytes:
         weakref.finalize(self, _release_all, self._sizes).atexit = False
 
     def add(self, size: int) -> None:
-        """Raises FormatError where there is no room."""
+        """Count further bytes.
+
+        Raises:
+            FormatError: The limit is exceeded.
+        """
         _claim(self._name, size)
         self._sizes.append(size)
 
 
 def held() -> int:
-    """Bytes that count now."""
+    """Return the number of bytes that currently count."""
     return _held
 
 

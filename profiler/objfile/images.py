@@ -1,7 +1,8 @@
-"""The object file behind an address: proved to be the mapped one, with its bias, kept open.
+"""The object file behind an address: proved to be the mapped one, with its load bias.
 
-In: an AddressSpace and an avma. Out: an Image, or None where no ELF file is known (generated code, a file that is
-gone and whose memory cannot be read). Files are shared: two modules of one file have two Images and one ElfFile.
+ImageStore takes an AddressSpace and an address in the process. It returns an Image, or None if no object file is known
+(generated code, or a deleted file whose memory cannot be read). Files are shared: two modules of one file have two
+Images and one ElfFile.
 """
 
 from __future__ import annotations
@@ -37,11 +38,18 @@ NO_SYMBOLS = "neither file nor symbol file of a module found"
 
 @dataclass(eq=False)
 class Image:
-    """An object file where it is loaded; compared by identity.
+    """An object file at the place where it is loaded. It is compared by identity.
 
-    bias: avma - svma, in bytes. base: avma of rel 0. root: where the target's file names start. from_memory: rebuilt
-    from the target's memory. debug_files: where separate debug files are looked for, None for nowhere; symbol_store:
-    where Breakpad symbol files are, likewise. rights: what the target may read, see foreign_path.
+    Attributes:
+        module: The module.
+        file: The object file.
+        bias: Address in the process minus address in the file, in bytes.
+        root: Directory at which the target's file names start.
+        from_memory: The file was rebuilt from the target's memory.
+        debug_files: Finds separate debug files, None if there are none.
+        symbol_store: Finds Breakpad symbol files, None if there are none.
+        rights: Rights of the target, see foreign_path.
+        base: Address in the process of the image's lowest page.
     """
 
     module: Module
@@ -59,34 +67,34 @@ class Image:
 
     @cached_property
     def lacks_tables(self) -> bool:
-        """Rebuilt from a memory that does not hold the unwind tables which the file has."""
+        """True if the image was rebuilt from memory that does not contain the file's unwind tables."""
         return self.from_memory and self.file.lost_tables
 
     def svma(self, avma: int) -> int:
-        """Address as the file states it."""
+        """Return the address in the file (svma) of an address in the process."""
         return avma - self.bias
 
     def rel(self, avma: int) -> int:
-        """Bytes from the image's base."""
+        """Return the distance in bytes from the image's base."""
         return avma - self.base
 
     @property
     def debug(self) -> ObjectFile | None:
-        """The separate debug file, found at the first use; None if there is none."""
+        """The separate debug file, searched at the first use; None if there is none."""
         return self.debug_files.find(self.file, self.module.path, self.root, self.rights) if self.debug_files else None
 
     @property
     def symbols(self) -> SymbolFile | None:
-        """The Breakpad symbol file that the user gave, found at the first use; None if there is none."""
+        """The Breakpad symbol file that the user gave, searched at the first use; None if there is none."""
         return self.symbol_store.find(self.file) if self.symbol_store else None
 
     def alternate(self, debug: ObjectFile) -> ObjectFile | None:
-        """The file that holds what debug shares with other debug files; None if there is none."""
+        """Return the file with the data that a debug file shares with other debug files, or None."""
         return self.debug_files.find_alternate(debug, self.root, self.rights) if self.debug_files else None
 
 
 class ImageStore:
-    """All images of a recording, by address space. Never raises for what a target or a file contains."""
+    """All images of a recording, by address space. No content of a target or file makes it raise."""
 
     def __init__(
         self,
@@ -103,7 +111,7 @@ class ImageStore:
         self._by_space: dict[tuple[int, int], Image | None] = {}
 
     def image(self, space: AddressSpace, avma: int) -> Image | None:
-        """The image whose module covers avma. Failures are cached too; dlopen of others leaves an Image as it is."""
+        """Return the image whose module covers an address, or None. Failures are cached too."""
         module = space.module_at(avma)
         if module is None:
             return None
@@ -116,13 +124,14 @@ class ImageStore:
         return self._by_space[key]
 
     def seen(self, space: AddressSpace, avma: int) -> Image | None:
-        """Like image, of those that were asked for before: nothing is opened."""
+        """Return the image of an address if an earlier call looked it up, else None. Nothing is opened."""
         module = space.module_at(avma)
         return self._by_space.get((space.id, module.start)) if module is not None else None
 
     def known(self, space: AddressSpace, avma: int) -> Image | None:
-        """Like image, but of a core file or crash dump no word is said of what is not there: a file that no stack runs
-        through may be missing without being missed.
+        """Return the image of an address, without a report if a file of a core file or crash dump is missing.
+
+        A missing file is no loss if no stack runs through it.
         """
         module = space.module_at(avma)
         if space.files is None or module is None or (space.id, module.start) in self._by_space:
@@ -137,7 +146,9 @@ class ImageStore:
         return found
 
     def forget(self, *spaces: AddressSpace) -> Set[ObjectFile]:
-        """Drop what only these address spaces need, in a recording that goes on. Result: files of none any more."""
+        """Drop the images that only these address spaces need, and return the files that no address space uses any
+        more.
+        """
         ids, pids = {space.id for space in spaces}, {space.pid for space in spaces}
         self._by_space = {key: image for key, image in self._by_space.items() if key[0] not in ids}
         kept = {id(image) for image in self._by_space.values()}
@@ -153,7 +164,7 @@ class ImageStore:
 
     @property
     def paths(self) -> Set[str]:
-        """Of the modules that were asked for, and are there still."""
+        """The paths of the modules whose images are cached."""
         return {module.path for _, module in self._images}
 
     def _find(self, space: AddressSpace, module: Module, avma: int) -> Image | None:
@@ -189,7 +200,9 @@ class ImageStore:
         self._diagnostics.problem(module.path, problem_counted(SILENT))
 
     def _windows(self, space: AddressSpace, avma: int) -> Image | None:
-        """A Windows module that Wine mapped: its id, by which its symbol file is found."""
+        """Return the image of a Windows module that Wine mapped, or None. Its identity is used to find its symbol
+        file.
+        """
         found = windows_module(space, avma)
         if found is None:
             return None
@@ -203,7 +216,10 @@ class ImageStore:
         return image
 
     def _stated(self, space: AddressSpace, module: Module, avma: int, stated: StatedId) -> Image:
-        """A module of a crash dump: a file of the stated id, or what the dump holds of it, or nothing but its id."""
+        """Return the image of a module in a crash dump: a file with the stated identity, else the content of the dump,
+        else only
+        the identity.
+        """
         differs = False
         for candidate in candidates(space, module, self._opened, partial(self._silent, module)):
             known = stated.debug_id or stated.build_id
@@ -240,7 +256,9 @@ class ImageStore:
         return self._made(Image(module, elf, bias, space.root, from_memory=True))
 
     def _made(self, image: Image, name: str = "") -> Image:
-        """name: by which symbol files know the module, "" for that of its path."""
+        """Complete and return an image. `name` is the name by which symbol files identify the module, "" for that of
+        its path.
+        """
         for oddity in image.file.oddities:
             self._diagnostics.count(oddity)
         image.file.oddities.clear()
@@ -250,7 +268,7 @@ class ImageStore:
             self._symbol_store.know(image.file, name or image.module.path)
         ours, image.rights = current().root(image.root)
         if ours:
-            image.root = "/"  # the way through /proc ends with the target, ours does not
+            image.root = "/"  # /proc/PID/root disappears with the target
         else:
             _ = image.debug
         return image
@@ -280,6 +298,6 @@ class ImageStore:
 
 
 def _is_whole(space: AddressSpace, elf: ElfFile, bias: int) -> bool:
-    """Does a dump hold all of a file, or by chance its first page only?"""
+    """Return True if a dump contains the whole file, and not just its first page."""
     constant = [load for load in elf.loads if not load.writable]
     return all(len(space.read(bias + load.vaddr, load.filesz)) == load.filesz for load in constant)

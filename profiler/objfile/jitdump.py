@@ -1,8 +1,12 @@
-"""jitdump: the binary log in which a process writes each piece of code that it makes, with its name, lines and tables.
+"""A reader of jitdump: the binary log in which a JIT compiler writes each piece of code, with name, lines and unwind
+tables.
 
-In: bytes of the file as they come. Out: Loaded and Moved, in the order of the file. The code's bytes are passed over.
-Source: tools/perf/Documentation/jitdump-specification.txt of Linux, and what writers make of it. Lines name their code
-by its address; those of V8, Julia and LLVM count the ELF header that perf's injected object has before the code.
+JitdumpReader takes the bytes of the file in pieces, and returns Loaded and Moved records in the order of the file. It
+skips the bytes of the code.
+Source: tools/perf/Documentation/jitdump-specification.txt of Linux, and the files of real writers. Lines name their
+code
+by its address. The addresses of V8, Julia and LLVM include the ELF header that perf's injected object has before the
+code.
 
     header    u32 magic "JiTD", version, total_size, elf_mach, pad, pid, u64 timestamp, flags
     record    u32 id, total_size, u64 timestamp, then by id
@@ -28,22 +32,29 @@ MAX_RECORD = 64 << 20
 MAX_NAME = 4096
 MAX_LINES = 1 << 16
 REPEATED = b"\xff"
-"""Instead of a file's name: as before."""
+"""A file name that stands for the name before it."""
 MAX_WAITING = 1 << 20
-"""Most lines kept of code that has not been loaded yet."""
+"""Maximum number of lines that are kept for code that is not loaded yet."""
 
 ELF_HEADER, ELF32_HEADER = 0x40, 0x34
 EM_32 = (3, 40)
-"""EM_386, EM_ARM."""
+"""EM_386 and EM_ARM."""
 
 Lines = tuple[tuple[int, str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A piece of code. lines: (avma, file, line), ascending.
+    """A piece of code that was loaded.
 
-    time_ns: CLOCK_MONOTONIC, None where the file counts ticks of another clock.
+    Attributes:
+        time_ns: CLOCK_MONOTONIC time, None if the file uses another clock.
+        start: First address of the code in the process.
+        size: Size of the code in bytes.
+        index: Number of the code in the file.
+        name: Name of the function.
+        lines: (address, file, line), ascending.
+        tables: Its unwind tables.
     """
 
     time_ns: int | None
@@ -57,7 +68,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Code that stands elsewhere now."""
+    """A piece of code that was moved to another address."""
 
     time_ns: int | None
     old_start: int
@@ -68,14 +79,14 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class JitdumpClosed:
-    """The writer has finished: what was loaded may be gone."""
+    """The writer has finished. Its code may have been discarded."""
 
 
 Record = Loaded | Moved | JitdumpClosed
 
 
 class JitdumpReader:
-    """Takes the file in pieces; a record that is not complete yet waits for the rest."""
+    """Reads a file in pieces. An incomplete record is kept until the rest arrives."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -89,7 +100,11 @@ class JitdumpReader:
         self._tables = NO_TABLES
 
     def read(self, data: bytes) -> list[Record]:
-        """The complete records. Raises FormatError where the file breaks its format; there is no reading on."""
+        """Return the records that are complete with this piece.
+
+        Raises:
+            FormatError: The file is broken. It cannot be read any further.
+        """
         text = self._rest + data
         at = 0
         found: list[Record] = []
@@ -117,7 +132,7 @@ class JitdumpReader:
         return found
 
     def _read_header(self, text: bytes) -> int:
-        """Size of the header, 0 while it is not complete."""
+        """Return the size of the header, 0 while it is incomplete."""
         if len(text) < 40:
             return 0
         order = next((o for o in "<>" if struct.unpack_from(o + "I", text)[0] == MAGIC), "")
@@ -154,7 +169,10 @@ class JitdumpReader:
         return JitdumpClosed() if kind == CLOSE else None
 
     def _debug_info(self, body: bytes) -> None:
-        """Lines wait for the code that they name. None of a writer that counts the ELF header stands in its place."""
+        """Store lines until the code that they name is loaded.
+
+        If a line falls into the place of the ELF header, the writer's addresses do not include that header.
+        """
         start, count = struct.unpack_from(self._order + "QQ", body)
         found = self._entries(body, start, count)
         self._waiting -= len(self._lines.pop(start, ()))
@@ -168,8 +186,11 @@ class JitdumpReader:
             self._waiting -= len(self._lines.pop(next(iter(self._lines))))
 
     def _entries(self, body: bytes, start: int, count: int) -> list[tuple[int, str, int]]:
-        """node 20 writes bytes that are no text for a file's name, NULs among them: such a name ends where the next
-        entry is one of this code, and counts as unknown.
+        """Return (address, file, line) of each entry.
+
+        Node 20 writes file names of arbitrary bytes, with NULs among them. Such a name ends where the next valid entry
+        of this
+        code begins, and counts as unknown.
         """
         entry = struct.Struct(self._order + "QII")
         found: list[tuple[int, str, int]] = []
@@ -193,7 +214,7 @@ class JitdumpReader:
 
 
 def _file_name(name: bytes) -> str:
-    """ "" for what is no text."""
+    """Return a file name as text, "" if the bytes are not text."""
     try:
         text = name.decode("utf-8")
     except UnicodeDecodeError:
@@ -202,6 +223,10 @@ def _file_name(name: bytes) -> str:
 
 
 def _text(body: bytes, at: int) -> tuple[str, int]:
-    """(the string at an offset, the offset behind it). Raises ValueError."""
+    """Return (the NUL-terminated string at an offset, the offset after it).
+
+    Raises:
+        ValueError: The string is not terminated.
+    """
     end = body.index(b"\0", at)
     return body[at : min(end, at + MAX_NAME)].decode("utf-8", "backslashreplace"), end + 1

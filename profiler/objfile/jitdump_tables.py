@@ -1,9 +1,10 @@
 """The unwind tables of a jitdump's UNWINDING_INFO, in the order and at the address of each writer.
 
-In: the record's body. Out: .eh_frame and where it counts as standing. Source: jitdump-specification.txt (.eh_frame_hdr
-first), tools/perf/util/genelf.c (.eh_frame first, behind the code at the next multiple of 8); V8's perf-jit.cc and
-CPython's perf_jit_trampoline.c (as genelf); LLVM's PerfSupportPlugin.cpp: .eh_frame_hdr first, with the address where
-.eh_frame stands in memory, for all pieces of code that follow.
+read_tables() takes the record's body, and returns the .eh_frame and the address at which it is assumed to stand.
+Sources:
+jitdump-specification.txt (.eh_frame_hdr first); tools/perf/util/genelf.c (.eh_frame first, after the code at the next
+multiple of 8); V8's perf-jit.cc and CPython's perf_jit_trampoline.c (as genelf); LLVM's PerfSupportPlugin.cpp
+(.eh_frame_hdr first, with the address of .eh_frame in memory, for all pieces of code that follow).
 """
 
 from __future__ import annotations
@@ -16,23 +17,28 @@ SECTION = "jitdump"
 
 _HDR_VERSION = 1
 _ABSOLUTE = {0x00, 0x04, 0x0C}
-"""DW_EH_PE_absptr, udata8, sdata8."""
+"""DW_EH_PE_absptr, udata8 and sdata8."""
 
 
 @dataclass(frozen=True, slots=True)
 class JitTables:
-    """eh_frame: b"" where there is none. avma: where it stands, None for behind the code."""
+    """The unwind tables of a piece of code.
+
+    Attributes:
+        eh_frame: The .eh_frame, b"" if there is none.
+        avma: Its address in the process, None if it is placed after the code.
+    """
 
     eh_frame: bytes = b""
     avma: int | None = None
 
     def place(self, start: int, size: int) -> int:
-        """Where the tables of a piece of code count as standing."""
+        """Return the address at which the tables of a piece of code are assumed to stand."""
         return start + (size + 7 & ~7) if self.avma is None else self.avma
 
     @property
     def of_next(self) -> JitTables:
-        """What is left of them for the code after the one that they precede."""
+        """The tables that apply to the next piece of code."""
         return NO_TABLES if self.avma is None else self
 
 
@@ -40,7 +46,15 @@ NO_TABLES = JitTables()
 
 
 def read_tables(body: bytes, order: str) -> JitTables:
-    """order: "<" or ">". Raises struct.error, ValueError."""
+    """Parse the body of an UNWINDING_INFO record.
+
+    Args:
+        body: The body.
+        order: Byte order, "<" or ">".
+
+    Raises:
+        struct.error, ValueError: The body is broken.
+    """
     size, header_size, _ = struct.unpack_from(order + "QQQ", body)
     if header_size > size or 24 + size > len(body):
         raise ValueError(f"{size} bytes of unwinding tables")
@@ -54,5 +68,7 @@ def read_tables(body: bytes, order: str) -> JitTables:
 
 
 def _is_header(data: bytes, order: str) -> bool:
-    """.eh_frame begins with the length of a CIE, a multiple of 4, or with 0."""
+    """Return True if data begins like .eh_frame_hdr. An .eh_frame begins with a CIE's length, a multiple of 4, or with
+    0.
+    """
     return len(data) >= 8 and data[0] == _HDR_VERSION and struct.unpack_from(order + "I", data)[0] % 4 != 0

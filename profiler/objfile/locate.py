@@ -1,11 +1,13 @@
-"""Which file on our disk is the one that the target has mapped.
+"""Search for the local file that the target has mapped.
 
-Candidates in order: the target's own name for it seen from its root, the kernel's handle of the mapping (exact
-even if the file is deleted or in another mount namespace; needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE), the
-handle of the executable, the plain name. A candidate is taken only if it is proved to be the mapped file.
+The candidates are, in this order: the target's own name for the file, seen from its root; the kernel's handle of the
+mapping (exact even if the file is deleted or in another mount namespace; it needs CAP_SYS_ADMIN or
+CAP_CHECKPOINT_RESTORE); the handle of the executable; the plain name. A candidate is used only if it is proved to be
+the
+mapped file.
 
-Of a target that is no process of this machine (a core file) candidates are what AddressSpace.files names. There
-the content is proof, and what the user named is believed where the memory proves nothing.
+For a core file or crash dump, AddressSpace.files gives the candidates. The content proves them. A file that the user
+named is also accepted if the memory proves nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ MAX_PROOF = 1 << 16
 
 
 class Identity(Enum):
-    """How far a file's content was compared with what is mapped."""
+    """The result of comparing a file's content with mapped memory."""
 
     BUILD_ID = "same build-id"
     CONTENT = "no build-id to compare, same headers and code"
@@ -40,11 +42,14 @@ class Identity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An open ELF file that may be the mapped one. handle: named by the kernel, not by a path; where there is no
-    process: named as a file of the target. named: by the user.
+    """An open ELF file that may be the mapped one.
 
-    same_file: device and inode are those of the mapping; same_inode: the inode is (overlayfs and btrfs
-    show another device).
+    Attributes:
+        elf: The file.
+        handle: The kernel named it, not a path. Without a process: it is named as a file of the target.
+        same_file: Device and inode equal those of the mapping.
+        same_inode: The inode equals that of the mapping (overlayfs and btrfs show another device).
+        named: The user named it.
     """
 
     elf: ElfFile
@@ -57,8 +62,13 @@ class Candidate:
 def candidates(
     space: AddressSpace, module: Module, opened: dict[tuple[int, int, int, int], ElfFile], silent: Callable[[], None]
 ) -> Iterator[Candidate]:
-    """Files worth comparing, best first. opened: (device, inode, size, mtime) -> file, so that none is opened twice.
-    silent: is called where the file system of one does not answer.
+    """Yield files to compare, the best first.
+
+    Args:
+        space: The address space.
+        module: The module.
+        opened: Cache of open files by (device, inode, size, mtime).
+        silent: Called if the file system of a candidate does not respond.
     """
     for way, handle, named in _ways(space, module):
         try:
@@ -88,7 +98,7 @@ def candidates(
 
 
 def _ways(space: AddressSpace, module: Module) -> Iterator[tuple[Callable[[], int], bool, bool]]:
-    """(opens it, handle, named) of Candidate."""
+    """Yield (function that opens the candidate, handle, named); the last two are fields of Candidate."""
     opener = current()
     if space.files is not None:
         yield from ((partial(opener.named, path), True, named) for path, named in space.files(module))
@@ -104,7 +114,7 @@ def _ways(space: AddressSpace, module: Module) -> Iterator[tuple[Callable[[], in
 
 
 def _program(pid: int, inode: int) -> int:
-    """The program that a process runs, if it is that file."""
+    """Return a descriptor of the program that a process runs, if it has this inode."""
     fd = current().program(pid)
     if patience.status(fd).st_ino != inode:
         patience.close(fd)
@@ -113,7 +123,7 @@ def _program(pid: int, inode: int) -> int:
 
 
 def accepted(candidate: Candidate, identity: Identity) -> bool:
-    """Is the candidate the mapped file, without doubt?"""
+    """Return True if the candidate certainly is the mapped file."""
     if identity is Identity.BUILD_ID:
         return True
     if identity is Identity.CONTENT:
@@ -123,15 +133,17 @@ def accepted(candidate: Candidate, identity: Identity) -> bool:
 
 
 def read_target(space: AddressSpace, avma: int, size: int) -> bytes:
-    """space.read of an address that a file made up."""
+    """Read memory at an address that comes from a file, and so may be invalid."""
     return space.read(avma, size) if 0 <= avma < 1 << 64 else b""
 
 
 def identify(space: AddressSpace, module: Module, elf: ElfFile, bias: int) -> Identity:
-    """Compare a file with the target's memory, if it were loaded with this bias.
+    """Compare a file with the target's memory, for an assumed load bias.
 
-    By the build-id where its note is mapped. Else by the headers; a mapping without them (V8 maps its builtins out
-    of the executable a second time) by its code. Where neither is readable (core files) by the dynamic table.
+    The build ID decides if its note is mapped. Otherwise the headers do. A mapping without headers is compared by its
+    code
+    (V8 maps its builtins out of the executable a second time). If neither is readable (core files), the dynamic table
+    decides.
     """
     if elf.build_id:
         readable = False
@@ -157,7 +169,7 @@ def identify(space: AddressSpace, module: Module, elf: ElfFile, bias: int) -> Id
 
 
 def _is_mapped(space: AddressSpace, module: Module, offset: int, avma: int) -> bool:
-    """Does the module's file stand at avma with this file offset?"""
+    """Return True if the module's file is mapped at an address with this file offset."""
     mapping = space.mapping_at(avma)
     return (
         mapping is not None
@@ -167,7 +179,7 @@ def _is_mapped(space: AddressSpace, module: Module, offset: int, avma: int) -> b
 
 
 def _same_bytes(space: AddressSpace, elf: ElfFile, avma: int, offset: int, size: int) -> bool | None:
-    """None where memory or file gives too little to decide."""
+    """Return True if memory and file are equal, None if memory or file has too little data to decide."""
     expected = bytes(elf.source.read(offset, size))
     mapped = read_target(space, avma, len(expected))
     if len(mapped) < len(expected) or not any(expected):
@@ -176,10 +188,12 @@ def _same_bytes(space: AddressSpace, elf: ElfFile, avma: int, offset: int, size:
 
 
 def find_bias(module: Module, elf: ElfFile, avma: int) -> int | None:
-    """avma - svma: from the executable mapping around avma and the PT_LOAD that holds its file offset.
+    """Return the load bias (address in the process minus address in the file) of a module, or None.
 
-    One page of a file may belong to two segments, and text may have been moved to anonymous huge pages (then other
-    mappings show). So every mapping votes for each segment that overlaps it; the flags and avma weigh more.
+    It comes from the executable mapping around an address and the PT_LOAD with its file offset. But one page of a file
+    may
+    belong to two segments, and text may have been moved to anonymous huge pages, so that only other mappings remain. So
+    every mapping votes for each segment that overlaps it. Equal permissions and the given address increase the weight.
     """
     votes: dict[int, int] = {}
     for mapping in module.mappings:

@@ -1,8 +1,8 @@
-"""What readers of object files ask of the file system. It is the one place that they ask.
+"""The file system operations of all readers of object files. Readers call nothing else to open files.
 
-Where this process may open files, `here` does so. A process without rights lets another one answer (`use`): what it
-can ask for is what stands here, and nothing else. Every descriptor is one to read from, but for scratch(), and the
-caller's to close; all methods that give one raise OSError.
+A process that may open files uses Opener itself. A process without rights installs an implementation that delegates to
+another process (`use`). Then the functions here are all that it can request. Every descriptor is readable, except that
+scratch() is writable too, and the caller closes it. All methods that return one raise OSError.
 """
 
 from __future__ import annotations
@@ -23,26 +23,33 @@ _BUILD_ID = re.compile(r"[0-9a-f]{4,128}")
 
 
 class Opener:
-    """Answers with the rights of this process. See the functions of the same names."""
+    """Performs the operations with the rights of this process. The module's functions use the current Opener."""
 
     def below(self, root: str, name: str, rights: Rights | None, follow: bool) -> int:
-        """A file by the name that a target has for it. root: of the target's names, "" for our own."""
+        """Open a file by the name that a target has for it.
+
+        Args:
+            root: Directory at which the target's names start, "" for those of this process.
+            name: The name.
+            rights: Rights of the target, None for those of this process.
+            follow: Follow a symbolic link in the last component too.
+        """
         found = foreign_path.find(root or "/", name, rights, follow=follow)
         return _reopened(found, rights)
 
     def mapped(self, pid: int, start: int, end: int) -> int:
-        """The file of a mapping, by the kernel's handle."""
+        """Open the file of a mapping by the kernel's handle."""
         return _reopened(_handle(f"/proc/{pid}/map_files/{start:x}-{end:x}"), mapped=True)
 
     def program(self, pid: int) -> int:
         return _reopened(_handle(f"/proc/{pid}/exe"), mapped=True)
 
     def named(self, path: str) -> int:
-        """A file whose name is the user's, or stands below a folder of the user's; links are followed."""
+        """Open a file that the user named, or one below a directory that the user named. Links are followed."""
         return _reopened(_handle(path))
 
     def regular(self, path: str) -> int:
-        """A file of any file system that the user named; what is not regular is never opened."""
+        """Open a file that the user named, on any file system. A file that is not regular is never opened."""
         found = _handle(path)
         try:
             mode = os.fstat(found).st_mode
@@ -54,22 +61,22 @@ class Opener:
             os.close(found)
 
     def fetched(self, build_id: str) -> int:
-        """A debug file that a debuginfod client has fetched."""
+        """Open a debug file that a debuginfod client has downloaded."""
         if not is_build_id(build_id):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         return _reopened(_handle(f"{debuginfod_cache()}/{build_id}/debuginfo"))
 
     def about(self, pid: int, what: str) -> bytes:
-        """/proc/PID/what, of those that are for everybody: stat, status."""
+        """Return the content of /proc/PID/stat or status, which all users may read."""
         with open(_process_file(pid, what), "rb") as file:
             return file.read(_STATUS_SIZE)
 
     def memory(self, pid: int, what: str) -> int:
-        """/proc/PID/mem or maps."""
+        """Open /proc/PID/mem or maps."""
         return _process_file(pid, what)
 
     def root(self, root: str) -> tuple[bool, Rights | None]:
-        """(is it the root of our own names?, what the process may read whose root it is)."""
+        """Return (whether this is the root of this process, the rights of the process whose root it is)."""
         ours = True
         with suppress(OSError):
             ours = patience.ask(partial(os.path.samefile, root or "/", "/"))
@@ -79,14 +86,14 @@ class Opener:
         return os.open("/proc/kallsyms", os.O_RDONLY | os.O_CLOEXEC)
 
     def scratch(self) -> int:
-        """An empty file without a name, to write and to read: what would fill memory goes there."""
+        """Create an empty unnamed file for reading and writing, for content that is too large for memory."""
         import tempfile
 
         with tempfile.TemporaryFile(prefix="pyprof-") as file:
             return os.dup(file.fileno())
 
     def package(self, root: str, path: str) -> str | None:
-        """The Debian package that a file is of; "" if none has it, None where dpkg is not at home."""
+        """Return the Debian package of a file, "" if no package has it, None if there is no dpkg database."""
         from pyprof.objfile.packages import owner
 
         return owner(root, path)
@@ -96,7 +103,7 @@ _current = Opener()
 
 
 def use(opener: Opener) -> None:
-    """From now on another one answers in this process."""
+    """Replace the Opener of this process."""
     global _current
     _current = opener
 
@@ -110,12 +117,12 @@ def below(root: str, name: str, rights: Rights | None = None, *, follow: bool = 
 
 
 def is_build_id(text: str) -> bool:
-    """May names be made of it? A file or a recording may have anything in that place."""
+    """Return True if the text is a build ID in hex. Files and recordings may contain any text in its place."""
     return bool(_BUILD_ID.fullmatch(text))
 
 
 def debuginfod_cache() -> str:
-    """Where debuginfod clients keep what they fetched."""
+    """Return the cache directory of debuginfod clients."""
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.environ.get("DEBUGINFOD_CACHE_PATH") or os.path.join(caches, "debuginfod_client")
 

@@ -1,4 +1,4 @@
-"""Opens object files whose format is not known yet. A further format is added here, and nowhere else."""
+"""Opens object files of any format. A new format is added only here."""
 
 from __future__ import annotations
 
@@ -8,10 +8,22 @@ from pyprof.objfile.elf.memory_object import memory_object
 
 
 def open_object_file(path: str | int) -> ObjectFile:
-    """path: file name, or a file descriptor (which is duplicated). Raises OSError and FormatError."""
+    """Open an object file.
+
+    Args:
+        path: File name, or a file descriptor, which is duplicated.
+
+    Raises:
+        OSError: The file cannot be opened.
+        FormatError: Its format is unknown or it is broken.
+    """
     return ElfFile.open(path)
 
 
 def open_registered(data: bytes, name: str) -> ObjectFile:
-    """data: what a process keeps in memory for debuggers; its addresses become avma. Raises FormatError."""
+    """Return the object file that a process keeps in memory for debuggers, with addresses in the process.
+
+    Raises:
+        FormatError: The object file is broken.
+    """
     return memory_object(data, name)

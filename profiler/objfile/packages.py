@@ -1,4 +1,4 @@
-"""Which command brings the symbols of a file: looked up in the target's own package database, once a root."""
+"""The command that installs the debug symbols of a file, from the package database of the target's root file system."""
 
 from __future__ import annotations
 
@@ -11,25 +11,31 @@ from pyprof.objfile.opener import current
 
 MAX_LIST = 64 << 20
 _AT_ONCE = 32
-"""Lists in one call that may not return."""
+"""Number of package lists that one call with a timeout reads."""
 _OF_DISTRIBUTIONS = ("/usr/", "/lib", "/bin/", "/sbin/")
 _OF_OTHERS = re.compile(r"^/usr/local/|/(?:site|dist)-packages/|/node_modules/")
 
 
 class Packages:
-    """Which installed Debian package a file is of, by root."""
+    """Finds the installed Debian package of a file, with a cache by root."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], str | None] = {}
 
     @property
     def kept(self) -> int:
-        """Files that were asked for."""
+        """The number of cached files."""
         return len(self._known)
 
     def symbols_remedy(self, path: str, build_id: str, root: str) -> str:
-        """A command, "" if none is known: no server has what was built here or came as a wheel. path: as the target
-        names the file; root: where its names start.
+        """Return a command that installs the debug symbols of a file, "" if none is known.
+
+        No server has symbols of files that were built locally or came as a wheel.
+
+        Args:
+            path: Path of the file, as the target names it.
+            build_id: Its build ID.
+            root: Directory at which the target's names start.
         """
         if not path.startswith(_OF_DISTRIBUTIONS) or _OF_OTHERS.search(path):
             return ""
@@ -46,7 +52,10 @@ class Packages:
 
 
 def owner(root: str, path: str) -> str | None:
-    """The package's name; "" if none has the file, None where dpkg is not at home. Lists are searched, not parsed."""
+    """Return the name of a file's package, "" if no package has it, None if there is no dpkg database.
+
+    The lists of files are searched without parsing.
+    """
     try:
         info = foreign_path.find(root, "var/lib/dpkg/info")
     except OSError:
@@ -60,12 +69,16 @@ def owner(root: str, path: str) -> str | None:
 
 
 def _alike(one: str, other: str) -> int:
-    """How many first letters are the same."""
+    """Return the length of the common prefix."""
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _owner_in(folder: str, path: str) -> str | None:
-    """Lists whose names begin like the file's are read first. Raises OSError."""
+    """Search the lists of files. Lists whose names begin like that of the file are read first.
+
+    Raises:
+        OSError: The directory cannot be read.
+    """
     file = os.path.basename(path)
     lists = [name for name in patience.ask(partial(os.listdir, folder)) if name.endswith(".list")]
     lists.sort(key=lambda name: (-_alike(name, file), len(name), name))
@@ -81,7 +94,7 @@ def _owner_in(folder: str, path: str) -> str | None:
 
 
 def _listing(folder: str, names: list[str], lines: list[bytes], budget: int) -> tuple[str, int]:
-    """The first of these files that has one of the lines, "" if none; and bytes read."""
+    """Return (the first of these lists that contains one of the lines or "", number of bytes read)."""
     size = 0
     for name in names:
         try:

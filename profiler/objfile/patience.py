@@ -1,9 +1,10 @@
-"""Calls on files that may never return: those of a FUSE or network file system that does not answer.
+"""File operations with a timeout, for FUSE and network file systems that do not respond.
 
-Where the server has read a request, not even SIGKILL ends the call, and a process does not end before its threads. So a
-mount that is not of this machine is first asked by a child, which is left to its fate if that takes too long. Later
-calls are made in a thread of their own, under a deadline. A mount that did not answer is asked for nothing more. Which
-mount that is, /proc/self/fdinfo knows without asking it.
+If the server of such a file system has received a request and does not answer, even SIGKILL does not end the system
+call, and a process does not end before its threads. So a child process first probes a mount that is not local, and is
+abandoned after a timeout. Later calls run in a separate thread with a timeout. After one timeout, no further call goes
+to
+that mount. /proc/self/fdinfo identifies the mount of a descriptor without a request to it.
 """
 
 from __future__ import annotations
@@ -27,26 +28,26 @@ T = TypeVar("T")
 ANSWER_S = 2.0
 LEAST_S = 0.1
 MOST_SILENT = 3
-"""How long a call may take; and with so many mounts that do not answer."""
+"""Timeout of a call in seconds: ANSWER_S, or LEAST_S after more than MOST_SILENT mounts did not respond."""
 _GLANCE_S = 0.002
 _LOOK_S = 0.05
 _MOUNT = b"mnt_id:"
 _MOST_INFO = 4096
 _LOCAL = (b"tmpfs", b"devtmpfs", b"ramfs", b"hugetlbfs", b"btrfs", b"zfs", b"proc", b"sysfs")
-"""File systems without a device that nobody has to answer for."""
+"""File systems without a device that are local all the same."""
 
 
 _over: Callable[[], bool] = bool
 
 
 def heed(over: Callable[[], bool]) -> None:
-    """From now on nothing is waited for where over() says that there is no time left."""
+    """Set the function that tells whether the caller's time is over. Pending calls then end at once."""
     global _over
     _over = over
 
 
 def answered(event: threading.Event, seconds: float) -> bool:
-    """Does it come within so many seconds, and while there is time?"""
+    """Wait for an event and return True if it is set within `seconds` and before the caller's time is over."""
     until = time.monotonic() + seconds
     while not event.wait(min(_LOOK_S, max(until - time.monotonic(), 0))):
         if _over() or time.monotonic() >= until:
@@ -55,14 +56,23 @@ def answered(event: threading.Event, seconds: float) -> bool:
 
 
 class Unanswered(OSError):
-    """The file system did not answer in time, now or before."""
+    """The file system did not respond in time, now or earlier."""
 
     def __init__(self) -> None:
         super().__init__(errno.ETIMEDOUT, "its file system does not answer")
 
 
 class _Call:
-    """at: a descriptor on the mount that is asked. drop: for a result that comes too late."""
+    """A job that runs in a helper thread.
+
+    Attributes:
+        job: The job.
+        drop: Receives a result that arrives after the timeout.
+        at: Descriptor on the mount that the job uses.
+        result: The result of the job.
+        error: The exception that it raised.
+        left: The caller no longer waits for it.
+    """
 
     def __init__(self, job: Callable[[], Any], drop: Callable[[Any], None] | None) -> None:
         self.job = job
@@ -75,7 +85,7 @@ class _Call:
         self.left = False
 
     def run(self) -> bool:
-        """Was the answer in time?"""
+        """Run the job and return True if the caller still waits for it."""
         try:
             self.result = self.job()
         except BaseException as error:
@@ -94,6 +104,8 @@ class _Call:
 
 
 class _Helper:
+    """A thread that runs one call after another, and ends after a call whose caller no longer waits."""
+
     def __init__(self) -> None:
         self.calls: SimpleQueue[_Call] = SimpleQueue()
         threading.Thread(target=self._work, name="pyprof files", daemon=True).start()
@@ -103,7 +115,7 @@ class _Helper:
         while in_time:
             _here.call = self.calls.get()
             in_time = _here.call.run()
-            _here.call = None  # nor what it holds
+            _here.call = None  # do not keep its result alive
 
 
 _here = threading.local()
@@ -114,7 +126,17 @@ os.register_at_fork(after_in_child=_idle.clear)
 
 
 def ask(job: Callable[[], T], drop: Callable[[T], None] | None = None) -> T:
-    """What the job gives. Raises what it raises, and Unanswered. A job may ask itself, within its own time."""
+    """Run a job in a helper thread and return its result.
+
+    A job may call ask() itself; the inner job runs directly, within the time of the outer one.
+
+    Args:
+        job: The job.
+        drop: Receives a result that arrives after the timeout.
+
+    Raises:
+        Unanswered: The job did not end in time. Other exceptions are those of the job.
+    """
     if getattr(_here, "call", None) is not None:
         return job()
     call = _Call(job, drop)
@@ -130,13 +152,17 @@ def ask(job: Callable[[], T], drop: Callable[[T], None] | None = None) -> T:
         try:
             raise error
         finally:
-            del error  # its traceback has this frame: files that the frame knows would stay open
+            del error  # its traceback refers to this frame, and so would keep files open
     result: T = call.result
     return result
 
 
 def at(found: int, is_file: bool = False) -> None:
-    """What comes next asks the mount of this descriptor. Raises Unanswered where that is silent."""
+    """Register that the current job is about to use the mount of a descriptor.
+
+    Raises:
+        Unanswered: That mount did not respond earlier, or does not respond to a probe now.
+    """
     mount = _mount(found)
     if mount in _silent:
         raise Unanswered
@@ -151,9 +177,11 @@ def at(found: int, is_file: bool = False) -> None:
 
 
 def _answers(found: int) -> bool:
-    """Does a child that asks for a file's first byte, or a name in a folder, come back?"""
+    """Return True if a child process that reads a file's first byte, or looks up a name in a directory, ends in
+    time.
+    """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # the child makes nothing but system calls
+        warnings.simplefilter("ignore", DeprecationWarning)  # safe: the child only makes system calls
         pid = os.fork()
     if not pid:
         _probe(found)
@@ -162,7 +190,7 @@ def _answers(found: int) -> bool:
         try:
             if os.waitpid(pid, os.WNOHANG)[0]:
                 return True
-        except ChildProcessError:  # somebody in this process waits for all children
+        except ChildProcessError:  # another thread of this process waits for all children
             return True
         time.sleep(_GLANCE_S)
     os.kill(pid, signal.SIGKILL)
@@ -182,19 +210,25 @@ def _probe(found: int) -> None:
 
 
 def status(fd: int) -> os.stat_result:
-    """fstat. Raises OSError."""
+    """Return fstat of a descriptor.
+
+    Raises:
+        OSError: The call failed, or the file system did not respond.
+    """
     return ask(partial(_at, fd, os.fstat, fd))
 
 
 def reader(fd: int, local: bool) -> Callable[[int, int], bytes]:
-    """pread of a descriptor: (size, offset) -> bytes. local: see is_local."""
+    """Return a function (size, offset) -> bytes that reads a descriptor by pread. `local` is the result of
+    is_local().
+    """
     if local:
         return partial(os.pread, fd)
     return lambda size, offset: ask(partial(_at, fd, os.pread, fd, size, offset))
 
 
 def close(fd: int) -> None:
-    """Never raises: what is not closed in time stays open."""
+    """Close a descriptor. Never raises: a descriptor that cannot be closed in time stays open."""
     if fd < 0 or sys.is_finalizing():
         return
     try:
@@ -209,13 +243,20 @@ def _at(fd: int, call: Callable[..., T], *arguments: int) -> T:
 
 
 def is_local(device: int) -> bool:
-    """Does a file system stand on a disk of this machine, or in its memory? device: st_dev of a file."""
+    """Return True if a file system is on a disk or in the memory of this machine.
+
+    Args:
+        device: st_dev of a file.
+    """
     return bool(os.major(device)) or device in _local_mounts().values()
 
 
 def _local_mounts() -> dict[int, int]:
-    """Those of this process: number -> device. Read each time: numbers are given again. A mount that is not known is
-    one of them, for a process that may open nothing knows none.
+    """Return the devices of this process's local mounts by mount number.
+
+    They are read each time, because the kernel reuses mount numbers. -1 (unknown) counts as local, because a process
+    that
+    may open nothing cannot find out.
     """
     found = {-1: -1}
     with suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:
@@ -227,7 +268,9 @@ def _local_mounts() -> dict[int, int]:
 
 
 def _mount(fd: int) -> int:
-    """The number of a descriptor's mount, -1 if that is not known. Asked for each call, so without a file object."""
+    """Return the mount number of a descriptor, -1 if it is unknown. Avoids a file object, because it runs for each
+    call.
+    """
     try:
         info = os.open(f"/proc/self/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC)
         try:

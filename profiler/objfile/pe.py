@@ -1,8 +1,10 @@
-"""Windows modules in memory, of Wine. Their unwind tables are not read; symbol files have them.
+"""Windows modules that Wine has mapped, read from memory. Their unwind tables are not used, because symbol files have
+them.
 
-In: an address space. Out: the module that an address belongs to, its identity (GUID, age and name of its PDB), and its
-sections as an ObjectFile. Wine maps the headers of a file and, where the file is laid out so, its sections; others it
-copies into anonymous memory.
+windows_module() returns the module around an address and its identity (GUID, age and name of its PDB). PeImage gives
+its
+sections as an ObjectFile. Wine maps the headers of a file and, if the file's layout allows it, its sections. Otherwise
+it copies the sections into anonymous memory.
 Source: "PE Format" of Microsoft; dlls/ntdll/unix/virtual.c of Wine (map_image_into_view).
 """
 
@@ -22,10 +24,10 @@ MACHINES = {
     0x1C4: (40, 32, "little"),
     0xAA64: (183, 64, "little"),
 }
-"""Machine of the COFF header -> ELF machine, class, byte order."""
+"""(ELF machine, ELF class, byte order) by the machine of the COFF header."""
 
 MAX_STEPS = 256
-"""Mappings that are looked at below an address for the headers of its module."""
+"""Maximum number of mappings below an address that are searched for the headers of its module."""
 MAX_HEADERS = 1 << 16
 MAX_DEBUG_ENTRIES = 64
 MAX_RECORD = 1 << 10
@@ -37,13 +39,20 @@ EXECUTE, DISCARDABLE = 0x2000_0000, 0x0200_0000
 
 
 class PeImage(AbsentFile):
-    """A Windows module as it stands in memory. svma are relative to its base; its file is not read.
+    """A Windows module in memory. Addresses are relative to its base; its file is not read.
 
-    sections: those that stay in memory, so DWARF is not among them: it states addresses of another base.
+    Attributes:
+        sections: The sections that stay in memory. DWARF sections do not, and they state addresses for another base.
     """
 
     def __init__(self, module: Module, stated: StatedId, read: ReadMemory) -> None:
-        """read: the target's memory. Never raises."""
+        """Read the section headers. Never raises.
+
+        Args:
+            module: The module.
+            stated: Its identity.
+            read: Reads the target's memory.
+        """
         super().__init__(module, stated, read)
         self.machine_name = f"{self.machine_name} (PE)"
         try:
@@ -63,7 +72,9 @@ class PeImage(AbsentFile):
 
 
 def windows_module(space: AddressSpace, avma: int) -> tuple[Module, StatedId] | None:
-    """The whole module around avma and what it is; None where that is no Windows module. Never raises."""
+    """Return the complete module around an address and its identity, or None if it is not a Windows module. Never
+    raises.
+    """
     header = _header_mapping(space, avma)
     if header is None:
         return None
@@ -79,7 +90,7 @@ def windows_module(space: AddressSpace, avma: int) -> tuple[Module, StatedId] | 
 
 
 def _header_mapping(space: AddressSpace, avma: int) -> Mapping | None:
-    """The nearest mapping of a file's first bytes at or below avma."""
+    """Return the nearest mapping of a file's first bytes at or below an address, or None."""
     at = bisect_right(space.mappings, avma, key=lambda mapping: mapping.start) - 1
     for mapping in reversed(space.mappings[max(at - MAX_STEPS, 0) : at + 1]):
         if mapping.path.startswith("/") and not mapping.offset:
@@ -88,7 +99,11 @@ def _header_mapping(space: AddressSpace, avma: int) -> Mapping | None:
 
 
 def _identity(read: ReadMemory, start: int, path: str) -> tuple[int, StatedId]:
-    """(bytes of the image, identity). Raises LookupError, ValueError, struct.error where there is no such header."""
+    """Return (size of the image in bytes, identity).
+
+    Raises:
+        LookupError, ValueError, struct.error: The headers are broken or missing.
+    """
     head = read(start + _header_offset(read, start), 24 + 240)
     from pyprof.objfile.minidump.modules import read_modules
 
@@ -101,7 +116,11 @@ def _identity(read: ReadMemory, start: int, path: str) -> tuple[int, StatedId]:
 
 
 def _header_offset(read: ReadMemory, start: int) -> int:
-    """Where the PE header is. Raises ValueError, struct.error."""
+    """Return the offset of the PE header.
+
+    Raises:
+        ValueError, struct.error: The header is missing.
+    """
     dos = read(start, 64)
     if dos[:2] != b"MZ":
         raise ValueError("no DOS header")
@@ -114,7 +133,11 @@ def _header_offset(read: ReadMemory, start: int) -> int:
 
 
 def _sections(read: ReadMemory, start: int, size: int) -> Iterator[Section]:
-    """Raises ValueError, struct.error where the headers are broken."""
+    """Yield the sections that stay in memory.
+
+    Raises:
+        ValueError, struct.error: The headers are broken.
+    """
     at = start + _header_offset(read, start)
     count, optional = struct.unpack_from("<H12xH", read(at, 24), 6)
     table = read(at + 24 + optional, SECTION * count)
@@ -127,7 +150,7 @@ def _sections(read: ReadMemory, start: int, size: int) -> Iterator[Section]:
 
 
 def _record(read: ReadMemory, start: int, directory: int, length: int) -> bytes:
-    """The CodeView record, b"" where there is none."""
+    """Return the CodeView record, b"" if there is none."""
     table = read(start + directory, min(length, ENTRY * MAX_DEBUG_ENTRIES)) if directory else b""
     for at in range(0, len(table) - ENTRY + 1, ENTRY):
         kind, size, rva = struct.unpack_from("<III", table, at + 12)

@@ -1,7 +1,7 @@
-"""Where an object file's bytes come from: an open file, or bytes in memory.
+"""Random access to an object file's bytes: an open file, or bytes in memory.
 
-A file is read with pread, never mapped: a mapped file that somebody truncates kills its reader with SIGBUS,
-and the files of a live target are not ours to trust.
+A file is read with pread and never mapped. If another process truncates a mapped file, its reader is killed by SIGBUS,
+and the files of a live target cannot be trusted.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class ByteSource(Protocol):
     size: int
 
     def read(self, offset: int, size: int) -> memoryview:
-        """At most size bytes at offset; shorter or empty past the end, never an exception."""
+        """Return bytes from an offset on, `size` bytes or fewer; none past the end. Never raises."""
         ...
 
 
 class BytesSource:
-    """Bytes that are in memory already."""
+    """A ByteSource of bytes in memory."""
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
         self._view = memoryview(data).cast("B")
@@ -39,7 +39,7 @@ class BytesSource:
 
 
 class PiecesSource:
-    """Bytes known in pieces, with holes between them; a read ends at a hole. pieces: (offset, data)."""
+    """A ByteSource of pieces (offset, data) with holes between them. A read ends at a hole."""
 
     def __init__(self, pieces: Sequence[tuple[int, memoryview]]) -> None:
         self._pieces = sorted(pieces, key=lambda piece: piece[0])
@@ -55,7 +55,7 @@ class PiecesSource:
 
 
 class FileSource:
-    """An open file, kept open: it stays readable when it is deleted or its process is gone. Owns fd."""
+    """A ByteSource of an open file, which owns the descriptor. The file stays readable after it is deleted."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -66,7 +66,7 @@ class FileSource:
             self._read = patience.reader(fd, self._local)
             self.size = status.st_size
             self.identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-            """Equal for two sources of one file that was not changed."""
+            """A key that is equal for two sources of one unchanged file."""
         except BaseException:
             self._fd = -1
             patience.close(fd)
@@ -78,7 +78,7 @@ class FileSource:
         size = min(size, self.size - offset)
         try:
             data = self._read(size, offset)
-            while len(data) < size:  # one pread gives at most 2 GiB
+            while len(data) < size:  # one pread returns at most 2 GiB
                 more = self._read(size - len(data), offset + len(data))
                 if not more:
                     break
@@ -95,7 +95,12 @@ class FileSource:
 
 
 def open_regular(path: str) -> int:
-    """A descriptor of a file that the user named; what is not regular is never opened. Raises OSError, FormatError."""
+    """Open a file that the user named, and return the descriptor. A file that is not regular is never opened.
+
+    Raises:
+        OSError: The file cannot be opened.
+        FormatError: It is not a regular file.
+    """
     try:
         return opener.current().regular(path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Structures in a target's memory, read piece by piece. Every read may fail, every number may lie."""
+"""Structures in a target's memory, read with checks. Every read may fail, and every number may be wrong."""
 
 from __future__ import annotations
 
@@ -15,7 +15,16 @@ MAX_TEXT = 1 << 12
 
 @dataclass
 class TargetStructs:
-    """name: for messages. budget: most bytes that are read in all."""
+    """Reads structures in a target's memory.
+
+    Attributes:
+        read: Reads the memory.
+        arch: The architecture.
+        name: Name for messages.
+        budget: Number of bytes that may still be read.
+        order: Byte order in the notation of struct.
+        word: Size of an address in bytes.
+    """
 
     read: ReadMemory
     arch: Arch
@@ -29,11 +38,15 @@ class TargetStructs:
         self.word = self.arch.word
 
     def layout(self, fields: str) -> struct.Struct:
-        """A structure of the target; "P" is an address-sized word. Alignment is the caller's business."""
+        """Return the layout of a structure, where "P" is an address-sized word. The caller adds padding."""
         return struct.Struct(self.order + fields.replace("P", "Q" if self.word == 8 else "I"))
 
     def exactly(self, avma: int, size: int) -> bytes:
-        """Exactly size bytes. Raises FormatError, whose offset is the avma."""
+        """Return exactly `size` bytes at an address.
+
+        Raises:
+            FormatError: The bytes are not readable or exceed the budget. The error's offset is the address.
+        """
         if not 0 <= avma <= self.arch.mask - size:
             raise FormatError(self.name, avma, f"points to {size} bytes at {avma:#x}")
         if size > self.budget:
@@ -48,15 +61,23 @@ class TargetStructs:
         return bytes(data)
 
     def peek(self, avma: int, size: int) -> bytes:
-        """What is readable of size bytes at an address that the target made up; b"" where that is none."""
+        """Return the readable part of `size` bytes at an address that the target chose; b"" if the address is
+        invalid.
+        """
         return self.read(avma, size) if 0 <= avma <= self.arch.mask - size else b""
 
     def unpack(self, avma: int, layout: struct.Struct) -> tuple[int, ...]:
-        """Raises FormatError."""
+        """Unpack a structure at an address.
+
+        Raises:
+            FormatError: The structure is not readable.
+        """
         return layout.unpack(self.exactly(avma, layout.size))
 
     def text(self, avma: int) -> str:
-        """The string at avma, "" where there is none: what is not readable costs a name, nothing else."""
+        """Return the string at an address, "" if there is none. Unreadable text is no error, because it only costs a
+        name.
+        """
         found = bytearray()
         while avma and len(found) < MAX_TEXT and b"\0" not in found:
             chunk = self.peek(avma + len(found), 256 - (avma + len(found)) % 256)

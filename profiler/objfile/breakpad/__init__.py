@@ -1,10 +1,10 @@
-"""Breakpad symbol files: where they are, what is in them.
+"""Breakpad symbol files: search and content.
 
-ids            The identifier by which Breakpad knows a module: its build-id as a GUID, or a hash of its code
-index          One pass over a Breakpad symbol file: where its records are, in columns
-records        Records of a Breakpad symbol file, one line each: bytes in, values out
-symbol_file    A Breakpad symbol file: indexed when opened, its records read when asked for
-symbol_server  Symbol files of an HTTP server in the layout NAME/ID/NAME.sym, kept in a folder of this user
-symbol_store   Where symbol files are
-symbol_text    Text of symbol files as it comes in, unpacked and bounded
+ids            The identifier by which Breakpad identifies a module: its build ID as a GUID, or a hash of its code
+index          The index of a Breakpad symbol file: the places of its records, from one pass over the file
+records        Parsers of the records of a Breakpad symbol file, one line each
+symbol_file    A Breakpad symbol file whose records are read on demand
+symbol_server  An HTTP server of symbol files in the layout NAME/ID/NAME.sym, with a local cache
+symbol_store   Search for symbol files in files, directories and servers
+symbol_text    Decompression and checks of the text of a symbol file while it is copied
 """

@@ -1,4 +1,4 @@
-"""The identifier by which Breakpad knows a module: its build-id as a GUID, or a hash of its code.
+"""The identifier by which Breakpad identifies a module: its build ID as a GUID, or a hash of its code.
 
 Source: src/common/linux/file_id.cc and src/common/module.cc of Breakpad.
 """
@@ -11,13 +11,13 @@ from pyprof.objfile.base import ObjectFile
 
 GUID_SIZE = 16
 HASHED = 4096
-"""Bytes of .text that are hashed where there is no build-id."""
+"""Number of bytes of .text that are hashed if there is no build ID."""
 
 
 def breakpad_id(file: ObjectFile) -> str:
-    """33 upper-case hex digits (a GUID and the age 0), "" where the file has neither a build-id nor a .text.
+    """Return 33 upper-case hex digits (a GUID and the age 0), "" if the file has neither a build ID nor a .text.
 
-    Of a file that is not here: as a crash dump or the module's memory states it.
+    For a missing file, the identifier is the one that a crash dump or the module's memory states.
     """
     if file.debug_id:
         return file.debug_id
@@ -28,7 +28,12 @@ def breakpad_id(file: ObjectFile) -> str:
 
 
 def as_guid(identifier: bytes, byteorder: str) -> str:
-    """The first 16 bytes of an identifier as the hex digits of a GUID. byteorder: of the target, "little" or "big"."""
+    """Return the first 16 bytes of an identifier as the hex digits of a GUID.
+
+    Args:
+        identifier: The bytes; shorter ones are padded with zeros.
+        byteorder: Byte order of the target, "little" or "big".
+    """
     identifier = identifier[:GUID_SIZE].ljust(GUID_SIZE, b"\0")
     if byteorder == "little":
         identifier = identifier[3::-1] + identifier[5:3:-1] + identifier[7:5:-1] + identifier[8:]
@@ -36,9 +41,9 @@ def as_guid(identifier: bytes, byteorder: str) -> str:
 
 
 def hashed_text(file: ObjectFile) -> bytes:
-    """The first 4096 bytes of .text, XORed in lanes of 16; b"" where there is no .text.
+    """Return the first 4096 bytes of .text, XORed in blocks of 16 bytes; b"" if there is no .text.
 
-    The last lane is read whole, past the end of a short .text, as dump_syms does.
+    The last block is read completely, past the end of a short .text, as dump_syms does.
     """
     section = next((s for s in file.section_list if s.name == ".text" and s.stored), None)
     if section is None or not section.size:
@@ -51,9 +56,10 @@ def hashed_text(file: ObjectFile) -> bytes:
 
 
 def same_id(first: str, second: str) -> bool:
-    """Equal but for case and the age behind the GUID, which symbol files of one build may write differently.
+    """Return True if two identifiers are equal, ignoring case and the age after the GUID.
 
-    Shorter ones (PDB 2.0: time stamp and age) are compared whole.
+    Symbol files of one build may state different ages. Shorter identifiers (PDB 2.0: time stamp and age) are compared
+    completely.
     """
     if len(first) < 2 * GUID_SIZE:
         return bool(first) and first.upper() == second.upper()
@@ -61,7 +67,7 @@ def same_id(first: str, second: str) -> bool:
 
 
 def is_stated(file: ObjectFile, stated: StatedId) -> bool:
-    """Is it the file that a crash dump speaks of?"""
+    """Return True if the file is the one that a crash dump identifies."""
     if file.arch is None or file.arch is not find_arch(stated.elf_machine, stated.elf_class, stated.byteorder):
         return False
     if stated.build_id and file.build_id:

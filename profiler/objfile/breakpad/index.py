@@ -1,8 +1,9 @@
-"""One pass over a Breakpad symbol file: where its records are, in columns. Nothing else is read until it is needed.
+"""The index of a Breakpad symbol file: the places of its records, from one pass over the file.
 
-In: a Source of text. Out: Index: addresses, sizes and file offsets. Lines of source and the deltas of STACK CFI follow
-the record that they belong to and are not indexed. Never raises for what a file contains: Tolerate counts malformed
-records, which are left out. Source: docs/symbol_files.md of Breakpad; src/processor/basic_source_line_resolver.cc.
+build_index() takes a ByteSource of text and returns a RecordIndex: addresses, sizes and file offsets. Source lines and
+the deltas of STACK CFI follow the record that they belong to, so they are not indexed. No content of a file raises:
+malformed records are left out and counted by Tolerate.
+Source: docs/symbol_files.md of Breakpad; src/processor/basic_source_line_resolver.cc.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ I64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 CHUNK = 1 << 23
-"""Bytes that are looked at at once; a longer line is left out."""
+"""Number of bytes that are processed at once. A longer line is left out."""
 
 Tolerate = Callable[[str, int, int], None]
-"""(what was tolerated, number of the first line where it was, how many lines)"""
+"""Receives (what was tolerated, number of the first such line, number of lines)."""
 
 _PAD = b"\n" * 32
 
-# What a line is, by its first byte; records are distinguished by their first sixteen.
+# The kind of a line by its first byte. The first sixteen bytes determine the kind of a record.
 _EMPTY, _OTHER, _LINE, _UPPER = 0, 1, 2, 3
 _BY_BYTE = np.full(256, _OTHER, np.uint8)
 _BY_BYTE[[10, 13]] = _EMPTY
@@ -41,14 +42,20 @@ for _at, _char in enumerate(b"ABCDEF"):
     _DIGIT[_char] = 10 + _at
 
 KINDS = (b"FUNC ", b"PUBLIC ", b"FILE ", b"INLINE_ORIGIN ", b"STACK CFI INIT ", b"STACK WIN ")
-"""Records that are indexed."""
+"""Prefixes of the records that are indexed."""
 _OTHERS = (b"STACK CFI ", b"INLINE ", b"INFO ", b"MODULE ")
 _CFI_INIT, _CFI = KINDS.index(b"STACK CFI INIT "), len(KINDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """n records, ascending by address: address, size (n,) uint64 in bytes (size 0: not stated), offset (n,) int64."""
+    """The records of one kind with an address, ascending by address.
+
+    Attributes:
+        address: (n,) uint64.
+        size: (n,) uint64, in bytes; 0 if it is not stated.
+        offset: (n,) int64, offset of the record in the file.
+    """
 
     address: U64
     size: U64
@@ -60,7 +67,12 @@ class Ranges:
 
 @dataclass(frozen=True, slots=True)
 class NumberedRecords:
-    """n records, ascending by number: number, offset (n,) int64."""
+    """The records of one kind with a number, ascending by number.
+
+    Attributes:
+        number: (n,) int64.
+        offset: (n,) int64, offset of the record in the file.
+    """
 
     number: I64
     offset: I64
@@ -72,7 +84,18 @@ class NumberedRecords:
 
 @dataclass(frozen=True, slots=True)
 class RecordIndex:
-    """Where records are. win: by type, 4 and 0. lines: number of lines; marks: (offset, number of the line there)."""
+    """The places of all records.
+
+    Attributes:
+        functions: FUNC records.
+        publics: PUBLIC records.
+        files: FILE records.
+        origins: INLINE_ORIGIN records.
+        cfi: STACK CFI INIT records.
+        win: STACK WIN records by type, 4 and 0.
+        lines: Number of lines in the file.
+        marks: (offset, line number) of some lines, ascending.
+    """
 
     functions: Ranges
     publics: Ranges
@@ -86,7 +109,7 @@ class RecordIndex:
 
 @dataclass(slots=True)
 class _Columns:
-    """What the chunks gave, by kind: arrays of (fields, offset)."""
+    """The fields of the records of one kind, as arrays for each chunk."""
 
     first: list[U64] = field(default_factory=list)
     second: list[U64] = field(default_factory=list)
@@ -95,7 +118,7 @@ class _Columns:
 
 
 def build_index(source: ByteSource, tolerate: Tolerate) -> RecordIndex:
-    """Reads the file once; memory: some chunks, and 24 bytes for each record."""
+    """Index a file in one pass. Memory use is a few chunks, and 24 bytes for each record."""
     columns = [_Columns() for _ in KINDS]
     marks: list[tuple[int, int]] = []
     at, line, before = 0, 1, -1
@@ -131,7 +154,7 @@ def _next_line(source: ByteSource, at: int) -> int:
 
 
 class _Chunk:
-    """Whole lines of one file."""
+    """A block of complete lines."""
 
     def __init__(self, data: bytes, base: int, line: int, tolerate: Tolerate) -> None:
         self._base = base
@@ -147,7 +170,16 @@ class _Chunk:
         self.count = len(ends)
 
     def read(self, columns: list[_Columns], before: int, in_function: bool) -> tuple[int, bool]:
-        """before, in_function: kind of the line before, and was there a FUNC; the same behind this chunk."""
+        """Append the records of the chunk to the columns.
+
+        Args:
+            columns: The columns of each kind.
+            before: Kind of the line before the chunk.
+            in_function: A FUNC precedes the chunk.
+
+        Returns:
+            The last two values at the end of the chunk.
+        """
         shapes = _BY_BYTE[self._buf[self._starts]]
         self._odd("unknown record", np.flatnonzero(shapes == _OTHER))
         upper = np.flatnonzero(shapes == _UPPER)
@@ -164,7 +196,7 @@ class _Chunk:
         return last, in_function or bool(len(functions))
 
     def _kinds(self, starts: I64) -> I64:
-        """(n,) index into KINDS and _OTHERS, -1 for neither."""
+        """Return for each line an index into KINDS and _OTHERS, of shape (n,), or -1."""
         low, high = self._words[starts], self._words[starts + 8]
         kinds = np.full(len(starts), -1, np.int64)
         for kind, prefix in enumerate((*KINDS, *_OTHERS)):
@@ -175,7 +207,7 @@ class _Chunk:
         return kinds
 
     def _check_deltas(self, upper: I64, kinds: I64, before: int) -> None:
-        """STACK CFI that does not follow STACK CFI: nobody would find it."""
+        """Count STACK CFI records that do not follow another STACK CFI record, because no lookup finds them."""
         delta = np.flatnonzero(kinds == _CFI)
         if not len(delta):
             return
@@ -210,7 +242,9 @@ class _Chunk:
         out.offset.append(starts[good] + self._base)
 
     def _number(self, at: I64, base: int) -> tuple[U64, I64, npt.NDArray[np.bool_]]:
-        """(value, where the next field begins, is it a number?) of a field that ends at white space."""
+        """Parse a field that ends at white space and return (value, offset of the next field, mask of valid
+        numbers).
+        """
         buf = self._buf
         value = np.zeros(len(at), np.uint64)
         begin, at = at, at.copy()
@@ -263,7 +297,7 @@ def _finish(columns: list[_Columns], lines: int, marks: tuple[tuple[int, int], .
 
 
 def _ranges(address: U64, size: U64, offset: I64, wanted: npt.NDArray[np.bool_]) -> Ranges:
-    """Ascending by address; of two that begin alike the first in the file counts."""
+    """Return the wanted records, ascending by address. Of two with the same address, the first in the file is kept."""
     address, size, offset = address[wanted], size[wanted], offset[wanted]
     order = np.argsort(address, kind="stable")
     address = address[order]

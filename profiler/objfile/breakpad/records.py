@@ -1,4 +1,4 @@
-"""Records of a Breakpad symbol file, one line each: bytes in, values out. ValueError where a line is no such record.
+"""Parsers of the records of a Breakpad symbol file, one line each. They raise ValueError for an invalid line.
 
 Addresses are relative to the module's load address. Text that is not UTF-8 is escaped.
 Source: docs/symbol_files.md of Breakpad; for the forms of INLINE, src/processor/basic_source_line_resolver.cc.
@@ -13,7 +13,14 @@ MAX_NUMBER = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class ModuleRecord:
-    """os: "Linux", "windows", "mac"; arch: "x86_64", "arm64"...; id: GUID and age in hex, as the file has it."""
+    """A MODULE record.
+
+    Attributes:
+        os: "Linux", "windows" or "mac".
+        arch: "x86_64", "arm64" and so on.
+        id: GUID and age in hex, as in the file.
+        name: Name of the module.
+    """
 
     os: str
     arch: str
@@ -23,7 +30,15 @@ class ModuleRecord:
 
 @dataclass(frozen=True, slots=True)
 class FuncRecord:
-    """A FUNC, or a PUBLIC (size 0). parameters: bytes of arguments on the stack; multiple: other names were folded."""
+    """A FUNC record, or a PUBLIC record with size 0.
+
+    Attributes:
+        address: First address.
+        size: Size in bytes.
+        parameters: Size in bytes of the arguments on the stack.
+        name: Name of the function.
+        multiple: The linker folded functions of other names into this one.
+    """
 
     address: int
     size: int
@@ -34,7 +49,7 @@ class FuncRecord:
 
 @dataclass(frozen=True, slots=True)
 class LineRecord:
-    """file: number of a FILE record."""
+    """A source line. `file` is the number of a FILE record."""
 
     address: int
     size: int
@@ -44,8 +59,14 @@ class LineRecord:
 
 @dataclass(frozen=True, slots=True)
 class InlineRecord:
-    """A call that was inlined. depth: 0 in the FUNC itself; file: number of the FILE of the call, -1 unknown, None in
-    the old form, which does not say it. ranges: (start, end), end excluded.
+    """A call that was inlined.
+
+    Attributes:
+        depth: Inlining depth, 0 in the FUNC itself.
+        line: Line of the call.
+        file: Number of the FILE of the call, -1 if it is unknown, None in the old form, which does not state it.
+        origin: Number of the INLINE_ORIGIN.
+        ranges: (start, end) ranges of the inlined code; the end is excluded.
     """
 
     depth: int
@@ -57,7 +78,20 @@ class InlineRecord:
 
 @dataclass(frozen=True, slots=True)
 class WinRecord:
-    """STACK WIN. type: 4 frame data, 0 FPO. program: "" where allocates_base_pointer speaks. Sizes in bytes."""
+    """A STACK WIN record. Sizes are in bytes.
+
+    Attributes:
+        type: 4 for frame data, 0 for FPO.
+        address: First address of the code.
+        size: Size of the code.
+        prologue: Size of the prologue.
+        epilogue: Size of the epilogue.
+        parameters: Size of the arguments on the stack.
+        saved: Size of the saved registers.
+        locals: Size of the local variables.
+        program: The program, "" if the record has a flag instead.
+        allocates_base_pointer: The flag.
+    """
 
     type: int
     address: int
@@ -76,7 +110,11 @@ def text(field: bytes) -> str:
 
 
 def number(field: bytes, base: int = 16) -> int:
-    """Raises ValueError for signs, prefixes and underscores, which int() would take, and beyond 64 bits."""
+    """Parse an unsigned number.
+
+    Raises:
+        ValueError: The field has a sign, a prefix or an underscore, which int() would accept, or exceeds 64 bits.
+    """
     if not field.isalnum() or field[1:2] in (b"x", b"X"):
         raise ValueError(field)
     value = int(field, base)
@@ -100,7 +138,7 @@ def parse_module(line: bytes) -> ModuleRecord:
 
 
 def parse_func(line: bytes) -> FuncRecord:
-    """FUNC [m] address size parameter_size name"""
+    """Parse "FUNC [m] address size parameter_size name"."""
     fields = line.split(None, 1)[1:]
     multiple = bool(fields) and fields[0].startswith(b"m ")
     fields = fields[0][2 * multiple :].split(None, 3) if fields else []
@@ -111,7 +149,7 @@ def parse_func(line: bytes) -> FuncRecord:
 
 
 def parse_public(line: bytes) -> FuncRecord:
-    """PUBLIC [m] address parameter_size name"""
+    """Parse "PUBLIC [m] address parameter_size name"."""
     fields = line.split(None, 1)[1:]
     multiple = bool(fields) and fields[0].startswith(b"m ")
     fields = fields[0][2 * multiple :].split(None, 2) if fields else []
@@ -121,7 +159,7 @@ def parse_public(line: bytes) -> FuncRecord:
 
 
 def parse_line(line: bytes) -> LineRecord:
-    """address size line file; what follows is passed over, as Breakpad does."""
+    """Parse "address size line file". Further fields are ignored, as in Breakpad."""
     fields = line.split(None, 4)
     if len(fields) < 4:
         raise ValueError(line)
@@ -130,7 +168,9 @@ def parse_line(line: bytes) -> LineRecord:
 
 
 def parse_inline(line: bytes) -> InlineRecord:
-    """INLINE depth call_line [call_file] origin (address size)+, distinguished by the parity of the fields."""
+    """Parse "INLINE depth call_line [call_file] origin (address size)+". The number of fields tells the two forms
+    apart.
+    """
     fields = line.split()[1:]
     if len(fields) < 5:
         raise ValueError(line)
@@ -144,12 +184,14 @@ def parse_inline(line: bytes) -> InlineRecord:
 
 
 def parse_file(line: bytes) -> str:
-    """FILE number name"""
+    """Parse "FILE number name"."""
     return text(line.split(None, 2)[2])
 
 
 def parse_origin(line: bytes) -> tuple[str, int | None]:
-    """(name, number of the function's FILE in the old form, else None) of INLINE_ORIGIN id [file] name."""
+    """Parse "INLINE_ORIGIN id [file] name" and return (name, number of the function's FILE in the old form, else
+    None).
+    """
     name = line.split(None, 2)[2]
     first, _, rest = name.partition(b" ")
     if rest and first.removeprefix(b"-").isdigit():
@@ -158,7 +200,7 @@ def parse_origin(line: bytes) -> tuple[str, int | None]:
 
 
 def parse_rules(rules: bytes) -> dict[str, str]:
-    """Register -> postfix expression, of "name: expression name: expression ..."."""
+    """Parse "name: expression name: expression ..." and return the postfix expressions by register name."""
     found: dict[str, list[str]] = {}
     words: list[str] | None = None
     for word in text(rules).split():
@@ -174,7 +216,9 @@ def parse_rules(rules: bytes) -> dict[str, str]:
 
 
 def parse_win(line: bytes) -> WinRecord:
-    """STACK WIN type rva size prologue epilogue parameters saved locals max_stack has_program program_or_flag"""
+    """Parse "STACK WIN type rva size prologue epilogue parameters saved locals max_stack has_program
+    program_or_flag".
+    """
     fields = line.split(None, 12)[2:]
     if len(fields) < 11:
         raise ValueError(line)

@@ -1,7 +1,7 @@
-"""A Breakpad symbol file: indexed when opened, its records read when asked for.
+"""A Breakpad symbol file whose records are read on demand.
 
-In: a Source of text, or a path (see breakpad/symbol_store.py for compressed ones). Out: SymbolFile. Only FormatError is
-raised, and only where the file has no MODULE record; what else is malformed is counted, and named with its line.
+It is opened from a ByteSource of text or from a path (breakpad/symbol_store.py opens compressed files). Only a file
+without a MODULE record raises FormatError. Other malformed records are counted and reported with their line.
 """
 
 from __future__ import annotations
@@ -38,27 +38,34 @@ from pyprof.objfile.breakpad.records import (
 from pyprof.objfile.source import ByteSource, FileSource, open_regular
 
 MAX_BODY = 1 << 18
-"""Most lines read of one function, and most deltas of one STACK CFI INIT."""
+"""Maximum number of lines that are read of one function, and of deltas of one STACK CFI INIT."""
 MAX_LINE = 1 << 20
 MAX_OVERLAP = 64
-"""Most records looked at for one address where records overlap."""
+"""Maximum number of overlapping records that are examined for one address."""
 MAX_NAMED = 8
-"""Malformed lines that are named; all are counted."""
+"""Maximum number of malformed lines that are reported. All of them are counted."""
 BLOCK = 1 << 12
 
 T = TypeVar("T")
 Rules = dict[str, str]
-"""Register -> postfix expression."""
+"""Postfix expressions by register name."""
 
 
 class SymbolFile:
     """One symbol file. Addresses are relative to the module's load address.
 
-    module: its MODULE record. code_id: of INFO CODE_ID, lower-case hex, "" if there is none. name: for messages.
+    Attributes:
+        module: Its MODULE record.
+        code_id: The INFO CODE_ID in lower-case hex, "" if there is none.
+        name: Name for messages.
     """
 
     def __init__(self, source: ByteSource, name: str, diagnostics: Diagnostics) -> None:
-        """Raises FormatError where the file has no MODULE record. The index is built at the first look-up."""
+        """Read the header. The index is built at the first lookup.
+
+        Raises:
+            FormatError: The file has no MODULE record.
+        """
         self.name = name
         self._source = source
         self._diagnostics = diagnostics
@@ -69,7 +76,12 @@ class SymbolFile:
 
     @classmethod
     def open(cls, path: str, diagnostics: Diagnostics) -> SymbolFile:
-        """A file that is not compressed. Raises OSError and FormatError."""
+        """Open a file that is not compressed.
+
+        Raises:
+            OSError: The file cannot be opened.
+            FormatError: It has no MODULE record, or is not a regular file.
+        """
         return cls(FileSource(open_regular(path)), path, diagnostics)
 
     @cached_property
@@ -77,12 +89,12 @@ class SymbolFile:
         return build_index(self._source, self._tolerate)
 
     def function_at(self, address: int) -> FuncRecord | None:
-        """The FUNC that covers an address; of several the one that begins last."""
+        """Return the FUNC that covers an address, or None. Of several, the one with the highest start is returned."""
         found = self._covering(self.index.functions, address)
         return None if found is None else self._parsed(found, "FUNC", parse_func)
 
     def public_at(self, address: int) -> FuncRecord | None:
-        """The last PUBLIC at or below an address, if no FUNC begins between them."""
+        """Return the last PUBLIC at or below an address, or None if there is none or a FUNC begins between them."""
         if not 0 <= address < 1 << 64:
             return None
         publics, functions = self.index.publics, self.index.functions
@@ -95,7 +107,7 @@ class SymbolFile:
         return self._parsed(int(publics.offset[at]), "PUBLIC", parse_public)
 
     def body_at(self, address: int) -> tuple[list[LineRecord], list[InlineRecord]]:
-        """Lines and inlined calls of the FUNC that covers an address, as they stand in the file."""
+        """Return the lines and inlined calls of the FUNC that covers an address, in the order of the file."""
         lines: list[LineRecord] = []
         inlines: list[InlineRecord] = []
         found = self._covering(self.index.functions, address)
@@ -115,14 +127,14 @@ class SymbolFile:
         return lines, inlines
 
     def file_name(self, number: int) -> str | None:
-        """Path of a FILE record."""
+        """Return the path in a FILE record, or None if there is no such record."""
         if number not in self._files:
             offset = self.index.files.offset_of(number)
             self._files[number] = None if offset is None else self._parsed(offset, "FILE", parse_file)
         return self._files[number]
 
     def origin(self, number: int) -> tuple[str, int | None]:
-        """(name, FILE number or None) of an INLINE_ORIGIN record; "" where there is none."""
+        """Return (name, FILE number or None) of an INLINE_ORIGIN record. The name is "" if there is no such record."""
         if number not in self._origins:
             offset = self.index.origins.offset_of(number)
             known = None if offset is None else self._parsed(offset, "INLINE_ORIGIN", parse_origin)
@@ -130,23 +142,26 @@ class SymbolFile:
         return self._origins[number]
 
     def cfi_at(self, address: int) -> tuple[int, int, list[tuple[int, Rules]]] | None:
-        """(start, end, [(address, what is said there)]) of the STACK CFI INIT that covers an address.
+        """Return the STACK CFI INIT that covers an address with its deltas, or None.
 
-        The first entry is INIT's own. Ascending; what lies outside of start..end is left out.
+        Returns:
+            (start, end, [(address, rules that change there)]), ascending. The first entry is that of INIT. Entries
+            outside of
+                start..end are left out.
         """
         at = int(np.searchsorted(self.index.cfi.address, np.uint64(address & 2**64 - 1), "right")) - 1
         found = self._cfi(at) if at >= 0 else None
         return found if found and address < found[1] else None
 
     def cfi_ranges(self) -> Iterator[tuple[int, int, list[tuple[int, Rules]]]]:
-        """All of them, ascending."""
+        """Yield all STACK CFI INIT records as cfi_at() returns them, ascending."""
         for at in range(len(self.index.cfi)):
             found = self._cfi(at)
             if found is not None:
                 yield found
 
     def win_at(self, address: int) -> WinRecord | None:
-        """The STACK WIN that covers an address, type 4 before type 0."""
+        """Return the STACK WIN that covers an address, or None. Type 4 has priority over type 0."""
         for kind in (4, 0):
             found = self._covering(self.index.win[kind], address)
             record = None if found is None else self._parsed(found, "STACK WIN", parse_win)
@@ -155,7 +170,7 @@ class SymbolFile:
         return None
 
     def named_records(self) -> Iterator[FuncRecord]:
-        """All FUNC, then all PUBLIC."""
+        """Yield all FUNC records, then all PUBLIC records."""
         for ranges, what, parse in (
             (self.index.functions, "FUNC", parse_func),
             (self.index.publics, "PUBLIC", parse_public),
@@ -166,7 +181,7 @@ class SymbolFile:
                     yield record
 
     def win_records(self) -> Iterator[WinRecord]:
-        """All STACK WIN, frame data first."""
+        """Yield all STACK WIN records, frame data first."""
         for kind in (4, 0):
             for offset in self.index.win[kind].offset.tolist():
                 record = self._parsed(offset, "STACK WIN", parse_win)
@@ -174,7 +189,7 @@ class SymbolFile:
                     yield record
 
     def _cfi(self, at: int) -> tuple[int, int, list[tuple[int, Rules]]] | None:
-        """The at-th STACK CFI INIT; it ends where the next begins."""
+        """Return the STACK CFI INIT with this index, cut at the start of the next one."""
         ranges = self.index.cfi
         offset = int(ranges.offset[at])
         limit = int(ranges.address[at + 1]) if at + 1 < len(ranges) else 1 << 64
@@ -194,7 +209,7 @@ class SymbolFile:
                 self._malformed("STACK CFI", place)
                 if first:
                     return None
-                break  # what follows builds on it
+                break  # later deltas depend on this one
             if not start <= address < end or (entries and address < entries[-1][0]):
                 self._malformed("STACK CFI out of order", place)
                 continue
@@ -202,7 +217,7 @@ class SymbolFile:
         return (start, end, entries) if entries else None
 
     def _covering(self, ranges: Ranges, address: int) -> int | None:
-        """Offset of the record with the highest start that covers an address."""
+        """Return the offset of the record with the highest start that covers an address, or None."""
         if not 0 <= address < 1 << 64:
             return None
         last = int(np.searchsorted(ranges.address, np.uint64(address), "right")) - 1
@@ -224,7 +239,7 @@ class SymbolFile:
             return None
 
     def _lines(self, offset: int, most: int) -> Iterator[tuple[int, bytes]]:
-        """(offset, line without its end) from an offset on."""
+        """Yield (offset, line without its end) from an offset on."""
         at, size, rest = offset, BLOCK, b""
         while most > 0:
             data = bytes(self._source.read(at + len(rest), size))
@@ -262,7 +277,7 @@ class SymbolFile:
 
 
 def _header(source: ByteSource, name: str) -> tuple[ModuleRecord, str]:
-    """The MODULE record and the code id behind it."""
+    """Return the MODULE record and the code ID after it."""
     lines = bytes(source.read(0, BLOCK)).split(b"\n")
     try:
         module = parse_module(lines[0].rstrip(b"\r"))

@@ -1,9 +1,10 @@
-"""Symbol files of an HTTP server in the layout NAME/ID/NAME.sym, kept in a folder of this user.
+"""An HTTP server of symbol files in the layout NAME/ID/NAME.sym, with a local cache.
 
-A file is fetched once; what the server does not have is asked once a run. A server that does not answer, that answers
-what is no symbol file, or that takes too long is not asked again in the run: a recording must not wait for it at every
-module.
-A server is foreign: its answer is bounded in seconds and bytes, and redirects lead to few other places.
+A file is downloaded once. A file that the server does not have is requested once in a run. No further request in the
+run
+goes to a server that does not respond, takes too long, or sends something else than a symbol file. Otherwise a
+recording would wait for it at every module. A server is not trusted: its responses are limited in time and size, and it
+may redirect a few times only.
 """
 
 from __future__ import annotations
@@ -33,21 +34,21 @@ from pyprof.objfile import patience
 from pyprof.objfile.breakpad.symbol_text import copy_text
 
 TIMEOUT_S = 10.0
-"""Most seconds for a connection, for a pause within an answer, and for its headers in all."""
+"""Timeout in seconds for a connection, for a pause within a response, and for all of its headers together."""
 SLOWEST = 10 << 10
-"""Bytes a second that an answer must bring on average once TIMEOUT_S have passed."""
+"""Minimum average speed in bytes per second of a response that takes longer than TIMEOUT_S."""
 MAX_SECONDS = 300.0
-"""Of one run, for one server, in all."""
+"""Maximum time in seconds that one run spends on one server."""
 MAX_REDIRECTS = 3
 
 
 def default_cache() -> str:
-    """Where fetched symbol files are kept: $XDG_CACHE_HOME/pyprof/symbols."""
+    """Return the directory for downloaded symbol files: $XDG_CACHE_HOME/pyprof/symbols."""
     return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "pyprof", "symbols")
 
 
 class SymbolServer:
-    """One server. url: where the layout begins."""
+    """One symbol server. Its URL is where the layout begins."""
 
     def __init__(self, url: str, diagnostics: Diagnostics, cache: str | None = None) -> None:
         self.url = url.rstrip("/")
@@ -58,7 +59,13 @@ class SymbolServer:
         self._seconds = 0.0
 
     def fetch(self, name: str, module_id: str, file: str) -> str | None:
-        """Path of the symbol file in the cache; None where the server has none. file: its name in the store."""
+        """Return the path of a symbol file in the cache, or None if the server has none.
+
+        Args:
+            name: Name of the module.
+            module_id: Breakpad identifier of the module.
+            file: Name of the symbol file in the store.
+        """
         parts = (name, module_id, file)
         path = os.path.join(self._cache, *parts)
         if os.path.isfile(path):
@@ -84,13 +91,14 @@ class SymbolServer:
         return None
 
     def forget(self, path: str) -> None:
-        """A file that was fetched is not the one that was asked for: it is not kept. path: in the cache."""
+        """Delete a downloaded file from the cache, because it is not the right one."""
         with suppress(OSError):
             os.unlink(path)
 
     def _fetch(self, url: str, path: str) -> None:
-        """In a thread: what a recording that is told to end waits for can be left there, the look-up of the server's
-        name, too.
+        """Download a file in a separate thread.
+
+        When the recording must end, the thread is abandoned, even during the lookup of the server's host name.
         """
         left = MAX_SECONDS - self._seconds
         with RequestDeadline(min(TIMEOUT_S, left)) as deadline:
@@ -102,7 +110,7 @@ class SymbolServer:
             try:
                 raise call.error
             finally:
-                call.error = None  # it holds the frame that holds the call
+                call.error = None  # the exception refers to the frame that refers to the call
 
     def _download(self, url: str, path: str, deadline: RequestDeadline, left: float) -> None:
         request = urllib.request.Request(url, headers={"Accept-Encoding": "gzip", "User-Agent": "pyprof"})
@@ -127,7 +135,7 @@ class SymbolServer:
 
 
 class _Call(threading.Thread):
-    """error: what the job raised. Of one that is left nobody hears."""
+    """A thread that runs a job and stores the exception that it raises. An abandoned job's exception is lost."""
 
     def __init__(self, job: Callable[[], None]) -> None:
         super().__init__(name="pyprof symbols", daemon=True)
@@ -144,7 +152,7 @@ class _Call(threading.Thread):
 
 
 class Paced:
-    """The body of an answer, which must not come slower than SLOWEST."""
+    """The body of a response, which must not be slower than SLOWEST."""
 
     def __init__(self, answer: http.client.HTTPResponse) -> None:
         self._answer = answer
@@ -152,7 +160,11 @@ class Paced:
         self.size = 0
 
     def read(self, size: int, /) -> bytes:
-        """Some bytes, as soon as there are any; none at the end. Raises OSError."""
+        """Return available bytes, waiting for at least one; none at the end.
+
+        Raises:
+            OSError: The connection failed, or the response is too slow.
+        """
         data = self._answer.read1(size)
         self.size += len(data)
         seconds = time.monotonic() - self._begin
@@ -162,10 +174,13 @@ class Paced:
 
 
 class RequestDeadline:
-    """Ends the connections of a request at a time: a server that sends a byte a second never meets a socket's timeout.
+    """A deadline that shuts down the connections of a request.
 
-    Connections are known by duplicates of their descriptors, since TLS makes a new socket of one.
-    passed: it is over; what was read since may be cut short.
+    A server that sends one byte per second never exceeds a socket's timeout. The connections are kept as duplicates of
+    their descriptors, because TLS makes a new socket out of one.
+
+    Attributes:
+        passed: The deadline has passed. Data that was read since may be incomplete.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -178,7 +193,7 @@ class RequestDeadline:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """What is still under way ends, too."""
+        """Shut down connections that are still open."""
         self._timer.cancel()
         self._end()
         with self._lock:
@@ -187,14 +202,18 @@ class RequestDeadline:
             self._sockets.clear()
 
     def watch(self, connection: socket.socket) -> None:
-        """Raises TimeoutError when the time is over already."""
+        """Add a connection.
+
+        Raises:
+            TimeoutError: The deadline has passed already.
+        """
         with self._lock:
             if self.passed:
                 raise TimeoutError("timed out")
             self._sockets.append(connection.dup())
 
     def move(self, seconds: float) -> None:
-        """seconds: from now."""
+        """Set the deadline to `seconds` from now."""
         self._timer.cancel()
         self._timer = self._started(seconds)
 
@@ -213,7 +232,9 @@ class RequestDeadline:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """To http and https only, a few times, never from https to http. No credentials are sent at all."""
+    """Follows redirects to http and https only, a few times, and never from https to http. Credentials are never
+    sent.
+    """
 
     max_redirections = MAX_REDIRECTS
     max_repeats = MAX_REDIRECTS
@@ -234,8 +255,14 @@ def opener(
     redirects: bool = True,
     response: type[http.client.HTTPResponse] = http.client.HTTPResponse,
 ) -> urllib.request.OpenerDirector:
-    """As urllib's, without file:, ftp: and data:. context: of TLS, proxies: by scheme, None for the usual ones.
-    redirects: are they followed? Otherwise they are HTTPErrors. response: what answers are read by.
+    """Return an opener like urllib's, without the schemes file:, ftp: and data:.
+
+    Args:
+        deadline: Deadline of the request.
+        context: TLS context, None for the default.
+        proxies: Proxies by scheme, None for those of the environment.
+        redirects: Follow redirects. Otherwise they raise HTTPError.
+        response: Class that reads responses.
     """
 
     class Connection(http.client.HTTPConnection):
@@ -246,12 +273,12 @@ def opener(
             deadline.watch(self.sock)
 
         def _tunnel(self) -> None:
-            """Within connect(): what a proxy answers is under the deadline, too."""
+            """Watch the socket before the tunnel, so that the deadline covers the proxy's response too."""
             deadline.watch(self.sock)
             super()._tunnel()  # type: ignore[misc]
 
     class SafeConnection(http.client.HTTPSConnection, Connection):
-        """HTTPSConnection.connect() calls ours for the plain socket, then begins TLS on it."""
+        """A TLS connection. Its connect() calls that of Connection for the plain socket, then starts TLS on it."""
 
     class Http(urllib.request.HTTPHandler):
         def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
@@ -277,8 +304,9 @@ def opener(
 
 @contextmanager
 def new_file(folder: str, path: str) -> Iterator[IO[bytes]]:
-    """A file that has its name once it is whole. A process that is killed before leaves nothing where the file system
-    has nameless files (O_TMPFILE).
+    """Create a file that gets its name only when it is complete.
+
+    On file systems with unnamed files (O_TMPFILE), nothing remains if the process is killed before.
     """
     try:
         fd = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o644)
@@ -296,5 +324,5 @@ def new_file(folder: str, path: str) -> Iterator[IO[bytes]]:
         yield nameless
         nameless.flush()
         with suppress(FileExistsError):  # another pyprof was faster
-            # a folder's descriptor makes it linkat(2), which can follow the link of /proc; link(2) cannot
+            # src_dir_fd makes Python call linkat(2), which can follow the link in /proc. link(2) cannot.
             os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)

@@ -1,8 +1,10 @@
-"""Where symbol files are: single files, directories in the layout NAME/ID/NAME.sym, HTTP servers of that layout.
+"""Search for symbol files in single files, directories with the layout NAME/ID/NAME.sym, and HTTP servers of that
+layout.
 
-Of a Windows module NAME is its PDB, and the file is NAME/ID/NAME-without-.pdb.sym.
-In: what the user named, then object files. Out: the SymbolFile that belongs to one, proved by its id; one of another
-build is reported and refused. Files may be compressed (.gz, .xz). Never raises but UsageError, for what does not exist.
+For a Windows module, NAME is its PDB, and the file is NAME/ID/NAME-without-.pdb.sym. SymbolStore takes the places that
+the user named, and returns the SymbolFile of an object file, proved by its identifier. A symbol file of another build
+is
+reported and not used. Files may be compressed (.gz, .xz). Only a place that does not exist raises UsageError.
 Source: src/processor/simple_symbol_supplier.cc of Breakpad.
 """
 
@@ -22,28 +24,34 @@ from pyprof.objfile.breakpad.symbol_text import HEAD, LONGEST_MAGIC, OPENERS, Te
 from pyprof.objfile.opener import current
 from pyprof.objfile.source import FileSource, open_regular
 
-if TYPE_CHECKING:  # the HTTP client takes a tenth of our start
+if TYPE_CHECKING:  # importing the HTTP client takes a tenth of pyprof's start-up time
     from pyprof.objfile.breakpad.symbol_server import SymbolServer
 
 MAX_NAME = 240
-"""Bytes of a file's name, with room for .sym.gz; dumps may claim anything."""
+"""Maximum length in bytes of a module's name, with room for .sym.gz. Crash dumps may contain any name."""
 DIFFERS = "symbol file of another build, not used"
 
 SUFFIXES = ("", ".gz", ".xz")
 
 
 def file_name(name: str) -> str:
-    """Of a module's symbol file in a store. name: the module's, of a Windows module its PDB's."""
+    """Return the name of a module's symbol file in a store. For a Windows module, `name` is that of its PDB."""
     return (name[:-4] if name.lower().endswith(".pdb") else name) + ".sym"
 
 
 class SymbolStore:
-    """Finds and keeps symbol files, one search for each object file."""
+    """Finds symbol files, with one search for each object file, and caches them."""
 
     def __init__(self, places: Sequence[str], diagnostics: Diagnostics, cache: str | None = None) -> None:
-        """places: paths and URLs in the order in which they are asked. cache: folder for what servers gave.
+        """Take the places to search.
 
-        Raises UsageError where a path does not exist.
+        Args:
+            places: Paths and URLs in the order of the search.
+            diagnostics: Counters of the recording.
+            cache: Directory for downloaded files, None for the default.
+
+        Raises:
+            UsageError: A path does not exist.
         """
         self._diagnostics = diagnostics
         self._files: list[str] = []
@@ -64,15 +72,17 @@ class SymbolStore:
                 raise UsageError(f"--symbols {place}: no such file or directory")
 
     def know(self, file: ObjectFile, path: str) -> None:
-        """An object file is mapped by a target. path: as the target names it."""
+        """Register an object file that a target maps, with the path that the target uses."""
         self._paths.setdefault(file, path)
 
     def find_mapped(self, file: ObjectFile) -> SymbolFile | None:
-        """The symbol file of an object file that know() was called with, None for a separate debug file."""
+        """Return the symbol file of an object file that know() registered. A separate debug file is not registered:
+        None.
+        """
         return self.find(file) if file in self._paths else None
 
     def find(self, file: ObjectFile) -> SymbolFile | None:
-        """The symbol file of an object file."""
+        """Return the symbol file of an object file, or None."""
         if file not in self._found:
             self._found[file] = self._search(file, self._paths.get(file, file.name))
         return self._found[file]
@@ -107,7 +117,7 @@ class SymbolStore:
                 fetched = folder.fetch(name, wanted, file_name(name)) if wanted else None
                 if fetched is not None:
                     yield fetched
-                    folder.forget(fetched)  # whoever asks on has refused it
+                    folder.forget(fetched)  # the caller continues only if it has rejected the file
                 continue
             yield from _in_folder(folder, name, wanted)
 
@@ -123,7 +133,7 @@ class SymbolStore:
 
 
 def _in_folder(folder: str, name: str, wanted: str) -> Iterator[str]:
-    """The file of that id; where there is none, those of other ids, to say so."""
+    """Yield the file with the wanted identifier. If there is none, yield those with other identifiers, for a report."""
     exact = []
     for spelled in dict.fromkeys((wanted, wanted.lower())):
         for suffix in SUFFIXES if spelled else ():
@@ -145,14 +155,24 @@ def _in_folder(folder: str, name: str, wanted: str) -> Iterator[str]:
 
 
 def is_symbol_file(path: str) -> bool:
-    """Does it begin like one, or is it compressed? Raises OSError, FormatError: not a regular file."""
+    """Return True if the file begins like a symbol file or is compressed.
+
+    Raises:
+        OSError: The file cannot be read.
+        FormatError: It is not a regular file.
+    """
     with open(open_regular(path), "rb") as file:
         head = file.read(LONGEST_MAGIC)
     return head.startswith((HEAD, *OPENERS))
 
 
 def open_symbol_file(path: str, diagnostics: Diagnostics) -> SymbolFile:
-    """A symbol file, decompressed where it is compressed. Raises OSError and FormatError."""
+    """Open a symbol file, and decompress it if necessary.
+
+    Raises:
+        OSError: The file cannot be read.
+        FormatError: It is not a symbol file.
+    """
     fd = open_regular(path)
     if not os.pread(fd, LONGEST_MAGIC, 0).startswith(tuple(OPENERS)):
         return SymbolFile(FileSource(fd), path, diagnostics)
@@ -161,7 +181,7 @@ def open_symbol_file(path: str, diagnostics: Diagnostics) -> SymbolFile:
 
 
 def _inflated(stream: TextStream, path: str) -> int:
-    """A file descriptor of a nameless temporary file with the content."""
+    """Decompress a stream and return the descriptor of an unnamed temporary file with its content."""
     fd = current().scratch()
     try:
         with open(fd, "wb", closefd=False) as plain:

@@ -1,8 +1,8 @@
-"""Text of symbol files as it comes in, unpacked and bounded. What cannot be one is refused at its first bytes.
+"""Decompression and checks of the text of a symbol file while it is copied.
 
-In: a stream, packed or not, of a file or of a server. Out: the text, in a file. Raises FormatError and OSError.
-A packed body of a few kilobytes can hold gigabytes. So the text is looked at while it is copied: it begins with a
-MODULE record, it has no line over MAX_LINE bytes, its size is bounded, and the disk that takes it keeps room.
+copy_text() takes a stream from a file or a server, compressed or not, and writes the text to a file. A compressed body
+of a few kilobytes can expand to gigabytes. So the text is checked while it is copied: it must begin with a MODULE
+record, must have no line over MAX_LINE bytes, and is limited in size. A part of the disk stays free.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import IO, Protocol, cast
 from pyprof.errors import FormatError
 
 MAX_SIZE = 1 << 32
-"""Bytes of the largest symbol file, unpacked. Those of browsers have 2 GB."""
+"""Maximum size of a decompressed symbol file in bytes. Those of browsers have 2 GB."""
 MAX_LINE = 1 << 20
 CHUNK = 1 << 20
 RESERVE = 0.05
-"""Part of a disk that stays free."""
+"""Fraction of the disk that must stay free."""
 HEAD = b"MODULE "
 
 
 class TextStream(Protocol):
-    """What content is read from."""
+    """A readable stream of bytes."""
 
     def read(self, size: int, /) -> bytes: ...
 
@@ -35,12 +35,12 @@ OPENERS: dict[bytes, Callable[[TextStream], TextStream]] = {
     b"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=cast(IO[bytes], stream)),
     b"\xfd7zXZ": lambda stream: cast(TextStream, lzma.LZMAFile(cast(IO[bytes], stream))),  # noqa: SIM115
 }
-"""By the first bytes; the name does not decide."""
+"""Decompressors by the first bytes of a file. Its name does not matter."""
 LONGEST_MAGIC = 8
 
 
 class _Peeked:
-    """A stream whose first bytes were read already."""
+    """A stream whose first bytes were already read."""
 
     def __init__(self, head: bytes, stream: TextStream) -> None:
         self._head = head
@@ -54,7 +54,17 @@ class _Peeked:
 
 
 def copy_text(stream: TextStream, out: IO[bytes], name: str) -> None:
-    """Unpack, where it is packed, and write. name: for messages."""
+    """Decompress a stream if necessary, and write its text to a file.
+
+    Args:
+        stream: The stream.
+        out: The file.
+        name: Name of the symbol file, for messages.
+
+    Raises:
+        FormatError: The text is not that of a symbol file, is too large, or the compression is broken.
+        OSError: Reading or writing failed.
+    """
     head = b""
     while len(head) < LONGEST_MAGIC and (more := stream.read(LONGEST_MAGIC - len(head))):
         head += more

@@ -1,7 +1,8 @@
-"""The memory that a core file or a crash dump holds, by address; of a core file its PT_LOAD segments.
+"""The memory in a core file or a crash dump, by address. In a core file these are the PT_LOAD segments.
 
-What the kernel or a debugger left out (p_memsz beyond p_filesz, code that its file still has) reads as nothing, as does
-what a truncated core file promises and does not have.
+Memory that the kernel or a debugger left out (p_memsz beyond p_filesz, code that its file still has) reads as empty,
+and
+so does memory that is missing in a truncated core file.
 """
 
 from __future__ import annotations
@@ -18,13 +19,21 @@ MAX_READ = 1 << 30
 
 
 def perms_of(flags: int) -> str:
-    """PF_* as /proc/PID/maps writes permissions."""
+    """Return PF_* flags in the notation of /proc/PID/maps."""
     return "".join(c if flags & bit else "-" for c, bit in (("r", PF_R), ("w", PF_W), ("x", PF_X))) + "p"
 
 
 @dataclass(frozen=True, slots=True)
 class SavedRange:
-    """One span of memory: avma, where its bytes stand in the file, up to which avma they do. flags: PF_*."""
+    """One range of memory.
+
+    Attributes:
+        start: First address in the process.
+        end: Address after the range.
+        stored_end: Address up to which the file has its bytes.
+        offset: Offset of the bytes in the file.
+        flags: PF_* permissions.
+    """
 
     start: int
     end: int
@@ -34,12 +43,12 @@ class SavedRange:
 
     @property
     def perms(self) -> str:
-        """As in /proc/PID/maps."""
+        """The permissions in the notation of /proc/PID/maps."""
         return perms_of(self.flags)
 
 
 class SavedMemory:
-    """regions: ascending, not overlapping."""
+    """Memory in a file. Its regions are ascending and do not overlap."""
 
     def __init__(self, source: ByteSource, regions: list[SavedRange]) -> None:
         self._source = source
@@ -51,11 +60,11 @@ class SavedMemory:
         return self.regions[at] if at >= 0 and avma < self.regions[at].end else None
 
     def between(self, start: int, end: int) -> list[SavedRange]:
-        """The regions that begin from start on, before end."""
+        """Return the regions whose start lies in start..end."""
         return self.regions[bisect_left(self._starts, start) : bisect_left(self._starts, end)]
 
     def read(self, avma: int, size: int) -> bytes:
-        """At most size bytes at avma, up to the first that the core does not hold."""
+        """Return bytes from an address on, `size` bytes or fewer, up to the first byte that the file does not have."""
         size = min(size, MAX_READ)
         region = self.region_at(avma)
         parts: list[memoryview] = []
@@ -73,7 +82,11 @@ class SavedMemory:
 
 
 class CoreMemory(SavedMemory):
-    """lost: bytes that the headers promise past the end of the file."""
+    """The memory in a core file.
+
+    Attributes:
+        lost: Number of bytes that the headers place past the end of the file.
+    """
 
     def __init__(self, elf: ElfFile) -> None:
         regions: list[SavedRange] = []
@@ -92,7 +105,10 @@ class CoreMemory(SavedMemory):
 
 
 def pieces_of_memory(source: ByteSource, pieces: Iterable[tuple[int, int, int]]) -> SavedMemory:
-    """Memory of (avma, size, offset in the file), in any order; where they overlap the one that begins first counts."""
+    """Return memory from (address, size, offset in the file) of pieces in any order.
+
+    Where pieces overlap, the one with the lower address is used.
+    """
     regions: list[SavedRange] = []
     end = 0
     for start, size, offset in sorted(pieces, key=lambda piece: (piece[0], -piece[1])):

@@ -1,7 +1,7 @@
 """The notes of a core file: threads with their registers, the process, the signal, auxv, mapped files.
 
-In: an ElfFile of type ET_CORE. Out: CoreNotes. Notes are read one by one where they stand; nothing is read that is not
-used. What is broken or cut off is an oddity, as long as there is at least one thread; else FormatError is raised.
+read_notes() takes an ElfFile of type ET_CORE and returns CoreNotes. It reads only notes that are used. Broken or
+incomplete notes are counted as oddities if there is at least one thread. Otherwise FormatError is raised.
 Sources: the kernel's include/linux/elfcore.h, elfcore-compat.h and fs/binfmt_elf.c (fill_files_note), core(5).
 """
 
@@ -30,14 +30,19 @@ MAX_OFFSET = 1 << 63
 EM_X86_64 = 62
 
 ADDRESS_SIGNALS = frozenset({4, 5, 7, 8, 11})
-"""SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV: siginfo has an address."""
+"""Signals whose siginfo has an address: SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV."""
 
 
 @dataclass(slots=True)
 class CoreThread:
-    """registers: the kernel's user_regs_struct. fp_registers: NT_FPREGSET, b"" where the core has none.
+    """One thread of a core file.
 
-    signal: pr_cursig, 0 for none. pac_mask: the bits of a return address that are a signature, None if not known.
+    Attributes:
+        tid: Thread ID.
+        signal: pr_cursig, 0 if there is none.
+        registers: The kernel's user_regs_struct.
+        fp_registers: NT_FPREGSET, b"" if the core has none.
+        pac_mask: Bits of a return address that are its signature, None if they are unknown.
     """
 
     tid: int
@@ -49,7 +54,13 @@ class CoreThread:
 
 @dataclass(frozen=True, slots=True)
 class CoreProcess:
-    """NT_PRPSINFO. name: at most 15 bytes; arguments: at most 79 bytes of the command line."""
+    """The process, from NT_PRPSINFO.
+
+    Attributes:
+        pid: Process ID.
+        name: At most 15 bytes.
+        arguments: At most 79 bytes of the command line.
+    """
 
     pid: int
     name: str
@@ -58,7 +69,7 @@ class CoreProcess:
 
 @dataclass(frozen=True, slots=True)
 class CoreSignal:
-    """NT_SIGINFO. address: of SIGSEGV and its like, else None."""
+    """The signal, from NT_SIGINFO. The address is None unless the signal has one (SIGSEGV and similar)."""
 
     number: int
     code: int
@@ -67,7 +78,7 @@ class CoreSignal:
 
 @dataclass(frozen=True, slots=True)
 class MappedFile:
-    """One entry of NT_FILE: avma span, offset in bytes, path."""
+    """One entry of NT_FILE: start and end address, offset in bytes, path."""
 
     start: int
     end: int
@@ -77,7 +88,16 @@ class MappedFile:
 
 @dataclass(slots=True)
 class CoreNotes:
-    """threads: the one that got the signal first. files: None where the core has no NT_FILE. auxv: type -> value."""
+    """The content of all notes.
+
+    Attributes:
+        threads: The threads; the one that received the signal is first.
+        process: The process, None if it is not stated.
+        signal: The signal, None if it is not stated.
+        auxv: Values by type.
+        files: Mapped files, None if the core has no NT_FILE.
+        oddities: Descriptions of tolerated errors.
+    """
 
     threads: list[CoreThread] = field(default_factory=list)
     process: CoreProcess | None = None
@@ -88,7 +108,11 @@ class CoreNotes:
 
 
 def read_notes(elf: ElfFile) -> CoreNotes:
-    """Raises FormatError: not a core file, or not one thread in it."""
+    """Read the notes of a core file.
+
+    Raises:
+        FormatError: The file is not a core file, or has no thread.
+    """
     if elf.type != ET_CORE:
         raise FormatError("ELF header", 16, f"type {elf.type}: not a core file")
     notes = CoreNotes()
@@ -103,7 +127,7 @@ def read_notes(elf: ElfFile) -> CoreNotes:
 
 
 def _notes(elf: ElfFile, notes: CoreNotes) -> Iterator[tuple[int, int, int]]:
-    """(type, file offset, size) of the contents of all notes of CORE and LINUX."""
+    """Yield (type, file offset, size) of the contents of all CORE and LINUX notes."""
     header = struct.Struct(elf.order + "III")
     budget = MAX_NOTES
     for segment in elf.segments:
@@ -131,7 +155,11 @@ def _notes(elf: ElfFile, notes: CoreNotes) -> Iterator[tuple[int, int, int]]:
 
 
 def _take(elf: ElfFile, notes: CoreNotes, kind: int, at: int, size: int) -> None:
-    """Read one note into notes. Raises FormatError."""
+    """Read one note into `notes`.
+
+    Raises:
+        FormatError: The note is broken.
+    """
     thread = notes.threads[-1] if notes.threads else None
     if kind == NT_PRSTATUS:
         if len(notes.threads) < MAX_THREADS:
@@ -153,12 +181,14 @@ def _take(elf: ElfFile, notes: CoreNotes, kind: int, at: int, size: int) -> None
 
 
 def register_word(elf: ElfFile) -> int:
-    """Bytes of a word in user_regs_struct; x32 has the registers of x86_64."""
+    """Return the size in bytes of a word in user_regs_struct. x32 has the registers of x86_64."""
     return 8 if elf.elf_class == 64 or elf.machine == EM_X86_64 else 4
 
 
 def _prstatus(elf: ElfFile, at: int, data: memoryview) -> CoreThread:
-    """struct elf_prstatus: siginfo (12), cursig, sigpend, sighold, four pids, four timevals, registers, fpvalid."""
+    """Read struct elf_prstatus: siginfo (12), cursig, sigpend, sighold, four pids, four timevals, registers,
+    fpvalid.
+    """
     wide = elf.elf_class == 64
     pid_at, registers_at = (32, 112) if wide else (24, 72)
     end = (len(data) - 4) // register_word(elf) * register_word(elf)
@@ -170,7 +200,7 @@ def _prstatus(elf: ElfFile, at: int, data: memoryview) -> CoreThread:
 
 
 def _prpsinfo(elf: ElfFile, at: int, data: memoryview) -> CoreProcess:
-    """struct elf_prpsinfo: of 136 bytes (64 bits), 124 (32 bits, uids of 16) or 128 (32 bits)."""
+    """Read struct elf_prpsinfo, which has 136 bytes (64 bits), 124 (32 bits, 16-bit uids) or 128 (32 bits)."""
     places = {136: (24, 40), 124: (12, 28), 128: (16, 32)}.get(len(data))
     if places is None:
         raise FormatError("NT_PRPSINFO", at, f"{len(data)} bytes")
@@ -181,7 +211,7 @@ def _prpsinfo(elf: ElfFile, at: int, data: memoryview) -> CoreProcess:
 
 
 def _siginfo(elf: ElfFile, at: int, data: memoryview) -> CoreSignal:
-    """siginfo_t: signo, errno, code, then by signal; an address stands first."""
+    """Read siginfo_t: signo, errno, code, then fields that depend on the signal. An address is the first of them."""
     form, address_at = ("Q", 16) if elf.elf_class == 64 else ("I", 12)
     if len(data) < 24:
         raise FormatError("NT_SIGINFO", at, f"{len(data)} bytes")
@@ -201,7 +231,7 @@ def _auxv(elf: ElfFile, data: memoryview) -> dict[int, int]:
 
 
 def _files(elf: ElfFile, at: int, data: bytes) -> list[MappedFile]:
-    """long count, long page size, count * (start, end, offset in pages), then count names, each ended by NUL."""
+    """Read NT_FILE: long count, long page size, count * (start, end, offset in pages), then NUL-terminated names."""
     form = "Q" if elf.elf_class == 64 else "I"
     word = struct.calcsize(form)
     if len(data) < 2 * word:

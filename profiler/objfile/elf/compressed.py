@@ -1,4 +1,6 @@
-"""Compressed sections: SHF_COMPRESSED (gABI "Section Compression"), .zdebug_ (older), .gnu_debugdata. Bounded."""
+"""Compressed sections: SHF_COMPRESSED (gABI "Section Compression"), .zdebug_ (older), .gnu_debugdata. Sizes are
+limited.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ from pyprof.objfile.held_bytes import hold
 MAX_SIZE = 1 << 30
 MAX_DEBUGDATA = 256 << 20
 MAX_RATIO = 128
-"""How much debug information grows at most: that of compilers four times. What claims more is a bomb."""
+"""Maximum ratio by which debug information may expand. Compilers' output expands fourfold; more is a decompression
+bomb.
+"""
 ALWAYS_ALLOWED = 8 << 20
-"""Bytes to which anything may grow."""
+"""Size in bytes to which any section may expand."""
 
 ELFCOMPRESS_ZLIB = 1
 ELFCOMPRESS_ZSTD = 2
@@ -25,7 +29,18 @@ ELFCOMPRESS_ZSTD = 2
 def inflate_section(
     name: str, data: memoryview, elf_class: int, byteorder: str, enough: int | None = None
 ) -> memoryview:
-    """The content behind an Elf32_Chdr or Elf64_Chdr. enough: so many bytes of its beginning do. Raises FormatError."""
+    """Return the content after an Elf32_Chdr or Elf64_Chdr.
+
+    Args:
+        name: Name of the section, for messages.
+        data: Bytes of the section.
+        elf_class: 32 or 64.
+        byteorder: "little" or "big".
+        enough: Number of bytes from the beginning that suffice.
+
+    Raises:
+        FormatError: The section is broken, too large, or its compression is not supported.
+    """
     order = "<" if byteorder == "little" else ">"
     header = struct.Struct(order + ("IIQQ" if elf_class == 64 else "III"))
     if len(data) < header.size:
@@ -41,14 +56,22 @@ def inflate_section(
 
 
 def inflate_zdebug(name: str, data: memoryview) -> memoryview:
-    """The content of a .zdebug_ section: "ZLIB", size as 8 bytes big-endian, deflate. Raises FormatError."""
+    """Return the content of a .zdebug_ section: "ZLIB", size as 8 bytes big-endian, deflate data.
+
+    Raises:
+        FormatError: The section is broken or too large.
+    """
     if len(data) < 12 or bytes(data[:4]) != b"ZLIB":
         raise FormatError(name, 0, "no ZLIB header")
     return _unpacked(name, data[12:], int.from_bytes(data[4:12], "big"), _deflated)
 
 
 def inflate_debugdata(data: memoryview) -> memoryview:
-    """The file in .gnu_debugdata. Raises FormatError."""
+    """Return the file in .gnu_debugdata.
+
+    Raises:
+        FormatError: The section is broken or too large.
+    """
     name, most = ".gnu_debugdata", _most(data, MAX_DEBUGDATA)
 
     def unpack() -> bytes:
@@ -65,14 +88,22 @@ def inflate_debugdata(data: memoryview) -> memoryview:
 
 
 def _most(body: memoryview, size: int) -> int:
-    """Bytes that packed ones may grow to, at most `size`."""
+    """Return the size in bytes to which compressed data may expand, at most `size`."""
     return min(size, max(MAX_RATIO * len(body), ALWAYS_ALLOWED))
 
 
 def _unpacked(
     name: str, body: memoryview, size: int, unpack: Callable[[memoryview, int], bytes], enough: int | None = None
 ) -> memoryview:
-    """unpack: packed bytes and how many of them unpacked are wanted -> content; may raise any error."""
+    """Decompress data and check its size.
+
+    Args:
+        name: Name of the section, for messages.
+        body: The compressed data.
+        size: Size of the content in bytes.
+        unpack: Takes compressed data and the wanted size, and returns the content. It may raise any exception.
+        enough: Number of bytes from the beginning that suffice.
+    """
     if size > _most(body, MAX_SIZE):
         raise FormatError(name, 0, f"claims {size} bytes out of {len(body)}")
     size = size if enough is None else min(size, enough)
@@ -82,7 +113,7 @@ def _unpacked(
             data = unpack(body, size) if size else b""
         except FormatError:
             raise
-        except Exception as error:  # each library has an error class of its own
+        except Exception as error:  # each library has a separate error class
             raise FormatError(name, 0, str(error)) from None
         if len(data) != size:
             raise FormatError(name, 0, f"{len(data)} bytes where {size} were promised")

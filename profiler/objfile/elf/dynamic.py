@@ -1,4 +1,4 @@
-"""The dynamic table (gABI, "Dynamic Section") in a file and in memory: the same one, once the loader went over it."""
+"""The dynamic table (gABI, "Dynamic Section") in a file and in memory, and a comparison of the two."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pyprof.objfile.elf.headers import PT_DYNAMIC
 DT_DEBUG = 21
 MAX_TABLE = 1 << 16
 ENOUGH = 8
-"""So many entries that agree, sizes and places of tables among them, are no accident."""
+"""Minimum number of equal entries that prove a match, because they contain sizes and addresses of tables."""
 
 
 def dynamic_entries(data: bytes | memoryview, elf_class: int, order: str) -> Iterator[tuple[int, int]]:
-    """(tag, value) up to DT_NULL."""
+    """Yield (tag, value) of each entry before DT_NULL."""
     pair = struct.Struct(order + ("QQ" if elf_class == 64 else "II"))
     for tag, value in pair.iter_unpack(data[: len(data) // pair.size * pair.size]):
         if tag == 0:
@@ -25,9 +25,12 @@ def dynamic_entries(data: bytes | memoryview, elf_class: int, order: str) -> Ite
 
 
 def same_dynamic(elf: ElfFile, bias: int, read: ReadMemory) -> bool | None:
-    """Is the file's dynamic table the one in memory, if it were loaded with this bias? None: nothing to compare.
+    """Compare the file's dynamic table with the one in memory, for an assumed load bias.
 
     The loader fills in DT_DEBUG and adds the bias to some addresses in place.
+
+    Returns:
+        True if they are equal, False if not, None if there is nothing to compare.
     """
     mask = (1 << elf.elf_class) - 1
     for segment in elf.segments:

@@ -1,7 +1,7 @@
-"""ELF files, read only: header, segments, sections, build-id. Both classes and both byte orders.
+"""ELF files, read only: header, segments, sections, build ID. Both classes and both byte orders are supported.
 
-In: a path, a file descriptor or bytes. Out: ElfFile, whose section() gives a section's bytes whether the file
-has section headers or not (see elf/synthetic.py). Only FormatError is raised for broken input (OSError by open).
+An ElfFile is made from a path, a file descriptor or bytes. Its section() returns a section's bytes whether or not the
+file has section headers (see elf/synthetic.py). Broken input raises FormatError only; open() may raise OSError.
 Source: the gABI, "Object Files".
 """
 
@@ -43,21 +43,34 @@ MAX_NOTES = 1 << 16
 MAX_SEGMENTS = 1 << 16
 MAX_SECTIONS = 1 << 18
 MAX_ENTRY = 1 << 8
-"""Most bytes of one entry of the header tables; the gABI has at most 64."""
+"""Maximum size in bytes of one entry of the header tables. The gABI has at most 64."""
 
 
 class ElfFile:
     """One ELF file. Implements pyprof.objfile.base.ObjectFile.
 
-    machine: e_machine; elf_class: 32 or 64; type: ET_*. segments: in file order. sections: {} if the table is broken or
-    absent and nothing can be made up from the segments.
+    Attributes:
+        machine: e_machine.
+        elf_class: 32 or 64.
+        type: ET_*.
+        segments: Program headers in the order of the file.
+        sections: Sections by name. {} if the table is broken or absent and none can be derived from the segments.
     """
 
     is_here = True
     debug_id = ""
 
     def __init__(self, source: ByteSource, name: str, *, with_sections: bool = True) -> None:
-        """Raises FormatError. with_sections: False does not look at the section headers (images in memory)."""
+        """Read the headers.
+
+        Args:
+            source: Bytes of the file.
+            name: Name for messages.
+            with_sections: Read the section headers. They are absent in memory images.
+
+        Raises:
+            FormatError: The header or the program headers are broken.
+        """
         self.name = name
         self.source = source
         self.oddities: list[str] = []
@@ -67,7 +80,7 @@ class ElfFile:
         self.loads: tuple[ProgramHeader, ...] = tuple(s for s in self.segments if s.type == PT_LOAD)
         """The PT_LOAD segments."""
         self.section_list: tuple[SectionHeader, ...] = ()
-        """All sections by index, () where there are no headers."""
+        """All sections by index, () if there are no headers."""
         if with_sections:
             try:
                 self.section_list = tuple(self._read_sections())
@@ -80,22 +93,37 @@ class ElfFile:
         if not self.sections and self.segments:
             self.sections = synthetic_sections(self)
         self.min_vaddr: int = min((s.vaddr for s in self.loads), default=0) & -PAGE
-        """svma of rel 0: the lowest PT_LOAD, rounded down to its page."""
+        """The lowest PT_LOAD address, rounded down to its page. Relative addresses (rel) count from here."""
 
     @classmethod
     def open(cls, path: str | int) -> ElfFile:
-        """path: file name, or a file descriptor (which is duplicated). Raises OSError and FormatError."""
+        """Open a file.
+
+        Args:
+            path: File name, or a file descriptor, which is duplicated.
+
+        Raises:
+            OSError: The file cannot be opened.
+            FormatError: It is not a readable ELF file.
+        """
         return cls(FileSource(os.dup(path) if isinstance(path, int) else open_regular(path)), str(path))
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview, name: str) -> ElfFile:
-        """Raises FormatError."""
+        """Read an ELF file from memory.
+
+        Raises:
+            FormatError: The data is not a readable ELF file.
+        """
         return cls(BytesSource(data), name)
 
     def section(self, name: str, enough: int | None = None) -> memoryview | None:
-        """Content of a section, decompressed; None where it is absent, empty or without content in this file.
+        """Return the decompressed content of a section, or None if it is absent, empty or without content in this file.
 
-        ".debug_x" also finds the old ".zdebug_x". Raises FormatError where the content is cut off or broken.
+        ".debug_x" also finds the older ".zdebug_x".
+
+        Raises:
+            FormatError: The content is incomplete or broken.
         """
         if name not in self._cache:
             section = self._named(name)
@@ -108,15 +136,15 @@ class ElfFile:
         return self.source.read(offset, size)
 
     def forget(self, name: str) -> None:
-        """Drop a section's bytes from memory; the next section() reads them again."""
+        """Drop a section's bytes from memory. The next section() reads them again."""
         self._cache.pop(name, None)
 
     def load_at(self, svma: int) -> ProgramHeader | None:
-        """The PT_LOAD whose file bytes hold svma."""
+        """Return the PT_LOAD whose bytes in the file hold an address, or None."""
         return next((load for load in self.loads if load.vaddr <= svma < load.vaddr + load.filesz), None)
 
     def at_svma(self, svma: int, size: int) -> memoryview:
-        """File bytes behind svma .. svma + size; shorter where the PT_LOAD or the file ends, empty outside."""
+        """Return bytes of the file from an address on; fewer at the end of the PT_LOAD or file, none outside."""
         load = self.load_at(svma)
         if load is None:
             return memoryview(b"")
@@ -124,7 +152,7 @@ class ElfFile:
 
     @cached_property
     def build_id(self) -> str:
-        """The GNU build-id in lower-case hex, "" if there is none."""
+        """The GNU build ID in lower-case hex, "" if there is none."""
         for segment in self.segments:
             if segment.type == PT_NOTE:
                 found = build_id_in_notes(self.source.read(segment.offset, min(segment.filesz, MAX_NOTES)), self.order)
@@ -169,7 +197,7 @@ class ElfFile:
         return named_symbols(self, names)
 
     def embedded(self) -> ElfFile | None:
-        """Source: "MiniDebugInfo" of the GDB manual."""
+        """Return the ELF file in .gnu_debugdata ("MiniDebugInfo" in the GDB manual), or None."""
         data = self.section(".gnu_debugdata")
         return None if data is None else ElfFile.from_bytes(inflate_debugdata(data), f"{self.name} .gnu_debugdata")
 
@@ -195,14 +223,15 @@ class ElfFile:
 
     @property
     def headers_size(self) -> int:
-        """Bytes from the file's start to the end of its program headers."""
+        """The number of bytes from the file's start to the end of its program headers."""
         table_end: int = self.phoff + self._phnum * self._phentsize
         return max(64 if self.elf_class == 64 else 52, table_end)
 
     @property
     def missing(self) -> int:
-        """Bytes that the file should have and does not: it was cut off. By its section headers, which are a linker's
-        last words; where it has none, by its segments.
+        """The number of bytes by which the file is too short, because it was truncated.
+
+        The section headers determine its size, because linkers write them last. Without them, the segments do.
         """
         ends: list[int] = [self._shoff + self._shnum * self._shentsize]
         ends += [s.offset + s.size for s in self.section_list if s.type != SHT_NOBITS]
@@ -214,7 +243,7 @@ class ElfFile:
         return struct.Struct(self.order + ("IIQQQQIIQQ" if self.elf_class == 64 else "IIIIIIIIII"))
 
     def _first_section(self) -> tuple[int, ...]:
-        """Section 0, which holds the counts that do not fit the ELF header."""
+        """Return the fields of section 0, which holds counts that do not fit into the ELF header."""
         layout = self._section_layout()
         data = self.source.read(self._shoff, layout.size)
         if not self._shoff or len(data) < layout.size:
@@ -273,7 +302,11 @@ class ElfFile:
         return section
 
     def content(self, section: SectionHeader, enough: int | None = None) -> memoryview | None:
-        """Like section(), of a given header; not cached. Raises FormatError."""
+        """Return the content of a section by its header, without caching.
+
+        Raises:
+            FormatError: The content is incomplete or broken.
+        """
         if section.type == SHT_NOBITS or not section.size:
             return None
         if section.size > MAX_SECTION:
@@ -292,7 +325,12 @@ class ElfFile:
 
 
 def build_id_in_notes(notes: memoryview, order: str) -> str:
-    """Lower-case hex of the NT_GNU_BUILD_ID note, "" if none. order: "<" or ">". Never raises."""
+    """Return the build ID of the NT_GNU_BUILD_ID note in lower-case hex, "" if there is none. Never raises.
+
+    Args:
+        notes: Bytes of the notes.
+        order: "<" or ">".
+    """
     at = 0
     while at + 12 <= len(notes):
         name_size, size, kind = struct.unpack_from(order + "III", notes, at)

@@ -1,6 +1,6 @@
-"""The headers of ELF files as values, and the numbers in them.
+"""The headers of ELF files as values, and their constants.
 
-Source: the gABI, "Object Files"; elf.h for the GNU and ARM numbers.
+Source: the gABI, "Object Files"; elf.h for the GNU and ARM constants.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PAGE = 4096
 
 @dataclass(frozen=True, slots=True)
 class ProgramHeader(Segment):
-    """type: PT_*; flags: PF_*."""
+    """A program header. `type` is PT_*, `flags` is PF_*."""
 
     type: int
     flags: int
@@ -31,7 +31,15 @@ class ProgramHeader(Segment):
 
 @dataclass(frozen=True, slots=True)
 class SectionHeader(Section):
-    """type: SHT_*; flags: SHF_*. index: its place in the header table, -1 if synthetic."""
+    """A section header.
+
+    Attributes:
+        type: SHT_*.
+        flags: SHF_*.
+        link: sh_link.
+        info: sh_info.
+        index: Index in the header table, -1 if the section is synthetic.
+    """
 
     type: int
     flags: int
@@ -41,7 +49,7 @@ class SectionHeader(Section):
 
 
 def program_header(kind: int, flags: int, offset: int, vaddr: int, filesz: int, memsz: int) -> ProgramHeader:
-    """kind: PT_*; flags: PF_*."""
+    """Create a ProgramHeader. `kind` is PT_*, `flags` is PF_*."""
     return ProgramHeader(offset, vaddr, filesz, memsz, bool(flags & PF_X), bool(flags & PF_W), kind, flags)
 
 
@@ -57,7 +65,9 @@ def section_header(
     info: int = 0,
     index: int = -1,
 ) -> SectionHeader:
-    """kind: SHT_*; flags: SHF_*. index: -1 for one that the file does not have."""
+    """Create a SectionHeader. `kind` is SHT_*, `flags` is SHF_*, `index` is -1 for a section that the file does not
+    have.
+    """
     stored = kind != SHT_NOBITS
     code = bool(flags & SHF_EXECINSTR)
     return SectionHeader(name, addr, offset, size, entsize, code, stored, index >= 0, kind, flags, link, info, index)

@@ -1,7 +1,9 @@
 """An ELF image rebuilt from the target's memory: the vDSO, memfd and deleted files, files replaced on disk.
 
-What the program headers load is read at once (so that it works after the target is gone) and put at its file
-offsets; section headers are not loaded, so elf/synthetic.py makes the sections that unwinding and exported names need.
+All loaded segments are read at once, so that the image stays usable after the target has ended. They are placed at
+their
+file offsets. Section headers are not loaded, so elf/synthetic.py derives the sections that unwinding and exported
+names need.
 """
 
 from __future__ import annotations
@@ -21,11 +23,13 @@ MAX_VDSO = 1 << 20
 CHUNK = 1 << 20
 MAX_NOTE = 1 << 16
 ADDRESS_TAGS = frozenset({3, 4, 5, 6, 7, 12, 13, 17, 23, 25, 26, 32, 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFE})
-"""Dynamic tags whose value is an address (gABI "Dynamic Section"); glibc's loader adds the bias to them in place."""
+"""Dynamic tags whose value is an address (gABI "Dynamic Section"). glibc's loader adds the load bias to them in
+place.
+"""
 
 
 def headers_in_memory(page: bytes) -> ElfFile | None:
-    """An ELF file's headers from the first page of its image; None if it is none."""
+    """Return an ELF file's headers from the first page of its image, or None if it is not an ELF image."""
     if page[:4] != b"\x7fELF":
         return None
     try:
@@ -35,7 +39,11 @@ def headers_in_memory(page: bytes) -> ElfFile | None:
 
 
 def bias_by_headers(elf: ElfFile, at: int) -> int | None:
-    """avma - svma of a file whose program headers are at this avma; None if it does not load them."""
+    """Return the load bias of a file whose program headers are at an address in the process.
+
+    Returns:
+        Address in the process minus address in the file, or None if the file does not load its program headers.
+    """
     for segment in elf.segments:
         if segment.type == PT_PHDR:
             return at - segment.vaddr
@@ -46,9 +54,10 @@ def bias_by_headers(elf: ElfFile, at: int) -> int | None:
 
 
 def header_mapping(space: AddressSpace, module: Module, avma: int) -> Mapping | None:
-    """The mapping with the file's first page: the nearest of the same file at or below avma with offset 0.
+    """Return the mapping with the file's first page: the nearest one of the same file at or below an address with
+    offset 0.
 
-    It need not be part of the module: an lld layout maps the first page a second time, with the code.
+    It need not belong to the module: lld's layout maps the first page a second time, together with the code.
     """
     best = None
     for mapping in space.mappings:
@@ -60,10 +69,14 @@ def header_mapping(space: AddressSpace, module: Module, avma: int) -> Mapping | 
 
 
 def vdso_image(space: AddressSpace, module: Module) -> tuple[ElfFile, int] | None:
-    """(image, bias) of code without a file that starts with an ELF header. Raises FormatError.
+    """Return (image, load bias) of a module without a file that starts with an ELF header, or None.
 
-    The vDSO of a process of this machine that has ended is ours: the kernel maps the same pages for all processes of
-    one ABI. Those of 32 bits, x32 too, have it below 4 GiB.
+    If a process of this machine has ended, this process's vDSO is used: the kernel maps the same pages into all
+    processes of
+    one ABI. 32-bit and x32 processes have theirs below 4 GiB.
+
+    Raises:
+        FormatError: The image is broken.
     """
     size = module.end - module.start
     data = space.read(module.start, min(size, MAX_VDSO)) if space.read(module.start, 4) == b"\x7fELF" else b""
@@ -79,7 +92,7 @@ def vdso_image(space: AddressSpace, module: Module) -> tuple[ElfFile, int] | Non
 
 @cache
 def own_vdso() -> bytes:
-    """The vDSO that the kernel mapped for us, whole pages; b"" where there is none, or nothing may be opened."""
+    """Return all pages of this process's vDSO, b"" if there is none or /proc is not accessible."""
     try:
         with open("/proc/self/maps", "rb") as maps, open("/proc/self/mem", "rb", 0) as memory:
             line = next((line for line in maps if line.endswith(b" [vdso]\n")), b"")
@@ -91,7 +104,7 @@ def own_vdso() -> bytes:
 
 
 def build_id_in_memory(read: ReadMemory, start: int) -> str:
-    """The build-id of a file whose first page stands at start; "" where that is not readable or has none."""
+    """Return the build ID of a file whose first page is at `start`, "" if it is not readable or has none."""
     page = read(start, PAGE)
     try:
         headers = ElfFile(BytesSource(page), "[memory]", with_sections=False)
@@ -108,7 +121,11 @@ def build_id_in_memory(read: ReadMemory, start: int) -> str:
 
 
 def rebuilt_image(space: AddressSpace, module: Module, avma: int) -> tuple[ElfFile, int] | None:
-    """(image, bias) of a file's module, read from memory; None where no ELF header is mapped. Raises FormatError."""
+    """Return (image, load bias) of a file's module, read from memory, or None if no ELF header is mapped.
+
+    Raises:
+        FormatError: The image is broken or too large.
+    """
     mapping = header_mapping(space, module, avma)
     if mapping is None:
         return None
@@ -129,7 +146,7 @@ def rebuilt_image(space: AddressSpace, module: Module, avma: int) -> tuple[ElfFi
             raise FormatError("program headers", load.offset, f"image in memory larger than {MAX_IMAGE >> 20} MiB")
         budget -= load.filesz
         pieces.append((load.offset, memoryview(_read(space, bias + load.vaddr, load.filesz))))
-    pieces.sort(key=lambda piece: -len(piece[1]))  # where pieces start together, the longer answers
+    pieces.sort(key=lambda piece: -len(piece[1]))  # of pieces with the same start, the longest is used
     for segment in headers.segments:
         if segment.type == PT_DYNAMIC:
             pieces = [_unrelocated(headers, segment, bias, at, data) for at, data in pieces]
@@ -141,7 +158,7 @@ def rebuilt_image(space: AddressSpace, module: Module, avma: int) -> tuple[ElfFi
 
 
 def _read(space: AddressSpace, avma: int, size: int) -> bytearray:
-    """Up to the first unreadable byte."""
+    """Return bytes from an address on, up to the first unreadable byte."""
     data = bytearray()
     while len(data) < size:
         want = min(CHUNK, size - len(data))
@@ -155,7 +172,7 @@ def _read(space: AddressSpace, avma: int, size: int) -> bytearray:
 def _unrelocated(
     elf: ElfFile, dynamic: ProgramHeader, bias: int, offset: int, data: memoryview
 ) -> tuple[int, memoryview]:
-    """The piece with its addresses in the dynamic table as the file states them."""
+    """Return the piece with the dynamic table's addresses as the file states them, before the loader added the bias."""
     start, end = dynamic.offset - offset, dynamic.offset - offset + dynamic.filesz
     if not 0 <= start < end <= len(data):
         return offset, data

@@ -1,8 +1,10 @@
-"""An object file that a compiler keeps in memory for debuggers, made readable like any other.
+"""An object file that a JIT compiler keeps in memory for debuggers, with its relocations applied.
 
-LLVM and others register what they compiled as a relocatable object: its section headers say where the sections were
-loaded, its relocations are not applied, its symbols are relative to their sections. Here they are applied, to unwind
-tables and DWARF, and symbols become addresses; then it is a file like any other, whose svma are avma.
+LLVM and others register compiled code as a relocatable object. Its section headers say where the sections are loaded,
+but its relocations are not applied, and its symbols are relative to their sections. This module applies the relocations
+to unwind tables and DWARF, and turns symbols into addresses. The result is an ordinary ELF file whose addresses are
+those
+in the process.
 Source: gABI "Relocation"; the psABIs of x86-64 and AArch64 for the types.
 """
 
@@ -20,19 +22,23 @@ from pyprof.objfile.elf.named_symbols import SHN_ABS, SHN_UNDEF, symbol_layout
 ET_EXEC = 2
 SHN_LORESERVE = 0xFF00
 RELOCATED = (".eh_frame", ".debug_", ".sframe")
-"""Beginnings of the names of sections that are read here, and so must be right."""
+"""Prefixes of the names of sections that are read later, and so need their relocations."""
 
 KINDS = {
     62: {1: (8, False), 2: (4, True), 10: (4, False), 11: (4, False), 24: (8, True)},
     183: {257: (8, False), 258: (4, False), 260: (8, True), 261: (4, True)},
 }
-"""ELF machine -> relocation type -> (bytes, relative to the place)."""
+"""(size in bytes, relative to the place) of each relocation type, by ELF machine."""
 
 MAX_RELOCATIONS = 1 << 22
 
 
 def memory_object(data: bytes, name: str) -> ElfFile:
-    """data: the object file as it stands in memory. Raises FormatError."""
+    """Return a readable ELF file from the bytes of an object file in memory.
+
+    Raises:
+        FormatError: The object file is broken.
+    """
     elf = ElfFile.from_bytes(data, name)
     if elf.type != ET_REL:
         return elf
@@ -48,7 +54,9 @@ def memory_object(data: bytes, name: str) -> ElfFile:
 
 
 def _place_symbols(elf: ElfFile, section: SectionHeader, changed: bytearray) -> np.ndarray:
-    """Make the values addresses, in place. (n,) (known, value) of each symbol."""
+    """Turn symbol values into addresses, in place, and return (known, value) of each symbol in an array of shape
+    (n,).
+    """
     layout = symbol_layout(elf)
     count = section.size // layout.itemsize
     if section.offset + count * layout.itemsize > len(changed):
@@ -68,7 +76,7 @@ def _place_symbols(elf: ElfFile, section: SectionHeader, changed: bytearray) -> 
 
 
 def _apply(elf: ElfFile, section: SectionHeader, symbols: np.ndarray, changed: bytearray) -> None:
-    """Apply one section of relocations with addends, in place. What is not known stays as it is."""
+    """Apply one section of relocations with addends, in place. Unknown relocations and symbols are skipped."""
     kinds = KINDS.get(elf.machine, {})
     target = elf.section_list[section.info] if 0 < section.info < len(elf.section_list) else None
     if target is None or not target.name.startswith(RELOCATED) or target.type == SHT_NOBITS:

@@ -1,6 +1,6 @@
-"""Where an object file has a symbol of a given name: data as well as functions, hidden ones where a table has them.
+"""Lookup of symbols by name: data as well as functions, hidden ones too if a table has them.
 
-Whole tables are not decoded for it: the name is looked for in the string table, then its offset in the symbols.
+The tables are not decoded completely. The name is searched in the string table, and its offset then in the symbols.
 Source: gABI, "Symbol Table".
 """
 
@@ -15,13 +15,15 @@ from pyprof.objfile.base import ObjectFile
 
 TABLES = ((".dynsym", ".dynstr"), (".symtab", ".strtab"))
 MAX_PLACES = 64
-"""Most places of one name in a string table; linkers store each name once, or as the end of a longer one."""
+"""Maximum number of occurrences of a name in a string table. Linkers store a name once, or as the end of a longer
+one.
+"""
 
 SHN_UNDEF, SHN_ABS = 0, 0xFFF1
 
 
 def symbol_layout(file: ObjectFile) -> np.dtype[np.void]:
-    """One entry of a symbol table: name, info, other, shndx, value, size."""
+    """Return the layout of one entry of a symbol table: name, info, other, shndx, value, size."""
     o = file.order
     if file.address_size == 8:
         fields = [("name", "u4"), ("info", "u1"), ("other", "u1"), ("shndx", "u2"), ("value", "u8"), ("size", "u8")]
@@ -31,7 +33,10 @@ def symbol_layout(file: ObjectFile) -> np.dtype[np.void]:
 
 
 def named_symbols(file: ObjectFile, names: Sequence[bytes]) -> dict[bytes, int]:
-    """svma of the defined symbols among names, from the first table that has each. A broken table is passed over."""
+    """Return the addresses of the defined symbols among `names`, each from the first table that has it.
+
+    A broken table is skipped.
+    """
     found: dict[bytes, int] = {}
     for table, strings in TABLES:
         if len(found) < len(names):
@@ -62,7 +67,7 @@ def _in_table(file: ObjectFile, table: str, strings: str, names: Sequence[bytes]
             if len(hits):
                 found[name] = int(symbols["value"][hits[0]])
     if table == ".symtab":
-        file.forget(table)  # it is large, and whoever wants functions reads it once
+        file.forget(table)  # it is large, and the reader of function symbols reads it only once
     return found
 
 

@@ -1,8 +1,8 @@
-"""Section headers made up from program headers, for files and memory images that have none.
+"""Section headers derived from program headers, for files and memory images that have none.
 
-Made: .eh_frame_hdr (PT_GNU_EH_FRAME), .eh_frame (from the header's pointer to the end of its PT_LOAD; a reader
-stops at the zero terminator), .sframe (PT_GNU_SFRAME), .ARM.exidx (PT_ARM_EXIDX), .dynamic, .dynsym, .dynstr
-(PT_DYNAMIC; the number of symbols from the hash table). Users of ElfFile.section() need not care.
+The sections are .eh_frame_hdr (PT_GNU_EH_FRAME), .eh_frame (from the header's pointer to the end of its PT_LOAD; a
+reader stops at the zero terminator), .sframe (PT_GNU_SFRAME), .ARM.exidx (PT_ARM_EXIDX), and .dynamic, .dynsym, .dynstr
+(PT_DYNAMIC; the number of symbols comes from the hash table). ElfFile.section() works with them as with others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DIRECT = {
 
 
 def synthetic_sections(elf: ElfFile) -> dict[str, e.SectionHeader]:
-    """By name. Never raises: what cannot be found is not there."""
+    """Return the derived sections by name. Never raises: a section that is not found is left out."""
     sections: dict[str, e.SectionHeader] = {}
     for segment in elf.segments:
         if segment.type in DIRECT and segment.filesz:
@@ -49,7 +49,10 @@ def _section(name: str, kind: int, addr: int, offset: int, size: int, entsize: i
 
 
 def _eh_frame(elf: ElfFile, header: e.SectionHeader) -> e.SectionHeader | None:
-    """eh_frame_hdr: version 1, eh_frame_ptr_enc, fde_count_enc, table_enc, then the pointer (LSB core, 10.6.2)."""
+    """Return the .eh_frame that an .eh_frame_hdr points to, or None.
+
+    The header has: version 1, eh_frame_ptr_enc, fde_count_enc, table_enc, then the pointer (LSB core, 10.6.2).
+    """
     data = elf.source.read(header.offset, 12)
     if len(data) < 12 or data[0] != 1:
         return None
@@ -98,7 +101,9 @@ def _dynamic_symbols(elf: ElfFile, dynamic: e.SectionHeader) -> dict[str, e.Sect
 
 
 def _symbol_count(elf: ElfFile, tags: dict[int, int]) -> int:
-    """Nothing states it but the hash tables: nchain of DT_HASH, or the last chain of DT_GNU_HASH."""
+    """Return the number of dynamic symbols. Only the hash tables give it: nchain of DT_HASH, or the end of
+    DT_GNU_HASH.
+    """
     if DT_HASH in tags:
         head = elf.at_svma(tags[DT_HASH], 8)
         if len(head) == 8:

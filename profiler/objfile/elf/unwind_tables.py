@@ -1,13 +1,13 @@
-"""Where an ELF file keeps its unwind tables.
+"""The places of the unwind tables in an ELF file.
 
-    .eh_frame, .eh_frame_hdr   the section of that name (elf/synthetic.py makes them where there are no headers)
+    .eh_frame, .eh_frame_hdr   the section of that name (elf/synthetic.py derives it if there are no headers)
     .debug_frame               likewise, .zdebug_frame too
     .sframe                    by name, by type, by segment, in that order
     .ARM.exidx                 by segment, by name, by type, in that order
 
-Sections of SFrame V1 and early V2 are plain PROGBITS named .sframe; later ones have SHT_GNU_SFRAME and may bear any
-name; an image in memory and a file without section headers have the segment only, which may be longer than the
-section. In a relocatable file (.o) the starts of functions are relocations: they are applied to a copy.
+SFrame V1 and early V2 sections are plain PROGBITS named .sframe. Later ones have SHT_GNU_SFRAME and may have any name.
+An image in memory, or a file without section headers, has only the segment, which may be longer than the section. In a
+relocatable file (.o), the starts of functions are relocations, which are applied to a copy.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ MAX_RELOCATIONS = 1 << 24
 
 
 def find_unwind_table(elf: ElfFile, name: str) -> UnwindTable | None:
-    """See ObjectFile.unwind_table."""
+    """Return an unwind table by name, as ObjectFile.unwind_table does."""
     find = {SFRAME: _sframe, EXIDX: _exidx}.get(name, partial(_named, name=name))
     return next(find(elf), None)
 
 
 def lost_tables(elf: ElfFile) -> bool:
-    """See ObjectFile.lost_tables. A memory image has no section where the segment's bytes are not in memory."""
+    """Return ObjectFile.lost_tables. A memory image has no section if its segment's bytes are not in memory."""
     return any(
         s.type in DIRECT and s.type != e.PT_DYNAMIC and DIRECT[s.type][0] not in elf.sections for s in elf.segments
     )
@@ -100,9 +100,9 @@ def _loaded(elf: ElfFile, segment: e.ProgramHeader, size: int) -> memoryview:
 
 
 def _relocated(elf: ElfFile, section: e.SectionHeader, data: memoryview) -> memoryview:
-    """data with its relocations applied. All that assemblers emit here are relative to their place (S + A - P).
+    """Return data with its relocations applied. Assemblers emit only relative ones here (S + A - P).
 
-    Sections of a relocatable file all begin at svma 0, so functions of different sections may coincide.
+    All sections of a relocatable file begin at address 0, so functions of different sections may coincide.
     """
     width = 8 if len(data) > 2 and data[2] == 3 else 4
     out = bytearray(data)

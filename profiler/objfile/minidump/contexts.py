@@ -1,4 +1,4 @@
-"""Registers out of the CPU contexts of minidumps and microdumps.
+"""Registers from the CPU contexts of minidumps and microdumps.
 
 Source: CONTEXT of winnt.h for each processor; src/google_breakpad/common/minidump_cpu_*.h of Breakpad.
 """
@@ -12,7 +12,13 @@ from pyprof.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """fields: register -> offset. word: bytes of one. size: least bytes of a context that has them all."""
+    """The layout of a context.
+
+    Attributes:
+        fields: Offset of each register.
+        word: Size of a register in bytes.
+        size: Minimum size of a context with all registers.
+    """
 
     fields: dict[str, int]
     word: int
@@ -41,11 +47,13 @@ LAYOUTS = {
     "arm": _Layout(_row(4, 4, *(f"r{n}" for n in range(13)), "sp", "lr", "pc"), 4),
     "arm64": _Layout(_row(8, 8, *(f"x{n}" for n in range(31)), "sp", "pc"), 8),
 }
-"""By processor. ARM64: Breakpad's old context has its registers at the same offsets."""
+"""Layouts by processor. In Breakpad's old ARM64 context, the registers have the same offsets."""
 
 
 def read_context(processor: str, data: bytes | memoryview) -> dict[str, int] | None:
-    """Registers by the names of the architecture's columns; None where data is no context of that processor."""
+    """Return the registers by the names of the architecture's columns, or None if data is not a context of that
+    processor.
+    """
     layout = LAYOUTS.get(processor)
     if layout is None or len(data) < layout.size:
         return None

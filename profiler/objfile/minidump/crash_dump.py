@@ -1,4 +1,6 @@
-"""The content of a crash dump, whatever its format: minidump.py and minidump/microdump.py make these values."""
+"""The content of a crash dump, independent of its format. minidump/file.py and minidump/microdump.py create these
+values.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,24 @@ ELF_MACHINES = {
     "arm": (40, 32, "little"),
     "arm64": (183, 64, "little"),
 }
-"""Processor -> ELF machine, class and byte order of its architecture here."""
+"""(ELF machine, ELF class, byte order) of the architecture, by processor."""
 
 
 def address_mask(processor: str) -> int:
-    """The bits of an address: Windows extends those of 32-bit processes by their sign."""
+    """Return the mask of an address. Windows sign-extends the addresses of 32-bit processes."""
     return (1 << ELF_MACHINES[processor][1]) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class DumpThread:
-    """registers: by the names of the architecture's columns. sp: where its stack was saved, (avma, bytes)."""
+    """A thread of a crash dump.
+
+    Attributes:
+        tid: Thread ID.
+        registers: Values by the names of the architecture's columns.
+        stack: (address, size in bytes) of its saved stack.
+        name: Name of the thread.
+    """
 
     tid: int
     registers: dict[str, int]
@@ -33,7 +42,14 @@ class DumpThread:
 
 @dataclass(frozen=True, slots=True)
 class DumpModule:
-    """base: avma; size in bytes. path: as the target names it. debug_id, build_id, debug_name: see StatedId."""
+    """A module of a crash dump.
+
+    Attributes:
+        base: Its address in the process.
+        size: Size in bytes.
+        path: Path, as the target names it.
+        debug_id: See StatedId; build_id and debug_name likewise.
+    """
 
     base: int
     size: int
@@ -45,7 +61,7 @@ class DumpModule:
 
 @dataclass(frozen=True, slots=True)
 class DumpRegion:
-    """A mapping of the target. perms: as in /proc/PID/maps; path: "" for none."""
+    """A mapping of the target. `perms` is in the notation of /proc/PID/maps; `path` is "" if there is none."""
 
     start: int
     end: int
@@ -55,9 +71,15 @@ class DumpRegion:
 
 @dataclass(frozen=True, slots=True)
 class DumpException:
-    """Why the dump was written. code, flags: of Linux the signal and its si_code; of Windows the exception's.
+    """The reason for the dump.
 
-    name: as the dump itself names it, "" if it does not.
+    Attributes:
+        tid: The thread that caused it.
+        code: The signal on Linux, the exception code on Windows.
+        flags: si_code on Linux, the exception flags on Windows.
+        address: The address that caused it.
+        parameters: Parameters of the exception.
+        name: Its name in the dump, "" if the dump has none.
     """
 
     tid: int
@@ -70,10 +92,22 @@ class DumpException:
 
 @dataclass(slots=True)
 class CrashDump:
-    """os: "linux", "android", "windows", "mac"..., "" if not known. processor: key of ELF_MACHINES.
+    """A crash dump.
 
-    threads: in the dump's order. requested_by, dumped_by: tid of the thread that asked for the dump, that wrote it, 0
-    where not known. auxv: type -> value. pid: 0 where not known. version: of the operating system.
+    Attributes:
+        os: "linux", "android", "windows", "mac" and so on, "" if it is unknown.
+        processor: A key of ELF_MACHINES.
+        memory: The memory in the dump.
+        version: Version of the operating system.
+        pid: Process ID, 0 if it is unknown.
+        threads: The threads, in the order of the dump.
+        modules: The modules.
+        regions: The mappings.
+        exception: The reason for the dump, None if it is unknown.
+        requested_by: Thread ID of the thread that requested the dump, 0 if it is unknown.
+        dumped_by: Thread ID of the thread that wrote the dump, 0 if it is unknown.
+        auxv: Values by type.
+        oddities: Number of tolerated errors, by description.
     """
 
     os: str

@@ -1,7 +1,8 @@
-"""Minidumps: what Windows, Breakpad and Crashpad write of a process that crashed, as a CrashDump.
+"""Minidumps: crash dumps of Windows, Breakpad and Crashpad.
 
-In: a Source. Out: CrashDump. Streams are read one by one; one that is broken or cut off is an oddity, as long as there
-is a list of threads; else FormatError is raised. Little-endian only: no big-endian target of minidumps is left.
+read_minidump() takes a ByteSource and returns a CrashDump. The streams are read one by one. A broken or incomplete
+stream is counted as an oddity if there is a list of threads. Otherwise FormatError is raised. Only little-endian dumps
+are supported, because no current target writes others.
 Sources: minidumpapiset.h of Windows; src/google_breakpad/common/minidump_format.h of Breakpad.
 """
 
@@ -33,21 +34,25 @@ MAX_STRING = 1 << 12
 MAX_PARAMETERS = 15
 
 PROCESSORS = {0: "x86", 10: "x86", 9: "amd64", 5: "arm", 12: "arm64", 0x8003: "arm64"}
-"""processor_architecture of the system information."""
+"""Processors by processor_architecture of the system information."""
 
 SYSTEMS = {1: "windows", 2: "windows", 0x8101: "mac", 0x8102: "ios", 0x8201: "linux", 0x8203: "android"}
-"""platform_id of the system information."""
+"""Operating systems by platform_id of the system information."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """source: its bytes; at: where they stand in the file."""
+    """One stream: its bytes, and their offset `at` in the file."""
 
     source: ByteSource
     at: int
 
     def unpack(self, form: str, offset: int) -> tuple[int, ...]:
-        """Raises FormatError past the end."""
+        """Unpack fields at an offset.
+
+        Raises:
+            FormatError: They pass the end of the stream.
+        """
         layout = struct.Struct("<" + form)
         data = self.source.read(offset, layout.size)
         if len(data) < layout.size:
@@ -55,7 +60,15 @@ class _Stream:
         return layout.unpack(data)
 
     def entries(self, form: str, count: int, first: int, most: int, size: int = 0) -> Iterator[tuple[int, ...]]:
-        """At most `most` entries of a list, as far as they are there. size: of an entry, 0 for what form says."""
+        """Yield the entries of a list that are inside the stream.
+
+        Args:
+            form: Format of an entry.
+            count: Number of entries, as stated.
+            first: Offset of the first entry.
+            most: Maximum number of entries.
+            size: Size of an entry in bytes, 0 for that of the format.
+        """
         layout = struct.Struct("<" + form)
         size = size or layout.size
         data = self.source.read(first, size * min(count, most))
@@ -68,7 +81,11 @@ def is_minidump(head: bytes) -> bool:
 
 
 def read_minidump(source: ByteSource) -> CrashDump:
-    """Raises FormatError: no minidump, of another processor, or without a thread."""
+    """Read a minidump.
+
+    Raises:
+        FormatError: The file is not a minidump, its processor is not supported, or it has no thread.
+    """
     reader = _Reader(source)
     dump = reader.dump
     for kind, take in reader.takers().items():
@@ -89,7 +106,12 @@ def read_minidump(source: ByteSource) -> CrashDump:
 
 
 class _Reader:
-    """pieces: memory as (avma, size, offset). objects: of the dynamic loader, (load bias, name)."""
+    """The state while a minidump is read.
+
+    Attributes:
+        pieces: (address, size, offset) of memory in the file.
+        objects: (load bias, name) of the dynamic loader's objects.
+    """
 
     def __init__(self, source: ByteSource) -> None:
         self.source = source
@@ -106,7 +128,7 @@ class _Reader:
         self.dump = self._system()
 
     def takers(self) -> dict[int, Callable[[_Stream], None]]:
-        """What is read, in the order in which it is."""
+        """Return the functions that read each kind of stream, in the order of reading."""
         return {
             MISC: self._misc,
             BREAKPAD: self._breakpad,
@@ -124,7 +146,7 @@ class _Reader:
         }
 
     def stream(self, kind: int) -> _Stream | None:
-        """A stream's bytes as far as the file has them; None where there is none."""
+        """Return the bytes of a stream that the file has, or None if there is no such stream."""
         if kind not in self._streams:
             return None
         rva, size = self._streams[kind]
@@ -143,7 +165,7 @@ class _Reader:
         return CrashDump(system, processor, pieces_of_memory(self.source, ()), version)
 
     def string(self, rva: int) -> str:
-        """MINIDUMP_STRING, "" where there is none."""
+        """Return a MINIDUMP_STRING, "" if there is none."""
         if not rva:
             return ""
         data = self.source.read(rva, 4)
@@ -243,5 +265,5 @@ def _all(stream: _Stream) -> bytes:
 
 
 def _first(stream: _Stream, count: int, size: int) -> int:
-    """Where a list's entries begin: some writers align them to 8 bytes."""
+    """Return the offset of a list's first entry. Some writers align it to 8 bytes."""
     return 8 if stream.source.size == 8 + count * size else 4

@@ -1,4 +1,4 @@
-"""Breakpad's streams of Linux: files of /proc/PID as they were, and the dynamic loader's list of objects."""
+"""Breakpad's Linux streams: copies of /proc/PID files, and the dynamic loader's list of objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_OBJECTS = 1 << 14
 
 
 def read_pid(status: bytes) -> int:
-    """Of /proc/PID/status; 0 where it does not say."""
+    """Return the process ID from /proc/PID/status, 0 if it is missing."""
     for line in status.splitlines():
         if line.startswith(b"Pid:") and line[4:].strip().isdigit():
             return int(line[4:])
@@ -21,7 +21,7 @@ def read_pid(status: bytes) -> int:
 
 
 def read_auxv(data: bytes, wide: bool) -> dict[int, int]:
-    """type -> value of /proc/PID/auxv."""
+    """Return the values of /proc/PID/auxv by type."""
     pair = struct.Struct("<QQ" if wide else "<II")
     found: dict[int, int] = {}
     for kind, value in pair.iter_unpack(data[: len(data) // pair.size * pair.size]):
@@ -32,7 +32,7 @@ def read_auxv(data: bytes, wide: bool) -> dict[int, int]:
 
 
 def read_maps(data: bytes) -> list[DumpRegion]:
-    """/proc/PID/maps, ascending; a line that is none is left out."""
+    """Return the mappings of /proc/PID/maps, ascending. An invalid line is left out."""
     found = []
     for line in data.split(b"\n", MAX_REGIONS)[:MAX_REGIONS]:
         fields = line.split(None, 5)
@@ -50,12 +50,19 @@ def read_maps(data: bytes) -> list[DumpRegion]:
 
 
 def read_objects(data: bytes, source: ByteSource, wide: bool, string: Callable[[int], str]) -> list[tuple[int, str]]:
-    """(load bias, name) of MDRawDebug's link map. source: the whole dump; string: reads a MINIDUMP_STRING."""
+    """Return (load bias, name) of each object in MDRawDebug's link map.
+
+    Args:
+        data: The stream.
+        source: The whole dump.
+        wide: Addresses have 64 bits.
+        string: Reads a MINIDUMP_STRING at an offset.
+    """
     head = struct.Struct("<III")
     if len(data) < head.size:
         return []
     _, rva, count = head.unpack_from(data)
-    # address, name, address of the dynamic table, as the compiler laid them out in the target
+    # address, name, address of the dynamic table, with the padding of the target's compiler
     entry = struct.Struct("<QI4xQ" if wide else "<III")
     table = source.read(rva, entry.size * min(count, MAX_OBJECTS))
     whole = len(table) // entry.size * entry.size

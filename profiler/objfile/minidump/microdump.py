@@ -1,9 +1,11 @@
-"""Microdumps: what Breakpad writes into a log where no file can be kept, as a CrashDump. One thread, its stack.
+"""Microdumps: crash dumps that Breakpad writes into a log if it cannot write a file. They contain one thread and its
+stack.
 
-In: text, with or without the log's own words before each line. Out: CrashDump. Lines, by their first letter:
-O system, processor and version; R signal, its name, address; S stack; C registers; M a module; V, P, G are of no use.
-Numbers are hexadecimal. Sources: src/client/linux/microdump_writer/microdump_writer.cc and src/processor/microdump.cc
-of Breakpad.
+read_microdump() takes text, with or without the log's prefix on each line, and returns a CrashDump. The first letter of
+a line gives its content: O system, processor and version; R signal, its name, address; S stack; C registers; M a
+module.
+V, P and G are not used. Numbers are hexadecimal.
+Sources: src/client/linux/microdump_writer/microdump_writer.cc and src/processor/microdump.cc of Breakpad.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ from pyprof.records import replace
 
 BEGIN, END, TAG = "-----BEGIN BREAKPAD MICRODUMP-----", "-----END BREAKPAD MICRODUMP-----", "google-breakpad"
 MAX_SIZE = 1 << 26
-"""Bytes of a log that are looked at."""
+"""Maximum number of bytes of a log that are read."""
 
 PROCESSORS = {"x86": "x86", "x86_64": "amd64", "arm": "arm", "arm64": "arm64"}
 SYSTEMS = {"L": "linux", "A": "android"}
 TID = 1
-"""The thread's id is not known."""
+"""Thread ID that stands for the unknown one."""
 
 
 def is_microdump(data: bytes) -> bool:
@@ -31,7 +33,11 @@ def is_microdump(data: bytes) -> bool:
 
 
 def read_microdump(source: ByteSource) -> CrashDump:
-    """The first dump of a log. Raises FormatError: none, of another processor, or without registers."""
+    """Read the first microdump in a log.
+
+    Raises:
+        FormatError: There is none, its processor is not supported, or it has no registers.
+    """
     data = bytes(source.read(0, MAX_SIZE))
     begin = data.find(BEGIN.encode())
     if begin < 0:
@@ -98,7 +104,7 @@ class _Reader:
         self._exception = DumpException(TID, int(fields[0], 16), 0, address, name=fields[1])
 
     def _stack_part(self, rest: str) -> None:
-        """The first line, with four numbers, says where sp is: the registers do, too."""
+        """Read a line of stack bytes. The first line has four numbers and gives sp, which the registers contain too."""
         fields = rest.split()
         if len(fields) != 2:
             return
@@ -108,14 +114,16 @@ class _Reader:
         self._stack.append((avma, bytes.fromhex(fields[1])))
 
     def _cpu(self, rest: str) -> None:
-        """The writer cuts lines at 2047 bytes: of x86_64's context that leaves what is looked at, and half a byte."""
+        """Read the registers. The writer cuts lines at 2047 bytes; x86_64 keeps its needed registers, and half a byte
+        at the end.
+        """
         registers = read_context(self._processor, bytes.fromhex(rest[: len(rest) & ~1]))
         if registers is None:
             raise ValueError(rest)
         self._registers = registers
 
     def _module(self, rest: str) -> None:
-        """start, offset in the file, size, identifier, file name."""
+        """Read a module: start, offset in the file, size, identifier, file name."""
         start, _, size, identifier, path = rest.split(None, 4)
         int(identifier, 16)
         base, length = int(start, 16), int(size, 16)
@@ -125,6 +133,6 @@ class _Reader:
 
 
 def _content(line: str) -> str:
-    """A line of the dump without what the log says before it."""
+    """Return a line of the dump without the log's prefix."""
     _, tagged, rest = line.partition(TAG)
     return (rest.partition(": ")[2] if tagged else line).strip()

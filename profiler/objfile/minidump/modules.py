@@ -1,7 +1,8 @@
 """The modules of a minidump: MINIDUMP_MODULE and the CodeView record that identifies it.
 
-PDB 7.0 ("RSDS"): GUID, age, name of the PDB; Crashpad writes it for ELF modules too, with the first 16 bytes of their
-build-id. PDB 2.0 ("NB10"): a time stamp and the age. "BpEL" (backwards in the file), of Linux: the build-id.
+PDB 7.0 ("RSDS") has a GUID, the age and the name of the PDB. Crashpad writes it for ELF modules too, with the first 16
+bytes of their build ID. PDB 2.0 ("NB10") has a time stamp and the age. "BpEL" (reversed in the file) of Linux has the
+build ID.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ ELF_SYSTEMS = frozenset({"linux", "android"})
 
 
 def read_modules(base: int, size: int, path: str, record: bytes, system: str) -> list[DumpModule]:
-    """The module of one entry; none where it has no bytes. record: its CodeView record, b"" for none."""
+    """Return the module of one entry, or an empty list if its size is 0.
+
+    Args:
+        base: Its address in the process.
+        size: Size in bytes.
+        path: Path, as the target names it.
+        record: Its CodeView record, b"" if there is none.
+        system: Operating system, as in CrashDump.os.
+    """
     if not size or base + size > 1 << 64:
         return []
     debug_id = build_id = ""
@@ -42,9 +51,13 @@ def read_modules(base: int, size: int, path: str, record: bytes, system: str) ->
 
 
 def made_up_modules(regions: Sequence[DumpRegion], objects: Sequence[tuple[int, str]]) -> list[DumpModule]:
-    """Of a dump without a list: neighbouring mappings of one file, named by the loader's list where it knows better.
+    """Return modules for a dump without a module list: adjacent mappings of one file each.
 
-    objects: (load bias, name). What they are of is not known.
+    The loader's list gives better names. The identities of the modules are unknown.
+
+    Args:
+        regions: The mappings.
+        objects: (load bias, name) of the loader's objects.
     """
     found: list[DumpModule] = []
     named = {bias: name for bias, name in objects if name}

@@ -23,9 +23,7 @@ class Effect(IntEnum):
     BACK = 3  # sp = reg + n
     RAISE = 4  # reg += n
     CALL = 5
-    LEAVE = (
-        6  # sp += n, and control goes elsewhere (a return, a branch); reg: register that holds the target, if any
-    )
+    LEAVE = 6  # sp += n, and control goes elsewhere (a return, a branch); reg: register with the target, or -1
     UNKNOWN = 7  # sp is changed in another way
 
 
