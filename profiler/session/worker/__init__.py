@@ -1,20 +1,20 @@
-"""The process boundary: the sampler on one side, everything that parses what is foreign on the other.
+"""The process boundary: the sampler on one side, the worker that parses all untrusted data on the other.
 
-answers       What the worker answers, as bytes, and back in the sampler
-asking        How the worker asks the keeper
-channel       One end of a socket between two processes of ours: whole messages, with descriptors
-errands       A worker without a recording: it looks at something foreign once, and answers with values
-file_symbols  What files say of interpreters, asked by the sampler and read in the worker, on a channel of its own
-hurry         The worker is out of time: what it computes ends, wherever it is, and it goes on with what it has
-idle          What the worker does while nobody waits for it comes after everything else on the machine
-keeper        A process that has the rights which the worker gives up, and parses nothing
-last_chains   The last chains that were sent from one process to another
-link          The sampler's end of the socket to the worker: messages, answers, and the end of the worker
-messages      The sampler's messages to the worker
-process       The worker process: how it is started, how it is ended
-sampling      The sampler's half of a recording: the collector runs here, what it finds goes to the worker
-sandbox       What the worker gives up before it parses anything
-service       The worker's loop: batches are unwound and interned, windows named, whatever the sampler asks for
-share         The worker's share of the processors: less than others', more once somebody waits for its end
-wire          Messages of the sampler's as bytes, and back in the worker
+answers       Codec for the worker's responses to the sampler
+asking        Client of the file broker: an Opener in the worker that forwards each call over a channel
+channel       One end of a socket between two processes of pyprof: whole messages, with file descriptors
+errands       One-shot tasks of a worker that has no recording
+file_symbols  Interpreter symbols of object files: requested by the sampler, read in a thread of the worker
+hurry         Deadlines in the worker: signals that interrupt its computation
+idle          SCHED_IDLE priority for background work of the worker
+keeper        The file broker: a process that keeps the rights which the worker gives up, and parses no files
+last_chains   Cache of the interpreter frame chains that were sent last
+link          The sampler's client of the worker: messages, responses and the worker's deadline
+messages      Messages from the sampler to the worker
+process       The start and the end of the worker process
+sampling      The sampler's half of a recording: it runs the collector and sends batches to the worker
+sandbox       The rights and system calls that the worker gives up before it parses files
+service       The worker's main loop: unwind batches, resolve names, serve requests
+share         The priorities of the sampler and the worker
+wire          Codec for the sampler's messages to the worker
 """

@@ -1,8 +1,8 @@
-"""What the worker answers, as bytes, and back in the sampler.
+"""Codec for the worker's responses: the worker encodes them as bytes, the sampler decodes them.
 
-The worker parses what targets and their files hold; the sampler has rights that the worker may lack. So an answer is
-nothing but numbers, texts, arrays, and values of the classes that a Profile is made of: no function of the worker's
-choice is called in the sampler.
+The worker parses untrusted data of targets and their files, and the sampler may have rights that the worker lacks. So a
+response contains only numbers, strings, arrays, and instances of the classes that a Profile is made of. The sampler
+calls no function that the worker could choose.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pyprof.session.worker.channel import Part
 
 
 def _values(kind: Any, found: dict[tuple[str, str], Any]) -> dict[tuple[str, str], Any]:
-    """Every dataclass, named tuple and enumeration of which a value of this type may hold values, itself included."""
+    """Collect this type and every dataclass, named tuple and enumeration that a value of it can contain."""
     for part in get_args(kind):
         _values(part, found)
     if isinstance(kind, type) and (is_record(kind) or issubclass(kind, Enum) or hasattr(kind, "_fields")):
@@ -45,32 +45,46 @@ def _is_enum(kind: Any) -> bool:
 
 
 def _allowed(kind: Any) -> dict[tuple[str, str], Any]:
-    """What a value of this class may be made of."""
+    """Return the classes and functions that a pickled value of this class may name, by (module, name)."""
     return _SENT if (kind.__module__, kind.__qualname__) in _SENT else _values(kind, dict(_SENT))
 
 
 def _member(member: Enum) -> tuple[type[Enum], tuple[object]]:
-    """How a member is pickled. CPython 3.11.0 to 3.11.3 would write a call of getattr, which is refused."""
+    """Return the reduction of an enumeration member.
+
+    CPython 3.11.0 to 3.11.3 would pickle a call of getattr, which is refused.
+    """
     return type(member), (member.value,)
 
 
 _FROM_BUFFER: Any = np.arange(1).__reduce_ex__(5)[0]
-"""How numpy makes an array of bytes that travel beside a pickle; it refuses arrays of objects."""
+"""Function by which numpy makes an array from an out-of-band pickle buffer. It refuses arrays of objects."""
 
 
 _MOST_ALIKE = 1 << 26
-"""Numbers of an array whose rows are alike."""
+"""Maximum number of elements in an array of identical rows."""
 
 
 def all_alike(row: Sequence[int], count: int) -> npt.NDArray[np.int64]:
-    """An array of so many rows, each of which is this one: in memory there is one. Raises ValueError."""
+    """Return an array of `count` identical rows that shares one row in memory.
+
+    Args:
+        row: The values of one row.
+        count: Number of rows.
+
+    Returns:
+        Read-only int64 array of shape (count, len(row)) with stride 0 over the rows.
+
+    Raises:
+        ValueError: The array would be too large, or a value is not an int.
+    """
     if not 0 <= count * len(row) <= _MOST_ALIKE or not all(isinstance(each, int) for each in row):
         raise ValueError(f"{count} rows that are alike")
     return np.broadcast_to(np.array(row, np.int64), (count, len(row)))
 
 
 def _reduced(array: npt.NDArray[Any]) -> Any:
-    """How an array is pickled: of rows that are one in memory only that one."""
+    """Return the reduction of an array. Identical rows that share memory are pickled once."""
     if array.dtype == np.int64 and array.ndim == 2 and not array.strides[0] and 0 < array.size <= _MOST_ALIKE:
         return all_alike, (tuple(array[0].tolist()), len(array))
     return np.ascontiguousarray(array).__reduce_ex__(5)
@@ -87,18 +101,24 @@ Value = TypeVar("Value")
 
 
 class WorkerFailed(RuntimeError):
-    """The process that unwinds and names met an error of its own."""
+    """The worker raised an unexpected error, which is a bug in pyprof."""
 
 
 class AnswerRefused(Exception):
-    """An answer that holds something else than values."""
+    """A response contains something other than permitted values."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchTaken:
-    """A batch was unwound. top, missing, stop: columns of Feedback, () of a batch in which there was nothing to unwind.
+    """The worker has unwound a batch.
 
-    look: Feedback.look is wanted. took_ns: as there.
+    Attributes:
+        number: Number of the batch.
+        top: Column of Feedback, empty if the batch had nothing to unwind; so are the next two.
+        missing: Column of Feedback.
+        stop: Column of Feedback.
+        look: True if the worker wants Feedback.look.
+        took_ns: Time that the worker took, in nanoseconds (see Feedback).
     """
 
     number: int
@@ -126,7 +146,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class ErrandPiece:
-    """One of those that an Examine gives before it is Done."""
+    """One of the results that a one-shot task yields before its Done."""
 
     number: int
     data: tuple[Part, ...]
@@ -134,7 +154,15 @@ class ErrandPiece:
 
 @dataclass(frozen=True, slots=True)
 class AskFailed:
-    """number: of the Ask that could not be met, 0: a batch could not be unwound. kind: name of the error's class."""
+    """A request or a batch failed in the worker.
+
+    Attributes:
+        number: Number of the failed request, 0 if a batch could not be unwound.
+        kind: Name of the class of the exception.
+        message: Text of the exception.
+        hint: Advice for the user, "" if there is none.
+        trace: Formatted traceback, "" for a PyprofError.
+    """
 
     number: int
     kind: str
@@ -155,8 +183,13 @@ class AskFailed:
 
 @dataclass(frozen=True, slots=True)
 class SamplerCall:
-    """The worker waits for something about an address space that only the sampler can find out. what: read, files,
-    stated.
+    """A call from the worker to the sampler, for facts about an address space that only the sampler has.
+
+    Attributes:
+        what: "read", "files" or "stated".
+        space: Number of the address space.
+        at: Address of the memory, or start address of the module.
+        size: Number of bytes for "read", else 0.
     """
 
     what: str
@@ -189,7 +222,11 @@ def pack(answer: Answer) -> list[Part]:
 
 
 def unpack(parts: Sequence[memoryview]) -> Answer:
-    """Raises AnswerRefused."""
+    """Decode a response.
+
+    Raises:
+        AnswerRefused: The parts are not a valid response.
+    """
     try:
         head = json.loads(bytes(parts[0]))
         match head:
@@ -212,7 +249,11 @@ def unpack(parts: Sequence[memoryview]) -> Answer:
 
 
 def packed_value(found: object) -> tuple[Part, ...]:
-    """found: of a class that _allowed() describes, a Profile for one."""
+    """Encode a value as a pickle and its out-of-band buffers.
+
+    Args:
+        found: Instance of a class that _allowed() accepts, such as Profile.
+    """
     buffers: list[pickle.PickleBuffer] = []
     data = io.BytesIO()
     pickler = pickle.Pickler(data, protocol=5, buffer_callback=buffers.append)
@@ -225,13 +266,20 @@ def packed_value(found: object) -> tuple[Part, ...]:
 
 
 def unpacked_profile(parts: Sequence[Part]) -> Profile:
-    """Raises AnswerRefused."""
+    """Decode a profile that packed_value() encoded.
+
+    Raises:
+        AnswerRefused: The parts are not a valid profile.
+    """
     return unpacked_value(parts, Profile)
 
 
 @cache
 def layout() -> str:
-    """Another text where a packed Profile holds other fields than here: it was packed by another version."""
+    """Return a digest of the fields of all classes in a packed Profile.
+
+    Two versions of pyprof with different digests cannot exchange packed profiles.
+    """
     from _blake2 import blake2b  # hashlib loads OpenSSL
 
     classes = [f"{kind.__module__}.{kind.__qualname__}{_members(kind)}" for kind in _allowed(Profile).values()]
@@ -245,7 +293,11 @@ def _members(kind: Any) -> list[str]:
 
 
 def unpacked_value(parts: Sequence[Part], kind: type[Value]) -> Value:
-    """Raises AnswerRefused."""
+    """Decode a value that packed_value() encoded.
+
+    Raises:
+        AnswerRefused: The parts are not a valid value of this class.
+    """
     try:
         found = _Values(io.BytesIO(parts[0]), buffers=parts[1:], allowed=_allowed(kind)).load()
     except (

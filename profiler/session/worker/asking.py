@@ -1,4 +1,7 @@
-"""How the worker asks the keeper: an Opener whose answers come by a channel. So does a profile go to its sink."""
+"""Client of the file broker: an Opener in the worker that forwards each call over a channel.
+
+The worker also sends finished profiles to their sink through it.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,11 @@ BROKER_HINT = "record again; dmesg says whether the kernel ended it because memo
 
 
 class FileBrokerGone(OSError):
-    """The process that opens files and writes outputs has ended."""
+    """The file broker has ended."""
 
 
 class AskingOpener(Opener):
-    """Owns its end of the channel. Several threads may ask."""
+    """Client of the file broker. It owns its end of the channel; several threads may use it."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -38,7 +41,20 @@ class AskingOpener(Opener):
     def _ask(
         self, *question: object, parts: Sequence[Bytes] = (), sent: Callable[[], None] = lambda: None
     ) -> tuple[object, int]:
-        """(value, descriptor or -1). sent: is called before the answer comes. Raises OSError, and what sinks raise."""
+        """Send one request to the file broker and wait for the response.
+
+        Args:
+            question: Name of the request and its plain arguments.
+            parts: Data that goes with the request.
+            sent: Called between the send and the wait for the response.
+
+        Returns:
+            (value, file descriptor or -1).
+
+        Raises:
+            OSError: The file broker could not open the file, or has ended.
+            Exception: What a sink raises.
+        """
         try:
             with self._asking, exchange():
                 self._channel.send([json.dumps(question).encode(), *parts])
@@ -46,7 +62,7 @@ class AskingOpener(Opener):
                 received = self._channel.receive()
         except Closed:
             raise FileBrokerGone(errno.EPIPE, BROKER_GONE) from None
-        assert received is not None  # without a time limit it waits
+        assert received is not None  # receive() has no time limit here, so it returns a message
         match json.loads(bytes(received.parts[0])):
             case ["error", int(number)]:
                 raise OSError(number, os.strerror(number))
@@ -107,7 +123,7 @@ class AskingOpener(Opener):
         return found if isinstance(found, str) else None
 
     def demangled(self, names: Sequence[str]) -> list[str]:
-        """See symbolize.demangle.isolated."""
+        """Demangle names in a separate process (see symbolize.demangle.isolated)."""
         try:
             found = self._ask("demangled", list(names))[0]
         except OSError:
@@ -115,7 +131,16 @@ class AskingOpener(Opener):
         return [str(name) for name in found] if isinstance(found, list) else list(names)
 
     def journal(self, sink: int, beginning: JournalBeginning, number: int) -> Journal | None:
-        """Return the journal of the sink of a number, None if it has none."""
+        """Open a journal for a window.
+
+        Args:
+            sink: Number of the sink.
+            beginning: Header of the journal.
+            number: Number of the window.
+
+        Returns:
+            The journal, or None if the sink has none.
+        """
         try:
             begun, _ = self._ask("journal", sink, number, parts=answers.packed_value(beginning))
         except FileBrokerGone:
@@ -123,22 +148,29 @@ class AskingOpener(Opener):
         return _KeptJournal(self) if begun else None
 
     def add(self, part: JournalPart) -> None:
-        """To the journal that was begun last."""
+        """Append a part to the journal that was opened last."""
         self._ask("part", parts=answers.packed_value(part))
 
     def end_journal(self) -> None:
         self._ask("journal ends")
 
     def deliver(self, sink: int, parts: list[Bytes], delivered: int, trim: Callable[[], None]) -> list[Bytes]:
-        """Give a profile, packed by answers.packed_value(), to the sink of a number.
+        """Give a packed profile to a sink.
 
         The sink may need as much memory as the profile. So parts are released and trim() is called when they are sent.
 
+        Args:
+            sink: Number of the sink.
+            parts: The profile, packed by answers.packed_value().
+            delivered: Number of the window.
+            trim: Returns free memory to the kernel.
+
         Returns:
-            The parts if the file broker had ended before, else none.
+            The parts if the file broker had ended before, else an empty list.
 
         Raises:
-            Exception: What the sink raises, and PyprofError if the file broker ends meanwhile.
+            PyprofError: The file broker ended during the delivery.
+            Exception: What the sink raises.
         """
 
         def sent() -> None:
@@ -153,12 +185,12 @@ class AskingOpener(Opener):
         return parts
 
     def close(self) -> None:
-        """The keeper ends."""
+        """Close the channel, which ends the file broker."""
         self._channel.close()
 
 
 class _KeptJournal:
-    """Implements Journal."""
+    """A journal that the file broker writes (implements Journal)."""
 
     def __init__(self, keeper: AskingOpener) -> None:
         self._keeper = keeper

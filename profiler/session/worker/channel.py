@@ -1,9 +1,9 @@
-"""One end of a socket between two processes of ours: whole messages, with descriptors.
+"""One end of a socket between two processes of pyprof. It transfers whole messages, with file descriptors.
 
-A message is a few parts of bytes. Small ones travel in the socket, large ones in a memory file whose descriptor does:
-neither end waits for the other to take megabytes. The file is sealed, where the kernel does that, so that the receiver
-maps it in place of making a copy, and the kernel has its memory back as soon as nobody looks at the parts. What a part
-holds is not decided here (wire.py, answers.py).
+A message consists of a few byte strings, its parts. Small messages travel in the socket. A large message is written to
+a memory file, and the socket carries its descriptor, so neither end blocks while megabytes are copied. The memory file
+is sealed where the kernel allows it. Then the receiver maps it without a copy, and the kernel frees the memory when the
+last part is released. wire.py and answers.py define what the parts contain.
 """
 
 from __future__ import annotations
@@ -28,28 +28,31 @@ Part = bytes | bytearray | memoryview
 _ALIGNED = 16
 _FD_SIZE = array("i").itemsize
 _INLINE = 1 << 14
-"""Most bytes that travel in the socket itself."""
+"""Maximum number of bytes that travel in the socket itself."""
 _MOST_PARTS = 1 << 16
 MOST_FDS = 240
-"""Descriptors of one message; the kernel takes 253."""
+"""Maximum number of file descriptors of one message. The kernel's limit (SCM_MAX_FD) is 253."""
 _MOST_BYTES = 4 << 30
 _HEAD = struct.Struct("<QII")
-"""Bytes of all parts with their padding, number of parts, are they in a memory file?"""
+"""Header of a message: padded bytes of all parts, number of parts, flag for parts in a memory file."""
 _IOV_MAX = 512
 _PIECE = 1 << 20
-"""Bytes that are copied at once."""
+"""Number of bytes that are copied at once."""
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-"""Without them the sender might change, or cut, what is mapped here: then it is copied."""
+"""Seals that stop the sender from changing or truncating mapped memory. A file without them is copied."""
 
 
 class Closed(Exception):
-    """The other end is gone."""
+    """The other end has closed the channel, or sent invalid data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """parts: each begins at a multiple of 16 bytes of one buffer, which may not be written to. fds: the receiver's, to
-    be closed by it.
+    """A message that was received.
+
+    Attributes:
+        parts: Read-only views of one buffer; each begins at a multiple of 16 bytes.
+        fds: File descriptors, which the receiver must close.
     """
 
     parts: tuple[memoryview, ...]
@@ -57,7 +60,7 @@ class Received:
 
 
 class Channel:
-    """Owns its socket. Not for several threads at once."""
+    """One end of a connected socket pair, which it owns. Not thread-safe."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -71,13 +74,28 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, parts: Sequence[Part], fds: Sequence[int] = ()) -> None:
-        """Waits while the other end has no room for more messages. Raises Closed."""
+        """Send a message. Block while the socket buffer is full.
+
+        Raises:
+            Closed: The other end has closed the channel.
+        """
         while not self.try_send(parts, fds):
             select.poll().poll(1)
             self._wait(select.POLLOUT)
 
     def try_send(self, parts: Sequence[Part], fds: Sequence[int] = ()) -> bool:
-        """False where there is no room now. At most MOST_FDS descriptors. Raises Closed."""
+        """Send a message unless the socket buffer is full.
+
+        Args:
+            parts: The data.
+            fds: At most MOST_FDS file descriptors; they stay the caller's.
+
+        Returns:
+            False if the socket buffer is full.
+
+        Raises:
+            Closed: The other end has closed the channel.
+        """
         sizes = [len(part) for part in parts]
         total = sum(_padded(size) for size in sizes)
         table = struct.pack(f"<{len(sizes)}Q", *sizes).ljust(_padded(8 * len(sizes)), b"\0")
@@ -100,8 +118,16 @@ class Channel:
         return True
 
     def receive(self, timeout_s: float | None = None) -> Received | None:
-        """The next message; None if none came in time. timeout_s: 0 does not wait, None waits for ever. Raises Closed
-        where the other end is gone or sends what is no message.
+        """Receive the next message.
+
+        Args:
+            timeout_s: Maximum wait in seconds: 0 does not block, None blocks without limit.
+
+        Returns:
+            The message, or None after a timeout.
+
+        Raises:
+            Closed: The other end has closed the channel, or has sent an invalid message.
         """
         if timeout_s is not None and not self._wait(select.POLLIN, timeout_s):
             return None
@@ -127,21 +153,21 @@ class Channel:
         return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
 
     def wait(self, sending: bool, timeout_s: float | None = None) -> None:
-        """Until there is something to receive, or, if sending, room for another message."""
+        """Wait until a message can be received or, if `sending`, until another message can be sent."""
         self._wait(select.POLLIN | (select.POLLOUT if sending else 0), timeout_s)
 
     def hang_up(self) -> None:
-        """Both ends see the other one gone. From any thread."""
+        """Shut the connection down for both ends. May be called from any thread."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Safe to call twice."""
+        """Close this end. May be called twice."""
         self._socket.close()
 
 
 def _attached(fds: Sequence[int]) -> list[tuple[int, int, array[int]]]:
-    """socket.send_fds and recv_fds of CPython 3.11 do not pass their flags on."""
+    """Return the ancillary data for sendmsg. In CPython 3.11, socket.send_fds and recv_fds ignore their flags."""
     return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
 
 
@@ -172,7 +198,7 @@ def _memory_file(pieces: Sequence[Part]) -> int:
 
 
 def _seal(file: int) -> None:
-    """The kernel refuses as long as it holds a page of the file, whatever for: then the receiver makes a copy."""
+    """Seal a memory file, unless the kernel still uses one of its pages (EBUSY). Then the receiver makes a copy."""
     try:
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
     except OSError as error:
@@ -204,7 +230,14 @@ def _parsed(data: memoryview, fds: Sequence[int]) -> Received:
 
 
 def _whole_file(fd: int, size: int) -> memoryview:
-    """Mapped, with all of its pages at once; or a copy, if the sender could still write to it. Raises Closed."""
+    """Return the contents of a memory file.
+
+    A sealed file is mapped, with all pages populated. Any other file is copied, because the sender could still write to
+    it.
+
+    Raises:
+        Closed: The descriptor is no memory file, or the file is shorter than `size` bytes.
+    """
     try:
         sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS == _SEALS
     except OSError:

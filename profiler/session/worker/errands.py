@@ -1,7 +1,7 @@
-"""A worker without a recording: it looks at something foreign once, and answers with values.
+"""One-shot tasks of a worker that has no recording: it examines one untrusted thing and returns values.
 
-What is looked at is an Errand (messages.py): a core file (session/post_mortem.py), an object file, a process
-(pyprof.tools). Its class must be loaded before a confined worker starts, so a fork knows it.
+A task is an Errand (messages.py). It examines a core file (session/post_mortem.py), an object file or a process
+(pyprof.tools). The module of its class must be loaded before a confined worker is forked.
 """
 
 from __future__ import annotations
@@ -21,30 +21,40 @@ from pyprof.session.worker.process import Start
 
 
 class Examiner:
-    """Owns the worker, from its start to the end of the `with` statement."""
+    """Owner of a worker that runs one-shot tasks, from its start to the end of the `with` statement."""
 
     def __init__(self, start: Start, confined: bool) -> None:
-        """confined: the worker gives up its rights before it looks at anything."""
+        """Start the worker.
+
+        Args:
+            start: Starts a worker.
+            confined: True if the worker gives up its rights before it runs a task.
+        """
         self._confined = confined
         self._worker = start(confined)
         self._link = WorkerLink(self._worker)
         self._numbers = itertools.count(1)
 
     def notify(self, notice: KnownFiles | KnownFolder | KnownProcess) -> None:
-        """What may be opened for the worker."""
+        """Tell the file broker what it may open for the worker."""
         self._worker.notify(notice)
 
     def pieces(self, errand: Errand, kind: type[Value]) -> Iterator[Value]:
-        """As they come. Raises what the errand raises, and WorkerDied."""
+        """Run a task and yield its results as they arrive.
+
+        Raises:
+            WorkerDied: The worker has ended.
+            Exception: What the task raises.
+        """
         return self._link.ask(Examine(next(self._numbers), self._confined, errand)).values(kind)
 
     def one(self, errand: Errand, kind: type[Value]) -> Value:
-        """Of an errand that has one piece."""
+        """Run a task that has exactly one result, and return it."""
         (piece,) = self.pieces(errand, kind)
         return piece
 
     def symbols(self, diagnostics: Diagnostics) -> AskedSymbols:
-        """What files say of interpreters, also before and after errands."""
+        """Return a reader of interpreter symbols in files. It works before and after tasks."""
         return AskedSymbols(self._worker.questions, self._worker.notify, diagnostics)
 
     def __enter__(self) -> Self:

@@ -1,8 +1,8 @@
-"""What files say of interpreters, asked by the sampler and read in the worker, on a channel of its own.
+"""Interpreter symbols of object files: the sampler requests them, a thread of the worker reads them.
 
-The sampler waits for the answer, because it decides how a process is sampled. So a thread of the worker answers, also
-while the worker unwinds or names. The question holds the mappings of a process and a descriptor of its memory. The
-answer holds names and numbers alone.
+The sampler waits for the response, because it decides how a process is sampled. So a separate thread of the worker
+serves a separate channel, even while the worker unwinds or resolves names. The request holds the mappings of a process
+and a descriptor of its memory. The response holds only names and numbers.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from pyprof.session.worker.wire import MEMORY
 
 PATIENCE_S = 10.0
 _WAKE_S = 0.05
-"""Between two calls of wake()."""
+"""Time between two calls of wake(), in seconds."""
 LATE = "search for an interpreter in files that took too long"
 _NOTHING = FoundSymbols()
 
 
 class AskedSymbols:
-    """The sampler's end: an interpreters.symbols.ReadSymbols."""
+    """The sampler's client (implements interpreters.symbols.ReadSymbols)."""
 
     def __init__(
         self,
@@ -43,7 +43,14 @@ class AskedSymbols:
         diagnostics: Diagnostics,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
-        """notify: called with what the worker's keeper must know before the worker. wake: while it is waited for."""
+        """Create the client.
+
+        Args:
+            channel: Channel to the thread of the worker.
+            notify: Tells the file broker about a process. It must be called before the worker can request files of it.
+            diagnostics: Counts requests that time out.
+            wake: Called again and again while the client waits.
+        """
         self._wake = wake
         self._notify = notify
         self._channel = channel
@@ -51,8 +58,10 @@ class AskedSymbols:
         self._number = 0
 
     def __call__(self, space: AddressSpace, modules: Sequence[Module], wanted: Wanted) -> Sequence[FoundSymbols | None]:
-        """What takes too long counts as nothing found, and is not asked again. A worker that has ended, or says what
-        cannot be, finds no file: the recording ends for that reason.
+        """Return the interpreter symbols of each module.
+
+        A request that times out counts as nothing found, and is not repeated. If the worker has ended or sends an
+        invalid response, the result is empty; the recording then ends for the same reason.
         """
         self._number += 1
         try:
@@ -71,7 +80,7 @@ class AskedSymbols:
         starts = [module.start for module in modules]
         question = self._number, space.pid, space.root, mappings, contested, starts, tuple(wanted)
         fds: list[int] = []
-        with contextlib.suppress(OSError):  # without memory a file may be known by its inode
+        with contextlib.suppress(OSError):  # without access to its memory, a file can still be identified by its inode
             fds += (Opener().memory(space.pid, what) for what in MEMORY)
         self._notify(KnownProcess(space.pid, space.root))
         try:
@@ -81,7 +90,13 @@ class AskedSymbols:
                 os.close(fd)
 
     def _answer(self, most: int) -> list[FoundSymbols | None]:
-        """Answers to earlier questions are passed over. Raises TimeoutError, Closed, AnswerRefused."""
+        """Wait for the response to the last request, and ignore responses to earlier ones.
+
+        Raises:
+            TimeoutError: No response within PATIENCE_S.
+            Closed: The worker has ended.
+            AnswerRefused: The response is invalid.
+        """
         until = time.monotonic() + PATIENCE_S
         while (left_s := until - time.monotonic()) > 0:
             self._wake()
@@ -105,7 +120,18 @@ def packed(number: int, found: Sequence[FoundSymbols | None]) -> list[Part]:
 
 
 def unpacked(parts: Sequence[Part], most: int) -> tuple[int, list[FoundSymbols | None]]:
-    """(number of the question, what was found). Raises AnswerRefused."""
+    """Decode a response.
+
+    Args:
+        parts: The parts of the message.
+        most: Maximum number of modules.
+
+    Returns:
+        (number of the request, symbols of each module).
+
+    Raises:
+        AnswerRefused: The response is invalid.
+    """
     try:
         (part,) = parts
         number, each = json.loads(bytes(part))
@@ -133,8 +159,11 @@ def _word(value: object) -> int:
 
 
 def answer_questions(channel: Channel, then: Callable[[], None]) -> None:
-    """The worker's end, in a thread that begins when the worker has given up what it gives up. then: what that thread
-    does once nobody asks any more.
+    """Start the worker's thread that serves the sampler's requests. The worker must be confined by then.
+
+    Args:
+        channel: Channel to the sampler.
+        then: Called in the thread after the sampler has closed the channel.
     """
     threading.Thread(target=_serve, args=(channel, then), daemon=True, name="file symbols").start()
 
@@ -158,7 +187,7 @@ def _answered(received: Received) -> list[Part]:
         space = AddressSpace(0, pid, 0, places, read, root, image=image)
         by_start = {module.start: module for module in space.modules}
         modules = [by_start[start] for start in starts]
-        from pyprof.objfile.images import ImageStore  # the worker has loaded it
+        from pyprof.objfile.images import ImageStore  # the worker has loaded it already
 
         return packed(number, read_symbols(ImageStore(Diagnostics()), space, modules, Wanted(*wanted)))
     finally:
@@ -167,7 +196,11 @@ def _answered(received: Received) -> list[Part]:
 
 
 def _maps(fds: Sequence[int]) -> int:
-    """Raises OSError."""
+    """Duplicate the descriptor of /proc/PID/maps.
+
+    Raises:
+        OSError: The sampler could not open it.
+    """
     if len(fds) < len(MEMORY):
         raise ProcessLookupError
     return os.dup(fds[1])

@@ -1,11 +1,11 @@
-"""The worker is out of time: what it computes ends, wherever it is, and it goes on with what it has.
+"""Deadlines in the worker: signals that interrupt its computation wherever it is.
 
-The sampler says so by a signal, for a reader of files has loops of all kinds, and none asks the time. The signal ends
-what was begun by Hurry.unless_late(), and nothing else: the stacks of a batch are whole or not begun. What is done
-while nothing else is wanted, Hurry.meanwhile(), ends by a signal of its own, or after some time.
+The sampler sends the signals, because readers of files have many kinds of loops and none of them checks the time. A
+signal interrupts only what Hurry.unless_late() has started, so the stacks of a batch are either complete or not
+started. Background work (Hurry.meanwhile()) is interrupted by a separate signal, or after some processor time.
 
-A worker whose sampler is gone hears of nothing in such a loop. So a thread looks (end_with): what there is for a sink
-is written, without further names; without a sink the worker ends at once.
+A worker whose sampler has ended receives no signal. So a thread polls for that (end_with). If the worker has data for a
+sink, the worker writes it without resolving more names. Without a sink it exits at once.
 """
 
 from __future__ import annotations
@@ -22,22 +22,25 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SIGNAL = signal.SIGUSR2
-"""Not SIGUSR1, which somebody may give all processes of that name to have a recording written out."""
+"""Signal for the deadline. It is not SIGUSR1, which a user may send to all pyprof processes to save a recording."""
 AT_ONCE = signal.SIGRTMIN + 1
-"""The same, and what has come is not even unwound."""
+"""Signal for an immediate deadline: batches that have arrived are not unwound either."""
 UNWOUND_S = 0.2
-"""Processor time after the first signal in which what has come already is unwound, in seconds."""
+"""Processor time after SIGNAL in which the worker still unwinds batches that have arrived, in seconds."""
 WANTED = signal.SIGPROF
-"""Something else is to be done. The worker's own clock says so, too."""
+"""Signal that ends background work, because the sampler waits. The worker's ITIMER_PROF timer sends it, too."""
 MEANWHILE_S = 2.0
-"""Most processor time of one step of what is done meanwhile."""
+"""Maximum processor time of one step of background work, in seconds."""
 _AGAIN_S = 0.05
 ORPHAN_S = 10.0
-"""So long a worker whose sampler is gone names what it has for a sink."""
+"""Maximum time in which a worker whose sampler has ended resolves names for a sink, in seconds."""
 
 
 class WorkerOutOfTime(BaseException):
-    """Never leaves Hurry.unless_late(). No Exception: readers that tolerate what is broken do not tolerate this."""
+    """The deadline has passed. It never leaves Hurry.unless_late().
+
+    It is not an Exception, because readers that tolerate broken files must not swallow it.
+    """
 
 
 _exchanges: list[None] = []
@@ -45,7 +48,10 @@ _exchanges: list[None] = []
 
 @contextmanager
 def exchange() -> Iterator[None]:
-    """A question and its answer, of any thread: neither is left without the other. The signal comes again."""
+    """Defer deadlines during a request to the file broker, in any thread, until its response is read.
+
+    The sampler repeats the signal.
+    """
     _exchanges.append(None)
     try:
         yield
@@ -54,8 +60,12 @@ def exchange() -> Iterator[None]:
 
 
 class Hurry:
-    """Of this process. late: no time is left. too_late: nor for stacks that have come already, unwound_s later.
-    wanted: nothing is done meanwhile any more.
+    """The deadline of this process, set by signals.
+
+    Attributes:
+        late: True after the deadline.
+        wanted: True if background work must not run any more.
+        unwound_s: Processor time after the deadline in which batches are still unwound, in seconds.
     """
 
     def __init__(self) -> None:
@@ -67,7 +77,7 @@ class Hurry:
         self._meanwhile = False
 
     def obey(self) -> None:
-        """From now on the signal is listened to. Only in the main thread."""
+        """Install the signal handlers. Only the main thread may call this."""
         signal.signal(SIGNAL, self._hurry)
         signal.signal(AT_ONCE, self._hurry)
         signal.signal(WANTED, self._want)
@@ -88,7 +98,15 @@ class Hurry:
             raise WorkerOutOfTime
 
     def meanwhile(self, job: Callable[[], T], most_s: float = MEANWHILE_S) -> T | None:
-        """None where it was left: something else is wanted, or it took too long. Then nothing more is done so."""
+        """Run background work until the sampler waits or the time limit is reached.
+
+        Args:
+            job: The work.
+            most_s: Maximum processor time in seconds.
+
+        Returns:
+            The result of the job, or None if it was interrupted or not started.
+        """
         try:
             try:
                 signal.setitimer(signal.ITIMER_PROF, most_s, _AGAIN_S)
@@ -101,7 +119,11 @@ class Hurry:
             return None
 
     def unless_late(self, job: Callable[[], T]) -> T | None:
-        """None where there was no time for it. The job must leave what it works on as good as new, or not at all."""
+        """Run a job until the deadline. A job that is interrupted must not leave shared data half updated.
+
+        Returns:
+            The result of the job, or None if it was interrupted or not started.
+        """
         try:
             try:
                 self._inside = not self.late
@@ -113,7 +135,12 @@ class Hurry:
 
 
 def end_with(sampler: int, has_left: Callable[[], bool]) -> None:
-    """For a thread of the worker's. Returns never. sampler: its parent; has_left: is there anything for a sink?"""
+    """Wait until the sampler has ended, then end this worker process. Run in a thread; never returns.
+
+    Args:
+        sampler: Pid of the parent process.
+        has_left: Returns True while the worker has unwritten data for a sink.
+    """
     while os.getppid() == sampler:
         time.sleep(_AGAIN_S)
     until, main = time.monotonic() + ORPHAN_S, threading.main_thread().ident

@@ -1,8 +1,9 @@
-"""What the worker does while nobody waits for it comes after everything else on the machine (SCHED_IDLE).
+"""SCHED_IDLE priority for background work of the worker.
 
-That is the look-up of names ahead (names_ahead.py). On a busy machine an idle thread may get no processor for seconds,
-and the other thread of the worker waits for it, too (the GIL). So whoever waits for the worker has it come back, again
-and again until it has answered (Worker.wake). Only where the kernel lets a thread come back.
+The work is background symbolization (names_ahead.py). On a busy machine an idle thread may get no processor for
+seconds. The other thread of the worker then waits for it, because of the GIL. So a process that waits for the worker
+resets the policy again and again until the worker has answered (Worker.wake). It is used only where the kernel allows a
+thread to leave SCHED_IDLE.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _PRIORITY = os.sched_param(0)
 def may_come_back() -> bool:
     """Return True if this thread may leave SCHED_IDLE again. A confined worker may not.
 
-    The kernel wants the same as for a step to a higher priority: a limit (RLIMIT_NICE), or CAP_SYS_NICE (sched(7)).
+    The kernel requires the same as for a higher priority: RLIMIT_NICE or CAP_SYS_NICE (sched(7)).
     """
     try:
         usual = os.getpriority(os.PRIO_PROCESS, 0)
@@ -30,7 +31,7 @@ def may_come_back() -> bool:
 
 @contextmanager
 def idle() -> Iterator[None]:
-    """Only where it may come back."""
+    """Run a block under SCHED_IDLE. Only for threads for which may_come_back() is true."""
     os.sched_setscheduler(0, os.SCHED_IDLE, _PRIORITY)
     try:
         yield
@@ -39,6 +40,10 @@ def idle() -> Iterator[None]:
 
 
 def come_back(pid: int) -> None:
-    """0: this thread. What is not idle stays as it is."""
+    """Move a thread from SCHED_IDLE to SCHED_BATCH.
+
+    Args:
+        pid: The thread, 0 for the calling thread.
+    """
     with suppress(OSError):
         os.sched_setscheduler(pid, os.SCHED_BATCH, _PRIORITY)

@@ -1,13 +1,13 @@
-"""A process that has the rights which the worker gives up, and parses nothing: the keeper.
+"""The file broker: a process that keeps the rights which the worker gives up, and parses no files.
 
-It opens files for the worker, of the recorded processes, which the sampler names, and by the rights of those targets,
-and gives finished profiles to their sink. What the worker asks is a list of plain values (asking.py). It ends with the
-worker.
+It opens files of the recorded processes for the worker, with the rights of those targets. The sampler tells it which
+processes are recorded. It also gives finished profiles to their sink. A request of the worker is a list of plain values
+(asking.py). The file broker ends with the worker.
 
-A worker that somebody has taken over can ask for: files that a target's own user may read below that target's root,
-files that are mapped, programs with debug information that everybody may read, what is in debuginfod's cache, the
-names of the kernel's functions, files without a name to write in. It can have the outputs written that the user named,
-with a content of its choice.
+An attacker who controls the worker can request only these files: files that a target's user may read below that
+target's root, mapped files, world-readable executables with debug information, files in debuginfod's cache, the
+kernel's symbol table, and unnamed temporary files. The attacker can write the outputs that the user named, with any
+content.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _EVERYBODY = Rights()
 
 @dataclass(frozen=True, slots=True)
 class KnownProcess:
-    """A process that is recorded, and where its file names start."""
+    """A process that is recorded, and the root folder of its file names."""
 
     pid: int
     root: str
@@ -43,40 +43,48 @@ class KnownProcess:
 
 @dataclass(frozen=True, slots=True)
 class KnownFiles:
-    """Names that the user gave, or of files below a folder that the user gave."""
+    """Paths that the user gave, or paths below a folder that the user gave."""
 
     paths: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class KnownFolder:
-    """A folder that the user gave: files below it may be opened, whoever chose their names."""
+    """A folder that the user gave. The worker may open any file below it."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class NumberedSink:
-    """A sink. It is known by its number from then on."""
+    """A sink and the number by which later messages name it."""
 
     number: int
     sink: Sink
 
 
 Notice = KnownProcess | KnownFiles | KnownFolder | NumberedSink
-"""The sampler's messages to the keeper, sent before the worker can ask about them."""
+"""The sampler's messages to the file broker. They are sent before the worker can request anything that depends on them.
+"""
 
 
 MAX_KEPT_BYTES = 1 << 27
 """Maximum size of the parts of a window that are kept for a sink without a journal."""
 WRITTEN = b"written"
-"""The keeper's one message to the sampler: the sink has what the worker recorded before it ended."""
+"""The file broker's only message to the sampler: the sink has received what the worker recorded before it ended."""
 MOST_PROCESSES = 1 << 14
-"""That are known. Of those that have ended, files are still asked for where names are looked up late."""
+"""Number of processes that are remembered before ended ones are forgotten.
+
+Names in files of ended processes are still resolved later.
+"""
 
 
 class GuardedOpener(Opener):
-    """Opens what the worker may have, as root by the rights of the targets' users. worker: its pid."""
+    """Opener that serves only permitted requests of the worker. As root, it applies the rights of the target's user.
+
+    Args:
+        worker: Pid of the worker.
+    """
 
     def __init__(self, worker: int) -> None:
         self._worker = worker
@@ -101,7 +109,7 @@ class GuardedOpener(Opener):
                 self._roots[path] = None
 
     def _forget_ended(self) -> None:
-        """Of too many, the half that was told of first, as far as it is gone: agents live for months."""
+        """Forget the ended processes in the older half of the table if it is full. An agent runs for months."""
         if len(self._pids) <= self._most:
             return
         for pid in [*self._pids][: len(self._pids) // 2]:
@@ -110,11 +118,11 @@ class GuardedOpener(Opener):
         self._most = max(MOST_PROCESSES, len(self._pids) + MOST_PROCESSES // 2)
 
     def keep_up(self) -> None:
-        """The worker waits for us: we have the same share of the processors."""
+        """Adopt the worker's priority, because the worker waits for this process."""
         share.as_much_as(self._worker)
 
     def _seen(self, root: str) -> Rights | None:
-        """What the process whose root it is may read: now, or when that was seen last."""
+        """Return the current rights of the process with this root, or its last known rights if it has ended."""
         rights = super().root(root)[1]
         return self._roots.get(root, rights) if rights == _EVERYBODY else rights
 
@@ -126,7 +134,11 @@ class GuardedOpener(Opener):
         return super().below(root, name, self._roots[root], follow)
 
     def _ours(self, name: str, rights: Rights | None, follow: bool) -> int:
-        """By the rights of a target whose root is ours, too; else of what everybody may read, object files only."""
+        """Open a file of the host's root folder.
+
+        It is opened with the given rights if a target in the same root has them. Otherwise it must be a world-readable
+        ELF file.
+        """
         if not self._as_root or (rights is not None and rights in self._roots.values()):
             return super().below("", name, rights, follow)
         fd = super().below("", name, _EVERYBODY, follow)
@@ -144,7 +156,7 @@ class GuardedOpener(Opener):
         return super().program(pid)
 
     def named(self, path: str) -> int:
-        """Names of the user's; others below a folder of the user's, and else of what everybody may read."""
+        """Open a path that the user gave, a file below a folder that the user gave, or a world-readable ELF file."""
         if path in self._files:
             return super().named(path)
         folder = next((folder for folder in self._folders if path.startswith(f"{folder}/")), None)
@@ -177,7 +189,10 @@ def _check(allowed: bool) -> None:
 
 
 class KeptWindow:
-    """The parts of a window under way, for a sink that has no journal. What exceeds the bound is not kept."""
+    """Copies of the parts of the current window, for a sink without a journal.
+
+    Data beyond MAX_KEPT_BYTES is dropped.
+    """
 
     def __init__(self, beginning: base.JournalBeginning, sink: Sink, number: int) -> None:
         self._beginning = beginning
@@ -192,7 +207,11 @@ class KeptWindow:
             self._parts.append([bytes(part) for part in parts])
 
     def deliver(self) -> None:
-        """Give the sink a profile of the parts. Raises what a sink raises."""
+        """Give the sink a profile that is built from the kept parts.
+
+        Raises:
+            Exception: What the sink raises.
+        """
         from tempfile import TemporaryDirectory
 
         from pyprof.recording.journal import FileJournal
@@ -208,7 +227,13 @@ class KeptWindow:
 
 
 class Keeper:
-    """Serves one worker until that is gone. notices: the sampler's, which may end before."""
+    """The server loop of the file broker. It serves one worker until that worker ends.
+
+    Args:
+        channel: Requests of the worker.
+        notices: Messages of the sampler, which may end before the worker.
+        worker: Pid of the worker.
+    """
 
     def __init__(self, channel: Channel, notices: Channel, worker: int) -> None:
         self._channel = channel
@@ -231,7 +256,7 @@ class Keeper:
         self._end_journal()
 
     def _wait(self) -> None:
-        """For either: notices that nobody takes would fill their channel, and hold the sampler up."""
+        """Wait for a message on either channel. Unread notices would fill their channel and block the sampler."""
         poll = select.poll()
         for channel in (self._channel, self._notices):
             if channel is not None:
@@ -239,7 +264,7 @@ class Keeper:
         poll.poll()
 
     def _deliver(self, window: KeptWindow) -> None:
-        """Give the sink what the worker recorded before it was killed, and tell the sampler."""
+        """Give the sink what the worker recorded before it was killed, and notify the sampler."""
         with contextlib.suppress(PyprofError, OSError):
             window.deliver()
             if self._notices is not None:
@@ -252,7 +277,10 @@ class Keeper:
             journal.close()
 
     def _listen(self) -> None:
-        """Take the sampler's messages so far: each was sent before the worker could ask about it."""
+        """Handle all pending messages of the sampler.
+
+        Each was sent before the worker could send a request that needs it.
+        """
         try:
             while self._notices is not None and (received := self._notices.receive(0)) is not None:
                 notice: Notice = pickle.load(BytesIO(received.parts[0]))
@@ -286,7 +314,19 @@ class Keeper:
                 os.close(fd)
 
     def _served(self, parts: Sequence[Part], fds: list[int]) -> object:  # noqa: C901
-        """Return the answer; append descriptors to fds. Raises OSError, and what a sink raises."""
+        """Serve one request of the worker.
+
+        Args:
+            parts: The request.
+            fds: Receives the descriptors for the response.
+
+        Returns:
+            The value for the response.
+
+        Raises:
+            OSError: The file cannot be opened, or the request is not permitted.
+            Exception: What a sink raises.
+        """
         opener = self._opener
         match json.loads(bytes(parts[0])):
             case ["below", str(root), str(name), rights, bool(follow)]:
@@ -315,7 +355,7 @@ class Keeper:
             case ["package", str(root), str(path)]:
                 return opener.package(root, path)
             case ["demangled", list(names)]:
-                from pyprof.symbolize.demangle import isolated  # the worker has loaded it
+                from pyprof.symbolize.demangle import isolated  # the worker has loaded it already
 
                 return isolated([str(name) for name in names])
             case ["journal", int(number), int(window)] if number in self._sinks:
@@ -343,7 +383,11 @@ def plain(rights: Rights | None) -> object:
 
 
 def rights_of(value: object) -> Rights | None:
-    """What plain() made. Raises OSError."""
+    """Decode what plain() encoded.
+
+    Raises:
+        OSError: The value is invalid.
+    """
     match value:
         case None:
             return None

@@ -1,7 +1,7 @@
-"""The last chains of an interpreter's frames that were sent from one process to another.
+"""Cache of the interpreter frame chains that were sent last from one process to another.
 
-Both ends name the same chains in the same order, so both know which ones these are, and one that is known is sent by
-its number.
+Sender and receiver use the same chains in the same order, so their caches hold the same entries. A cached chain is sent
+as its number.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ _MOST_CHAINS = 1 << 13
 
 
 class LastChains:
-    """By number, and one of each of the last trunks."""
+    """LRU cache of chains by number, with one chain per recent trunk (the chain without its innermost instruction)."""
 
     def __init__(self) -> None:
         self._chains: dict[int, Chain] = {}
         self._trunks: dict[int, Chain] = {}
 
     def find(self, number: int) -> Chain | None:
-        """From now on it is the last one."""
+        """Return the chain with this number and mark it as most recently used."""
         return _found(self._chains, number)
 
     def alike(self, trunk: int) -> Chain | None:
-        """One of this trunk, which is the last one from now on."""
+        """Return a chain with this trunk and mark it as most recently used."""
         return _found(self._trunks, trunk)
 
     def add(self, chain: Chain) -> None:
+        """Add a chain, and remove the least recently used one if the cache is full."""
         _keep(self._chains, chain.number, chain)
         if chain.trunk:
             _keep(self._trunks, chain.trunk, chain)

@@ -1,7 +1,7 @@
-"""The sampler's end of the socket to the worker: messages, answers, and the end of the worker.
+"""The sampler's client of the worker: it sends messages, receives responses, and enforces the worker's deadline.
 
-Several threads may send and wait for answers. What an answer means is for the loop: `taken` and `functions` queue it
-there.
+Several threads may send messages and wait for responses. Responses for the sampler's loop are queued in `taken` and
+`functions`.
 """
 
 from __future__ import annotations
@@ -35,20 +35,35 @@ from pyprof.session.worker.process import Worker, WorkerDied
 from pyprof.session.worker.wire import Packer
 
 NAMES_S = 0.7
-"""So long after the end was asked for the worker may unwind and name: then it answers with what it has."""
+"""Time after the end of a recording in which the worker may unwind and resolve names, in seconds.
+
+After that the worker responds with what it has.
+"""
 _LOOPING = 0.7
-"""Where the sampler's loop goes on after this part of it, the worker takes its batches, and names nothing new."""
+"""Fraction of the worker's time after which the deadline passes while the sampler's loop still runs.
+
+The worker then only accepts batches and resolves no new names.
+"""
 ELAPSED_S = 10.0
-"""Time in which the sampler's loop or the worker waits for a processor or for a stub does not count: this long at most.
+"""Maximum elapsed time before the deadline passes, in seconds.
+
+The deadline otherwise excludes the time in which the sampler's loop or the worker waits for a processor or for a GDB
+stub.
 """
 _STARVED = 2
-"""A worker that has more time than that gets so many times as long."""
+"""Maximum elapsed time as a multiple of the worker's time, if that is longer than ELAPSED_S."""
 GIVE_UP_S = 60.0
-"""A worker that does not answer even then is killed, waits for a processor not counted."""
+"""Time after which a worker that does not respond is killed, in seconds without its waits for a processor."""
 AFTER_THE_LOOP = 0.75
-"""Behind a stub this part of it at least once the sampler's loop has ended, which alone may take all of it there."""
+"""Fraction of the worker's time that remains at least after the sampler's loop, if the target is behind a GDB stub.
+
+The sampler's loop alone may use up all of the time there.
+"""
 BY_ITSELF = 75
-"""So many times as long where nobody asked the recording to end: a build has names in many large files."""
+"""Factor of the worker's time when all targets have ended and the user has not requested the end.
+
+A build, for example, has names in many large files.
+"""
 _AGAIN_S = 0.25
 UNANSWERED = "the process that unwinds and names did not answer: what was not written yet is lost"
 ABANDONED = "ended at the second request: what was not written yet is lost"
@@ -56,7 +71,7 @@ TURN_S = 0.02
 
 
 class Pending:
-    """A profile that was asked for, or the pieces of an errand."""
+    """The pending response to a profile request or to a one-shot task."""
 
     def __init__(self, receive: Callable[[float], None]) -> None:
         self._receive = receive
@@ -78,28 +93,33 @@ class Pending:
         self._error = error
 
     def wait(self) -> None:
-        """Until the worker has answered. Raises what went wrong there, WorkerDied."""
+        """Wait until the worker has responded.
+
+        Raises:
+            WorkerDied: The worker has ended.
+            Exception: The error that the worker reported.
+        """
         while not self.done:
             self._receive(TURN_S)
         if self._error is not None:
             raise self._error
 
     def profile(self) -> Profile:
-        """Of an Ask without a sink; raises like wait()."""
+        """Wait for the profile of a request without a sink. Raises like wait()."""
         return self.value(Profile)
 
     def value(self, kind: type[Value]) -> Value:
-        """The answer; raises like wait()."""
+        """Wait for the response and decode it. Raises like wait()."""
         return _value(self.packed(), kind)
 
     def packed(self) -> Sequence[Part]:
-        """The answer as answers.packed_value() gave it; raises like wait()."""
+        """Wait for the response as encoded by answers.packed_value(). Raises like wait()."""
         self.wait()
         assert self._data is not None
         return self._data
 
     def values(self, kind: type[Value]) -> Iterator[Value]:
-        """The pieces of an errand, as they come; raises like wait()."""
+        """Yield the results of a one-shot task as they arrive. Raises like wait()."""
         while True:
             while self._pieces:
                 yield _value(self._pieces.popleft(), kind)
@@ -116,12 +136,20 @@ def _value(data: Sequence[Part], kind: type[Value]) -> Value:
 
 
 class _Overtime:
-    """One clock for what is still done once nothing is recorded any more, by the sampler and then by the worker, and
-    when that is enough. waited_s: how long they have waited for a processor, so far. looping: the sampler's loop runs.
-    patient: the sampler's loop has no limit of its own, because it waits for a stub.
+    """The deadline for the work after the end of a recording, first in the sampler and then in the worker.
+
+    Attributes:
+        looping: True while the sampler's loop runs.
     """
 
     def __init__(self, waited_s: Callable[[], float], names_s: float, patient: bool) -> None:
+        """Create a deadline that has not started.
+
+        Args:
+            waited_s: Returns how long the sampler's loop and the worker have waited for a processor, in seconds.
+            names_s: Time until the deadline, in seconds.
+            patient: True if the sampler's loop has no time limit, because it waits for a GDB stub.
+        """
         self.looping = False
         self._waited_s = waited_s
         self._names_s = names_s
@@ -133,11 +161,15 @@ class _Overtime:
 
     @property
     def is_short(self) -> bool:
-        """Somebody waits."""
+        """Return True if the user waits for the end."""
         return self._times == 1
 
     def begin(self, times: int) -> None:
-        """times: as long as usual. What begins is not made longer later, only shorter."""
+        """Start the clock. A later call can only shorten the time.
+
+        Args:
+            times: Factor of the usual time.
+        """
         if times < self._times:
             self._times = times
             self._began = time.monotonic()
@@ -148,13 +180,13 @@ class _Overtime:
         self._names_s *= times
 
     def hasten(self) -> None:
-        """No time is left from now on."""
+        """Let the deadline pass now."""
         self.begin(1)
         self._names_s = 0.0
         self._again_at = 0.0
 
     def loop_ended(self) -> None:
-        """The sampler has done its part, perhaps late."""
+        """Note that the sampler's loop has ended, and extend the deadline if the loop waited for a GDB stub."""
         self.looping = False
         missing_s = AFTER_THE_LOOP * self._names_s - self.left_s(time.monotonic())
         if self._patient and missing_s > 0:
@@ -168,21 +200,24 @@ class _Overtime:
         return now > self._began + GIVE_UP_S and self._had_s(now) > max(GIVE_UP_S, 2 * self._elapsed_s())
 
     def is_over(self, now: float) -> bool:
-        """True again and again, but not each time: a signal that comes between two steps of the worker ends neither."""
+        """Return True after the deadline, and then once every _AGAIN_S.
+
+        The signal must be repeated: one that arrives between two steps of the worker interrupts neither.
+        """
         if (self.looping and self._patient) or now <= self._again_at or self.left_s(now) > 0:
             return False
         self._again_at = now + _AGAIN_S
         return True
 
     def left_s(self, now: float) -> float:
-        """Not more than 0 where it is enough."""
+        """Return the remaining time in seconds, 0 or less after the deadline."""
         names_s = self._times * self._names_s
         if self.looping and self.is_short and not self._patient:
             names_s *= _LOOPING
         return min(names_s - self._had_s(now), self._elapsed_s() - (now - self._began))
 
     def _had_s(self, now: float) -> float:
-        """Return the seconds since the clock began, waits not counted."""
+        """Return the seconds since the clock started, without waits for a processor."""
         return max(now - self._began - (self._waited_s() - self._waited_before_s), 0)
 
     def _elapsed_s(self) -> float:
@@ -190,12 +225,25 @@ class _Overtime:
 
 
 class WorkerLink:
-    """taken, functions: answers that the loop has not used yet, of batches and of Asks. broken: what went wrong in the
-    worker, None where nothing did; dead: what its end is reported as.
+    """Client of one worker.
+
+    Attributes:
+        worker: The worker process.
+        packer: Encodes messages.
+        taken: Responses to batches that the loop has not handled yet.
+        functions: Responses to closed windows that the loop has not handled yet.
+        broken: The first error in the worker, None if there was none.
+        dead: The error that reports the worker's end, None while it runs.
     """
 
     def __init__(self, worker: Worker, names_s: float = NAMES_S, patient: bool = False) -> None:
-        """names_s: how long the worker may go on after end(). patient: what is recorded is behind a slow line."""
+        """Create the client.
+
+        Args:
+            worker: The worker process.
+            names_s: How long the worker may continue after end(), in seconds.
+            patient: True if the target is behind a slow connection (a GDB stub).
+        """
         self.worker = worker
         self._loop = 0, 0.0
         self._overtime = _Overtime(self._waited_s, names_s, patient)
@@ -213,7 +261,7 @@ class WorkerLink:
         self._receiving = threading.Lock()
 
     def ask(self, message: Ask | Examine) -> Pending:
-        """A worker that has ended makes the result fail."""
+        """Send a request. If the worker has ended, the returned response fails."""
         pending = self._asked[message.number] = Pending(self.receive)
         try:
             self.send(message)
@@ -222,7 +270,14 @@ class WorkerLink:
         return pending
 
     def send(self, message: Message) -> int:
-        """Bytes. Receives what comes while the worker has no room. Raises WorkerDied."""
+        """Send a message. Receive responses while the socket buffer is full.
+
+        Returns:
+            Number of bytes that were sent.
+
+        Raises:
+            WorkerDied: The worker has ended.
+        """
         with self._sending:
             if self.dead is not None:
                 raise self.dead
@@ -241,7 +296,7 @@ class WorkerLink:
             return sum(map(len, parts))
 
     def number(self, sink: Sink | None) -> int:
-        """By which the worker and the keeper know a sink; 0 for none."""
+        """Return the number by which the worker and the file broker know a sink, 0 for None."""
         if sink is None:
             return 0
         if sink not in self._sinks:
@@ -250,9 +305,12 @@ class WorkerLink:
         return self._sinks.index(sink) + 1
 
     def end(self, requested: bool = True) -> None:
-        """Nothing is recorded any more: the worker's time runs out. From any thread, or a signal handler.
+        """Start the deadline of the worker, because the recording has ended.
 
-        requested: somebody waits for it; else all targets have ended.
+        May be called from any thread or a signal handler.
+
+        Args:
+            requested: True if the user waits for the end, False if all targets have ended.
         """
         self._overtime.begin(1 if requested else BY_ITSELF)
         self.worker.wait_for()
@@ -260,22 +318,25 @@ class WorkerLink:
             self.worker.prefer()
 
     def loop_ended(self) -> None:
-        """After end(): the collector yields no more batches. That its thread waits from now on holds nobody up."""
+        """Note that the collector yields no more batches. Call it after end().
+
+        From now on, processor waits of the loop's thread do not extend the deadline.
+        """
         self._overtime.loop_ended()
         self._loop = 0, self._loop_waited_s()
 
     def begin_to_wait(self) -> None:
-        """Somebody waits only now: the time since its last answer is not taken from the worker."""
+        """Extend the deadline by the time since the last response, because the caller begins to wait only now."""
         self._overtime.lengthen(max(time.monotonic() - self._heard_at, 0))
 
     def begin_loop(self) -> None:
-        """The sampler's, in this thread."""
+        """Note that the sampler's loop starts in this thread."""
         tid = threading.get_native_id()
         self._loop = tid, procfs.waited_s(os.getpid(), tid)
         self._overtime.looping = True
 
     def waits(self) -> dict[int, float]:
-        """Return for each thread of this process and the worker how long it has waited for a processor, in seconds."""
+        """Return the time that each thread of this process and of the worker has waited for a processor, in seconds."""
         return procfs.waits(os.getpid()) | procfs.waits(self.worker.pid)
 
     def _waited_s(self) -> float:
@@ -286,11 +347,11 @@ class WorkerLink:
         return max(procfs.waited_s(os.getpid(), tid) - seconds, 0) if tid else seconds
 
     def take_longer(self, times: float) -> None:
-        """The worker may go on for as many times as long after end()."""
+        """Multiply the time that the worker may take after end()."""
         self._overtime.take_longer(times)
 
     def hasten(self) -> None:
-        """The worker answers with what it has. From any thread, or a signal handler."""
+        """Make the worker respond at once with what it has. May be called from any thread or a signal handler."""
         self._overtime.hasten()
         self.worker.hasten()
 
@@ -304,7 +365,11 @@ class WorkerLink:
             self.worker.hurry()
 
     def receive(self, timeout_s: float) -> None:
-        """Take all answers that there are; one thread at a time does so for all."""
+        """Receive all pending responses. One thread at a time does so for all threads.
+
+        Args:
+            timeout_s: Maximum wait for the first response, in seconds.
+        """
         self._press()
         if self._asked:
             self.worker.wake()
@@ -317,7 +382,7 @@ class WorkerLink:
                 answer = answers.unpack(received.parts)
                 self._received(answer)
                 if isinstance(answer, ErrandPiece):
-                    break  # used before the next one is taken: the worker waits meanwhile
+                    break  # the caller uses a result before the next one is received; the worker waits meanwhile
                 timeout_s = 0
         except Closed:
             self._died()
@@ -349,7 +414,7 @@ class WorkerLink:
                 self._reply(answer)
 
     def _reply(self, call: SamplerCall) -> None:
-        """To what the worker asks of an address space whose memory is no process's of this machine."""
+        """Respond to the worker's call about an address space whose memory belongs to no process of this machine."""
         space, began = self.packer.space(call.space), time.monotonic()
         value: object = None
         if space is not None and space.image is None:
@@ -378,7 +443,10 @@ class WorkerLink:
         return self.dead
 
     def abandon(self) -> None:
-        """Nobody wants the answers any more. From any thread, or a signal handler."""
+        """Kill the worker, because the user does not want its responses.
+
+        May be called from any thread or a signal handler.
+        """
         self._kill(ABANDONED)
 
     def _kill(self, why: str) -> None:
@@ -386,7 +454,11 @@ class WorkerLink:
         self.worker.kill()
 
     def leave(self) -> bool:
-        """The loop does not end: the worker writes what it has, as if this process were killed. Has it?"""
+        """Disconnect from the worker because the sampler's loop does not end. The worker then writes what it has.
+
+        Returns:
+            True if the worker has ended.
+        """
         self.end()
         now = time.monotonic()
         until, ended = now + GIVE_UP_S, self.worker.leave(max(self._overtime.left_s(now), 0))

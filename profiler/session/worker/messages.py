@@ -1,7 +1,7 @@
-"""The sampler's messages to the worker. The worker's answers are in answers.py.
+"""Messages from the sampler to the worker. answers.py has the worker's responses.
 
-All messages are values. Address spaces, program images and the outer parts of deep stacks are sent once, and named by
-their number from then on (wire.py).
+All messages are values. Address spaces, program images and the outer parts of deep stacks are sent once, and are then
+referred to by number (wire.py).
 """
 
 from __future__ import annotations
@@ -23,8 +23,16 @@ from pyprof.session.unfollowed import Spent
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """How a window becomes a profile; see Session.profile. kernel: the kernel's frames were asked for. options: see
-    Profile. labels: of all threads.
+    """Settings with which a window becomes a profile (see Session.profile).
+
+    Attributes:
+        title: Title of the profile.
+        rate_hz: Sampling rate.
+        mode: Name of the time that is measured.
+        view: Which frames are shown, and how.
+        kernel: True if the user requested kernel frames.
+        options: See Profile.
+        labels: Labels of all threads.
     """
 
     title: str
@@ -38,8 +46,17 @@ class Naming:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The first message. begin_ns: since the epoch, at the same moment as monotonic_ns. confined: the worker should
-    have given up its rights. yields: see Worker.
+    """The first message of a recording.
+
+    Attributes:
+        confined: True if the worker must have given up its rights.
+        unwind: Options of the unwinder.
+        naming: Settings of the profiles.
+        stats: State of the collector.
+        begin_ns: Beginning of the recording in nanoseconds since the epoch.
+        monotonic_ns: The same moment by the monotonic clock.
+        yields: See Worker.
+        times: Factor of the time in which batches are still unwound after the deadline.
     """
 
     confined: bool
@@ -54,8 +71,14 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class SentNews:
-    """What happened to things that were sent. ended: numbers of program images. contested: of images, the places whose
-    memory may be that of another file by now. images, spaces, outers: numbers that will not come again.
+    """Changes to objects that were sent before.
+
+    Attributes:
+        ended: Numbers of program images that have ended.
+        images: Numbers of program images that will not be used again.
+        contested: Address ranges by program image whose memory may belong to another file by now.
+        spaces: Numbers of address spaces that will not be used again.
+        outers: Numbers of outer stacks that will not be used again.
     """
 
     ended: tuple[int, ...] = ()
@@ -67,7 +90,7 @@ class SentNews:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """number: counts from 1; the worker's answer has it."""
+    """A batch of samples. Batches are numbered from 1, and the response repeats the number."""
 
     number: int
     batch: SampleBatch
@@ -77,9 +100,19 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class SamplerState:
-    """The sampler's half of a window's facts. now_ns, monotonic_ns: the window's end, since the epoch and by the clock
-    of samples. counts: of its
-    Diagnostics, since it began; problems: new ones. unfollowed: since the last cut. cpu_s, max_rss_kb: its own.
+    """The sampler's knowledge about the current window.
+
+    Attributes:
+        now_ns: End of the window in nanoseconds since the epoch.
+        monotonic_ns: End of the window by the clock of the samples.
+        stats: State of the collector.
+        threads: All sampled threads.
+        counts: The sampler's diagnostic counters since the start of the recording.
+        problems: The sampler's problems since the last message.
+        unfollowed: Resources used by children that are not recorded, since the last window was closed.
+        cpu_s: Processor time of the sampler in seconds.
+        max_rss_kb: Peak memory of the sampler in KiB.
+        interpreters: Changes of interpreters and their functions.
     """
 
     now_ns: int
@@ -96,7 +129,7 @@ class SamplerState:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The state from time to time, and the number of the sink for what there is should the sampler be killed."""
+    """A checkpoint: the sampler's state, and the sink that receives the window if the sampler is killed."""
 
     state: SamplerState
     sink: int
@@ -104,17 +137,25 @@ class Standing:
 
 
 class Extent(IntEnum):
-    """What of the window under way a profile is of."""
+    """The part of the current window that a profile covers."""
 
-    SO_FAR = 0  # all that there is
+    SO_FAR = 0  # everything so far
     PART = 1  # what came since the last part, or since the window began
-    CUT = 2  # all, and the next window begins
+    CUT = 2  # everything, and the next window begins
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A profile is wanted. sink: the number of the sink that takes the profile, as its `delivered`th; 0: it is the
-    answer. requested: somebody ended the recording, and waits.
+    """A request for a profile.
+
+    Attributes:
+        number: Number of the request.
+        extent: The part of the window.
+        state: The sampler's state.
+        news: Changes to objects that were sent before.
+        sink: Number of the sink that receives the profile; 0 if the response contains it.
+        delivered: Number of the window for the sink.
+        requested: True if the user ended the recording and waits.
     """
 
     number: int
@@ -127,18 +168,20 @@ class Ask:
 
 
 class Errand(Protocol):
-    """Something foreign that is looked at once, without a recording (errands.py). A value."""
+    """A one-shot task: an examination of one untrusted thing without a recording (errands.py). It is a value."""
 
     def pieces(self, diagnostics: Diagnostics) -> Iterator[object]:
-        """In the worker. All are of one class, whose values an answer may hold (answers.py). What is not found or
-        cannot be read is a PyprofError: other errors are the worker's own.
+        """Run in the worker and yield results of one class, whose values a response may contain (answers.py).
+
+        Raises:
+            PyprofError: Something is missing or cannot be read. Any other exception is a bug.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Examine:
-    """An errand's pieces are wanted. confined: see Begin."""
+    """A request for the results of a one-shot task. `confined` has the same meaning as in Begin."""
 
     number: int
     confined: bool
@@ -147,19 +190,19 @@ class Examine:
 
 @dataclass(frozen=True, slots=True)
 class ScanForCode:
-    """Code that was made at run time may have come or gone: scan for it at once."""
+    """A request to look at once for JIT code, because some may have been added or removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """To what the worker asked last."""
+    """The response to the worker's last SamplerCall."""
 
     value: object
 
 
 @dataclass(frozen=True, slots=True)
 class Bye:
-    """Nothing more is wanted."""
+    """The last message: the worker ends."""
 
 
 Message = Begin | Batch | Standing | Ask | Examine | ScanForCode | Reply | Bye

@@ -1,8 +1,8 @@
-"""The worker process: how it is started, how it is ended.
+"""The worker process: its start and its end.
 
-By fork where this program owns its process (the command line): what is loaded is loaded once. As a fresh interpreter
-where it is a library in somebody's process: that has threads, whose locks a fork would leave locked for ever, and files
-and memory that are none of ours. docs/design.md has what each costs.
+The command line owns its process, so it forks: modules are loaded once. Inside another program, pyprof starts a fresh
+interpreter. That program has threads, and a fork would leave their locks locked for ever; its files and memory are not
+pyprof's to inherit. docs/design.md has the cost of both.
 """
 
 from __future__ import annotations
@@ -35,27 +35,31 @@ if TYPE_CHECKING:
     from pyprof.session.worker.keeper import Notice
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-"""Signals that are the sampler's: all processes of a group may get them."""
+"""Signals for the sampler only. The kernel sends some of them to all processes of a terminal's process group."""
 _PATIENCE_S = 2.0
 _POLL_S = 0.005
 _WRITING_S = 30.0
-"""Maximum time in which the keeper writes what a worker that was killed had recorded."""
+"""Maximum time in which the file broker writes what a killed worker had recorded, in seconds."""
 _NOTIFYING_S = 0.5
-"""How long the keeper may take to listen: it writes a profile, or opens a file that is slow."""
+"""Maximum wait for the file broker to accept a notice, in seconds. It may be writing a profile or opening a slow file.
+"""
 
 
 class WorkerDied(PyprofError):
-    """The process that unwinds and names has ended before it was asked to."""
+    """The worker has ended before it was asked to."""
 
     reason = "worker_died"
 
 
 _workers: set[Worker] = set()
-"""The workers of this process that are not closed."""
+"""Workers of this process that are not closed."""
 
 
 def exit_at_once(code: int) -> NoReturn:
-    """End this process from any thread, and kill its workers. One that is stopped (SIGSTOP) would stay for ever."""
+    """Kill all workers and exit.
+
+    May be called from any thread. A worker that is stopped (SIGSTOP) would otherwise stay.
+    """
     for worker in tuple(_workers):
         worker.kill()
     os._exit(code)
@@ -65,17 +69,29 @@ class Child(Protocol):
     pid: int
 
     def poll(self) -> int | None:
-        """Exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal, or None while the process runs."""
         ...
 
 
 class Worker:
-    """A worker under way, and the channels to it. questions: for file_symbols.py. yields: names come after everything
-    else while nobody waits for it (idle.py). close() ends it and leaves nothing behind.
+    """A running worker and the channels to it. close() ends it and frees everything.
+
+    Attributes:
+        channel: Messages and responses.
+        questions: Requests for interpreter symbols (file_symbols.py).
+        pid: Pid of the worker.
+        yields: True if name resolution runs under SCHED_IDLE while the sampler does not wait (idle.py).
     """
 
     def __init__(self, child: Child, channel: Channel, questions: Channel, notices: Channel) -> None:
-        """notices: to its keeper, which only listens."""
+        """Create the handle of a worker that was started.
+
+        Args:
+            child: The process.
+            channel: Messages and responses.
+            questions: Requests for interpreter symbols.
+            notices: Messages to the file broker, which sends no responses to them.
+        """
         self._child = child
         self.channel = channel
         self.questions = questions
@@ -88,7 +104,11 @@ class Worker:
         _workers.add(self)
 
     def notify(self, notice: Notice) -> None:
-        """The keeper, before the worker hears of it. One that has no time holds us up once: it hears of it later."""
+        """Send a notice to the file broker before the worker receives the message that depends on it.
+
+        Only the first notice that a busy file broker does not accept blocks, for _NOTIFYING_S at most. Notices that
+        were not accepted are sent with the next one.
+        """
         with self._notifying:
             self._unsent.append(pickle.dumps(notice))
             until = time.monotonic() + (_NOTIFYING_S if len(self._unsent) == 1 else 0)
@@ -104,11 +124,14 @@ class Worker:
                 self._unsent.clear()
 
     def wait_until_ready(self) -> None:
-        """Until it has given up its rights and says so, or has ended. What it said is still to be received."""
+        """Wait until the worker reports that it has given up its rights, or has ended.
+
+        The report stays in the channel.
+        """
         self.channel.wait(sending=False)
 
     def died(self) -> WorkerDied:
-        """Why the channel is closed."""
+        """Return the error that explains why the channel is closed."""
         code = self._ended(_PATIENCE_S)
         how = "" if code is None else f" by signal {-code}" if code < 0 else f" with exit code {code}"
         hint = "dmesg may say why: memory?" if code == -signal.SIGKILL else ""
@@ -116,7 +139,7 @@ class Worker:
         return WorkerDied(f"the process that unwinds and names has ended{how}{written}", hint)
 
     def _is_written(self) -> bool:
-        """Wait for the keeper, and return True if it has given the window under way to its sink."""
+        """Wait for the file broker, and return True if it has given the current window to its sink."""
         try:
             return self._notices.receive(_WRITING_S) is not None
         except Closed:
@@ -129,26 +152,29 @@ class Worker:
         return code
 
     def kill(self) -> None:
-        """Kill the process: waiting for an answer then raises WorkerDied."""
+        """Kill the process. A caller that waits for a response then gets WorkerDied."""
         if self._child.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
             self._continue()
 
     def _continue(self) -> None:
-        """Continue the worker and its file broker, one process group, which another process may have stopped."""
+        """Continue the worker and its file broker, one process group, in case another process has stopped them."""
         for send in (os.kill, os.killpg):
             with contextlib.suppress(ProcessLookupError):
                 send(self.pid, signal.SIGCONT)
 
     def wake(self) -> None:
-        """Somebody waits for it: call it again until it has answered."""
+        """Take the worker out of SCHED_IDLE.
+
+        A caller that waits must call it again and again until the worker has responded.
+        """
         if self.yields and self._child.poll() is None:
-            from pyprof.session.worker.idle import come_back  # only an agent's worker yields
+            from pyprof.session.worker.idle import come_back  # only an agent's worker uses SCHED_IDLE
 
             come_back(self.pid)
 
     def waited_s(self) -> float:
-        """For how long it has waited for a processor."""
+        """Return how long the worker has waited for a processor, in seconds."""
         return procfs.waited_s(self.pid, self.pid)
 
     def prefer(self) -> None:
@@ -163,15 +189,15 @@ class Worker:
             share.take_less(self.pid)
 
     def hurry(self) -> None:
-        """No time is left: it answers with what it has."""
+        """Signal the deadline: the worker responds with what it has."""
         self._signal(SIGNAL)
 
     def hasten(self) -> None:
-        """The same, at once: of what it has not unwound it has the innermost frames only."""
+        """Signal an immediate deadline. Stacks that are not unwound yet get their innermost frames only."""
         self._signal(AT_ONCE)
 
     def wait_for(self) -> None:
-        """Somebody does: it does nothing else meanwhile."""
+        """Stop the worker's background work, because the sampler waits for it."""
         self._signal(WANTED)
 
     def _signal(self, number: int) -> None:
@@ -182,12 +208,24 @@ class Worker:
             self._continue()
 
     def leave(self, patience_s: float) -> bool:
-        """It is as if this process were killed: the worker writes what it has. Has it ended after so many seconds?"""
+        """Shut the channel down as if this process had been killed, so that the worker writes what it has.
+
+        Args:
+            patience_s: Maximum wait in seconds.
+
+        Returns:
+            True if the worker has ended.
+        """
         self.channel.hang_up()
         return self._ended(patience_s) is not None
 
     def close(self, patience_s: float = _PATIENCE_S, killed_s: float = _PATIENCE_S) -> None:
-        """After Bye, or at once. Safe to call twice. killed_s: how long one that had to be killed is waited for."""
+        """End the worker, after Bye or at once. May be called twice.
+
+        Args:
+            patience_s: Maximum wait before the worker is killed, in seconds.
+            killed_s: Maximum wait after that, in seconds.
+        """
         self.channel.close()
         self.questions.close()
         self._notices.close()
@@ -209,7 +247,7 @@ class _Forked:
             if self._code is None:
                 try:
                     pid, status = os.waitpid(self.pid, os.WNOHANG)
-                except ChildProcessError:  # somebody in this process waits for all children
+                except ChildProcessError:  # another thread of this process waits for all children
                     pid, status = self.pid, 0
                 if pid:
                     self._code = os.waitstatus_to_exitcode(status)
@@ -217,16 +255,21 @@ class _Forked:
 
 
 Start = Callable[[bool], Worker]
-"""Starts a worker that gives up its rights, or does not."""
+"""A function that starts a worker. Its argument is True if the worker must give up its rights."""
 
 
 def forked(confined: bool = True, kept: Sequence[int] = ()) -> Worker:
-    """Where all of this process is ours. confined: the worker gives up its rights. kept: descriptors for its keeper."""
+    """Fork a worker. Only for a process that belongs to pyprof alone.
+
+    Args:
+        confined: True if the worker gives up its rights.
+        kept: File descriptors for the file broker.
+    """
     pairs = [Channel.pair() for _ in range(3)]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # threads of numpy's, which take care of themselves
+            warnings.simplefilter("ignore", DeprecationWarning)  # numpy's threads handle a fork themselves
             pid = os.fork()
         if not pid:
             _run(lambda: _child([theirs for _, theirs in pairs], confined, kept))
@@ -239,9 +282,17 @@ def forked(confined: bool = True, kept: Sequence[int] = ()) -> Worker:
 
 @contextlib.contextmanager
 def forked_early(confined: bool = True, kept: Sequence[int] = ()) -> Iterator[Callable[[bool], Worker]]:
-    """A worker that is forked once the modules are loaded that both processes need. It loads its own beside this
-    process, which goes on loading others: that takes less time, and each has less in memory. In the block it is given
-    to whoever starts a worker; for a second one another is forked. kept: see forked().
+    """Fork a worker as soon as the modules that both processes need are loaded.
+
+    The worker loads its other modules while this process loads its own. That takes less time, and each process needs
+    less memory.
+
+    Args:
+        confined: True if the worker gives up its rights.
+        kept: File descriptors for the file broker.
+
+    Yields:
+        A function that returns this worker at the first call and forks another one at later calls.
     """
     for needed in ("pyprof.session.runtimes", "pyprof.session.worker.wire"):
         import_module(needed)
@@ -254,7 +305,7 @@ def forked_early(confined: bool = True, kept: Sequence[int] = ()) -> Iterator[Ca
 
 
 def _run(job: Callable[[], None]) -> None:
-    """In the child: nothing of the parent's is ever finished, closed or written twice there: sinks flush."""
+    """Run a job in the child and exit. Nothing inherited is flushed or closed, because sinks would write it twice."""
     code = 1
     try:
         job()
@@ -281,7 +332,7 @@ def _child(ends: Sequence[Channel], confined: bool, kept: Sequence[int]) -> None
 
 
 def close_all_but(*kept: int) -> None:
-    """The standard streams stay open, too."""
+    """Close all file descriptors except these and the standard streams."""
     bounds = [2, *sorted({fd for fd in kept if fd > 2}), os.sysconf("SC_OPEN_MAX")]
     for below, above in pairwise(bounds):
         os.closerange(below + 1, above)
@@ -293,7 +344,14 @@ _FRESH = (
 
 
 def spawned(confined: bool = True) -> Worker:
-    """Where this process is somebody else's. confined: see forked(). Raises OSError."""
+    """Start a worker in a fresh interpreter. For a process that does not belong to pyprof alone.
+
+    Args:
+        confined: True if the worker gives up its rights.
+
+    Raises:
+        OSError: The interpreter cannot be started.
+    """
     import subprocess
 
     pairs = [Channel.pair() for _ in range(3)]
@@ -316,7 +374,12 @@ def spawned(confined: bool = True) -> Worker:
 
 
 def main(confined: bool, *ends: int) -> None:
-    """Of a fresh interpreter. ends: descriptors, see _serve()."""
+    """Run a worker in a fresh interpreter.
+
+    Args:
+        confined: True if the worker gives up its rights.
+        ends: File descriptors of the channels, in the order of the parameters of _serve().
+    """
     import socket
 
     for number in _ENDS:
@@ -325,13 +388,13 @@ def main(confined: bool, *ends: int) -> None:
 
 
 def _serve(channel: Channel, questions: Channel, notices: Channel, *, confined: bool, kept: Sequence[int] = ()) -> None:
-    """What is needed later is loaded and the keeper is started before rights are given up."""
+    """Run the worker. Load all modules and start the file broker before rights are given up."""
     from pyprof.objfile import patience
     from pyprof.session.worker import sandbox
     from pyprof.session.worker.file_symbols import answer_questions
     from pyprof.session.worker.service import Service
 
-    raise_file_limit(1 << 16)  # a descriptor for each process
+    raise_file_limit(1 << 16)  # it may hold a descriptor for each process
     hurry = Hurry()
     hurry.obey()
     patience.heed(lambda: hurry.late)

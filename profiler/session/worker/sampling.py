@@ -1,7 +1,7 @@
-"""The sampler's half of a recording: the collector runs here, what it finds goes to the worker.
+"""The sampler's half of a recording: the collector runs here, and its batches go to the worker.
 
-Nothing foreign is parsed on this side but registers, /proc and the frames of interpreters. The sampler waits for the
-worker only where that is far behind (IN_FLIGHT), and then counts the sampling times that it misses like all others.
+The only untrusted data that the sampler parses are registers, /proc and interpreter frames. The sampler waits for the
+worker only if the worker is far behind (IN_FLIGHT). Sampling times that it misses then are counted like all others.
 """
 
 from __future__ import annotations
@@ -31,28 +31,40 @@ from pyprof.session.worker.messages import Ask, Batch, Begin, Bye, Extent, Namin
 from pyprof.session.worker.process import Worker
 
 _MOST_STACKS = 8 << 20
-"""Bytes of stacks that are sent together."""
+"""Maximum number of stack bytes in one message."""
 IN_FLIGHT = 64 << 20
-"""Most bytes of batches that the worker has not taken yet."""
+"""Maximum number of bytes in batches that the worker has not unwound yet."""
 _BEGIN_TOGETHER = 4
-"""So many batches wait for what the walk of the one before teaches: until then far too much of each stack is copied."""
+"""Number of first batches after each of which the sampler waits for the worker's feedback.
+
+Before that feedback the collector copies far too much of each stack.
+"""
 WAITED_FOR_S = 0.15
-"""So long the end of the worker's process is waited for once somebody waits, and so long again once it was killed: what
-it had to write is written. A file of a silent file system that it has open holds it for longer.
+"""Maximum wait for the worker to exit while the user waits, in seconds. It applies again after the worker was killed.
+
+The worker has written everything by then. Only a file on an unresponsive file system can delay its exit for longer.
 """
 _STANDING_S = 1.0
 _STANDING_BUDGET = 200
-"""A state is sent after a batch, and when a window begins. One that took t of processor time to gather is followed by
+"""Ratio of the time between two checkpoints to the processor time of one.
+
+The sampler sends a checkpoint after a batch and at the beginning of a window. After one that took t seconds it sends
 none for 200 t.
 """
 
 
 class Sampling:
-    """Owns the collector and the worker. failure: what ended run() early, None where nothing did.
+    """Owner of the collector and the worker of one recording.
 
-    unfollowed: watches what children spend that the recording leaves out, None where it leaves none out. sink,
-    delivered: who takes what there is if this process is killed, and the window's number. sampled: the collector
-    has ended. is_walked: the worker has walked the first samples. leaves: this process ends with the recording.
+    Attributes:
+        failure: The error that ended run() early, None if there was none.
+        unfollowed: Watches children that the recording leaves out, None if it leaves out none.
+        sink: The sink that receives the window if this process is killed.
+        delivered: Number of the window for the sink.
+        samples: Number of samples in the current window.
+        sampled: Set when the collector has ended.
+        is_walked: True once the worker has unwound the first samples.
+        leaves: True if this process ends with the recording.
     """
 
     def __init__(
@@ -68,8 +80,20 @@ class Sampling:
         patient: bool = False,
         handover: Handover | None = None,
     ) -> None:
-        """names_s: how long the worker may unwind and name once the end was asked for. patient: see WorkerLink.
-        handover: with the collector, None where that acknowledges no flush: a profile then ends when it is asked for.
+        """Wait until the worker is ready.
+
+        Args:
+            collector: Yields the samples.
+            worker: Unwinds them and resolves names.
+            runtimes: Interpreters of the recorded processes.
+            diagnostics: Counters of this process.
+            unwind: Options of the unwinder.
+            naming: Settings of the profiles.
+            confined: True if the worker gives up its rights.
+            names_s: How long the worker may unwind and resolve names after the end, in seconds.
+            patient: See WorkerLink.
+            handover: Flush protocol with the collector. None if the collector acknowledges no flush: then a profile
+                ends at the time of its request.
         """
         self.failure: BaseException | None = None
         self.unfollowed: Unfollowed | None = None
@@ -99,12 +123,12 @@ class Sampling:
         self._closed = False
         self._state = threading.RLock()
         self._flying[0] = None, 0
-        while 0 in self._flying:  # it says so when it is ready
+        while 0 in self._flying:  # the worker reports batch 0 when it is ready
             self._turn(TURN_S)
         self._ways = confined, unwind, naming
 
     def take_longer(self, times: float) -> None:
-        """The worker may unwind and name for as many times as long. Before run()."""
+        """Multiply the time in which the worker may unwind and resolve names after the end. Call it before run()."""
         self._times = times
         self._link.take_longer(times)
 
@@ -113,41 +137,57 @@ class Sampling:
         self._link.worker.take_less()
 
     def hasten(self) -> None:
-        """The worker gets no more time for names. From any thread, or a signal handler."""
+        """Give the worker no more time for names. May be called from any thread or a signal handler."""
         self._link.hasten()
 
     def abandon(self) -> None:
-        """Nobody wants the answers any more. From any thread, or a signal handler."""
+        """Kill the worker, because the user does not want its responses.
+
+        May be called from any thread or a signal handler.
+        """
         self._link.abandon()
 
     @property
     def sent(self) -> int:
-        """Number of batches, and of profiles asked for, that went to the worker."""
+        """Return the number of batches and requests that were sent to the worker."""
         return self._number
 
     def waits(self) -> Mapping[int, float]:
-        """Return for each thread of this process and the worker how long it has waited for a processor, in seconds."""
+        """Return the time that each thread of this process and of the worker has waited for a processor, in seconds."""
         return self._link.waits()
 
     def hang_up(self) -> None:
-        """The collector does not get its answers about files any more. From any thread."""
+        """Close the channel for interpreter symbols, so that the collector does not wait on it.
+
+        May be called from any thread.
+        """
         self._link.worker.questions.hang_up()
 
     def leave(self) -> bool:
-        """The collector does not end: the sink gets what the worker has. Did it? Not from the loop's thread."""
+        """Disconnect from the worker because the collector does not end. The sink then gets what the worker has.
+
+        Not for the loop's thread.
+
+        Returns:
+            True if the worker has ended.
+        """
         return self._link.leave()
 
     def pids(self) -> set[int]:
-        """Of threads that were sampled."""
+        """Return the pids of all sampled threads."""
         return {thread.pid for thread in self._collector.threads()}
 
     def stats(self) -> CollectorStats:
         return self._collector.stats()
 
     def run(self, beat: Callable[[], None]) -> None:
-        """Record until the collector ends; nothing where end() was called before. beat: called before the first batch
-        and after each, at least each half second; only it may ask for windows. Never raises for what goes wrong on the
-        way: failure has it, and what was recorded until then is good.
+        """Record until the collector ends. Record nothing if end() was called before.
+
+        Errors are stored in `failure` instead of being raised. What was recorded before an error remains valid.
+
+        Args:
+            beat: Called before the first batch and after each batch, at least every half second. Only it may request
+                profiles of windows.
         """
         self._link.begin_loop()
         try:
@@ -180,7 +220,7 @@ class Sampling:
         return Begin(confined, unwind, naming, stats, now_ns, monotonic_ns, yields, self._times)
 
     def _learn_the_rest(self) -> None:
-        """Feedback of the last batches: the collector's notes depend on it."""
+        """Wait for feedback on the last batches, because the collector's notes depend on it."""
         try:
             while self._flying and self._link.dead is None:
                 self._turn(TURN_S)
@@ -199,7 +239,7 @@ class Sampling:
             self._turn(TURN_S)
 
     def _report_cut_spaces(self, batch: SampleBatch) -> None:
-        """Count each process once of whose mappings only a part was read."""
+        """Count each process once if only a part of its mappings was read."""
         for space in batch.spaces.values():
             if len(space.mappings) >= MAX_MAPPINGS and space.pid not in self._cut_spaces:
                 self._cut_spaces.add(space.pid)
@@ -209,7 +249,11 @@ class Sampling:
         return sum(size for _, size in self._flying.values())
 
     def _turn(self, timeout_s: float = 0) -> None:
-        """Between two batches: take what has come from the worker. Raises what went wrong there."""
+        """Handle pending responses of the worker between two batches, and send a checkpoint if one is due.
+
+        Raises:
+            Exception: The first error in the worker.
+        """
         link = self._link
         if self._flying:
             link.worker.wake()
@@ -247,11 +291,11 @@ class Sampling:
         self._link.send(ScanForCode())
 
     def ask(self, extent: Extent, sink: Sink | None = None) -> Pending:
-        """A profile of the window under way. Only for beat() of run(), and after run()."""
+        """Request a profile of the current window. Only for the beat() of run(), and for any thread after run()."""
         cut = extent is Extent.CUT
         with self._state:
             if (state := self._rest) is None:
-                if extent is not Extent.PART:  # which is soon followed by the whole
+                if extent is not Extent.PART:  # a request for the whole window follows soon
                     self._runtimes.read_names()
                 state = self._gathered(own_cost(), cut)
             self._rest = None if cut else self._rest
@@ -265,12 +309,13 @@ class Sampling:
             if cut:
                 self.samples = 0
                 self.delivered += sink is not None
-                self._standing_at = 0.0  # the worker is told at once whose window begins
+                # send the worker a checkpoint at once, because the next window belongs to another delivery
+                self._standing_at = 0.0
                 self._retire()
         return pending
 
     def _retire(self) -> None:
-        """A window was closed: what only it needed goes."""
+        """Free what only the closed window needed."""
         if not self._closed:
             self._collector.retire()
             self._heap.trim()
@@ -296,7 +341,7 @@ class Sampling:
 
     @property
     def span_ns(self) -> tuple[int, int]:
-        """The beginning and the end of what the collector has yielded, by the monotonic clock."""
+        """Return the beginning and the end of what the collector has yielded, by the monotonic clock in nanoseconds."""
         handover = self._handover
         begun_ns = handover.begun_ns
         if self.sampled.is_set():
@@ -304,12 +349,12 @@ class Sampling:
         return begun_ns, handover.given_ns if self._acknowledges or not begun_ns else time.monotonic_ns()
 
     def _problems(self) -> dict[str, frozenset[Problem]]:
-        """Those that were not sent to the worker yet."""
+        """Return the problems that were not sent to the worker yet."""
         found, self._diagnostics.problems = self._diagnostics.problems, {}
         return {path: frozenset(each) for path, each in found.items()}
 
     def stop(self) -> None:
-        """End run(), soon. From any thread, or a signal handler."""
+        """Make run() end soon. May be called from any thread or a signal handler."""
         if not self._closed:
             self._collector.stop()
 
@@ -322,20 +367,20 @@ class Sampling:
         return InterpreterNews(fresh, gone, runtimes.module_paths, runtimes.lockless)
 
     def end(self) -> None:
-        """Nothing is recorded from now on; does not wait. From any thread, or a signal handler."""
+        """End the recording now, without waiting. May be called from any thread or a signal handler."""
         self._requested = True
         self._handover.end()
         self._link.end()
         self.stop()
 
     def close_collector(self) -> None:
-        """Safe to call twice."""
+        """Close the collector. May be called twice."""
         if not self._closed:
             self._closed = True
             self._collector.close()
 
     def close(self) -> None:
-        """Ends everything, and leaves nothing behind. Safe to call twice."""
+        """End everything and free all resources. May be called twice."""
         self.close_collector()
         with contextlib.suppress(PyprofError, OSError):
             self._link.send(Bye())
@@ -346,12 +391,16 @@ class Sampling:
 
 
 def _on_both_clocks(monotonic_ns: int) -> tuple[int, int]:
-    """Return a time of the monotonic clock as nanoseconds since the epoch, and as it is."""
+    """Convert a monotonic time to nanoseconds since the epoch.
+
+    Returns:
+        (nanoseconds since the epoch, the monotonic time).
+    """
     return time.time_ns() - (time.monotonic_ns() - monotonic_ns), monotonic_ns
 
 
 def _parts(batch: SampleBatch) -> Iterator[SampleBatch]:
-    """What a batch is sent as: memory for the stacks of all of it is had by neither process."""
+    """Split a batch into messages. Neither process has memory for the stacks of a large batch at once."""
     ends = np.cumsum(batch.stack.size)
     first = 0
     while first < len(batch):

@@ -1,7 +1,7 @@
-"""What the worker gives up before it parses anything: its user, its capabilities, and nearly all system calls.
+"""The worker's sandbox: before it parses files, the worker gives up its user, its capabilities and most system calls.
 
-A Sandbox begins with the keeper, which goes on with the rights there were; confine() is for ever. Python loads modules
-when they are first used, and reads files for it: load() loads what the worker will need.
+A Sandbox first starts the file broker, which keeps the original rights. confine() cannot be undone. Python reads files
+when it imports modules, so load() imports everything that the worker will need.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _LATE = (
     *("_blake2", "bz2", "gzip", "lzma", "pycxxfilt", "zlib", "zstandard", "compression.zstd"),
     *("linecache", "tempfile", "tokenize", "traceback"),
 )
-"""What functions of the worker's modules import, and what Python itself imports for a traceback."""
+"""Modules that the worker's functions import when called, and modules that Python imports for a traceback."""
 _ENCODINGS = ("ascii", "latin-1", "utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
 UNCONFINED = "the process that parses is not confined"
 """Counter: the kernel accepted no filter of system calls."""
 SHARED_USER = "worker_user_shared"
 """Counter: other processes may have the worker's user."""
 _CALLS = ("wait4",)
-"""Besides those of seccomp.ALLOWED: the worker waits for the keeper."""
+"""Permitted system calls in addition to seccomp.ALLOWED. The worker waits for the file broker."""
 
 
 def load() -> None:
-    """All that may be imported later."""
+    """Import every module and codec that may be needed later."""
     for name in (*sources.modules(), *_LATE):
         with suppress(ImportError):
             importlib.import_module(name)
@@ -54,10 +54,19 @@ def load() -> None:
 
 
 class Sandbox:
-    """The worker's side. keeper: who gives profiles to their sink, and opens files for a worker that is confined."""
+    """The worker's sandbox and its file broker.
+
+    Attributes:
+        keeper: Client of the file broker, which gives profiles to sinks and opens files for a confined worker.
+    """
 
     def __init__(self, notices: Channel, kept: Sequence[int] = ()) -> None:
-        """notices: the sampler's to the keeper, which takes it. kept: descriptors that sinks write to: the keeper's."""
+        """Fork the file broker.
+
+        Args:
+            notices: The sampler's channel to the file broker. This process closes it.
+            kept: File descriptors that sinks write to. Only the file broker keeps them.
+        """
         ours, theirs = Channel.pair()
         worker = os.getpid()
         self._pid = os.fork()
@@ -75,10 +84,10 @@ class Sandbox:
         self.keeper = AskingOpener(ours)
 
     def confine(self) -> tuple[str, ...]:
-        """Give up all rights that can be given up. From then on the keeper opens files.
+        """Give up all rights that can be given up. From then on the file broker opens files.
 
         Returns:
-            The counters of what could not be done.
+            The counters of the restrictions that could not be applied.
         """
         opener.use(self.keeper)
         demangle.use(self.keeper.demangled)
@@ -95,7 +104,7 @@ class Sandbox:
         return missing
 
     def close(self) -> None:
-        """Nothing is asked any more."""
+        """End the file broker and wait for it."""
         self.keeper.close()
         with suppress(OSError):
             os.waitpid(self._pid, 0)

@@ -1,6 +1,6 @@
-"""The worker's loop: batches are unwound and interned, windows named, whatever the sampler asks for.
+"""The worker's main loop: it unwinds and interns batches, resolves names of windows, and serves the sampler's requests.
 
-It is a Session like any other; its collector is the sampler, at the other end of the channel.
+It is an ordinary Session whose collector is the sampler, at the other end of the channel.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _NO_FLAGS = np.zeros(0, np.bool_)
 
 
 class ReportedCollector:
-    """What a Recorder asks of a collector, as the sampler said it last."""
+    """Stand-in for the collector: it returns what the sampler reported last."""
 
     def __init__(self, stats: CollectorStats) -> None:
         self._stats = stats
@@ -79,20 +79,20 @@ class ReportedCollector:
         return list(self._threads)
 
     def retire(self) -> None:
-        """Nothing comes and goes here."""
+        """Ignore the request: the sampler frees the collector's data."""
 
     def stats(self) -> CollectorStats:
         return self._stats
 
     def stop(self) -> None:
-        """The sampler decides."""
+        """Ignore the request: the sampler decides when to stop."""
 
     def close(self) -> None:
-        """Nothing is open here."""
+        """Ignore the request: the worker holds no resource of the collector."""
 
 
 class _Observed:
-    """What the worker keeps of one recording."""
+    """The worker's state of one recording."""
 
     def __init__(self, begin: Begin) -> None:
         self.now_ns, self.monotonic_ns = begin.begin_ns, begin.monotonic_ns
@@ -108,10 +108,14 @@ class _Observed:
         self._settled: SettledFrames | None = None
         self._spent_s = 0.0
         self._spent_before_s = dict.fromkeys(Extent, 0.0)
-        """Processor time of both processes: so far, and before what a profile is of."""
+        """Processor time of both processes before the start of what a profile of each extent covers, in seconds."""
 
     def take(self, message: Batch) -> BatchTaken:
-        """Raises what unwinding raises."""
+        """Unwind a batch and return the response.
+
+        Raises:
+            Exception: What the unwinder raises.
+        """
         self.session.runtimes.update(message.interpreters)
         self.collector.learned = None
         self.session.recorder.add(message.batch)
@@ -142,7 +146,7 @@ class _Observed:
         return replace(window, unfollowed=state.unfollowed)
 
     def said(self, extent: Extent) -> None:
-        """A profile of that was made."""
+        """Note that a profile of this extent was made."""
         if extent is Extent.CUT:
             self._spent_before_s = dict.fromkeys(Extent, self._spent_s)
             if self._settled is not None:
@@ -153,7 +157,15 @@ class _Observed:
     def profile(
         self, window: Window, state: SamplerState, extent: Extent, requested: bool, known_only: bool = False
     ) -> Profile:
-        """extent: what the window is of. requested, see Ask: lines get less time."""
+        """Make a profile of a window.
+
+        Args:
+            window: The window.
+            state: The sampler's state.
+            extent: The part of the window.
+            requested: True if the user waits (see Ask): line numbers then get less time.
+            known_only: True to use only names that are already resolved.
+        """
         naming, lines_s = self.naming, WAITED_FOR_S if requested else SOURCE_BUDGET_S
         found = self.session.profile(
             window, naming.title, naming.rate_hz, naming.mode, naming.view, known_only, lines_s, self._settled
@@ -171,8 +183,14 @@ class _Observed:
     def begin_keeping(
         self, begin: Callable[[JournalBeginning, int], Journal | None], number: int, within: Within
     ) -> None:
-        """The window under way goes to the sink's journal as it grows. within: see Keeping."""
-        from pyprof.session.keeping import Keeping  # most recordings have none
+        """Write the current window to the sink's journal while it grows.
+
+        Args:
+            begin: Opens the journal.
+            number: Number of the window.
+            within: See Keeping.
+        """
+        from pyprof.session.keeping import Keeping  # most recordings have no journal
 
         naming = self.naming
         kinds = ValueType("samples", "count"), ValueType(naming.mode, "nanoseconds")
@@ -182,21 +200,23 @@ class _Observed:
             self.keeping = Keeping(self.session, naming, journal, within, self.ahead)
 
     def end_keeping(self) -> None:
-        """Before the window is cut."""
+        """Close the journal. Call it before the window is closed."""
         if self.keeping is not None:
             self.keeping.close()
             self.keeping = None
 
 
 class Service:
-    """Serves one sampler until it says Bye, or is gone."""
+    """Server of one sampler, until the sampler sends Bye or ends."""
 
     def __init__(self, channel: Channel, keeper: AskingOpener, hurry: Hurry, missing: Sequence[str]) -> None:
         """Create the service.
 
         Args:
-            keeper: gives profiles to sinks.
-            missing: the counters of what could not be done to confine this process.
+            channel: Channel to the sampler.
+            keeper: Client of the file broker, which gives profiles to sinks.
+            hurry: The deadline.
+            missing: The counters of the restrictions that could not be applied to this process.
         """
         self._channel = channel
         self._keeper = keeper
@@ -211,13 +231,13 @@ class Service:
         self._giving_way: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def run(self) -> None:
-        """A sampler that was killed, and did not say Bye, leaves what it recorded to its sink."""
+        """Serve the sampler. If it ends without Bye, give what was recorded to its sink."""
         try:
             self._channel.send(answers.pack(BatchTaken(0, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)))
             while not isinstance(message := self._next(), Bye):
                 self._serve(message)
             with suppress(OSError):
-                self._keeper.end_journal()  # or it would take the end of the worker for a death
+                self._keeper.end_journal()  # otherwise the file broker would treat the worker's end as a crash
         except Closed:
             self._bequeath()
 
@@ -227,7 +247,11 @@ class Service:
         return self._waiting.popleft() if self._waiting else self._receive()
 
     def _meanwhile(self) -> Received | None:
-        """Names are looked up while no message is there; the one that comes."""
+        """Resolve names in the background until a message arrives.
+
+        Returns:
+            The message, or None if the background work has ended first.
+        """
         ahead = self._of.ahead if self._of is not None else None
         if ahead is None or not ahead.due or self._waiting:
             return None
@@ -241,7 +265,7 @@ class Service:
 
     def _receive(self) -> Message:
         received = self._channel.receive()
-        assert received is not None  # without a time limit it waits
+        assert received is not None  # receive() has no time limit here, so it returns a message
         return self._unpacker.unpack(received)
 
     def _serve(self, message: Message) -> None:
@@ -293,7 +317,7 @@ class Service:
             began_ns = time.monotonic_ns()
             if not observed.failed:
                 answer = replace(observed.take(message), took_ns=time.monotonic_ns() - began_ns)
-            self._channel.send(answers.pack(answer))  # the collector waits for what it teaches: the journal comes after
+            self._channel.send(answers.pack(answer))  # before the journal, because the collector waits for the feedback
             if not late and not observed.failed:
                 self._keep(observed)
         except Closed:
@@ -311,7 +335,8 @@ class Service:
             if ask.extent is Extent.CUT:
                 observed.end_keeping()
                 self._kept = max(self._kept, ask.delivered)
-                self._standing = None  # what was asked for is not given again, should the sampler be killed now
+                # a window that was requested must not be given to the sink again if the sampler is killed now
+                self._standing = None
             window = observed.window(ask.state, ask.extent)
             try:
                 parts = self._packed(window, ask)
@@ -319,7 +344,7 @@ class Service:
                 observed.said(ask.extent)
                 if ask.extent is Extent.CUT:
                     functions = tuple(observed.session.retire(window))
-            del window  # a sink needs that memory
+            del window  # the sink needs its memory
             if ask.sink:
                 parts = self._keeper.deliver(ask.sink, parts, ask.delivered, partial(self._trim, ask))
             answer = Done(ask.number, functions, tuple(parts))
@@ -331,7 +356,7 @@ class Service:
         self._trim(ask)
 
     def _trim(self, ask: Ask) -> None:
-        """A window's end leaves memory that nobody uses. A sink is about to need as much."""
+        """Return free memory to the kernel at the end of a window, because a sink is about to need as much."""
         if ask.extent is Extent.CUT:
             self._heap.trim(self._observed.session.files.names.rest)
 
@@ -351,7 +376,7 @@ class Service:
         self._channel.send(answers.pack(answer))
 
     def has_left(self) -> bool:
-        """Is there anything for a sink, should the sampler be gone? From any thread."""
+        """Return True if there is data for a sink in case the sampler has ended. May be called from any thread."""
         return self._of is not None and self._standing is not None and bool(self._standing.sink)
 
     def _bequeath(self) -> None:
@@ -366,12 +391,12 @@ class Service:
         self._keeper.deliver(ask.sink, parts, ask.delivered, partial(self._trim, ask))
 
     def _packed(self, window: Window, ask: Ask) -> list[Part]:
-        """The profile, with all names, or, out of time, with those that are known already."""
+        """Encode the profile with all names, or only with those that are already resolved if the deadline passes."""
         found = partial(self._observed.profile, window, ask.state, ask.extent, ask.requested)
         profile = self._hurry.unless_late(found)
         return [*answers.packed_value(profile if profile is not None else found(known_only=True))]
 
-    # what only the sampler knows: wire.Asking
+    # wire.Asking: facts that only the sampler has
 
     def read(self, space: int, avma: int, size: int) -> bytes:
         found = self._call(SamplerCall("read", space, avma, size))

@@ -1,12 +1,12 @@
 """The priorities of the sampler and the worker, by what the user waits for.
 
-While the user waits for the first sample or for the file, both come before other processes, where that is allowed.
-While samples are taken the sampler has its usual priority, and the worker a lower one.
+While the user waits for the first sample or for the file, both get a raised priority, where that is allowed. While
+samples are taken the sampler has its usual priority, and the worker a lower one.
 
-Niceness counts among the processes of one session: the kernel shares the processors among sessions first (sched(7),
-"The autogroup feature"). So the worker leads a separate session, whose niceness is set too. The sampler stays in the
-session of its terminal. That session belongs to others, so its niceness is left alone unless the sampler leads it.
-Control groups come before sessions: they are left alone.
+Niceness counts only among the processes of one session: the kernel first shares the processors among sessions
+(sched(7), "The autogroup feature"). So the worker leads a separate session, whose niceness is set too. The sampler
+stays in the session of its terminal. Other processes share that session, so its niceness is changed only if the sampler
+leads it. Control groups have precedence over sessions, and stay unchanged.
 """
 
 from __future__ import annotations
@@ -16,26 +16,29 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 NICENESS = 2
-"""Niceness of the worker below the sampler's. Not far below: on a busy machine the worker must keep up."""
+"""Niceness of the worker relative to the sampler's.
+
+It is small, because on a busy machine the worker must not fall behind.
+"""
 PREFERRED = -10
-"""Niceness while the user waits: next to three busy loops a process has three quarters of the time."""
+"""Niceness while the user waits. A process with it gets three quarters of a processor next to three busy loops."""
 _USUAL = 0
-"""The niceness of a process whose user did not choose one."""
+"""Niceness of a process whose user did not choose one."""
 
 _leads_start = False
 """True from take_more_to_start() to take_usual(), if the kernel allowed a higher priority."""
 
 
 def begin_session() -> None:
-    """Make this process the leader of a session, unless it leads a group of processes."""
+    """Make this process the leader of a session, unless it leads a process group."""
     with suppress(OSError):
         os.setsid()
 
 
 def take_more_to_start() -> None:
-    """Raise the priority of this process until take_usual() is called. A niceness that the user chose stays.
+    """Raise the priority of this process until take_usual() is called. Keep a niceness that the user chose.
 
-    The process must belong to pyprof alone. Its threads that exist already keep their priority.
+    The process must belong to pyprof alone. Threads that exist already keep their priority.
     """
     global _leads_start
     with suppress(OSError):
@@ -55,14 +58,18 @@ def take_usual() -> None:
 
 
 def give_usual(pid: int) -> None:
-    """Undo take_more_to_start() for a child that is to become a program of the user's."""
+    """Undo take_more_to_start() for a child that is about to execute the user's program."""
     if _leads_start:
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, pid, _USUAL)
 
 
 def take_less(pid: int) -> None:
-    """Lower the priority of the worker with this pid below the sampler's, which calls this after take_usual()."""
+    """Lower the priority of the worker below the sampler's. The sampler calls this after take_usual().
+
+    Args:
+        pid: Pid of the worker.
+    """
     niceness = min(os.getpriority(os.PRIO_PROCESS, 0) + NICENESS, 19)
     _set_threads(pid, niceness)
     for tid in _threads(pid):
@@ -78,7 +85,7 @@ def take_more(pid: int) -> None:
 
 
 def as_much_as(pid: int) -> None:
-    """Give this process the niceness of another one of its session, which waits for it."""
+    """Give this process the niceness of another process of its session, which waits for it."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, pid))
 
@@ -95,7 +102,7 @@ def _set_threads(pid: int, niceness: int) -> None:
 
 
 def _set_session(pid: int, niceness: int) -> None:
-    """Set the niceness of a session, for its leader; nothing for any other process."""
+    """Set the autogroup niceness of the session that this process leads. Do nothing if it leads none."""
     with suppress(OSError):
         if os.getsid(pid) == pid:
             with open(f"/proc/{pid}/autogroup", "w") as file:

@@ -1,15 +1,14 @@
-"""Messages of the sampler's as bytes, and back in the worker.
+"""Codec for the sampler's messages: the sampler encodes them as bytes, the worker decodes them.
 
-Pickle is used in this direction only: the sampler is trusted by the worker, never the other way round (answers.py).
-Arrays travel as parts of their own, without a copy on the way. Things that live longer than a message are sent once,
-and by number from then on:
+Pickle is used in this direction only: the worker trusts the sampler, but never the reverse (answers.py). Arrays travel
+as separate parts, without a copy. Objects that outlive a message are sent once, and then by number:
 
-    address space        its mappings; its memory is read through its program image, or by asking the sampler
-    program image        with descriptors of /proc/PID/mem and maps: they need no rights in the worker, and end with it
-    outer part of a stack   up to megabytes, shared by the samples of a thread
-    chain of an interpreter's frames   where it has a number, and was among the last ones; of one that differs from an
-                                       earlier one in the innermost instruction only that is sent
-    architecture         by name
+    address space    its mappings; its memory is read through its program image, or by a call to the sampler
+    program image    with descriptors of /proc/PID/mem and maps, which need no rights in the worker
+    outer stack      the outer part of a stack, up to megabytes, shared by the samples of a thread
+    chain            interpreter frames that have a number and are in the cache; if only the innermost instruction
+                     differs from an earlier chain, only that is sent
+    architecture     by name
 """
 
 from __future__ import annotations
@@ -41,14 +40,23 @@ from pyprof.session.worker.messages import Message, SentNews
 
 _MOST_READ = 1 << 30
 KNOWN, BY_DESCRIPTOR, BY_PID = 0, 1, 2
-"""How the memory of a program image is sent: before, with descriptors, not at all: the worker asks the keeper."""
+"""How the memory of a program image is sent: not again, as descriptors, or by pid.
+
+In the last case the worker requests it from the file broker.
+"""
 MEMORY = ("mem", "maps")
-"""Of /proc/PID, in the order in which they are sent."""
+"""Files of /proc/PID whose descriptors are sent, in this order."""
 
 
 @dataclass(slots=True)
 class _SentImage:
-    """ended, contested: has its end been sent, and how many places?"""
+    """A program image that was sent.
+
+    Attributes:
+        image: The image, while the sampler uses it.
+        ended: True if its end was sent.
+        contested: Number of its contested ranges that were sent.
+    """
 
     image: weakref.ref[ProgramImage]
     ended: bool = False
@@ -56,8 +64,18 @@ class _SentImage:
 
 
 class _SpaceFacts(NamedTuple):
-    """What is sent of an address space. image: number of its program image, 0 if it has none. memory: how that one is
-    sent. files, stated: may the sampler be asked for its modules' files and their stated ids?
+    """The description of an address space in a message.
+
+    Attributes:
+        pid: Pid of its process.
+        generation: Counts changes of the mappings.
+        mappings: Its mappings.
+        root: Root folder of its file names.
+        complete: See AddressSpace.
+        image: Number of its program image, 0 if it has none.
+        memory: How the memory of the program image is sent.
+        files: True if the worker may ask the sampler for the files of modules.
+        stated: True if the worker may ask the sampler for the stated ids of modules.
     """
 
     pid: int
@@ -72,10 +90,14 @@ class _SpaceFacts(NamedTuple):
 
 
 class Packer:
-    """The sampler's end. What it has sent is known by number as long as somebody here refers to it."""
+    """The sampler's encoder. An object that was sent keeps its number while this process refers to it."""
 
     def __init__(self, notify: Callable[[KnownProcess], None]) -> None:
-        """notify: called with each address space before its message is sent."""
+        """Create the encoder.
+
+        Args:
+            notify: Called with each address space before its message is sent.
+        """
         self._notify = notify
         self._numbers = itertools.count(1)
         self._images: weakref.WeakKeyDictionary[ProgramImage, int] = weakref.WeakKeyDictionary()
@@ -88,7 +110,11 @@ class Packer:
         self._chains = LastChains()
 
     def pack(self, message: Message) -> tuple[list[Part], list[int]]:
-        """(parts, descriptors: the caller's to close)."""
+        """Encode a message.
+
+        Returns:
+            (parts, file descriptors that the caller must close).
+        """
         buffers: list[pickle.PickleBuffer] = []
         fds: list[int] = []
         out = io.BytesIO()
@@ -96,7 +122,7 @@ class Packer:
         return [out.getvalue(), *(buffer.raw() for buffer in buffers)], fds
 
     def news(self) -> SentNews:
-        """What happened to things that were sent, since this was asked last."""
+        """Return what has changed in the objects that were sent, since the last call."""
         ended, gone, contested = [], [], {}
         for number, sent in list(self._sent.items()):
             image = sent.image()
@@ -113,11 +139,20 @@ class Packer:
         return SentNews(tuple(ended), tuple(gone), contested, _taken(self._spaces_gone), _taken(self._outers_gone))
 
     def space(self, number: int) -> AddressSpace | None:
-        """One that was sent, while it is here."""
+        """Return an address space that was sent, or None if this process does not use it any more."""
         return self._spaces.get(number)
 
     def sent_image(self, image: ProgramImage, pid: int, fds: list[int]) -> tuple[int, int]:
-        """(number, KNOWN or how its memory is sent with this message)."""
+        """Note that a program image is sent with this message.
+
+        Args:
+            image: The image.
+            pid: Pid of its process.
+            fds: Descriptors of the message, to which this function adds those of the memory.
+
+        Returns:
+            (number, KNOWN or how the memory is sent).
+        """
         known = self._images.get(image)
         if known is not None:
             return known, KNOWN
@@ -136,18 +171,18 @@ class Packer:
         return number, BY_DESCRIPTOR
 
     def sent_space(self, space: AddressSpace) -> bool:
-        """Is it sent already? From now on it is."""
+        """Note that an address space is sent. Return True if it was sent before."""
         if space.id in self._spaces:
             return True
         self._spaces[space.id] = space
         self._notify(KnownProcess(space.pid, space.root))
         weakref.finalize(space, self._spaces_gone.append, space.id).atexit = False
         if space.image is None:
-            self._kept.append(space)  # the worker asks us for its memory
+            self._kept.append(space)  # the worker calls this process to read its memory
         return False
 
     def sent_outer(self, outer: OuterStack) -> bool:
-        """Is it sent already? From now on it is."""
+        """Note that an outer stack is sent. Return True if it was sent before."""
         if outer in self._outers:
             return True
         self._outers.add(outer)
@@ -155,7 +190,7 @@ class Packer:
         return False
 
     def about_chain(self, chain: Chain) -> tuple[Any, ...]:
-        """What Unpacker.chain takes. From now on it is sent, unless many others are sent after it."""
+        """Return the arguments for Unpacker.chain, and add the chain to the cache of chains that were sent."""
         number = chain.number
         if number and self._chains.find(number) is not None:
             return (number,)
@@ -172,7 +207,7 @@ def _taken(numbers: deque[int]) -> tuple[int, ...]:
 
 
 class _Pickler(pickle.Pickler):
-    """Names AddressSpace, OuterStack and Chain where the worker is to call Unpacker.space, outer and chain."""
+    """Pickler that replaces AddressSpace, OuterStack and Chain by calls of Unpacker.space, outer and chain."""
 
     def __init__(self, out: io.BytesIO, packer: Packer, fds: list[int], keep: Callable[[pickle.PickleBuffer], None]):
         super().__init__(out, protocol=5, buffer_callback=keep)
@@ -220,7 +255,7 @@ def find_named_arch(name: str, pac_mask: int) -> Arch:
 
 
 class Asking(Protocol):
-    """Asks the sampler what only it can know."""
+    """Calls from the worker to the sampler."""
 
     def read(self, space: int, avma: int, size: int) -> bytes: ...
 
@@ -230,7 +265,7 @@ class Asking(Protocol):
 
 
 class Unpacker:
-    """The worker's end: makes again what the sampler has, and keeps it until the sampler has it no more."""
+    """The worker's decoder. It keeps each object until the sampler reports that it is not used any more."""
 
     def __init__(self, ask: Asking) -> None:
         self._ask = ask
@@ -241,7 +276,7 @@ class Unpacker:
         self._fds: deque[int] = deque()
 
     def unpack(self, received: Received) -> Message:
-        """Takes the descriptors."""
+        """Decode a message and close its file descriptors, or keep those of program images."""
         self._fds.extend(received.fds)
         body, *buffers = received.parts
         found: Message = _Unpickler(io.BytesIO(body), buffers, self).load()
@@ -250,7 +285,7 @@ class Unpacker:
         return found
 
     def update(self, news: SentNews) -> None:
-        """Before what the message says otherwise is done."""
+        """Apply the changes to objects that were sent before. Call it before the rest of the message is used."""
         for number, places in news.contested.items():
             if number in self._images:
                 self._images[number][0].contested[:] = places
@@ -270,7 +305,7 @@ class Unpacker:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Entries of each table."""
+        """Return the number of entries of each table."""
         return {
             "images": len(self._images),
             "spaces": len(self._spaces),
@@ -279,7 +314,7 @@ class Unpacker:
         }
 
     def space(self, number: int, facts: _SpaceFacts | None = None) -> AddressSpace:
-        """A new one with these facts, or the one of that number."""
+        """Make an address space from the facts and store it, or return the stored one if there are no facts."""
         if facts is None:
             return self._spaces[number]
         if facts.image and facts.memory != KNOWN:
@@ -299,7 +334,7 @@ class Unpacker:
         return space
 
     def _opened(self, memory: int, pid: int) -> tuple[int, ...]:
-        """Descriptors of its memory and its mappings, () if it is gone."""
+        """Return descriptors of the memory and the mappings of a program image, () if its process has ended."""
         if memory == BY_DESCRIPTOR:
             return self._fds.popleft(), self._fds.popleft()
         opened: list[int] = []
@@ -312,17 +347,20 @@ class Unpacker:
         return tuple(opened)
 
     def outer(self, number: int, avma: int = 0, words: npt.NDArray[np.unsignedinteger] | None = None) -> OuterStack:
-        """A new one of these words, or the one of that number."""
+        """Make an outer stack from the words and store it, or return the stored one if there are no words."""
         if words is None:
             return self._outers[number]
-        own = words.copy()  # it stays for long, and all of its message would with it
+        own = words.copy()  # copied, because it stays for long and would keep the memory of its message
         own.flags.writeable = False
         outer = self._outers[number] = OuterStack(avma, own, number)
         return outer
 
     def chain(self, number: int, *about: Any) -> Chain:
-        """The one of that number; about: a trunk and an instruction of a new one, or its state and what it has of the
-        fields _OF_CHAIN.
+        """Return the chain with this number.
+
+        Args:
+            number: Number of the chain, 0 if it has none.
+            about: Nothing for a cached chain; a trunk and an instruction; or the state and the values of _OF_CHAIN.
         """
         if not about:
             found = self._chains.find(number)
