@@ -1,4 +1,4 @@
-"""From a closed window to a Profile: look names up, make values. No I/O but that of the symbolizer."""
+"""Assembly of a Profile from a closed window: resolve names and compute values. Only the symbolizer does I/O."""
 
 from __future__ import annotations
 
@@ -26,10 +26,14 @@ if TYPE_CHECKING:
     from pyprof.symbolize.settled_frames import SettledFrames
 
 SOURCE_BUDGET_S = 3.0
-"""Most seconds spent on source lines and inlined functions; what is left then goes without, and the summary says so."""
+"""Maximum time for source lines and inlined functions, in seconds.
+
+Frames that are left then have none, and the summary reports it.
+"""
 WAITED_FOR_S = 0.4
-"""The same where somebody waits for the end. Less than the worker then has for all names (worker/link.py): names come
-before lines.
+"""SOURCE_BUDGET_S while the user waits for the end of the recording.
+
+It is less than the worker then has for all names (worker/link.py), because names are more important than lines.
 """
 
 
@@ -48,10 +52,21 @@ def assemble(
     lines_s: float = SOURCE_BUDGET_S,
     settled: SettledFrames | None = None,
 ) -> Profile:
-    """Resolve the window's frames and make it a profile. rate_hz: as wanted. mode: cpu, wall or offcpu.
+    """Resolve the frames of a window and make a profile of it.
 
-    names: outlives the window. code: names of code that no file describes. starts: of functions that have no name.
-    known_only, settled: see Symbolizer. lines_s: most seconds for source lines.
+    Args:
+        window: The closed window.
+        images: Object files that were read.
+        names: Cache of names that outlives the window.
+        name: Resolves frames of interpreters.
+        title: Title of the profile.
+        rate_hz: The requested sampling rate.
+        mode: "cpu", "wall" or "offcpu".
+        code: Names of code that no file describes.
+        starts: Finds the start of a function that has no name.
+        known_only: See Symbolizer.
+        lines_s: Maximum time for source lines, in seconds.
+        settled: See Symbolizer.
     """
     period_ns = round(1e9 / rate_hz)
     before = names.counts
@@ -85,9 +100,14 @@ def assemble(
 
 
 def amounts(window: Window | Rows, period_ns: int) -> npt.NDArray[np.int64]:
-    """(samples, nanoseconds) of each row. An interval of known length has as many samples as sampling times were in it:
-    what is left of a period counts for the thread's next one, so that a thread has as many as its time has periods.
-    Rows that are all alike are one row in memory.
+    """Compute the values of each row.
+
+    A row with a known length counts as the number of sampling periods in it. The rest of a period is carried over to
+    the next row of the thread, so the sum over a thread matches its time. If all rows are equal, they share one row in
+    memory.
+
+    Returns:
+        int64 array of shape (n, 2): number of samples, nanoseconds.
     """
     rows = np.flatnonzero(window.length_ns >= 0)
     weight = window.weight
@@ -110,7 +130,7 @@ def amounts(window: Window | Rows, period_ns: int) -> npt.NDArray[np.int64]:
 
 
 def _threads(window: Window) -> tuple[tuple[ThreadInfo, ...], npt.NDArray[np.int32]]:
-    """Threads in order of their keys, and the index of each row's thread."""
+    """Return the threads in order of their keys, and for each row the index of its thread."""
     known = {thread.key: thread for thread in window.threads}
     numbers = distinct(window.thread)
     keys = [window.keys[number] for number in numbers.tolist()]
@@ -122,7 +142,7 @@ def _threads(window: Window) -> tuple[tuple[ThreadInfo, ...], npt.NDArray[np.int
 
 
 def _numbered(threads: list[ThreadInfo]) -> tuple[ThreadInfo, ...]:
-    """Later threads of one number and name, and later processes, have #2, #3, ... behind their names."""
+    """Append #2, #3, ... to the names of later threads, and of later processes, with the same number and name."""
     lives: dict[tuple[int, str], list[ProcessKey]] = {}
     for thread in sorted(threads, key=lambda thread: thread.process_started):
         of_name = lives.setdefault((thread.pid, thread.process), [])

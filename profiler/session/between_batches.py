@@ -1,4 +1,4 @@
-"""What other threads ask of a recording's loop: it does it between two batches, when it touches nothing else."""
+"""Calls from other threads that the recording's loop executes between two batches, when it uses no other state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """at_ns: see BetweenBatches.ask."""
+    """A call that waits for the loop (see BetweenBatches.ask)."""
 
     at_ns: int
     answer: Future[Any]
@@ -25,7 +25,11 @@ class _Question:
 
 
 class BetweenBatches:
-    """Of one loop. handover: with its collector."""
+    """Queue of calls for one recording's loop.
+
+    Args:
+        handover: Flush protocol with the collector.
+    """
 
     def __init__(self, handover: Handover) -> None:
         self._handover = handover
@@ -35,15 +39,34 @@ class BetweenBatches:
 
     @property
     def over(self) -> bool:
-        """Has the loop ended?"""
+        """Return True if the loop has ended."""
         return self._over.is_set()
 
     def wait(self, timeout: float | None) -> bool:
-        """Until the loop has ended, at most so many seconds; has it?"""
+        """Wait for the end of the loop.
+
+        Args:
+            timeout: Maximum wait in seconds, None for no limit.
+
+        Returns:
+            True if the loop has ended.
+        """
         return self._over.wait(timeout)
 
     def ask(self, job: Callable[[], T], at_ns: int = 0) -> T | None:
-        """Have the loop do it: once it has all samples until then (monotonic), or at once. None if it ended before."""
+        """Execute a job in the loop and wait for its result.
+
+        Args:
+            job: The job.
+            at_ns: Time on the monotonic clock up to which all samples must have arrived first, 0 to run as soon as
+                possible.
+
+        Returns:
+            The result, or None if the loop ends before.
+
+        Raises:
+            Exception: What the job raises.
+        """
         from concurrent.futures import Future
 
         question = _Question(at_ns, Future(), job)
@@ -61,7 +84,7 @@ class BetweenBatches:
         return found
 
     def answer(self) -> None:
-        """Only for the loop: do what was asked for and is due, or all of it where the loop has ended."""
+        """Execute the jobs that are due; after the end of the loop, cancel all. Only for the loop."""
         with self._lock:
             due = [each for each in self._questions if self.over or self._handover.is_ready(each.at_ns)]
             self._questions = [each for each in self._questions if each not in due]
@@ -73,7 +96,7 @@ class BetweenBatches:
                     each.answer.set_exception(error)
 
     def end(self) -> None:
-        """Only for the loop: from now on nothing is done, and who waits for a result gets that as an error."""
+        """Execute no more jobs: each pending caller gets None. Only for the loop."""
         with self._lock:
             self._over.set()
         self.answer()

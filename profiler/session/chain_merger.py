@@ -1,4 +1,4 @@
-"""The frames of an interpreter, put into the walks of a batch one by one."""
+"""Merges interpreter frames into the walks of a batch, one stack at a time."""
 
 from __future__ import annotations
 
@@ -21,14 +21,22 @@ _MOST_SETTLED = 1 << 16
 
 
 class ChainMerger:
-    """Puts the chains of a batch's lanes into their walks. Of a frame it keeps the source line only: of a service's
-    frames each is met at some ten instructions, and there would be as many more stacks.
+    """Merger of interpreter frames with native stacks, one stack at a time.
+
+    It replaces the instruction of an interpreter frame by the first one of its source line. A service executes each of
+    its functions at some ten instructions, so there would otherwise be ten times as many stacks.
     """
 
     def __init__(
         self, unwinder: Unwinder, diagnostics: Diagnostics, settle: Callable[[FunctionPlace], FunctionPlace]
     ) -> None:
-        """settle: as Runtimes.settled."""
+        """Create a merger.
+
+        Args:
+            unwinder: Continues walks and finds the bounds of functions.
+            diagnostics: Counts incomplete chains.
+            settle: See Runtimes.settled.
+        """
         self._unwinder = unwinder
         self._settle = settle
         self._settled: dict[FunctionPlace, FunctionPlace] = {}

@@ -1,4 +1,4 @@
-"""Profiles of a recording that go to a Sink, in the process that unwinds and names (the sink is pickled)."""
+"""Delivery of a recording's profiles to a Sink, in the file broker (the sink is pickled)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyprof.session.worker.sampling import Sampling
 
 @dataclass(slots=True)
 class _Windows:
-    """Who takes closed windows, and when the next one is due (monotonic); 0 before the recording has begun."""
+    """The sink of closed windows, and the time of the next one (monotonic); 0 before the recording has begun."""
 
     every_ns: int
     sink: Sink
@@ -34,10 +34,18 @@ class _Delivery:
 
 
 class Deliveries:
-    """Of one recording. every() and inherit() are for before its run(), rest() and failures() for after it."""
+    """Delivery of one recording's windows to sinks.
+
+    Call every() and inherit() before the recording runs, and rest() and failures() after that.
+    """
 
     def __init__(self, sampling: Sampling, handover: Handover) -> None:
-        """handover: with the collector."""
+        """Create the queue.
+
+        Args:
+            sampling: The recording.
+            handover: Flush protocol with the collector.
+        """
         self._handover = handover
         self._sampling: Sampling | None = sampling
         self._windows: _Windows | None = None
@@ -48,41 +56,51 @@ class Deliveries:
         self._is_broker_missed = False
 
     def every(self, seconds: float, sink: Sink) -> None:
-        """The profile of each `seconds` goes to the sink. The last one does not: Recording.stop() returns it, or rest()
-        hands it over.
+        """Give the profile of each interval to the sink.
+
+        The last window is not included: Recording.stop() returns it, or rest() delivers it.
+
+        Args:
+            seconds: Length of the interval.
+            sink: Receives the profiles.
         """
         self._windows = _Windows(round(seconds * 1e9), sink)
 
     def often(self, seconds: float) -> None:
-        """Samples wait no longer than that: somebody looks at what there is so far, or a journal keeps it."""
+        """Flush samples at least this often (in seconds), because a viewer or a journal reads the current window."""
         self._handover.often(round(seconds * 1e9))
 
     def inherit(self, sink: Sink) -> None:
-        """Should this process be killed, what there is goes to the sink."""
+        """Give the current window to the sink if this process is killed."""
         self._open.sink = sink
 
     def write_out(self, sink: Sink) -> None:
-        """The window under way goes to this sink, soon, and the next one begins. From any thread."""
+        """Close the current window soon and give it to the sink. May be called from any thread."""
         at_ns = time.monotonic_ns()
         self._wanted.append((at_ns, sink))
         self._handover.want(at_ns)
 
     def rest(self, sink: Sink) -> None:
-        """Give the sink what Recording.stop() would return. Raises what the sink raises, and WorkerDied."""
+        """Give the sink the profile that Recording.stop() would return.
+
+        Raises:
+            WorkerDied: The worker has ended.
+            Exception: What the sink raises.
+        """
         self._finish(self._ask(sink))
 
     @property
     def count(self) -> int:
-        """Windows that went to a sink."""
+        """Return the number of windows that were given to a sink."""
         return self._sampling.delivered if self._sampling else self._count
 
     def failures(self) -> list[Exception]:
-        """Wait for the sink; what it raised."""
+        """Wait for all deliveries, and return what the sinks raised."""
         self._collect(wait=True)
         return self._failed
 
     def send_due(self) -> None:
-        """Only for the recording's loop, between two batches."""
+        """Start the deliveries that are due. Only for the recording's loop, between two batches."""
         while self._wanted and self._handover.is_ready(self._wanted[0][0]):
             self._send(self._wanted.popleft()[1])
         windows = self._windows
@@ -112,7 +130,7 @@ class Deliveries:
             )
 
     def close(self) -> None:
-        """Hold nothing of the recording; what was counted stays. Safe to call twice."""
+        """Release the recording, but keep the count. May be called twice."""
         self._count, self._sampling, self._pending = self.count, None, []
 
     @property

@@ -1,9 +1,9 @@
-"""Walks that go on beyond what cannot be unwound, at the next activation of an interpreter's evaluator.
+"""Continues an unwound stack at an evaluator frame of the interpreter if the unwinder stopped or went wrong before it.
 
-Generated code without tables (CPython 3.14's JIT), or a greenlet's first frame whose caller has gone on meanwhile, end
-a walk, or lead it astray. The interpreter's mark lies at a fixed distance from the CFA of the activation that keeps it:
-where a mark of the sample is in no evaluator's frame, that frame's place is known all the same, and the walk goes on
-from there. The distance is learned from activations that were walked. In: a batch, its walk. Out: a walk.
+A walk stops or goes wrong in JIT code without unwind tables (CPython 3.14), or at the first frame of a greenlet whose
+caller has continued. The interpreter keeps a marker on the C stack of each activation of its evaluator, at a fixed
+distance from the CFA. If a marker of the sample lies in no evaluator frame, the CFA of the missing frame follows from
+the marker, and the walk continues there. The distance is measured on activations that were unwound.
 """
 
 from __future__ import annotations
@@ -31,7 +31,13 @@ _LARGEST_FRAME = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ActivationShape:
-    """An activation of the evaluator as it was walked: its pc, bytes from its sp and from its mark to its CFA."""
+    """Layout of an evaluator frame that was unwound.
+
+    Attributes:
+        pc: Its return address.
+        size: Bytes from its stack pointer to its CFA.
+        distance: Bytes from its marker to its CFA.
+    """
 
     pc: int
     size: int
@@ -40,7 +46,14 @@ class ActivationShape:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """Where to go on: the lane, how many of its frames stay, the activation's CFA."""
+    """A place where a walk continues.
+
+    Attributes:
+        lane: The sample.
+        keep: Number of innermost frames that are kept.
+        cfa: CFA of the evaluator frame.
+        shape: Layout of the evaluator frame.
+    """
 
     lane: int
     keep: int
@@ -50,7 +63,7 @@ class _Cut:
 
 @dataclass(frozen=True, slots=True)
 class _Frames:
-    """One lane of a walk."""
+    """The frames of one sample of a walk."""
 
     pc: list[int]
     sp: list[int]
@@ -63,7 +76,13 @@ class _Frames:
 
 
 class EvaluatorResume:
-    """evaluators: of an address space, by batch and its id."""
+    """Continues walks at evaluator frames.
+
+    Args:
+        unwinder: Unwinds the rest of a stack.
+        evaluators: Returns the evaluators of an address space, by batch and space id.
+        diagnostics: Counts continued walks.
+    """
 
     def __init__(
         self, unwinder: Unwinder, evaluators: Callable[[SampleBatch, int], Evaluators], diagnostics: Diagnostics
@@ -106,7 +125,17 @@ class EvaluatorResume:
         self._shapes.pop(space_id, None)
 
     def _cut(self, batch: SampleBatch, lane: int, frames: _Frames, beyond: int) -> _Cut | None:
-        """The first mark that lies in no evaluator's frame. beyond: CFA of the last one that was tried."""
+        """Find the first marker that lies in no evaluator frame.
+
+        Args:
+            batch: The samples.
+            lane: The sample.
+            frames: Its frames so far.
+            beyond: CFA of the last place that was tried.
+
+        Returns:
+            The place where the walk continues, None if there is none.
+        """
         chain: Chain = batch.chains[lane]
         space = int(batch.space[lane])
         evaluators = self._evaluators(batch, space)
@@ -127,13 +156,13 @@ class EvaluatorResume:
                 first = last = at + 1
                 continue
             shape = self._shapes.get(space)
-            if shape is None or count == 0 or frames.lacks:  # a stop will tell the register that is lacking
+            if shape is None or count == 0 or frames.lacks:  # stopping the thread will provide the missing register
                 return None
             if at < 0 and run.marker >= sps[-1] > 0 and evaluators(frames.pc[-1], frames.exact[-1]):
                 return None
             idle = any(evaluators(frames.pc[n], frames.exact[n]) for n in range(last, count))
             if run.waits and frames.end == StackEnd.ROOT and not idle and run.marker < frames.top:
-                return None  # left, and nothing is written over it yet
+                return None  # the activation has returned, and its memory is not overwritten yet
             cfa = run.marker + shape.distance
             if cfa <= beyond:
                 return None
@@ -153,7 +182,10 @@ class EvaluatorResume:
         )
 
     def _joined(self, batch: SampleBatch, inner: _Frames, cut: _Cut, outer: _Frames) -> _Frames:
-        """The evaluator's own frame is known by its function only."""
+        """Join the frames inside and outside of an evaluator frame.
+
+        Its pc is unknown, so it gets the start of its function.
+        """
         space = batch.spaces[int(batch.space[cut.lane])]
         function = self._unwinder.function_range(batch.arch, space, cut.shape.pc, False)
         pc = function[0] if function else cut.shape.pc - 1
@@ -171,8 +203,12 @@ class EvaluatorResume:
 
 
 def _without_root(batch: SampleBatch, walk: Walk, changed: Mapping[int, _Frames]) -> dict[int, _Frames]:
-    """Lanes that seem to end at a root where the stack goes on: an activation waits outside it. Words that nobody uses
-    any more have a zero there. The stack is needed up to those that wait.
+    """Find stacks that end at a false root: a waiting activation lies outside it.
+
+    Unused stack words there are zero and look like a root. These stacks must be copied up to the waiting activation.
+
+    Returns:
+        Corrected frames by lane.
     """
     found = {}
     for lane, chain in batch.chains.items():
@@ -185,7 +221,7 @@ def _without_root(batch: SampleBatch, walk: Walk, changed: Mapping[int, _Frames]
 
 
 def _inside(sps: Sequence[int], sp: int) -> int:
-    """How many of the innermost frames lie inside an address."""
+    """Return how many of the innermost frames have a stack pointer below an address."""
     for at, known in enumerate(sps):
         if known >= sp:
             return at
@@ -207,7 +243,7 @@ def _lane(walk: Walk, lane: int) -> _Frames:
 
 
 def _replaced(walk: Walk, changed: dict[int, _Frames]) -> Walk:
-    """The walk with other frames for some lanes."""
+    """Replace the frames of some lanes of a walk."""
     counts = np.diff(walk.start)
     end, missing, top, lacks = walk.end.copy(), walk.missing.copy(), walk.top.copy(), walk.lacks_register.copy()
     for lane, frames in changed.items():
@@ -237,8 +273,9 @@ def _replaced(walk: Walk, changed: dict[int, _Frames]) -> Walk:
 
 
 def _holds(frames: _Frames, at: int, run: Run, evaluators: Evaluators) -> bool:
-    """Is this frame, whose part of the stack holds the run's mark, the activation that keeps it? Code without tables is
-    not: it was unwound by a frame pointer that is the evaluator's own.
+    """Return True if a frame whose stack range contains the marker of a run is the activation that wrote it.
+
+    Code without tables is not: it was unwound with the frame pointer of the evaluator.
     """
     pc, exact = frames.pc[at], frames.exact[at]
     if evaluators(pc, exact):

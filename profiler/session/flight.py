@@ -1,10 +1,10 @@
-"""A flight recorder: of a recording that goes on for days only the last minutes are kept, and written out on request.
+"""A flight recorder: a recording runs for days, only its last minutes are kept, and they are saved on request.
 
-The recording is cut into windows. Each is a recording file in one folder. Those that are too old are deleted, and
-so are the oldest ones where the folder is too large. To write out is to merge the files. What is kept is
-only in the files: whoever kills pyprof leaves them, and `pyprof merge` reads them.
+The recording is split into windows. Each is a recording file in one folder. Old files are deleted, and so are the
+oldest ones if the folder gets too large. To save means to merge the files. All data is in the files, so they survive if
+pyprof is killed, and `pyprof merge` reads them.
 
-The sinks are values, for whichever process keeps them (session/worker/keeper.py).
+The sinks are values that can be sent to the file broker (session/worker/keeper.py).
 """
 
 from __future__ import annotations
@@ -21,21 +21,25 @@ from pyprof.model.several import merge, recent
 from pyprof.records import dataclass, replace
 
 MOST_FILES = 10
-"""The time that is kept has so many windows, if that makes none shorter or longer than these (s)."""
+"""Number of windows in the kept time, unless a window would be shorter than SHORTEST_S or longer than LONGEST_S."""
 SHORTEST_S, LONGEST_S = 1.0, 60.0
 _SUFFIX = ".pyprof"
 UNREADABLE = said("kept_unreadable")
 
 
 def window_s(last_s: float) -> float:
-    """Length of a window where so many seconds are kept."""
+    """Return the length of a window for a kept time, both in seconds."""
     return min(max(last_s / MOST_FILES, SHORTEST_S), LONGEST_S)
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A Sink that keeps windows. folder: is there, and ours alone. last_s: how long a sample is kept at least.
-    most_bytes: the files of whole windows have no more together, None: no limit.
+    """A Sink that keeps windows as files.
+
+    Attributes:
+        folder: An existing folder that only pyprof uses.
+        last_s: Minimum time for which a sample is kept, in seconds.
+        most_bytes: Maximum size of all complete files, None for no limit.
     """
 
     folder: str
@@ -52,7 +56,11 @@ class Kept:
         self._drop()
 
     def together(self) -> Profile:
-        """What is kept, as one profile. Raises RecordingError."""
+        """Merge all kept windows into one profile.
+
+        Raises:
+            RecordingError: No window can be read.
+        """
         from pyprof.recording.reader import load
 
         profiles, error = [], None
@@ -68,7 +76,7 @@ class Kept:
         return replace(whole, summary=replace(whole.summary, notes=notes))
 
     def clear(self) -> None:
-        """Nothing is kept any more."""
+        """Delete the folder."""
         import shutil
 
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -77,11 +85,14 @@ class Kept:
         return os.path.join(self.folder, f"{number:08}{_SUFFIX}")
 
     def files(self) -> list[str]:
-        """Oldest first."""
+        """Return the paths of the files, oldest first."""
         return sorted(os.path.join(self.folder, name) for name in os.listdir(self.folder) if name.endswith(_SUFFIX))
 
     def _drop(self) -> None:
-        """A file is as old as its last sample; the newest one stays."""
+        """Delete files that are too old or exceed the size limit.
+
+        The age of a file is that of its last sample; the newest stays.
+        """
         *files, newest = self.files()
         found = [(path, os.stat(path)) for path in files]
         size = os.stat(newest).st_size
@@ -95,7 +106,13 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class WrittenOut:
-    """A Sink that keeps a window, and gives all that is kept to another one, as its profile of that number."""
+    """A Sink that keeps a window, and then gives all kept windows as one profile to another sink.
+
+    Attributes:
+        kept: Keeps the windows.
+        to: Receives the merged profile.
+        number: Number of the merged profile.
+    """
 
     kept: Kept
     to: Sink
@@ -105,14 +122,19 @@ class WrittenOut:
         return self.kept.journal(beginning, number)
 
     def take(self, profile: Profile, number: int) -> None:
-        """Raises OutputError, RecordingError; what is kept stays so."""
+        """Keep a window, and give the merged profile to the other sink.
+
+        Raises:
+            OutputError: The other sink cannot write. The kept windows stay.
+            RecordingError: No kept window can be read.
+        """
         self.kept.take(profile, number)
         self.to.take(self.kept.together(), self.number)
 
 
 @dataclass(frozen=True, slots=True)
 class LastOne(WrittenOut):
-    """The same at the end of the recording: nothing is kept any more, if it could be written."""
+    """A WrittenOut for the end of the recording: it deletes the kept windows after a successful write."""
 
     def take(self, profile: Profile, number: int) -> None:
         WrittenOut.take(self, profile, number)

@@ -1,4 +1,4 @@
-"""Samples of sleeping threads whose stacks need a register: the next stop of the same sleep completes them."""
+"""Samples of sleeping threads whose unwinding needs a register. The next stop of the same sleep completes them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyprof.session.rows import Rows, RowStore
 
 @dataclass
 class _Held:
-    """Samples of one sleep. rows: number of each."""
+    """Rows of samples of one sleep, which has this stack pointer and pc."""
 
     sp: int
     pc: int
@@ -20,7 +20,7 @@ class _Held:
 
 
 class HeldSamples:
-    """Of one window: its rows are amended."""
+    """Incomplete samples of one window, whose rows are amended later."""
 
     def __init__(self, store: RowStore) -> None:
         self._store = store
@@ -30,8 +30,13 @@ class HeldSamples:
         return bool(self._held)
 
     def take(self, batch: SampleBatch, rows: Rows, first: int, lacking: npt.NDArray[np.int64]) -> None:
-        """rows: of the batch, in the store. first: number of the first one. lacking: lanes whose stack needs a
-        register.
+        """Complete earlier samples of the batch's threads, and remember the new incomplete ones.
+
+        Args:
+            batch: The samples.
+            rows: Their rows in the store.
+            first: Number of the first row.
+            lacking: Lanes whose unwinding needs a register.
         """
         pc, sp = batch.arch.pc, batch.arch.sp
         wanting = set(lacking.tolist())

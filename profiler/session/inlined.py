@@ -1,8 +1,8 @@
-"""Places functions that are inlined into a frame which runs interpreted frames.
+"""Places inlined functions of a native frame inside the interpreter frames that this frame runs.
 
-Inlined functions of a frame are shown inside it, and so are interpreted frames inside the frame that runs them. Where a
-frame has both, the inlined function was called by the innermost interpreted one. So the frame is split, and its inlined
-functions follow the interpreted frames.
+Inlined functions are shown inside their frame, and so are the interpreter frames that an evaluator runs. In a frame
+that has both, the innermost interpreter frame has called the inlined function. So the frame is split, and its inlined
+functions follow the interpreter frames.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from pyprof.records import replace
 
 
 def inlined_inside(profile: Profile) -> Profile:
-    """The same profile with such frames taken apart; the same object where there are none."""
+    """Split frames that have both inlined functions and interpreter frames.
+
+    Returns:
+        The changed profile, or the same object if no frame was split.
+    """
     parents, frames = profile.parent.tolist(), profile.frame.tolist()
     split = {
         parents[node]
@@ -31,8 +35,11 @@ def _has_inlined(profile: Profile, frame: int) -> bool:
 
 
 class _Split:
-    """Takes frames apart. split: nodes. frames: the profile's, and the parts. inside: old node -> the part that is
-    still to come inside it, -1 where none is.
+    """Splits the frames of some nodes.
+
+    Args:
+        profile: The profile.
+        split: Nodes whose frames are split.
     """
 
     def __init__(self, profile: Profile, split: set[int]) -> None:
@@ -58,7 +65,7 @@ class _Split:
         )
 
     def _frames_of(self, node: int) -> list[int]:
-        """What stands in the place of a node."""
+        """Return the frames that replace a node."""
         frame, waiting = self._frame[node], self._inside[self._parent[node]]
         if self._profile.frames[frame].kind == FrameKind.INTERPRETER:
             self._inside[node] = waiting
@@ -70,7 +77,7 @@ class _Split:
         return [*before, frame]
 
     def _taken_apart(self, frame: int) -> tuple[int, int]:
-        """The function itself and what was inlined into it, as frames of their own."""
+        """Return two frames: the function, and the functions that were inlined into it."""
         if frame not in self._parts:
             whole = self._profile.frames[frame]
             outer = replace(whole, lines=whole.lines[-1:])

@@ -1,4 +1,4 @@
-"""From a batch to nodes of the tree of stacks: walked, joined with an interpreter's frames, interned."""
+"""Interning of a batch as nodes of the stack tree: unwind, merge interpreter frames, intern."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Walker(Protocol):
 
 
 class InnermostFrames:
-    """The walker for when no time is left: it finds each lane's innermost frame, which costs nothing."""
+    """A walker for the time after the deadline: it returns only the innermost frame of each sample."""
 
     def walk(self, batch: SampleBatch) -> Walk:
         n, arch = len(batch), batch.arch
@@ -45,39 +45,43 @@ class InnermostFrames:
 
 
 class CodeBinder(Protocol):
-    """Knows code that no file describes."""
+    """Finds code that no file describes (JIT code)."""
 
     def bind(self, batch: SampleBatch, walk: Walk) -> npt.NDArray[np.int32] | None:
-        """What StackTable.intern calls code; None where no frame lies in such code."""
+        """Return the `code` argument of StackTable.intern, or None if no frame lies in such code."""
         ...
 
     @property
     def watched(self) -> bool:
-        """May such code come and go in a way that look() sees at once?"""
+        """Return True if look() sees added and removed code at once."""
         ...
 
     def look(self) -> None:
-        """See what is registered now."""
+        """Read the currently registered code."""
         ...
 
 
 class Merger(Protocol):
-    """Finds the place of an interpreter's frames among those of a walk."""
+    """Merges interpreter frames with native stacks."""
 
     def complete(self, batch: SampleBatch, walk: Walk) -> Walk:
-        """The walk, with the native frames beyond its end that the interpreter's frames prove."""
+        """Continue walks beyond their end where the interpreter frames prove that there are more native frames."""
         ...
 
     def merge(self, batch: SampleBatch, walk: Walk) -> tuple[dict[int, Merge], npt.NDArray[np.int32]]:
-        """What each lane's stack gets, by lane, and the SampleState of all lanes."""
+        """Find the places of the interpreter frames.
+
+        Returns:
+            (insertions by lane, SampleState of each lane).
+        """
         ...
 
     def evaluators(self, batch: SampleBatch) -> dict[int, Evaluators]:
-        """Which frames are an interpreter's evaluator, by address space."""
+        """Return the evaluator frames of each address space."""
         ...
 
     def settled(self, place: FunctionPlace) -> FunctionPlace:
-        """The same for all instructions of a source line."""
+        """Return the same place for all instructions of a source line."""
         ...
 
     def forget(self, space_id: int) -> None: ...
@@ -85,8 +89,12 @@ class Merger(Protocol):
 
 @dataclass(frozen=True)
 class Interned:
-    """walk: of the batch. node: (n,) leaf of each lane's stack. state: (n,) SampleState, None where no lane has an
-    interpreter's frames.
+    """An interned batch of n samples.
+
+    Attributes:
+        walk: The walk of the batch.
+        node: (n,) Leaf of each stack.
+        state: (n,) SampleState, None if no sample has interpreter frames.
     """
 
     walk: Walk
@@ -95,7 +103,7 @@ class Interned:
 
 
 class _Merged(NamedTuple):
-    """As Interned, of stacks with an interpreter's frames."""
+    """An interned batch of samples with interpreter frames (see Interned)."""
 
     walk: Walk
     node: npt.NDArray[np.int32]
@@ -104,8 +112,13 @@ class _Merged(NamedTuple):
 
 @dataclass
 class Interning:
-    """binder: of code that no file describes. merger: of an interpreter's frames. None where there is nothing of it.
-    in_passes: stacks that match are not merged one by one, which is the specification.
+    """The steps from a batch to nodes of the stack tree.
+
+    Attributes:
+        walker: Unwinds.
+        binder: Finds code that no file describes, None if there is none.
+        merger: Merges interpreter frames, None if there are none.
+        in_passes: True to merge matching stacks together. False merges one at a time, which defines the correct result.
     """
 
     walker: Walker
@@ -115,11 +128,11 @@ class Interning:
     _matched: MatchedStacks | None = None
 
     def hurried(self) -> Interning:
-        """The same, which leaves out what takes time."""
+        """Return a copy that skips the expensive steps."""
         return replace(self, walker=InnermostFrames(), merger=None)
 
     def intern(self, batch: SampleBatch, stacks: StackTable) -> Interned:
-        """Walk a batch, all of whose lanes have registers, and put its stacks into the tree."""
+        """Unwind a batch and add its stacks to the tree. All samples of the batch must have registers."""
         walk = self.walker.walk(batch)
         if not batch.stopped:
             walk.end[(walk.end == StackEnd.UNREADABLE) & (batch.stack.size == 0)] = StackEnd.GONE
@@ -135,7 +148,7 @@ class Interning:
         return Interned(walk, node, state)
 
     def _with_interpreter(self, merger: Merger, batch: SampleBatch, walk: Walk, stacks: StackTable) -> _Merged:
-        """What does not match is merged one by one."""
+        """Merge and intern the stacks of a batch: first those that match completely, then all others one at a time."""
         if self._matched is None or self._matched.stacks is not stacks:
             from pyprof.session.matched_stacks import MatchedStacks
 
@@ -159,7 +172,7 @@ class Interning:
         return _Merged(walk, node, state)
 
     def _code_of(self, batch: SampleBatch, lane: int, frames: SharedFrames) -> npt.NDArray[np.int32] | None:
-        """What CodeBinder.bind says of frames that lanes share, at the time of one of them."""
+        """Bind code for frames that several samples share, at the time of one of them (see CodeBinder.bind)."""
         if self.binder is None:
             return None
         none = np.zeros(1, np.uint64)
@@ -180,14 +193,27 @@ class Interning:
 def _with_kernel(
     stacks: StackTable, nodes: npt.NDArray[np.int32], at: npt.NDArray[np.int32], frames: tuple[KernelStack, ...]
 ) -> npt.NDArray[np.int32]:
-    """The stacks with the kernel's frames inside them. at: which of frames each has."""
+    """Add the kernel frames to the innermost end of the stacks.
+
+    Args:
+        stacks: The tree.
+        nodes: (n,) Leaf of each stack.
+        at: (n,) Index into `frames` of each stack.
+        frames: Kernel stacks.
+
+    Returns:
+        (n,) int32 new leaves.
+    """
     pairs, place = np.unique(np.stack([nodes, at], axis=1), axis=0, return_inverse=True)
     found = [stacks.extend(node, frames[which]) for node, which in pairs.tolist()]
     return np.array(found, np.int32)[place.ravel()]
 
 
 def _needed(batch: SampleBatch, walk: Walk) -> dict[int, Mark]:
-    """Markers of the stacks that an option has cut, by lane: they say what would have been enough."""
+    """Return the markers of stacks that an option has truncated, by lane.
+
+    A marker names the value that would be enough.
+    """
     found = {}
     for lane in np.flatnonzero((walk.end == StackEnd.UNREADABLE) | (walk.end == StackEnd.DEPTH)).tolist():
         beyond = batch.stack.beyond.get(lane)

@@ -1,11 +1,11 @@
-"""What a window under way has so far, for the journal of its sink: a recording that is killed loses little.
+"""Writes the current window to the journal of its sink, so that a recording that is killed loses little.
 
-Each half second the frames, stacks and samples that are new go there, with what was counted so far and the names that
-are known: nothing is read before that. Symbol tables that were not read before are read at once. Source lines and
-inlined functions follow when they have been looked up while nothing else was to be done (names_ahead.py): here none are
-read. So the frames that the window's view does not show, an interpreter's own, stay without. What is decided at the end
-of a window is not in it: views (all native frames are kept), stacks that are completed later, processor time without
-samples. Names that this look-up does not find are not reported: those that the last one does not find are.
+Every half second the journal gets the new frames, stacks and samples, with the current counters and the names that are
+known without reading a file. Then symbol tables that were not read before are read. Source lines and inlined functions
+follow when the background symbolizer (names_ahead.py) has read them. It reads none for frames that the window's view
+hides, so those stay without. The journal lacks what is decided at the end of a window: views (all native frames are
+kept), stacks that are completed later, and processor time without samples. Names that are missing here are not
+reported, because the symbolization at the end of the window reports them.
 """
 
 from __future__ import annotations
@@ -35,16 +35,24 @@ from pyprof.session.worker.messages import Naming
 from pyprof.symbolize.symbolizer import Resolved, Symbolizer
 
 EVERY_S = 0.4
-"""A little less than the time between two batches: each is kept as soon as it is there."""
+"""Minimum time between two writes, in seconds.
+
+Slightly less than the time between two batches, so each is written at once.
+"""
 NO_LINES = 0.0
-"""None are read; those that were read before are given."""
+"""Time for source lines: none are read, but lines that were read before are used."""
 _NO_ROWS = RowStore().rows()
 
 
 @dataclass(frozen=True, slots=True)
 class _Lineless:
-    """A part whose lines are still to come. number: of the part. end: its frames are those of the window before that
-    one. frames: of the keys, as the journal has them.
+    """A part of the journal whose source lines are still missing.
+
+    Attributes:
+        number: Number of the part.
+        end: Number of the window's frames up to the end of this part.
+        keys: Keys of its frames.
+        frames: Its frames as the journal has them.
     """
 
     number: int
@@ -54,11 +62,11 @@ class _Lineless:
 
 
 Within = Callable[[Callable[[], Resolved]], Resolved | None]
-"""Does a job, which may be left anywhere: None where there was no time for it."""
+"""Runs a job that may be interrupted anywhere. Returns None if there was no time for it."""
 
 
 class Ahead(Protocol):
-    """What was looked up of a window's frames; see NamesAhead."""
+    """Progress of the background symbolizer (see NamesAhead)."""
 
     @property
     def done(self) -> int: ...
@@ -67,10 +75,18 @@ class Ahead(Protocol):
 
 
 class Keeping:
-    """Of one window; close() before its profile is written."""
+    """Writer of one window's journal. Call close() before the profile of the window is written."""
 
     def __init__(self, session: Session, naming: Naming, journal: Journal, within: Within, ahead: Ahead) -> None:
-        """within: where that leaves a look-up once, what follows has the names that are known."""
+        """Create the writer.
+
+        Args:
+            session: The recording.
+            naming: Settings of the profile.
+            journal: Receives the parts.
+            within: Limits the time of a name lookup. After the first interruption, only known names are written.
+            ahead: The background symbolizer.
+        """
         self._within: Within | None = within
         self._session = session
         self._naming = naming
@@ -86,13 +102,13 @@ class Keeping:
         self._due = time.monotonic() + EVERY_S
 
     def turn(self) -> None:
-        """After each batch."""
+        """Write what is new if it is due. Call it after each batch."""
         if (now := time.monotonic()) >= self._due:
             self._due = now + EVERY_S
             self._send()
 
     def close(self) -> None:
-        """Returns when the journal has ended."""
+        """Write what is new, and wait until the journal is closed."""
         self._send()
         self._journal.close()
 
@@ -119,12 +135,12 @@ class Keeping:
         )
 
     def _rename(self, named: Mapping[int, Sequence[Frame]]) -> None:
-        """named: frames by the number of their part."""
+        """Write better frames for earlier parts, by number of the part."""
         self._parts += 1
         self._journal.add(JournalPart(self._new_modules(), (), {}, (), (), (), self._samples(_NO_ROWS), named))
 
     def _new_modules(self) -> Sequence[ModuleInfo]:
-        """Those that the journal does not have."""
+        """Return the modules that the journal does not have yet."""
         known, self._sent = self._sent, len(self._modules)
         return tuple(self._modules)[known:]
 
@@ -135,17 +151,17 @@ class Keeping:
         index = {number: at for number, (at, _) in self._threads.items()}
         thread: npt.NDArray[np.int32] = np.array([index[number] for number in rows.thread.tolist()], np.int32)
         values = amounts(rows, round(1e9 / naming.rate_hz))
-        stack = np.maximum(rows.node, 0)  # of one that is still to be completed no frame is known
+        stack = np.maximum(rows.node, 0)  # the frames of a stack that is still to be completed are not known
         return SampleColumns(rows.time_ns, thread, stack, values, (rows.state | rows.taken).astype(np.int32), rows.cpu)
 
     def _effort(self) -> Summary:
-        """With what files lack, as far as it is known."""
+        """Return the counters so far, with the known problems of files."""
         counted, problems = self._session.recorder.counted(), self._session.diagnostics.problems
         lacking = tuple(ModuleSummary(path, "", 0, tuple(sorted(found))) for path, found in sorted(problems.items()))
         return replace(effort(counted, self._naming.rate_hz, self._cost()), modules=lacking)
 
     def _with_lines(self) -> dict[int, Sequence[Frame]]:
-        """Of earlier parts whose frames were looked up since: all their frames, by the part's number."""
+        """Return all frames of earlier parts that now have source lines, by number of the part."""
         found: dict[int, Sequence[Frame]] = {}
         done = self._ahead.done
         while self._lineless and self._lineless[0].end <= done:
@@ -160,7 +176,7 @@ class Keeping:
         return found
 
     def _named(self, keys: Sequence[FrameKey]) -> tuple[Frame, ...]:
-        """Their modules are indices of all that the journal has."""
+        """Resolve frames. Their module numbers are indices into all modules of the journal."""
         found = self._within(lambda: self._symbolizer().resolve(keys)) if self._within is not None else None
         if found is None:
             self._within = None
@@ -188,7 +204,7 @@ class Keeping:
         )
 
     def _known(self, threads: Iterable[tuple[int, ThreadInfo]]) -> tuple[tuple[ThreadInfo, ...], dict[int, ThreadInfo]]:
-        """The threads that are new, and those that have another name by now."""
+        """Return the new threads, and the threads whose name has changed by their index."""
         new: list[ThreadInfo] = []
         renamed: dict[int, ThreadInfo] = {}
         for number, each in threads:

@@ -1,4 +1,4 @@
-"""The last stack of each thread: what a sample has whose thread has not run since the one before."""
+"""The last stack of each thread, for samples of threads that have not run since their previous sample."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from pyprof.session.rows import Rows
 
 
 class LastStacks:
-    """Of one recording; nodes of its window's tree. threads: numbers of those that have one."""
+    """The last stack of each thread of a recording, as nodes of the current window's tree."""
 
     def __init__(self) -> None:
         self._last: dict[int, tuple[int, int]] = {}
 
     @property
     def threads(self) -> Set[int]:
+        """Return the numbers of the threads that have a stack."""
         return self._last.keys()
 
     def follow(self, rows: Rows) -> None:
-        """Give each UNCHANGED row, whose node is not known, the stack of its thread's sample before it."""
+        """Give each UNCHANGED row the stack of the previous sample of its thread."""
         order = np.argsort(rows.thread, kind="stable")
         thread, node, state = rows.thread[order], rows.node[order], rows.state[order]
         firsts = np.flatnonzero(np.diff(thread, prepend=np.int32(-1)))
@@ -36,7 +37,7 @@ class LastStacks:
         self._last.update(zip(thread[lasts].tolist(), stacks, strict=True))
 
     def carry(self, stacks: StackTable, alive: Set[int]) -> StackTable:
-        """A new tree, with the stacks of threads that are alive; the others are forgotten."""
+        """Return a new tree with the stacks of live threads. Forget the others."""
         fresh = StackTable()
         self._last = {thread: stack for thread, stack in self._last.items() if thread in alive}
         place = fresh.adopt(stacks, [node for node, _ in self._last.values()])

@@ -1,11 +1,11 @@
-"""Stacks whose native frames and interpreter's frames all match, joined in passes over a batch.
+"""Merges interpreter frames with native stacks for many samples at once, where all frames match.
 
-That is so of nearly all samples of an interpreter: a whole stack, each run's marker in a frame of an evaluator, each
-evaluator's frame with a run. Merging finds nothing else there (interpreters/merge.py, which is the specification and
-does all others), but takes as long as all the rest of a sample.
+Nearly all samples match: the stack is complete, the marker of each run lies in an evaluator frame, and each evaluator
+frame has a run. For these the general algorithm has the same result, but takes as long as all other work on a sample.
+It defines the correct result and handles all other samples (interpreters/merge.py).
 
-Thousands of these differ in two frames only: the innermost native one, and the instruction at which the interpreter's
-innermost one is. What is outside these two is looked up in the tree once.
+Thousands of such stacks differ only in the innermost native frame and in the current instruction of the innermost
+interpreter frame. The rest of such a stack is looked up in the tree once.
 """
 
 from __future__ import annotations
@@ -31,13 +31,22 @@ _SHORT = 2048
 _I64 = npt.NDArray[np.int64]
 
 Key = tuple[bytes | tuple[bytes, bytes], int, int]
-"""All native frames but the innermost one and which of them are the runs', or a digest of them; the chain's trunk or
-its number; the address space."""
+"""Key of stacks that differ only in their innermost frames.
+
+It has the native frames without the innermost one and the indices of the evaluators' frames, or a digest of both; the
+trunk or the number of the chain; and the address space.
+"""
 
 
 class _Known(NamedTuple):
-    """inner: numbers of the frames below the node outer, outermost first; leaf: which of them is the innermost native
-    one, place: which is the interpreter's innermost one, -1: none differs. leaves: that are there, by these two.
+    """Known stacks with the same key.
+
+    Attributes:
+        outer: Node outside of the first frame that can differ.
+        inner: Numbers of the frames inside `outer`, outermost first.
+        leaf: Index in `inner` of the innermost native frame.
+        place: Index in `inner` of the innermost interpreter frame, -1 if it cannot differ.
+        leaves: Known leaves, by the innermost native frame and the innermost interpreter frame.
     """
 
     outer: int
@@ -49,8 +58,12 @@ class _Known(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """Of n lanes. matched (n,): has each run its frame, and each frame of an evaluator its run? at (k,): frames of the
-    runs, as each lane counts its own; at_start (n + 1,): where those of each lane begin.
+    """The frames of n lanes that hold k markers.
+
+    Attributes:
+        matched: (n,) True if each run has its frame, and each evaluator frame its run.
+        at: (k,) Index of the frame in its lane.
+        at_start: (n + 1,) Start of each lane in `at`.
     """
 
     matched: npt.NDArray[np.bool_]
@@ -59,10 +72,15 @@ class _Placed:
 
 
 class MatchedStacks:
-    """Of one tree."""
+    """Merger of matching stacks into one stack tree."""
 
     def __init__(self, stacks: StackTable, settled: Callable[[FunctionPlace], FunctionPlace]) -> None:
-        """settled: as Merger has it."""
+        """Create a merger for a tree.
+
+        Args:
+            stacks: The tree.
+            settled: See Merger.settled.
+        """
         self.stacks = stacks
         self._settled = settled
         self._known: dict[Key, _Known] = {}
@@ -70,8 +88,15 @@ class MatchedStacks:
         self._places: dict[FunctionPlace, int] = {}
 
     def find(self, batch: SampleBatch, walk: Walk, evaluators: dict[int, Evaluators]) -> dict[int, int]:
-        """Nodes of the lanes that match, by lane. walk: without shared frames, none of them in code that no file
-        describes. evaluators: by address space.
+        """Merge and intern all matching stacks.
+
+        Args:
+            batch: The samples.
+            walk: Their walk, without shared frames, and without code that no file describes.
+            evaluators: Evaluators by address space.
+
+        Returns:
+            Leaf of the tree by lane. Lanes that do not match are missing.
         """
         words = walk.packed()
         if words is None or not len(words) or len(batch) > _MOST_LANES or (walk.sp >> np.uint64(_SP_BITS)).any():
@@ -104,7 +129,11 @@ class MatchedStacks:
     def _whole(
         self, batch: SampleBatch, walk: Walk, evaluators: dict[int, Evaluators]
     ) -> tuple[list[int], list[tuple[int, ...]]]:
-        """Lanes of whole stacks with a chain that may match, and its markers."""
+        """Find the samples with a complete stack and a chain that can match.
+
+        Returns:
+            (lanes, markers of each lane).
+        """
         lanes, marks = [], []
         of_kind = (batch.kind == SampleKind.STOPPED) & (walk.end == StackEnd.ROOT) & (np.diff(walk.start) >= 1)
         spaces, chains = batch.space.tolist(), batch.chains
@@ -124,7 +153,7 @@ class MatchedStacks:
         return lanes, marks
 
     def _markers(self, chain: Chain) -> tuple[int, ...] | None:
-        """Of the chain's runs; None where something is missing, or is not known of it."""
+        """Return the markers of the chain's runs, or None if the chain is incomplete or irregular."""
         name = chain.trunk or chain.number
         if name in self._marks:
             return self._marks[name]
@@ -138,8 +167,16 @@ class MatchedStacks:
         return found
 
     def _put(self, key: Key, words: list[int], chain: Chain, at: list[int]) -> int:
-        """The leaf of a stack. words: its native frames, outermost first; at: those of the runs, from the innermost
-        one.
+        """Add a stack to the tree and remember its key.
+
+        Args:
+            key: The key.
+            words: Native frames, outermost first.
+            chain: Interpreter frames.
+            at: Index of each run's native frame, counted from the innermost frame.
+
+        Returns:
+            The leaf.
         """
         natives, space = self.stacks.natives, key[-1]
         numbers: list[int] = []
@@ -172,7 +209,7 @@ class MatchedStacks:
         return leaf
 
     def _number(self, place: FunctionPlace) -> int:
-        """Of an interpreter's frame."""
+        """Return the number of an interpreter frame in the tree."""
         number = self._places.get(place)
         if number is None:
             number = self._places[place] = self.stacks.interpreted((self._settled(place),))[0]
@@ -180,7 +217,10 @@ class MatchedStacks:
 
 
 def _short(frames: bytes, owners: bytes) -> bytes | tuple[bytes, bytes]:
-    """What stands for them in a table: few themselves. Of a recursion each sample may have 32 KB of them."""
+    """Return a key for frames: the bytes themselves, or a digest if they are long.
+
+    In a deep recursion each sample may have 32 KB of them.
+    """
     if len(frames) <= _SHORT:
         return frames, owners
     from _blake2 import blake2b  # hashlib loads OpenSSL
@@ -189,7 +229,7 @@ def _short(frames: bytes, owners: bytes) -> bytes | tuple[bytes, bytes]:
 
 
 def _held(batch: SampleBatch, walk: Walk, evaluators: dict[int, Evaluators]) -> npt.NDArray[np.bool_]:
-    """(m,) Which frames are an evaluator's?"""
+    """Return for each frame of the walk whether it is an evaluator frame, as a bool array."""
     at = walk.pc - ~walk.exact
     if len(evaluators) == 1:
         (only,) = evaluators.values()
@@ -203,7 +243,14 @@ def _held(batch: SampleBatch, walk: Walk, evaluators: dict[int, Evaluators]) -> 
 
 
 def _placed(walk: Walk, lanes: _I64, marks: list[tuple[int, ...]], held: npt.NDArray[np.bool_]) -> _Placed:
-    """held: as _held() has it. Of the frames of a lane the one holds a marker that is the last one below it."""
+    """Assign each marker to the frame whose stack range contains it.
+
+    Args:
+        walk: The walk.
+        lanes: (n,) Samples.
+        marks: Markers of each sample.
+        held: See _held().
+    """
     n, counts = len(lanes), np.diff(walk.start)[lanes]
     first = np.zeros(n + 1, np.int64)
     np.cumsum(counts, out=first[1:])

@@ -1,9 +1,9 @@
-"""Names of the window under way, looked up while nothing else is to be done: few are left when it ends.
+"""Background symbolization of the current window, so that few names are left to resolve at its end.
 
-Who tells a recording to end waits for the names. What is read of files for them (symbol tables, lines, inlined
-functions, demangled names) stays in the NameCache, where the look-up at the end finds it. What is answered here is
-thrown away; the journal asks for it again (keeping.py). Left to the end are frames that the window's view does not
-show, because an interpreter's own debug information is large, and code that no file holds.
+A user who ends a recording waits for the names. This module reads symbol tables, lines, inlined functions and demangled
+names into the NameCache, where the symbolization at the end finds them. The result itself is discarded, and the journal
+requests it again (keeping.py). Two kinds of frames are left to the end: those that the window's view hides, because an
+interpreter's own debug information is large, and code that no file contains.
 """
 
 from __future__ import annotations
@@ -22,18 +22,24 @@ from pyprof.session.session import Session
 from pyprof.symbolize.symbolizer import Symbolizer
 
 AFTER_BATCHES = 4
-"""Where threads are stopped: the sampler waits for what each of the first ones teaches (worker/sampling.py), and
-samples nothing meanwhile.
+"""Number of first batches that are unwound without background work, if threads are stopped for samples.
+
+The sampler waits for the feedback on each of them (worker/sampling.py), and takes no samples in that time.
 """
 NO_LINES = 0.0
 LINES_S, MOST_LINES_S = 0.05, 0.8
-"""Seconds in a turn for source lines. Where they were not enough, twice as many the next time, up to the second number;
-what needs still more is left to the end.
+"""Time for source lines in one step, in seconds, and its maximum.
+
+If a step is too short, the next one gets twice the time, up to the maximum. Lines that need more are left to the end.
 """
 
 
 class NamesAhead:
-    """Of one recording. due: something is left to be looked up."""
+    """Background symbolizer of one recording.
+
+    Attributes:
+        due: True if there is something to resolve.
+    """
 
     def __init__(self, session: Session, shown: ViewOptions) -> None:
         self.due = False
@@ -47,25 +53,32 @@ class NamesAhead:
 
     @property
     def done(self) -> int:
-        """Of the frames of the window under way, in their order: so many were looked up with lines, or are left."""
+        """Return how many frames of the current window, in their order, are resolved with lines or left to the end."""
         window, stacks = self._window, self._session.recorder.stacks
         if self._asked:
             return len(stacks.frames)
         return window.done if window is not None and window.table is stacks else 0
 
     def looked_up(self, numbers: range) -> Sequence[int]:
-        """Which of these, of the frames that are done."""
+        """Return those of these frame numbers that were resolved. All must be below `done`."""
         window = self._window
         return numbers if self._asked or window is None else [number for number in numbers if number in window.wanted]
 
     def taken(self, batch: SampleBatch) -> None:
-        """It was unwound. The sampler waits for all answers where it is what reads the target's memory."""
+        """Note that a batch was unwound.
+
+        Background work stops if the sampler reads the target's memory for the worker, because the sampler then waits
+        for each response.
+        """
         self._batches += 1
         self._asked = any(space.image is None for space in batch.spaces.values())
         self.due = not self._asked and (not batch.stopped or self._batches > AFTER_BATCHES)
 
     def turn(self) -> bool:
-        """One step: symbols of what is new, then lines of it. It may be left anywhere, and is not begun again then."""
+        """Run one step: resolve symbols of new frames, or read their lines.
+
+        A step may be interrupted anywhere, and is then not repeated.
+        """
         keys, self._lines = self._lines, ()
         if keys:
             whole = self._look_up(keys, self._lines_s)
@@ -82,7 +95,7 @@ class NamesAhead:
         return True
 
     def _fresh(self) -> list[FrameKey]:
-        """Frames of stacks that came since."""
+        """Return the keys of frames in stacks that have been added since the last call."""
         recorder, window = self._session.recorder, self._window
         table, leaves, rows = recorder.leaves_since(window.rows if window else 0)
         if window is None or table is not window.table:
@@ -113,7 +126,7 @@ class NamesAhead:
         return module is not None and module.has_file
 
     def _look_up(self, keys: Sequence[FrameKey], lines_s: float) -> bool:
-        """Was there time for all?"""
+        """Resolve frames. Return True if there was time for all lines."""
         session = self._session
         names, spaces = session.files.names, session.recorder.known_spaces
         symbolizer = Symbolizer(
@@ -124,9 +137,18 @@ class NamesAhead:
 
 
 class _Seen:
-    """What was seen of a window. shown: as rewrite() takes it, of stacks that have an interpreter's frame. rows: parts
-    of its rows. wanted: numbers of frames. begun, done: so many frames had come when the look-up under way began, and
-    when the last one that has ended did.
+    """The part of a window that the background symbolizer has seen.
+
+    Attributes:
+        table: The stack tree.
+        rows: Number of row blocks that were read.
+        wanted: Numbers of frames to resolve.
+        begun: Number of frames when the current pass started.
+        done: Number of frames when the last complete pass started.
+
+    Args:
+        table: The stack tree.
+        shown: View of stacks that have an interpreter frame (see rewrite()).
     """
 
     def __init__(self, table: StackTable, shown: Function) -> None:
@@ -138,7 +160,7 @@ class _Seen:
         self._nodes: tuple[set[int], set[int]] = set(), set()
 
     def frames(self, leaf: int) -> list[int]:
-        """Those of a stack that the view shows, as far as they were not seen in stacks of its kind."""
+        """Return the frames of a stack that the view shows and that were not returned before."""
         table = self.table
         for node in range(len(self._interpreted), len(table)):
             is_one = table.frames[table.frame[node]].kind == FrameKind.INTERPRETER

@@ -1,8 +1,8 @@
-"""Which native frames stand in stacks that have an interpreter's frames, by name of the view (options.NATIVE_VIEWS).
+"""Views: which native frames are shown in stacks that have interpreter frames (options.NATIVE_VIEWS).
 
-A view says of each node of the tree of stacks what stands in its place, as model.tree.rewrite() takes it. Views may
-remember something of a node for those below it: parents come first. The tree may grow meanwhile. Frames of an
-interpreter and markers always stay.
+A view maps each node of the stack tree to the frames that replace it, for model.tree.rewrite(). It sees parents before
+their children, and may remember facts about a node for its children. The tree may grow in the meantime. Interpreter
+frames and markers always stay.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyprof.model.tree import Tree, rewrite
 from pyprof.records import dataclass, replace
 
 Function = Callable[[int], Sequence[FrameKey]]
-"""As rewrite() takes it."""
+"""A view of one tree, in the form that rewrite() expects."""
 
 
 class _Kinded(Protocol):
@@ -32,7 +32,7 @@ _Shown = TypeVar("_Shown", bound=_Kinded, covariant=True)
 
 
 class StackKeys(Protocol[_Shown]):
-    """A tree of stacks, of a recording or of a profile."""
+    """A stack tree, of a recording or of a profile."""
 
     @property
     def parent(self) -> Sequence[int]: ...
@@ -45,12 +45,20 @@ class StackKeys(Protocol[_Shown]):
 
 class NativeView(Protocol):
     def __call__(self, stacks: StackKeys[_Key], is_own: Callable[[_Key], bool], /) -> Callable[[int], Sequence[_Key]]:
-        """is_own: is a frame in code of the interpreter itself?"""
+        """Return the view of a tree.
+
+        Args:
+            stacks: The tree.
+            is_own: Returns True if a frame lies in code of the interpreter itself.
+        """
         ...
 
 
 def extensions(stacks: StackKeys[_Key], is_own: Callable[[_Key], bool]) -> Callable[[int], Sequence[_Key]]:
-    """All but the interpreter's own. A stack's outermost frame stays, so that all stacks of a process have one root."""
+    """Show all frames except the interpreter's own.
+
+    The outermost frame stays, so that all stacks of a process have one root.
+    """
     own: dict[int, bool] = {}
 
     def function(node: int) -> Sequence[_Key]:
@@ -72,13 +80,13 @@ def none(stacks: StackKeys[_Key], _: Callable[[_Key], bool]) -> Callable[[int], 
 
 
 class _Place(IntEnum):
-    OUTSIDE = 0  # no interpreter's frame is further out
-    CALLER = 1  # below an interpreter's frame, and nothing native is shown below that
-    CALLED = 2  # in native code that an interpreter's function called
+    OUTSIDE = 0  # no interpreter frame is further out
+    CALLER = 1  # inside an interpreter frame, with no native frame shown between
+    CALLED = 2  # in native code that an interpreter function called
 
 
 def calls(stacks: StackKeys[_Key], is_own: Callable[[_Key], bool]) -> Callable[[int], Sequence[_Key]]:
-    """Like extensions; of native code that an interpreter's function calls, only the function that it calls."""
+    """Show what extensions() shows, without the inner functions of native code that an interpreter function calls."""
     inner = extensions(stacks, is_own)
     places = {0: _Place.OUTSIDE}
 
@@ -98,7 +106,7 @@ def calls(stacks: StackKeys[_Key], is_own: Callable[[_Key], bool]) -> Callable[[
 
 
 def in_code(key: _Kinded) -> bool:
-    """Neither an interpreter's frame nor a marker."""
+    """Return True if a frame is neither an interpreter frame nor a marker."""
     return key.kind not in (FrameKind.INTERPRETER, FrameKind.MARKER)
 
 
@@ -107,7 +115,7 @@ VIEWS: dict[str, NativeView] = {
     "calls": calls,
     "none": none,
 }
-"""All but "all", which changes nothing."""
+"""All views except "all", which changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +129,10 @@ class _ProfileStacks:
 
 
 def viewed(profile: Profile, name: str) -> Profile:
-    """A profile with the native frames of a view, of those that it has. An interpreter's own code is each object file
-    that has its evaluator.
+    """Apply a view to a profile.
+
+    A view can only remove native frames. Each object file that contains an evaluator counts as the interpreter's own
+    code.
     """
     if name not in VIEWS:
         return profile
@@ -138,19 +148,20 @@ def viewed(profile: Profile, name: str) -> Profile:
 
 
 def is_interpreted(frame: Frame) -> bool:
-    """Return True for a frame of an interpreter."""
+    """Return True for an interpreter frame."""
     return frame.kind == FrameKind.INTERPRETER
 
 
 def with_frames(
     profile: Profile, shown: Callable[[int], int | None], is_interpreted: Callable[[Frame], bool] = is_interpreted
 ) -> Profile:
-    """Return a profile with other frames in its stacks; those without an interpreter's function stay as they are.
+    """Replace or remove frames in stacks that have an interpreter frame. All other stacks stay.
 
     Args:
-        shown: Returns the index of the frame that takes the place of a node's frame, None if it is left out. The nodes
-            come in their order.
-        is_interpreted: Tells which frames are of an interpreter's functions.
+        profile: The profile.
+        shown: Returns the frame that replaces the frame of a node, None to remove it. It is called in order of the
+            nodes.
+        is_interpreted: Returns True for an interpreter frame.
     """
     parent, frame = profile.parent.tolist(), profile.frame.tolist()
     interpreted, tree = [False], Tree()

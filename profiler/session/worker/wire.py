@@ -40,7 +40,7 @@ from pyprof.session.worker.messages import Message, SentNews
 
 _MOST_READ = 1 << 30
 KNOWN, BY_DESCRIPTOR, BY_PID = 0, 1, 2
-"""How the memory of a program image is sent: not again, as descriptors, or by pid.
+"""Kinds of transfer for the memory of a program image: not again, as descriptors, or by pid.
 
 In the last case the worker requests it from the file broker.
 """
