@@ -1,7 +1,7 @@
-"""What a collector is: it produces sample batches until it is stopped.
+"""The protocol of a collector, which produces batches of samples until it is stopped.
 
-The session owns the loop's other half (unwinding, interning, writing). It gives back to the collector what only
-the walk knows: how long a thread's stack is, and which sleeping thread needs a stop after all.
+The session unwinds, interns and writes. It gives back to the collector what only the walk of a stack knows: how much of
+a thread's stack is needed, and which sleeping thread must be stopped after all.
 """
 
 from __future__ import annotations
@@ -21,24 +21,29 @@ from pyprof.records import dataclass, field
 
 
 class CollectorRefused(AccessDenied):
-    """This way of taking samples cannot be used here; another one may."""
+    """The collector cannot be used here; another one may."""
 
     reason = "collector_refused"
 
 
 class SeesPart(CollectorRefused):
-    """It can be used, but does not see all that it should: one that sees more comes first."""
+    """The collector can be used, but does not see everything; a collector that sees more is preferred."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """What the walk of a batch teaches the collector; columns run along the batch's lanes.
+    """The result of a batch's walk for its collector. Columns have one element for each sample of the batch.
 
-    top: highest stack address that the walk needed (Walk.top), 0 of a walk that did not reach the root. missing: avma
-    of the word that an UNREADABLE lane needed, else 0: the next copy of that thread should hold it. stop: lanes whose
-    thread slept and whose stack needs a register: take the next sample of that thread by a stop, once in this sleep,
-    if its system call allows. look: to be called after each round of samples from now on, as soon as can be; code comes
-    and goes in the target. None: no longer. took_ns: how long the walk took, 0 where that is not known.
+    Attributes:
+        batch: The batch that was walked.
+        top: Highest stack address that the walk needed (Walk.top), or 0 if the walk did not reach the root.
+        missing: Address (avma) of the word that an UNREADABLE sample lacks, else 0. The thread's next copy should
+            contain it.
+        stop: True for samples of a sleeping thread whose walk needs a callee-saved register. The collector should take
+            the thread's next sample by a stop, once in this sleep, if its system call allows that.
+        look: Function to call after each round of samples from now on, as soon as possible, because code appears and
+            disappears in the target. None means that no call is needed any more.
+        took_ns: Duration of the walk, or 0 if it is not known.
     """
 
     batch: SampleBatch
@@ -51,12 +56,18 @@ class Feedback:
 
 @dataclass(frozen=True, slots=True)
 class CollectorStats:
-    """Since the collector began. ticks: sampling times that were kept; skipped: those passed over because we were late.
-    ticking_ns: the time in which they were due, so that ticks in that time are the rate reached: what passed, or where
-    each thread or processor has a clock of its own, the sum of what these counted.
+    """Statistics of a collector since it began.
 
-    pauses: the stops, by length. unchanged, blocked: samples taken without a stop. accounts: processor
-    time by the process that was asked for, with its children where they are followed.
+    Attributes:
+        ticks: Number of sampling times that were kept.
+        pauses: Stops of threads, by their length.
+        skipped: Number of sampling times that were missed because pyprof was late.
+        unchanged: Number of samples taken without a stop because the thread had not run since its last sample.
+        blocked: Number of samples taken without a stop because the thread slept in the kernel.
+        notes: Sentences for the summary.
+        accounts: Processor time by the process that was selected, with its children if they are followed.
+        ticking_ns: Time in which the ticks were due, so that ticks / ticking_ns is the rate reached. It is the elapsed
+            time. If each thread or processor has its own clock, it is the sum of their times.
     """
 
     ticks: int = 0
@@ -70,28 +81,39 @@ class CollectorStats:
 
 
 NOBODY = 0
-"""source_id of batches without feedback."""
+"""The source_id of batches that get no feedback."""
 
 
 class Collector(Protocol):
-    """Life: batches() is iterated once; stop() (from a signal handler too) makes it end after the sample under way;
-    close() releases everything and is safe to call twice.
+    """A source of batches of samples.
+
+    The caller iterates over batches() once. stop(), which a signal handler may call too, ends the iteration after the
+    current sample. close() releases everything and may be called twice.
     """
 
     def batches(self) -> Iterator[SampleBatch]:
-        """Batches as they come, at the latest as CollectOptions.flush_s says; an empty batch is a sign of life."""
+        """Yield batches as they become ready, at least once every CollectOptions.flush_s.
+
+        An empty batch shows that the collector is alive.
+        """
         ...
 
     def learn(self, feedback: Feedback) -> None:
-        """Of one of its batches, perhaps not the last one: what it teaches belongs to the batch's source_id."""
+        """Accept the feedback for one of the collector's batches, which need not be the latest one.
+
+        Composite collectors route it by the batch's source_id.
+        """
         ...
 
     def threads(self) -> list[ThreadInfo]:
-        """Every thread that was ever sampled, names as last seen."""
+        """Return all threads that were ever sampled, with their latest known names."""
         ...
 
     def retire(self) -> None:
-        """A window was closed: forget what had ended when the one before was. Called between two batches."""
+        """Forget what had already ended when the previous window was closed.
+
+        The caller calls it after it closed a window, between two batches.
+        """
         ...
 
     def stats(self) -> CollectorStats: ...
@@ -102,10 +124,12 @@ class Collector(Protocol):
 
 
 class SampleSource(Collector, Protocol):
-    """A collector whose batches are its own. source_id: of these, unique within the recording.
+    """A collector that yields no batches of other collectors.
 
-    acknowledges: whether it acknowledges flushes itself; False where its batches are completed by another collector.
-    flushed_ns: the end of the samples that it has yielded, or yields now.
+    Attributes:
+        acknowledges: True if the source acknowledges flushes itself. False if another collector completes its batches.
+        flushed_ns: End of the time whose samples it has yielded, including those in the batch that it yields now.
+        source_id: Identifier of its batches, unique within the recording.
     """
 
     acknowledges: bool

@@ -1,7 +1,7 @@
-"""How a SampleBatch comes to be: lane by lane, or from columns that are there already.
+"""A builder of SampleBatch: sample by sample, or from existing columns.
 
-A builder has the lanes, its memory has the stack copies: ArenaMemory is filled by system calls, at an address that does
-not change; BytesMemory takes copies that come as bytes.
+The builder holds the columns and its memory holds the stack copies. System calls fill an ArenaMemory at a fixed
+address. A BytesMemory takes copies that arrive as bytes objects.
 """
 
 from __future__ import annotations
@@ -36,9 +36,12 @@ def bare_batch(
     pid: npt.NDArray[np.integer],
     tid: npt.NDArray[np.integer],
 ) -> SampleBatch:
-    """Samples of which nothing else is known: no registers, no stack, one sampling period each. Columns of shape (n,).
+    """Return a batch of samples without registers and stacks, with a weight of one sampling period each.
 
-    Whoever knows more replaces columns (dataclasses.replace).
+    Callers set further columns with dataclasses.replace.
+
+    Args:
+        kind: Kinds of the samples; all columns have the shape (n,).
     """
     n = len(kind)
     zeros = np.zeros(n, np.int64)
@@ -59,29 +62,41 @@ def bare_batch(
 
 
 class StackMemory(Protocol):
-    """Where the stack copies of a batch are. used: bytes so far, a multiple of 8."""
+    """Memory for the stack copies of a batch.
+
+    Attributes:
+        used: Number of used bytes, a multiple of 8.
+    """
 
     used: int
 
     @property
     def full(self) -> bool:
-        """Is there no room for one more sample?"""
+        """True if there is no room for another sample."""
         ...
 
     def data(self) -> U8:
-        """What is used, as memory of its own."""
+        """Return a copy of the used part."""
         ...
 
     def copied(self, offset: int, size: int) -> bytes:
-        """A part of what is used."""
+        """Return a slice of the used part."""
         ...
 
     def clear(self) -> None: ...
 
 
 class ArenaMemory:
-    """Room for at least one copy of most_copy bytes with its further pieces. address: where memory begins; what is not
-    used yet is for the code that copies. further: bytes that the pieces of one copy may take.
+    """Memory at a fixed address, with room for at least one stack copy and its additional pieces.
+
+    The code that copies stacks writes into the unused part.
+
+    Args:
+        most_copy: Maximum size of one copy in bytes.
+
+    Attributes:
+        address: Address of the first byte.
+        further: Number of bytes that the additional pieces of one copy may take.
     """
 
     def __init__(self, most_copy: int) -> None:
@@ -110,7 +125,7 @@ class ArenaMemory:
 
 
 class BytesMemory:
-    """Room until `most` bytes are used."""
+    """Memory for copies that arrive as bytes objects. It is full when `most` bytes are used."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -122,7 +137,7 @@ class BytesMemory:
         return self.used >= self._most
 
     def put(self, copy: bytes) -> None:
-        """The copy of the next lane."""
+        """Append the copy of the next sample."""
         self._copies.append(copy + bytes(-len(copy) % 8))
 
     def data(self) -> U8:
@@ -137,7 +152,7 @@ class BytesMemory:
 
 
 class Lane(NamedTuple):
-    """One sample but for its registers and its stack. started: see ThreadKey."""
+    """One sample without its registers and its stack. See ThreadKey for `started`."""
 
     arch: Arch
     kind: SampleKind
@@ -161,13 +176,18 @@ Memory = TypeVar("Memory", bound=StackMemory)
 
 
 class BatchBuilder(Generic[Memory]):
-    """Lanes one by one. memory: where the stack copies are."""
+    """A builder that collects samples one by one and turns them into batches."""
 
     def __init__(
         self, arches: Sequence[Arch], memory: Memory, source_id: int, unknown: frozenset[int] | None = None
     ) -> None:
-        """arches: what the lanes may be, the usual one first. source_id: whose batches these are. unknown: columns of
-        registers that no lane knows; None: those that the kernel's register sets do not have.
+        """Create a builder without samples.
+
+        Args:
+            arches: Possible architectures of the samples, the most common first.
+            memory: Memory of the stack copies.
+            source_id: Identifier of the collector that yields the batches.
+            unknown: Register columns that no sample has. None means those that the kernel's register sets lack.
         """
         self.memory = memory
         self._source_id = source_id
@@ -193,16 +213,24 @@ class BatchBuilder(Generic[Memory]):
         return len(self._lanes)
 
     def has(self, pid: int) -> bool:
-        """Is there a sample of this process?"""
+        """Return True if there is a sample of the process."""
         return any(lane.pid == pid for lane in self._lanes)
 
     @property
     def full(self) -> bool:
-        """No room for one more sample: the batch must leave first."""
+        """True if there is no room for another sample: the caller must take the batch first."""
         return len(self._lanes) >= MOST_LANES or self.memory.full
 
     def add(self, lane: Lane, base: int, size: int) -> int:
-        """A lane whose copy of size bytes, of avma base, stands where the memory's used ends. Returns its number."""
+        """Add a sample whose stack copy was written at the end of the used memory.
+
+        Args:
+            base: Address (avma) of the copy in the target.
+            size: Size of the copy in bytes.
+
+        Returns:
+            Number of the sample in the batch.
+        """
         number, memory = len(self._lanes), self.memory
         self._lanes.append(lane)
         self._copies.append(_Copy(base, memory.used, size))
@@ -211,8 +239,14 @@ class BatchBuilder(Generic[Memory]):
         return number
 
     def reserve(self, count: int, used: int) -> int:
-        """So many lanes that fill() makes before anybody else looks at them, whose copies end where the memory's used
-        does from now on. Returns the first one's number.
+        """Reserve consecutive samples, which the caller must set with fill() before any other use of the builder.
+
+        Args:
+            count: Number of samples.
+            used: End of the used memory after their copies, in bytes.
+
+        Returns:
+            Number of the first sample in the batch.
         """
         number = len(self._lanes)
         self._lanes.extend([cast(Lane, None)] * count)
@@ -222,13 +256,14 @@ class BatchBuilder(Generic[Memory]):
         return number
 
     def fill(self, number: int, lane: Lane, base: int, offset: int, size: int) -> None:
-        """A lane that was reserved. offset: of its copy in the memory."""
+        """Set a reserved sample, whose copy is at `offset` in the memory."""
         self._lanes[number] = lane
         self._copies[number] = _Copy(base, offset, size)
 
     def set_regset(self, lane: int, words: npt.NDArray[np.unsignedinteger]) -> None:
-        """words: the kernel's user_regs_struct of the lane's architecture. Which are wanted is seen for all lanes at
-        once.
+        """Set a sample's registers from the kernel's user_regs_struct of its architecture.
+
+        take() selects the wanted words for all samples at once.
         """
         self._regsets.setdefault(self._lanes[lane].arch.name, {})[lane] = words.tobytes()
 
@@ -239,7 +274,7 @@ class BatchBuilder(Generic[Memory]):
             self._regs[np.ix_(lanes, self._known[name])] = words[:, self._slots[name]]
 
     def set_registers(self, lane: int, row: Sequence[int] | npt.NDArray[np.uint64]) -> None:
-        """row: by the columns of the lane's architecture."""
+        """Set a sample's registers in the order of its architecture's columns."""
         self._regs[lane, : len(row)] = np.asarray(row, np.uint64)
 
     def set_sp_pc(self, lane: int, sp: int, pc: int) -> None:
@@ -248,32 +283,35 @@ class BatchBuilder(Generic[Memory]):
         row[arch.pc] = pc
 
     def add_pieces(self, lane: int, pieces: Iterable[Piece]) -> None:
-        """Further memory of a lane."""
+        """Add further parts of memory to a sample."""
         self._pieces[lane] = (*self._pieces.get(lane, ()), *pieces)
 
     def set_beyond(self, lane: int, beyond: Beyond) -> None:
-        """The lane's stack is longer than its copy."""
+        """Note that a sample's stack is longer than its copy."""
         self._beyond[lane] = beyond
 
     def copy_of(self, lane: int) -> bytes:
-        """The lane's stack."""
+        """Return the copy of a sample's stack."""
         copy = self._copies[lane]
         return self.memory.copied(copy.offset, copy.size)
 
     def set_chain(self, lane: int, chain: Chain) -> None:
-        """What an interpreter ran."""
+        """Set the frames of a sample's interpreter."""
         self._chains[lane] = chain
 
     def set_kernel_stack(self, lane: int, frames: KernelStack) -> None:
-        """What stands inside the innermost frame of user code."""
+        """Set the kernel frames of a sample."""
         self._kernel_stack[lane] = self._kernel_stacks.setdefault(frames, len(self._kernel_stacks))
 
     def move(self, lane: int, space: AddressSpace) -> None:
-        """The lane turned out to belong to another generation."""
+        """Assign a sample to another generation of its address space."""
         self._lanes[lane] = self._lanes[lane]._replace(space=space)
 
     def take(self) -> list[SampleBatch]:
-        """The batches so far, of one architecture each, over the same memory, at least one; the builder starts anew."""
+        """Return the collected samples as batches and reset the builder.
+
+        Each batch has one architecture; all share one memory. There is at least one batch, which may be empty.
+        """
         self._take_regsets()
         groups = list(self._groups()) or [(self._usual, [])]
         whole = self._whole()
@@ -285,8 +323,10 @@ class BatchBuilder(Generic[Memory]):
         return batches
 
     def _groups(self) -> Iterator[tuple[Arch, list[int]]]:
-        """Lanes by architecture, so that the batches, one after the other, have each thread's lanes in order of time:
-        a thread that changed its architecture makes them come in pieces.
+        """Yield samples grouped by architecture such that the groups, one after the other, keep each thread's order of
+        time.
+
+        If a thread changed its architecture, there is one group for each run of samples of one architecture.
         """
         names: dict[int, set[str]] = {}
         for lane in self._lanes:
@@ -302,7 +342,7 @@ class BatchBuilder(Generic[Memory]):
             yield self._lanes[numbers[0]].arch, numbers
 
     def _whole(self) -> SampleBatch:
-        """All lanes, as if they were of one architecture, with more columns than it has."""
+        """Return all samples as one batch that has the register columns of every architecture."""
         n = len(self._lanes)
         _, kind, time_ns, pid, tid, spaces, weight, started = zip(*self._lanes, strict=True) if n else [()] * 8
         base, offset, size = zip(*self._copies, strict=True) if n else [()] * 3
@@ -337,7 +377,7 @@ class BatchBuilder(Generic[Memory]):
         )
 
     def _of(self, batch: SampleBatch, arch: Arch) -> SampleBatch:
-        """The batch with the columns of an architecture. What its register set does not hold is unknown."""
+        """Return the batch with an architecture's columns; registers that its register set lacks become unknown."""
         unknown = self._unknown
         if unknown is None:
             unknown = frozenset(column for column, slot in enumerate(arch.kernel.prstatus) if slot < 0)

@@ -1,4 +1,4 @@
-"""Statistics and threads of collectors that are closed already."""
+"""Statistics and threads of collectors that are already closed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyprof.records import dataclass, field
 
 @dataclass
 class ClosedCollectors:
-    """Of all that were added."""
+    """Totals of all collectors that were added before they were closed."""
 
     stats: CollectorStats = field(default_factory=CollectorStats)
     _infos: dict[ThreadKey, ThreadInfo] = field(default_factory=dict)
@@ -22,12 +22,12 @@ class ClosedCollectors:
         self.stats = joined(self.stats, collector.stats())
 
     def retire(self) -> None:
-        """A window was closed: what is still sampled is known by the collectors that run."""
+        """Forget threads that ended before the previous window was closed. Running collectors know the others."""
         for key in self._leaving.settle(self._infos.keys()):
             del self._infos[key]
 
     def threads(self, *now: Collector) -> list[ThreadInfo]:
-        """Theirs, and those of collectors that still run."""
+        """Return the threads of the closed collectors and of those that still run."""
         known = dict(self._infos)
         for collector in now:
             known |= _keyed(collector)
@@ -35,7 +35,7 @@ class ClosedCollectors:
 
 
 def joined(first: CollectorStats, then: CollectorStats) -> CollectorStats:
-    """Of two collectors together."""
+    """Return the combined statistics of two collectors."""
     return CollectorStats(
         ticks=first.ticks + then.ticks,
         ticking_ns=first.ticking_ns + then.ticking_ns,

@@ -1,7 +1,7 @@
-"""Processor time of the recorded processes by the kernel's accounts, next to the time that samples stand for.
+"""Processor time of the recorded processes as the kernel accounts it, compared with the time that samples stand for.
 
-The account of a process includes threads that have ended. It includes a child, with that child's own children, once the
-parent has waited for it. So the time of a process tree is the sum over its processes that exist, whatever started and
+The account of a process includes threads that have ended. It includes a child, with the child's own children, once the
+parent has waited for it. So the time of a process tree is the sum over its existing processes, whatever started and
 ended between two readings.
 """
 
@@ -22,18 +22,27 @@ from pyprof.options import CollectOptions
 from pyprof.records import dataclass, replace
 
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-_BUDGET = 100  # a look that took t is followed by none for 100 t
+_BUDGET = 100
+"""After a reading that took t, no reading is made for 100 t."""
 _LOOK_NS = 100_000_000
 _LEAST_NS, _LEAST_SHARE = 40_000_000, 0.03
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Of a process tree, since the recording began. name: of its first process. spent_ns: on processors; kernel_ns: of
-    that, in the kernel, where no sample may be taken; due_ns: of the rest, in sampling times that were kept; seen_ns:
-    what samples stand for. chance_ns: how far the two may differ by chance. lost_ns: sampling times whose records were
-    lost; only_lost: nothing else can be missing. ended_ns: sampling times at which a thread ended before its sample was
-    taken. waits: who sampled had to wait for a processor like others, and came late at times.
+    """Processor time of a process tree since the recording began.
+
+    Attributes:
+        name: Name of the tree's first process.
+        spent_ns: Time on processors.
+        due_ns: Part of spent_ns outside the kernel that falls into sampling times that were kept.
+        seen_ns: Time that samples stand for.
+        chance_ns: Difference between due_ns and seen_ns that chance explains.
+        kernel_ns: Part of spent_ns in the kernel, where no sample can be taken.
+        lost_ns: Sampling times whose records were lost.
+        only_lost: True if lost records are the only reason for missing samples.
+        ended_ns: Sampling times at which a thread ended before its sample was taken.
+        waits: True if the sampler had to wait for a processor like other processes, so that it was late at times.
     """
 
     name: str
@@ -52,8 +61,11 @@ NO_ACCOUNT = Account("", 0, 0, 0)
 
 
 class Lost(NamedTuple):
-    """Sampling times whose records were lost. only: no others can be missing, for each moment is as likely to be
-    sampled as any other.
+    """Sampling times whose records were lost.
+
+    Attributes:
+        times: Their number.
+        only: True if no other samples can be missing, because each moment is equally likely to be sampled.
     """
 
     times: float
@@ -67,8 +79,10 @@ NOTHING_LOST = Lost(0, False)
 class Endings:
     """Times of threads and processes that ended, from records that leave out time in the kernel.
 
-    inexact_ns: what processes lived that ended before the kernel's timer had found them, all together: the account
-    takes all of their time for time in user space. missing_ns: what no sample stands for, by the records.
+    Attributes:
+        inexact_ns: Total time of processes that ended before a tick of the kernel's timer found them running. The
+            kernel accounts all of it as user time.
+        missing_ns: Time that no sample stands for, according to the records.
     """
 
     inexact_ns: int
@@ -77,10 +91,16 @@ class Endings:
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """Processor time of a process tree in some period, that no sample stands for. pid, name: of its first process.
-    short_ns: of what ran too short; lost_ns: of lost records; kernel_ns: in the kernel, where it is not sampled;
-    late_ns: of what ran too short or had left its processor before it was looked at, with the sampling times that were
-    missed by who waits for processors.
+    """Processor time of a process tree in some period that no sample stands for.
+
+    Attributes:
+        pid: The tree's first process.
+        name: Name of that process.
+        short_ns: Time of threads that ran too short to be sampled.
+        lost_ns: Time of lost records.
+        kernel_ns: Time in the kernel, where it is not sampled.
+        late_ns: If the sampler waits for processors: time of threads that ran too short or left their processor before
+            the sampler looked, and missed sampling times. Otherwise 0.
     """
 
     pid: int
@@ -92,8 +112,14 @@ class Unseen:
 
 
 def missed(old: Account, account: Account) -> tuple[int, int]:
-    """Nanoseconds in sampling times that were missed: those that are marked as not sampled, and those that are not.
-    Who comes before others misses few, and all functions alike. Who waits for processors misses the busy times.
+    """Return the time in missed sampling times between two accounts, in nanoseconds.
+
+    A sampler with priority misses few sampling times, and all functions alike. A sampler that waits for processors
+    misses
+    the busy times, so its missed time must be marked as not sampled.
+
+    Returns:
+        (time to mark as not sampled, other missed time).
     """
     spent, due = account.spent_ns - old.spent_ns, account.due_ns - old.due_ns
     seen, kernel = account.seen_ns - old.seen_ns, account.kernel_ns - old.kernel_ns
@@ -106,7 +132,7 @@ def _least(spent_ns: int) -> float:
 
 
 def unseen(before: Mapping[int, Account], after: Mapping[int, Account]) -> tuple[Unseen, ...]:
-    """What was not sampled between two moments, of process trees where that is more than chance or rounding."""
+    """Return what was not sampled between two moments, for process trees where it exceeds chance and rounding."""
     found = []
     for root, account in after.items():
         old = before.get(root, NO_ACCOUNT)
@@ -131,8 +157,16 @@ def unseen(before: Mapping[int, Account], after: Mapping[int, Account]) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Of one process. start: in clock ticks since the machine did. own_kernel_ns, waited_kernel_ns: of the others, in
-    the kernel.
+    """Processor time of one process.
+
+    Attributes:
+        name: The process's name.
+        parent: Its parent's pid.
+        start: Its start in clock ticks since boot.
+        own_ns: Time of its threads.
+        waited_ns: Time of children that it has waited for.
+        own_kernel_ns: Part of own_ns in the kernel.
+        waited_kernel_ns: Part of waited_ns in the kernel.
     """
 
     name: str
@@ -146,7 +180,7 @@ class Times:
 
 @dataclass(slots=True)
 class _Member:
-    """ns: total, and of that in the kernel."""
+    """A process of a recorded tree; `ns` is (total time, time in the kernel)."""
 
     root: int
     parent: int
@@ -156,19 +190,27 @@ class _Member:
 
 @dataclass(slots=True)
 class _Seen:
-    """Samples of a process tree. rounds: for how many sampling times they stand; spread: the variance of that."""
+    """Samples of a process tree: the number of sampling times that they stand for, and its variance (spread)."""
 
     rounds: float = 0.0
     spread: float = 0.0
 
 
 class Accounts:
-    """Of the process trees of a recording, where samples are to stand for all of their time on processors: empty where
-    threads that sleep are sampled, too, or only some threads are (on is False). waits: see Account.
+    """Processor time of the process trees of a recording.
 
-    The kernel's account does not judge samples by events on processors. A thread that another processor has it preempt
-    is charged from that decision on (rq_clock_skip_update in kernel/sched), though it runs only when the interrupt has
-    come. On a virtual machine memcached under load was charged 12 to 20 % too much, and its clients too little.
+    It is kept only if samples should stand for all time on processors. `on` is False if sleeping threads are sampled
+    too,
+    or only some threads.
+
+    The kernel's account does not judge samples by events on processors. If another processor makes a thread preempt,
+    the
+    thread is charged from that decision on (rq_clock_skip_update in kernel/sched), though it runs only after the
+    interrupt.
+    On a virtual machine memcached under load was charged 12 to 20 % too much, and its clients too little.
+
+    Attributes:
+        waits: See Account.
     """
 
     def __init__(
@@ -180,8 +222,16 @@ class Accounts:
         endings: Callable[[], Endings | None] = lambda: None,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """everything: all processes are recorded. user_only: time in the kernel has no samples. endings: where
-        that is so and records have more than the account; else None.
+        """Create accounts without processes.
+
+        Args:
+            options: Options of the recording.
+            everything: True if all processes are recorded.
+            user_only: True if time in the kernel has no samples.
+            lost: Returns the sampling times whose records were lost.
+            endings: Returns what records know about ended processes beyond the account, or None if there are no such
+                records.
+            clock: Monotonic clock in nanoseconds.
         """
         self.on = options.running and not (options.idle or everything or options.thread)
         self._period_ns = round(1e9 / options.rate_hz)
@@ -203,8 +253,10 @@ class Accounts:
         self.waits = False
 
     def begin(self, roots: Mapping[int, int]) -> None:
-        """From here on their time counts. roots: for each process that is there, the one of its tree that was asked
-        for.
+        """Start counting.
+
+        Args:
+            roots: Maps each existing process to the selected process of its tree.
         """
         if not self.on:
             return
@@ -216,12 +268,21 @@ class Accounts:
 
     @property
     def is_due(self) -> bool:
-        """Would look() do anything, unless it is forced?"""
+        """True if look() reads the accounts without being forced."""
         return self.on and self._clock() >= self._not_before
 
     def look(self, roots: Mapping[int, int], force: bool = False, slots: tuple[int, int] = (0, 0)) -> bool:
-        """Take in what was spent since; within a budget of the time, unless forced. slots: sampling times so far, those
-        kept and those missed. Result: was there a look?
+        """Read the kernel's accounts and add what was spent since the last reading.
+
+        Unless forced, readings take at most one percent of the time.
+
+        Args:
+            roots: Maps each process to the selected process of its tree.
+            force: Read even if the budget is used up.
+            slots: (kept, missed) sampling times since the recording began.
+
+        Returns:
+            True if the accounts were read.
         """
         before = self._clock()
         if not self.on or (before < self._not_before and not force):
@@ -242,7 +303,7 @@ class Accounts:
                 spent[root] = _plus(spent[root], ns)
         for pid, old in known.items():
             if pid not in self._members and self._children and self._was_waited_for(old, known):
-                spent[old.root] = _plus(spent[old.root], old.ns, -1)  # from now on it is in its parent's account
+                spent[old.root] = _plus(spent[old.root], old.ns, -1)  # its parent's account has it from now on
         kept, missed = slots[0] - self._slots[0], slots[1] - self._slots[1]
         self._slots = slots
         for root, (total, kernel) in spent.items():
@@ -255,7 +316,10 @@ class Accounts:
         return True
 
     def _was_waited_for(self, ended: _Member, known: Mapping[int, _Member]) -> bool:
-        """Is there a process in whose account its time is now? There is none where its parents have ended, too."""
+        """Return True if a living process has the ended process's time in its account now.
+
+        There is none if its parents have ended too.
+        """
         for _ in known:
             if ended.parent in self._members or ended.parent not in known:
                 break
@@ -263,11 +327,11 @@ class Accounts:
         return ended.parent in known and ended.parent in self._members
 
     def totals(self) -> tuple[int, int]:
-        """Nanoseconds that were due, and those that samples stand for."""
+        """Return (nanoseconds that were due, nanoseconds that samples stand for)."""
         return self._past_due + sum(self._due.values()), self._past_seen + sum(map(self._seen_ns, self._seen))
 
     def saw(self, batch: SampleBatch, root_of: Callable[[int], int]) -> None:
-        """Samples of the trees' processes."""
+        """Count a batch of samples of the recorded processes."""
         if not self.on:
             return
         pids, at = np.unique(batch.pid, return_inverse=True)
@@ -281,11 +345,15 @@ class Accounts:
             seen.spread += spread
 
     def ended(self, root: int, rounds: int) -> None:
-        """At so many sampling times a thread of this tree ran, and ended before its sample was taken."""
+        """Count sampling times at which a thread of a tree ran but ended before its sample was taken."""
         self._ended[root] += rounds
 
     def retire(self, roots: Mapping[int, int]) -> None:
-        """Forget trees that had ended when the window before was closed. roots: as look() takes them."""
+        """Forget trees that had ended when the previous window was closed.
+
+        Args:
+            roots: Maps each process to the selected process of its tree.
+        """
         there = set(roots.values()) | {member.root for member in self._members.values()}
         for root in self._leaving.settle((self._names.keys() | self._seen.keys()) - there):
             self._past_due += self._due[root]
@@ -295,11 +363,11 @@ class Accounts:
                 table.pop(root, None)
 
     def spent_ns(self, root: int) -> int:
-        """Processor time of a process tree so far."""
+        """Return the processor time of a process tree since the recording began."""
         return self._spent[root]
 
     def result(self) -> dict[int, Account]:
-        """By root."""
+        """Return the account of each process tree by its root."""
         missing = {root: max(self._due[root] - self._seen_ns(root), 0) for root in self._names}
         excess = self._excess(sum(missing.values()))
         return {
@@ -310,8 +378,11 @@ class Accounts:
         return round(self._seen[root].rounds * self._period_ns)
 
     def _excess(self, missing_ns: int) -> float:
-        """Of the time that no sample stands for and that the kernel's account calls user space, the share that was in
-        the kernel. The account tells the two apart by its timer: exact but for chance, and wrong for short processes.
+        """Return the share of missing user time that was really spent in the kernel.
+
+        "Missing" is the time that no sample stands for. The kernel tells user and kernel time apart by its timer. That
+        is exact
+        up to chance for long processes, but wrong for short ones.
         """
         endings = self._endings()
         if endings is None or missing_ns <= endings.missing_ns:
@@ -320,7 +391,7 @@ class Accounts:
         return min(missing_ns - endings.missing_ns, endings.inexact_ns + chance_ns) / missing_ns
 
     def _account(self, root: int, name: str, excess: int) -> Account:
-        """excess: time in user space by the kernel's account that was none."""
+        """Return the account of a tree. `excess` is user time by the kernel's account that really was kernel time."""
         seen, lost = self._seen[root], self._lost()
         spread = seen.spread + (seen.rounds if lost.only else seen.rounds * self._asleep(seen.rounds))
         chance = round(2 * self._period_ns * math.sqrt(spread))
@@ -331,7 +402,7 @@ class Accounts:
         return Account(name, spent, due, seen_ns, chance, kernel, lost_ns, lost.only, ended_ns, self.waits)
 
     def _asleep(self, rounds: float) -> float:
-        """Of sampling times on a grid, the part in which nobody ran: which ones these are is chance."""
+        """Return the share of sampling times at which no thread ran. Which ones these are is chance."""
         kept = self._slots[0]
         return max(1 - rounds / kept, 0.0) if kept else 0.0
 
@@ -341,7 +412,7 @@ class Accounts:
         return total, kernel if self._user_only else 0
 
     def _read(self, pid: int, root: int) -> Times | None:
-        """None if it is gone."""
+        """Return the times of a process, or None if it has ended."""
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
                 found = parse_times(file.read())
@@ -357,7 +428,12 @@ def _plus(one: tuple[int, int], other: tuple[int, int], times: int = 1) -> tuple
 
 
 def parse_times(stat: bytes) -> Times:
-    """A line of /proc/PID/stat. Raises ValueError, IndexError."""
+    """Parse a line of /proc/PID/stat.
+
+    Raises:
+        ValueError: The line is not valid.
+        IndexError: The line is too short.
+    """
     opening, closing = stat.index(b"("), stat.rindex(b")")
     fields = stat[closing + 1 :].split()
     user, system, waited_user, waited_system = map(int, fields[11:15])
@@ -373,7 +449,7 @@ def parse_times(stat: bytes) -> Times:
 
 
 def process_ns(pid: int) -> int:
-    """A process's own time on processors, to the nanosecond (clock_getcpuclockid(3)); 0 if it is gone."""
+    """Return a process's own processor time in nanoseconds (clock_getcpuclockid(3)), or 0 if it has ended."""
     try:
         return time.clock_gettime_ns(~pid << 3 | 2)
     except OSError:
@@ -381,5 +457,5 @@ def process_ns(pid: int) -> int:
 
 
 def boot_ticks() -> int:
-    """Now, as /proc/PID/stat has the start of processes."""
+    """Return the current time in the unit of start times in /proc/PID/stat."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // TICK_NS

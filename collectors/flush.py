@@ -1,4 +1,4 @@
-"""Batches of a collector that are cut at the times of requested flushes."""
+"""Division of a collector's batches at the times of requested flushes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyprof.handover import Handover
 from pyprof.model.sample import SampleBatch
 
 Completion = Callable[[list[SampleBatch], int], Iterator[SampleBatch]]
-"""(batches, until_ns) -> these batches, and what else was sampled until then."""
+"""(batches, until_ns) -> these batches, and samples of other sources until that time."""
 
 
 def _as_they_are(batches: list[SampleBatch], _until_ns: int) -> Iterator[SampleBatch]:
@@ -23,10 +23,10 @@ def cut_at_flushes(
     """Yield batches in parts that end where a flush was requested, and acknowledge each part.
 
     Args:
-        handover: the flushes of the recording.
-        batches: at least one. They and earlier ones hold all samples of before reached_ns.
-        reached_ns: the end of the last part.
-        complete: yields a part with what another source has sampled in the same time.
+        handover: The flushes of the recording.
+        batches: At least one batch. These and earlier ones hold all samples before reached_ns.
+        reached_ns: End of the last part.
+        complete: Yields a part together with samples of another source from the same time.
     """
     nothing = batches[0].take(np.zeros(0, np.int64))
     while True:

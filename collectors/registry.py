@@ -1,6 +1,7 @@
-"""The one list of collectors of live processes. Importing it is cheap: a collector's room is imported when it is asked.
+"""The list of collectors of live processes.
 
-A new one is a room with a module that has can() and open(), and a line in COLLECTORS.
+Importing it is cheap: a collector's folder is imported only when the collector is asked. A new collector needs a module
+with can() and open(), and an entry in COLLECTORS.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
     from pyprof.options import CollectOptions
 
 AUTO = "auto"
-"""In place of a name: the first collector that can do what is asked."""
+"""The name that selects the first collector that can do what is requested."""
 
 
 class _Opening(Protocol):
-    """The module that opens a collector."""
+    """A module that opens a collector."""
 
     def can(self, target: CollectorTarget, options: CollectOptions) -> PyprofError | None: ...
 
@@ -32,9 +33,15 @@ class _Opening(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CollectorSpec:
-    """name: as in --collector. opening: the module that opens it, in this folder. summary: one phrase for --help.
-    kernel: can it show frames of the kernel? wakers: can it say who ended waits? in_auto: False: AUTO takes it through
-    another one, for some processes.
+    """The description of a collector.
+
+    Attributes:
+        name: Its name for --collector.
+        opening: Module below this folder that opens it.
+        summary: One phrase for --help.
+        kernel: True if it can show frames of the kernel.
+        in_auto: False if AUTO does not choose it directly, but through another collector and for some processes.
+        wakers: True if it can report which thread ended a wait.
     """
 
     name: str
@@ -45,11 +52,16 @@ class CollectorSpec:
     wakers: bool = False
 
     def can(self, target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
-        """None for yes; else why not, with what mends it."""
+        """Return None if the collector can be used, else an error with the reason and a hint."""
         return self._opening().can(target, options)
 
     def open(self, request: Request) -> Collector:
-        """Raises CollectorRefused where another collector may do, and what else the collectors raise."""
+        """Open the collector.
+
+        Raises:
+            CollectorRefused: Another collector may do.
+            PyprofError: Any other error of the collector.
+        """
         return self._opening().open(request)
 
     def _opening(self) -> _Opening:
@@ -74,21 +86,25 @@ COLLECTORS: tuple[CollectorSpec, ...] = (
     ),
     CollectorSpec("ptrace", "hybrid.stops_opening", "short stops", False),
 )
-"""In the order in which AUTO asks them."""
+"""All collectors, in the order in which AUTO tries them."""
 
 
 def names() -> tuple[str, ...]:
-    """What --collector accepts, the default first."""
+    """Return the names that --collector accepts, the default first."""
     return (AUTO, *(spec.name for spec in COLLECTORS))
 
 
 def summaries() -> str:
-    """One phrase for each name."""
+    """Return one phrase for each collector, as a text for --help."""
     return "; ".join(f"{spec.name}: {spec.summary}" for spec in COLLECTORS)
 
 
 def by_name(name: str) -> CollectorSpec:
-    """Raises UsageError where no collector has it."""
+    """Return the collector of a name.
+
+    Raises:
+        UsageError: There is no such collector.
+    """
     for spec in COLLECTORS:
         if spec.name == name:
             return spec
@@ -96,12 +112,12 @@ def by_name(name: str) -> CollectorSpec:
 
 
 def shows_kernel(name: str) -> bool:
-    """Can a collector of this name, as --collector has it, show frames of the kernel?"""
+    """Return True if a name accepted by --collector can show frames of the kernel."""
     return any(spec.kernel for spec in COLLECTORS if name in (AUTO, spec.name))
 
 
 def reports_wakers(name: str) -> bool:
-    """Can a collector of this name say who ended waits?"""
+    """Return True if a name accepted by --collector can report which thread ended a wait."""
     return any(spec.wakers for spec in COLLECTORS if name in (AUTO, spec.name))
 
 
@@ -113,10 +129,17 @@ def open_collector(
     interpreters: InterpreterReaders | None = None,
     program: str = "",
 ) -> Collector:
-    """name: of names(). The notes of the collector's statistics say which one AUTO took and why. program: see Request.
+    """Open a collector for the selected processes.
 
-    Raises what the collectors raise; of AUTO, where none of them can, the reason of the first. Of several processes
-    some may end before they are opened: then it is opened for the others.
+    If a selected process ends before it is opened, the collector is opened for the others. The notes in the collector's
+    statistics state which collector AUTO chose, and why.
+
+    Args:
+        name: One of names().
+        program: See Request.
+
+    Raises:
+        PyprofError: The collector's error. For AUTO, the first collector's reason if none can be used.
     """
     from pyprof.collectors.targets.request import Request
 
@@ -152,7 +175,7 @@ def _first_possible(request: Request) -> Collector:
 
 
 def findings(target: CollectorTarget, options: CollectOptions) -> list[Finding]:
-    """Which collectors can be used, one finding each."""
+    """Return one finding for each collector: whether it can be used here."""
     from pyprof.diagnostics import Finding
 
     found = []

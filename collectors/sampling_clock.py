@@ -1,10 +1,12 @@
-"""The sampling times of stops: a grid of slots of 1/rate, one time at random in each, uniform over the whole slot.
+"""The sampling times of stops: a grid of slots of one sampling period, and one random time in each slot.
 
-So each moment is as likely to be sampled as any other, also of a program that runs in step with the slots. If we are
-late for a slot, the grid moves: the slot begins when we are ready. A grid that stayed would have fewer samples at the
-beginning of its slots. Time that went by while we were late is counted as skipped slots and never made up for: there
-was no look, so nothing is claimed of it. With a limit on the time that the target is stopped, slots are left out until
-the time stopped so far is within it; the next sample stands for them, and for slots that a stride leaves out.
+The time is uniform over the whole slot. So each moment is equally likely to be sampled, even if a program runs in step
+with the slots. If the sampler is late for a slot, the grid moves: the slot begins when the sampler is ready. A fixed
+grid would have fewer samples at the beginning of its slots. Time that passes while the sampler is late is counted as
+skipped slots. It is never made up for, because no sample says what happened then.
+
+With a limit on the time that the target is stopped, slots are left out until the stopped time is within the limit. The
+next sample stands for them, and for slots that a stride leaves out.
 """
 
 from __future__ import annotations
@@ -19,10 +21,20 @@ FIRST_PAUSE_NS = 200_000
 
 
 class SamplingClock:
-    """start_ns: monotonic clock. max_overhead: most share of time spent in stops, None for no limit.
+    """A clock that chooses the time of each sample.
 
-    random: uniform in [0, 1). left_out: slots not used for the limit's sake. shift_ns: by how much the grid has moved,
-    less than a slot; what goes beyond that are skipped slots.
+    Args:
+        rate_hz: Sampling rate.
+        max_overhead: Maximum share of time spent in stops, None for no limit.
+        start_ns: Start of the grid (monotonic clock).
+        random: Returns a number uniform in [0, 1).
+        stride: Use only every n-th slot.
+
+    Attributes:
+        skipped: Number of slots missed because the sampler was late.
+        left_out: Number of slots not used because of the limit.
+        weight: Number of slots that the current sample stands for.
+        shift_ns: Distance by which the grid has moved, less than a slot. Whole slots count as skipped.
     """
 
     def __init__(
@@ -51,22 +63,23 @@ class SamplingClock:
 
     @property
     def rate_hz(self) -> float:
-        """Slots a second that were meant to be used; below the wanted rate once the limit or a stride took hold."""
+        """Planned samples per second. It is below the requested rate once the limit or a stride has left out slots."""
         return self._rate_hz * self._used / max(self._used + self.left_out + self._thinned, 1)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the limit did to the rate, as a sentence for the summary; nothing if it did nothing."""
+        """A sentence for the summary about how the limit lowered the rate; empty if it did not."""
         if not self.left_out or self._limit is None:
             return ()
         wanted, reached, limit = f"{self._rate_hz:g}", f"{self.rate_hz:.3g}", f"{100 * self._limit:g}"
         return (said("rate_lowered", wanted=wanted, reached=reached, limit=limit),)
 
     def next_due(self, now_ns: int) -> int:
-        """Go to the next slot and return the monotonic time at which to sample.
+        """Advance to the next slot and return the monotonic time at which to sample.
 
-        weight is then how many slots the sample stands for: itself and those left out for the limit's or the stride's
-        sake.
+        `weight` is then the number of slots that the sample stands for: its own, and those that the limit or the stride
+        leaves
+        out.
         """
         following = self._slot + 1
         strided = following + self._stride.every - 1
@@ -80,7 +93,7 @@ class SamplingClock:
         return self._draw(self._slot)
 
     def _move_grid(self, slot: int, now_ns: int) -> int:
-        """Return the slot to use. If the wanted one has begun already, move the grid so that a slot begins now."""
+        """Return the slot to use. If the wanted one has already begun, move the grid so that a slot begins now."""
         late_ns = now_ns - self._begin_ns(slot)
         if late_ns <= 0:
             return slot
@@ -89,19 +102,25 @@ class SamplingClock:
 
     @property
     def is_plain(self) -> bool:
-        """Is each slot used?"""
+        """True if every slot is used."""
         return self._limit is None and self._stride.every == 1
 
     def slot_after(self, count: int) -> tuple[int, int]:
-        """When to sample in the slot so many after the last one, 0: in that one itself, and when it ends."""
+        """Return the sampling time in a slot and the slot's end.
+
+        Args:
+            count: Distance from the last slot, 0 for that slot itself.
+        """
         slot = self._slot + count
         return self._draw(slot), self._begin_ns(slot + 1)
 
     def passed(self, slots: int, used: int, shift_ns: int) -> None:
-        """Count slots of a plain clock that went by from the last one on, that one included, and those that were used.
+        """Advance a plain clock over slots that another component has used or skipped.
 
         Args:
-            shift_ns: the grid's shift after them.
+            slots: Number of slots from the last one on, including it.
+            used: Number of them that were used.
+            shift_ns: Shift of the grid after them.
         """
         self.skipped += slots - used
         self._used += used - 1
@@ -112,11 +131,11 @@ class SamplingClock:
         return self.start_ns + self.shift_ns + slot * self.period_ns
 
     def _draw(self, slot: int) -> int:
-        """Return a random time of a slot."""
+        """Return a random time in a slot."""
         return self._begin_ns(slot) + int(self._random() * self.period_ns)
 
     def ended(self, now_ns: int) -> None:
-        """No slot is used any more. Those that went by since the last one are skipped, too."""
+        """Count slots since the last one as skipped. No slot is used after that."""
         following = max(self._slot + self._stride.every, self._affordable())
         self.skipped += max(self._slot_at(now_ns) - following, 0)
 
@@ -124,12 +143,12 @@ class SamplingClock:
         return (now_ns - self._begin_ns(0)) // self.period_ns
 
     def stopped(self, pause_ns: int) -> None:
-        """The round of stops in the current slot took so long."""
+        """Count the duration of the round of stops in the current slot."""
         self._stopped_ns += pause_ns
         self._round_ns = (3 * self._round_ns + pause_ns) // 4
 
     def _affordable(self) -> int:
-        """The first slot at whose end one more round of stops is within the limit."""
+        """Return the first slot at whose end another round of stops is within the limit."""
         if self._limit is None:
             return 0
         needed_ns = (self._stopped_ns + self._round_ns) / max(self._limit, 1e-6)

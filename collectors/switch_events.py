@@ -1,6 +1,6 @@
-"""Context switches as a collector reports them: threads leave their processors and come back.
+"""Context switches as a collector reports them: threads leave their processors and return.
 
-offcpu/ makes off-CPU time of it.
+The package offcpu computes off-CPU time from them.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 IN, BLOCKED, PREEMPTED, ENDED = 0, 1, 2, 3
-"""Kinds of switches: onto a processor, off it to wait, off it for another thread, the end of the thread."""
+"""Kinds of switches: onto a processor, off it to wait, off it for another thread, and the end of the thread."""
 
 Gap = tuple[int, int]
-"""(from, to) in nanoseconds: time of which there are no records."""
+"""(begin, end) in nanoseconds of a time without records."""
 
 LEAST_ON_NS = 50_000_000
-"""For so long at least a thread is seen before it is left alone again."""
+"""Minimum time for which a thread's switches are recorded before they are paused again."""
 
 
 def covered_ns(gaps: Iterable[Gap]) -> int:
-    """How much time lies in at least one of them."""
+    """Return the time that lies in at least one gap."""
     total, reached = 0, 0
     for begin, end in sorted(gaps):
         total += max(end - max(begin, reached), 0)
@@ -40,7 +40,7 @@ def covered_ns(gaps: Iterable[Gap]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Things seen of threads, columns of shape (n,). kind: of switches, else zeros."""
+    """Events of threads as columns of shape (n,). `kind` is the kind of a switch, or zero for other events."""
 
     tid: I64
     time_ns: I64
@@ -61,10 +61,16 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """All until a time. running: samples of threads on processors. left: those taken as threads left them, as if all
-    were of 64-bit code; narrow: which are not. switches: of processes of the recording, and ends of any thread.
-    since_ns: tid -> from when on its switches are known, of threads that were there already. gaps: of which records
-    were lost. paused: threads of which there are no records.
+    """Samples and switches until some time.
+
+    Attributes:
+        running: Samples of threads on processors.
+        left: Samples taken when threads left their processors, with the registers of 64-bit code.
+        narrow: True for samples of `left` that are 32-bit code.
+        switches: Switches of the recording's processes, and ends of any thread.
+        since_ns: Maps a tid to the time from which its switches are known, for threads that already existed.
+        gaps: Times of which records were lost.
+        paused: Threads whose switches are not recorded at present.
     """
 
     running: list[SampleBatch]
@@ -77,8 +83,13 @@ class Happened:
 
 
 class SwitchSource(Protocol):
-    """A collector that reports context switches. source_ids: of its batches. flush_s: how long it may be left alone.
-    alive: the processes that have not ended. paused: threads that switch so often that they are left alone for a while.
+    """A collector that reports context switches.
+
+    Attributes:
+        source_ids: Identifiers of its batches.
+        flush_s: Maximum time between two calls of take(), in seconds.
+        alive: Processes that have not ended.
+        paused: Threads that switch so often that their switches are not recorded for a while.
     """
 
     @property
@@ -94,33 +105,42 @@ class SwitchSource(Protocol):
     def paused(self) -> frozenset[int]: ...
 
     def take(self, now_ns: int) -> Happened:
-        """What happened until then. Its memory is good until done()."""
+        """Return what happened until a time. The returned memory is valid until done() is called."""
         ...
 
     def done(self) -> tuple[frozenset[int], int]:
-        """Its samples have been unwound. Result: threads whose switches are known again, and from when on."""
+        """Note that the samples of take() have been unwound.
+
+        Returns:
+            Threads whose switches are recorded again, and from when on.
+        """
         ...
 
     def by_width(self, left: SampleBatch, narrow: Mask) -> list[SampleBatch]:
-        """Samples as batches of one architecture each."""
+        """Return samples as batches of one architecture each."""
         ...
 
     def known(self, pid: npt.NDArray[np.integer]) -> Mask:
-        """Which of these are processes of the recording? They need not have been sampled."""
+        """Return a mask of the pids that belong to the recording. They need not have been sampled."""
         ...
 
     def shown(self, tid: npt.NDArray[np.integer], time_ns: I64) -> Mask:
-        """Which of these threads, at these times, never sampled perhaps, are asked for and can be named? threads() has
-        them then.
+        """Return a mask of the threads that are wanted in the profile and can be named.
+
+        They need not have been sampled. threads() includes them afterwards.
+
+        Args:
+            tid: Threads.
+            time_ns: Time at which each had its tid.
         """
         ...
 
     def ids_of(self, tid: npt.NDArray[np.integer], time_ns: I64) -> tuple[npt.NDArray[np.int32], I64]:
-        """(pid, started) of threads at times; a thread of which nothing is known is its own process."""
+        """Return columns (pid, started) of threads at times. An unknown thread is its own process."""
         ...
 
     def news(self) -> set[int]:
-        """Processes that have come, or run other code than before, since this was asked last."""
+        """Return processes that appeared or called exec since the last call."""
         ...
 
     def learn(self, feedback: Feedback) -> None: ...

@@ -1,11 +1,12 @@
-"""When the threads of a recording began: a tid that the kernel gives again is another thread.
+"""The start times of the threads of a recording: a tid that the kernel reuses is another thread.
 
-In: forks as the kernel reports them, readings of /proc. Out: the life of a tid at a time, as the time at which it began
-(CLOCK_MONOTONIC). The collectors of one recording share it, so that all of them call a thread the same.
+The input are fork records of the kernel and readings of /proc. The output is a thread's start (CLOCK_MONOTONIC) for a
+tid and a time. The collectors of one recording share it, so that all of them identify a thread alike.
 
-A record of a fork has nanoseconds, /proc has clock ticks (proc_pid_stat(5), field 22), rounded down. Of a thread that
-both report, whichever comes first counts. A number that is new to the recording has had no other thread here: when it
-was seen first is as good as its start, and costs no look at /proc, in whose time a short-lived thread would end.
+A fork record has nanoseconds; /proc has clock ticks (proc_pid_stat(5), field 22), rounded down. If both report a
+thread, the first report counts. A tid that is new to the recording cannot have belonged to another recorded thread. So
+the time at which it was first seen serves as its start, and saves a read of /proc, during which a short-lived thread
+would end.
 """
 
 from __future__ import annotations
@@ -28,14 +29,18 @@ T = TypeVar("T")
 
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _LATE_NS = 1_000_000
-"""What the two clocks, and a start and its record, may lie apart."""
+"""Maximum difference between the two clocks, and between a start and its record."""
 _KEPT_NS = 10_000_000_000
-"""For so long nobody asks for a thread that has ended."""
+"""Time after a thread's end during which samples of it may still arrive."""
 
 
 class _Life(NamedTuple):
-    """since_ns: from then on a sample is this thread's. That is later than started where only /proc, which rounds down,
-    has reported it.
+    """One thread that had a tid.
+
+    Attributes:
+        started: Its start, which identifies it.
+        since_ns: Time from which a sample belongs to it. It is later than `started` if only /proc, which rounds down,
+            has reported the thread.
     """
 
     started: int
@@ -46,7 +51,7 @@ _NEVER = [_Life(0, 0)]
 
 
 class ThreadLives:
-    """Of one recording."""
+    """The start times of all threads of a recording."""
 
     def __init__(self) -> None:
         self._lives: dict[int, list[_Life]] = {}
@@ -58,7 +63,7 @@ class ThreadLives:
         return sum(map(len, self._lives.values()))
 
     def forked(self, tid: int, time_ns: int) -> None:
-        """A record of the kernel's says that a thread began. Records come in order of time."""
+        """Note a kernel record of a thread's start. Records arrive in order of time."""
         lives = self._lives.setdefault(tid, [])
         rounded = tid in self._from_proc and -TICK_NS < time_ns - lives[-1].started < TICK_NS + _LATE_NS
         early = bool(lives) and time_ns <= lives[-1].started
@@ -71,14 +76,17 @@ class ThreadLives:
 
     @staticmethod
     def _recorded(lives: list[_Life], time_ns: int) -> None:
-        """The last life was seen before its record came. An earlier record than this one was of a life before it."""
+        """Correct the last life by its fork record, which arrived after the thread was seen.
+
+        An earlier fork record than this one belonged to a life before it.
+        """
         started, since_ns = lives[-1]
         if since_ns < min(started, time_ns):
             lives.insert(-1, _Life(since_ns, since_ns))
         lives[-1] = _Life(started, time_ns)
 
     def seen(self, tid: int) -> int:
-        """When the thread began, or was seen first, that has this tid now. Whoever asks has just seen it."""
+        """Return when the thread that has this tid now began or was first seen. The caller has just seen it."""
         if tid in self._lives and tid not in self._ended:
             return self.found(tid)
         now = time.monotonic_ns()
@@ -88,7 +96,7 @@ class ThreadLives:
         return now
 
     def found(self, tid: int) -> int:
-        """When the thread began that has this tid now, as /proc says; 0 if there is none."""
+        """Return when the thread that has this tid now began, according to /proc; 0 if there is none."""
         lives = self._lives.get(tid, [])
         ticks = procfs.started(tid)
         if ticks is None:
@@ -103,30 +111,35 @@ class ThreadLives:
         return lives[-1].started
 
     def ended(self, tid: int, started: int) -> None:
-        """A thread has ended: the next one of its number is another, also one of the same tick."""
+        """Note that a thread has ended: the next one with its tid is another thread, even in the same clock tick."""
         if self._lives.get(tid, _NEVER)[-1].started == started:
             self._ended.add(tid)
 
     def at(self, tid: int, time_ns: int) -> int:
-        """When the thread began that had this tid at a time; of a time before all that is known, the first one. 0: not
-        known.
+        """Return when the thread that had a tid at a time began, or 0 if no thread is known.
+
+        For a time before all known threads, it is the first of them.
         """
         lives = self._lives.get(tid) or _NEVER
         return next((life.started for life in reversed(lives) if life.since_ns <= time_ns), lives[0].started)
 
     def process_at(self, pid: int, started: int) -> int:
-        """When the first thread of the process began to which a thread belongs that began at a time."""
+        """Return when the main thread of the process of a thread began.
+
+        Args:
+            started: Start of the thread; 0 gives 0.
+        """
         return self.at(pid, started + TICK_NS) if started else 0
 
     def started(self, tid: npt.NDArray[np.integer], time_ns: I64) -> I64:
-        """at() of columns of shape (n,)."""
+        """Return at() for columns of shape (n,)."""
         found = [(self._lives.get(each) or _NEVER)[0].started for each in tid.tolist()]
         if any(len(self._lives.get(each, _NEVER)) > 1 for each in set(tid.tolist())):
             found = [self.at(each, at) for each, at in zip(tid.tolist(), time_ns.tolist(), strict=True)]
         return np.array(found, np.int64)
 
     def retire(self) -> None:
-        """Forget what had ended long ago."""
+        """Forget threads that ended long ago."""
         now = time.monotonic_ns()
         for tid, lives in list(self._lives.items()):
             self._lives[tid] = [life for life, then in pairwise(lives) if then.since_ns > now - _KEPT_NS] + lives[-1:]
@@ -139,21 +152,30 @@ class ThreadLives:
 
 
 class Leaving(Generic[T]):
-    """What is to go with the second window that finds it gone: late samples may still be in the next one."""
+    """A filter that delays removal to the second window that finds an item gone, because late samples may arrive in the
+    next.
+    """
 
     def __init__(self) -> None:
         self._before: set[T] = set()
 
     def settle(self, gone: Set[T]) -> Set[T]:
-        """gone: all that are not there now. Result: those of them that were not there the last time, too."""
+        """Return the items that were already gone at the last call.
+
+        Args:
+            gone: All items that are gone now.
+        """
         now, self._before = self._before & gone, set(gone - self._before)
         return now
 
 
 @dataclass(frozen=True, slots=True)
 class Identities:
-    """What the collectors of one recording share, so that nothing of two of them has the same name. next_id: gives
-    numbers that are unique within the recording.
+    """Generators of identifiers that the collectors of one recording share, so that none is used twice.
+
+    Attributes:
+        next_id: Returns numbers that are unique within the recording.
+        lives: Start times of threads.
     """
 
     next_id: Callable[[], int] = field(default_factory=lambda: itertools.count(1).__next__)
