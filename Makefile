@@ -108,10 +108,11 @@ $(BIN)/sphinx-build: pyproject.toml
 docs: $(BIN)/sphinx-build ## the manual as HTML in build/docs; a broken link is an error
 	rm -rf build/manual build/docs
 	mkdir -p build/manual
-	cp docs/* build/manual
+	cp -r docs/. build/manual
 	cp CONTRIBUTING.md build/manual/contributing.md
 	cp CHANGELOG.md build/manual/changelog.md
 	cp bench/README.md build/manual/bench.md
+	$(BIN)/python tooling/manual/reference_tables.py build/manual
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c tooling/manual build/manual build/docs
 
 check: lint types test test-live ## lint, types, tests

@@ -34,12 +34,6 @@ def test_page_shows_the_words_of_the_table() -> None:
     assert shown == {source.name: source.words for source in FRAME_SOURCES}
 
 
-def test_documentation_has_the_table() -> None:
-    rows = (f"| `{s.name}` | {f'`{s.option}`' if s.option else '–'} | {s.meaning} |" for s in FRAME_SOURCES)
-    table = "\n".join(("| source | allowed by `--unwind` | what it is |", "|---|---|---|", *rows))
-    assert f"\n\n{table}\n\n" in (ROOT / "docs" / "formats.md").read_text()
-
-
 def test_help_names_each_source() -> None:
     words = " ".join(pyprof("record", "--help").stdout.split())
     assert all(source.described in words for source in selectable())

@@ -19,7 +19,7 @@ from tests import syntax
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("profiler", "unwind", "collectors", "interpreters", "exporters", "tests", "bench", "start", "examples")
 SOURCES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")) if "fixtures" not in path.parts]
-PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "bench/README.md"]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "bench/README.md"]
 """CHANGELOG.md tells of files that were."""
 
 FILE = re.compile(r"(?<![\w./<>*{}$\"'-])((?:[\w.-]+/)*[\w.-]+\.(?:py|js|md))\b(?![\w/*{])")
@@ -53,6 +53,7 @@ OTHER_CLASSES = {
         "WriteRawRequest",
         "ProfilesData",
         "ProfilesDictionary",
+        "OpenMetrics",
         "OpenTelemetry",
         "InteractiveShell",
         "ClickHouse",

@@ -39,24 +39,25 @@ def test_completion_script_knows_the_subcommands(shell: str) -> None:
     assert "--max-overhead" in done.stdout
 
 
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "bench/README.md"])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "bench/README.md"])
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_to_files_that_exist(page: Path) -> None:
     for link in re.findall(r"\]\(((?!https?:)[^)#]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / link).exists(), link
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_page_has_no_marks_of_a_merge(page: Path) -> None:
     assert not re.search(r"^(<{7} |={7}$|>{7} )", page.read_text(), re.MULTILINE)
 
 
-def test_index_leads_to_every_page() -> None:
-    index = (ROOT / "docs/index.md").read_text()
-    linked = {(ROOT / "docs" / link).resolve() for link in re.findall(r"\]\(([^):#]+\.md)\)", index)}
-    assert {ROOT / "docs" / page.name for page in ROOT.glob("docs/*.md")} - linked == {ROOT / "docs/index.md"}
+@pytest.mark.parametrize("folder", ["docs", "docs/decisions"])
+def test_index_leads_to_every_page(folder: str) -> None:
+    index = ROOT / folder / "index.md"
+    linked = {(ROOT / folder / link).resolve() for link in re.findall(r"\]\(([^):#]+\.md)\)", index.read_text())}
+    assert set((ROOT / folder).glob("*.md")) - linked == {index}
 
 
 def test_readme_names_commands_that_exist() -> None:

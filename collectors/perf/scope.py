@@ -23,7 +23,7 @@ _FIRST_NS = 2_000_000_000
 class Losses:
     """Are records lost all the time, so that fewer of them must be made? Not those of the first two seconds: tables are
     read then for the first time, and rings wait. Events on threads would find other moments of threads that run
-    briefly and often: they count anew at each switch (docs/perf.md).
+    briefly and often: they count anew at each switch (docs/sampling.md).
     """
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:

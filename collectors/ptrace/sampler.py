@@ -23,7 +23,7 @@ _TRIES = 3
 
 TRANSFERRING = 64
 """A thread of which a stop has cut a system call short is stopped in one round of so many, chosen at random, and its
-sample counts for all of them. Nothing shows of a running thread whether it is in such a call (docs/safety.md)."""
+sample counts for all of them. Nothing shows of a running thread whether it is in such a call (docs/sampling.md)."""
 
 
 class Sampler:

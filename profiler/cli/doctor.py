@@ -175,6 +175,6 @@ def show_code(found: RunTimeSurvey) -> None:
             terminal.line("        ...")
     if not found.sources:
         terminal.line("  -   nothing describes it: unwound by frame pointers only, without names")
-        terminal.line("        docs/run-time-code.md: node --perf-basic-prof, python3 -X perf, ...")
+        terminal.line("        docs/languages.md: node --perf-basic-prof, python3 -X perf, ...")
     for text in found.problems:
         terminal.line(f"  -   {text}")

@@ -122,7 +122,7 @@ def _add_tables(how: argparse._ArgumentGroup) -> None:
     table.add_argument("--callees", metavar="NAME", help="what this function calls")
     table.add_argument("--lines", action="store_true", help="source lines instead of functions")
     table.add_argument("--annotate", metavar="NAME", help="the source of this function, line by line")
-    table.add_argument("--sql", metavar="QUERY", help="the rows of a query, with tabs between (docs/recording.md)")
+    table.add_argument("--sql", metavar="QUERY", help="the rows of a query, with tabs between (docs/sql.md)")
     table.add_argument(
         "--missing", action="store_true", help="what lacks names or unwind tables, and the command that helps"
     )
@@ -303,7 +303,7 @@ def _query(arguments: argparse.Namespace) -> int:
             for row in cursor:
                 print("\t".join("" if cell is None else printable(str(cell)) for cell in row))
         except sqlite3.Error as error:
-            raise UsageError(f"the query fails: {error}", "docs/recording.md has the tables") from None
+            raise UsageError(f"the query fails: {error}", "docs/sql.md has the tables") from None
     return 0
 
 

@@ -173,11 +173,11 @@ TARGET = (
     Reason("system call of the target restarted", Stage.TARGET,
            "A stop came just as the thread entered a system call; the call was begun anew, as after any signal."),
     Reason("system call of the target may have failed with EINTR", Stage.TARGET,
-           "A stop came just as the thread entered a system call that cannot be begun anew (docs/safety.md).",
+           "A stop came just as the thread entered a system call that cannot be begun anew (docs/sampling.md).",
            lacks="system call{s} of the target that may have failed with EINTR"),
     Reason("system call of the target cut short by a stop: *", Stage.TARGET,
            "The call was under way when its thread was stopped, and has transferred less than it was asked for, as "
-           "after a signal (docs/safety.md).",
+           "after a signal (docs/sampling.md).",
            retry="a collector that stops nothing (--collector perf)",
            lacks="system call{s} of the target cut short by a stop (*)"),
     Reason("connection to the stub ended early", Stage.TARGET,
@@ -301,7 +301,7 @@ TABLES = (
     Reason("sframe: function with broken rows", Stage.TABLES,
            "One function's rows are broken; the next source was asked."),
     Reason("sframe: row of .plt.got corrected", Stage.TABLES,
-           "Linkers write a wrong row there (docs/sframe.md)."),
+           "Linkers write a wrong row there (docs/unwind-tables.md)."),
     Reason("STACK CFI*", Stage.TABLES,
            "A row of a Breakpad symbol file is not usable, or in part."),
 )

@@ -1,6 +1,6 @@
 """Recordings that last: a SQLite database that holds all of a profile.
 
-In: a Profile, or the bytes of a file, which are foreign. Out: the other one. docs/recording.md has the format.
+In: a Profile, or the bytes of a file, which are foreign. Out: the other one. docs/sql.md has the format.
 
 blocks   Things of which a recording has many as columns of blocks
 cells    The rows of a recording file, which is foreign input: each cell has the type that the schema says

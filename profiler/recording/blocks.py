@@ -1,6 +1,6 @@
 """Things of which a recording has many as columns of blocks: frames, their functions, names and stacks.
 
-docs/recording.md says what the columns are.
+docs/sql.md says what the columns are.
 
 Frames of a block are in order of their places in modules, so that a number says how far it is from the one before. A
 node of the tree says how far its frame is from the one that its caller's frame called before.

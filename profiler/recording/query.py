@@ -1,4 +1,4 @@
-"""A recording for SQL: views with the samples and the names, made by the reader. docs/recording.md has queries."""
+"""A recording for SQL: views with the samples and the names, made by the reader. docs/sql.md has queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of a recording file: one SQL text, from which the file, its check and docs/recording.md are made.
+"""The tables of a recording file: one SQL text, from which the file, its check and docs/sql.md are made.
 
 History: 1: the first version. 2: frames, their functions and files, and stacks are blocks, which were a row each.
 upgrades.py has what version 1 had in their place. 3: labels. 4: options of the command, beside the library's.

@@ -148,7 +148,7 @@ def jitdump_mappings(space: AddressSpace) -> list[Mapping]:
 
 
 def open_mapped(space: AddressSpace, mapping: Mapping, owners: frozenset[int]) -> GrowingFile | None:
-    """The mapped file, under the first of its names that leads to it (docs/names.md); None where none does."""
+    """The mapped file, under the first of its names that leads to it (docs/how-it-works.md); None where none does."""
     ways = (
         partial(below, space.root, mapping.path),
         partial(current().mapped, space.pid, mapping.start, mapping.end),

@@ -1,8 +1,8 @@
 """Symbol files that were uploaded, as ROOT/TENANT/BUILD_ID.sym: they name code that the agent could not name.
 
-They are Breakpad files (docs/breakpad.md) with functions, lines and inlined calls. A file belongs to the build in its
-INFO CODE_ID. Names are looked up during a query; rows of the database do not change. The rows state the offset of code
-in its file, and INFO LOAD converts it to an address in the module.
+They are Breakpad files (docs/symbol-files.md) with functions, lines and inlined calls. A file belongs to the build in
+its INFO CODE_ID. Names are looked up during a query; rows of the database do not change. The rows state the offset of
+code in its file, and INFO LOAD converts it to an address in the module.
 """
 
 from __future__ import annotations

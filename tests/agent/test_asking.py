@@ -43,7 +43,6 @@ from pyprof.records import replace
 from tests.exporters.profiles import golden
 
 REQUEST = AskRequest("checkout", 30, 499)
-MANUAL = Path(__file__).resolve().parents[2] / "docs" / "agent.md"
 
 
 def test_request_comes_as_it_was_sent() -> None:
@@ -84,8 +83,7 @@ def test_line_that_is_no_object_is_refused(line: bytes) -> None:
     assert caught.value.reason == "ask_malformed"
 
 
-def test_each_refusal_has_a_line_of_the_manual_and_a_label() -> None:
-    assert {f"| `{reason.name}` | {reason.meaning} |" for reason in ASKS} <= set(MANUAL.read_text().splitlines())
+def test_each_refusal_has_a_label() -> None:
     assert OUTCOMES[2:] == tuple(reason.name for reason in ASKS)
 
 

@@ -1,4 +1,4 @@
-"""What the directives mean, one by one (docs/run-time-code.md)."""
+"""What the directives mean, one by one (unwind/formats/libunwind/regions.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one table of reasons: what the code counts and how stacks end is in it, and docs/formats.md has it."""
+"""The one table of reasons: what the code counts and how stacks end is in it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
-from itertools import takewhile
 from pathlib import Path
 from string import Formatter
 
@@ -24,7 +23,7 @@ from pyprof.exporters.flamegraph import WORDS
 from pyprof.model.interpreter import PARTIAL
 from pyprof.model.reason import Reason
 from pyprof.model.reason_requests import ASKS
-from pyprof.model.reason_sentences import MARKERS, NOTES, PAGE, PROBLEMS
+from pyprof.model.reason_sentences import PAGE
 from pyprof.model.reasons import (
     COUNTERS,
     ENDS,
@@ -311,27 +310,6 @@ def test_what_is_refused_says_what_helps_where_the_error_does_not(capsys: pytest
         "  hint: look again",
         "pyprof: no",
     ]
-
-
-def row(name: str, reason: Reason) -> str:
-    return f"| {name.replace('|', chr(92) + '|')} | {reason.sentence} | {reason.retry} |"
-
-
-def table(heading: str) -> list[str]:
-    text = (ROOT / "docs/formats.md").read_text()
-    lines = text[text.index(heading) :].splitlines()[2:]
-    return list(takewhile(lambda line: line.startswith("|"), lines))
-
-
-def test_documentation_has_the_table_as_it_is() -> None:
-    assert table("| counter | what it means | what helps |") == [row(reason.name, reason) for reason in COUNTERS]
-    ends = [row(f"`{name}`: {reason.title}", reason) for name, reason in ENDS.items()]
-    assert table("| end | what it means | what helps |") == ends
-    for heading, reasons in (("problem", PROBLEMS), ("note", NOTES), ("marker", MARKERS), ("of the page", PAGE)):
-        rows = [row(f"`{reason.name}`", reason) for reason in reasons]
-        assert table(f"| {heading} | what is said | what helps |") == rows
-    refusals = [row(f"`{name}`", reason) for name, reason in REFUSALS.items()]
-    assert table("| refusal | what it means | what helps |") == refusals
 
 
 def test_every_end_of_a_stack_has_its_words() -> None:

@@ -327,7 +327,7 @@ def sleepers_are_not_disturbed() -> None:
         _, calls, interrupted = line.split()
         assert int(calls) > 3, line
         failed += int(interrupted)
-    assert failed <= counted <= 3, (failed, counted)  # here they cannot be undone: docs/safety.md
+    assert failed <= counted <= 3, (failed, counted)  # here they cannot be undone: docs/sampling.md
 
 
 @check("aarch64")

@@ -1,11 +1,12 @@
 """The manual (`make docs`): the pages of docs/, and files of the project that are read by themselves, too.
 
 Sphinx reads copies of them, which the Makefile puts into one folder. docs/index.md gives the order: each item of its
-list is a part of the manual, and the links in it are the part's pages.
+list is a part of the manual, and the links in it are the part's pages. docs/decisions/index.md lists its pages, too.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 
 from sphinx.application import Sphinx
@@ -25,7 +26,9 @@ highlight_language = "none"
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "bench/README.md": "bench.md"}
 """Files that stand outside of docs/ -> their pages (as the Makefile copies them)."""
 
-_LINK = re.compile(r"\]\(((?:\.\./)*)([\w./-]+\.md)(#[\w-]+)?\)")
+SOURCES = {page: source for source, page in PAGES.items()}
+
+_LINK = re.compile(r"\]\(((?:\.\./)*[\w./-]+\.md)(#[\w-]+)?\)")
 _PART = re.compile(r"^\d+\. \*\*(.+?)\.\*\*(.*?)(?=^\d+\. |\n\n|\Z)", re.MULTILINE | re.DOTALL)
 
 
@@ -34,13 +37,23 @@ def setup(app: Sphinx) -> None:
 
 
 def read(app: Sphinx, page: str, source: list[str]) -> None:
-    """Links as they work in a checkout become links between pages; the index gets its table of contents."""
-    text = _LINK.sub(lambda m: f"]({PAGES.get(m[2], m[2].removeprefix('docs/'))}{m[3] or ''})", source[0])
+    """Turn links between files of a checkout into links between pages, and give both indices a table of contents."""
+    text = _LINK.sub(lambda link: f"]({page_of(link[1], f'{page}.md')}{link[2] or ''})", source[0])
     if page == root_doc:
         text += "".join(toctree(name, part) for name, part in _PART.findall(text))
+    elif page.endswith("/index"):
+        text += toctree("", text)
     source[0] = text
 
 
+def page_of(link: str, page: str) -> str:
+    """Return where a link to a file leads in the manual, as seen from a page."""
+    source = SOURCES.get(page, f"docs/{page}")
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
+    return posixpath.relpath(PAGES.get(path, path.removeprefix("docs/")), posixpath.dirname(page) or ".")
+
+
 def toctree(name: str, part: str) -> str:
-    pages = "\n".join(page for _, page, _ in _LINK.findall(part))
-    return f"\n```{{toctree}}\n:hidden:\n:caption: {name}\n\n{pages}\n```\n"
+    pages = "\n".join(page for page, _ in _LINK.findall(part))
+    caption = f":caption: {name}\n" if name else ""
+    return f"\n```{{toctree}}\n:hidden:\n{caption}\n{pages}\n```\n"

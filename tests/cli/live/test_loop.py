@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -121,11 +120,6 @@ def test_many_rows_are_pages_and_the_keys_stay_within() -> None:
     assert [picture[3].split()[2] for picture in pictures] == [
         *("f00000", "f00010", "f09990", "f09990", "f09990", "f00000", "f00000")
     ]
-
-
-def test_guide_has_every_key_in_order() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "guide.md").read_text()
-    assert "".join(f"| {key.label} | {key.does} |\n" for key in KEYS) in page
 
 
 def test_help_has_every_key_and_scrolls() -> None:

@@ -1,4 +1,4 @@
-"""SFrame against .eh_frame of the same files: each difference is a known one of its producer (docs/sframe.md)."""
+"""SFrame against .eh_frame of the same files: the producer explains each difference (docs/unwind-tables.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of SFrame and .eh_frame is asked first, per pc (docs/sframe.md, "less exact")."""
+"""Which of SFrame and .eh_frame is asked first, per pc (docs/unwind-tables.md)."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 Values are unsigned and wrap at the width of an address. Operators: + - * / % (unsigned), a b @ (a rounded down to a
 multiple of the power of two b), a ^ (the word at a), $name value = (assignment). Literals are decimal. Names begin with
 $ or . or a letter. `.undef` is the unknown value. "=$x" is "= $x" as a defective tool writes it.
-Source: src/processor/postfix_evaluator-inl.h of Breakpad. docs/breakpad.md says what is missing in the specification's
-own example of a program.
+Source: src/processor/postfix_evaluator-inl.h of Breakpad. docs/symbol-files.md says what is missing in the
+specification's own example of a program.
 """
 
 from __future__ import annotations

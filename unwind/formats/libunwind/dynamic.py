@@ -1,8 +1,7 @@
 """Unwind info that a process has registered by _U_dyn_register, read from its memory.
 
 DynReader takes the address of `_U_dyn_info_list` in the process and returns complete DynInfo values. Later reads of the
-target concern only tables that an info points to. regions.py (procedures) and tables.py (tables) interpret the values;
-see docs/run-time-code.md.
+target concern only tables that an info points to. regions.py (procedures) and tables.py (tables) interpret the values.
 Source: libunwind-dynamic(3); include/libunwind-dynamic.h of libunwind 1.1 to 1.8; src/mi/Gdyn-remote.c, which reads a
 list while it changes.
 

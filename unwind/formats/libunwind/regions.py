@@ -2,7 +2,7 @@
 
 The manual leaves much open, and libunwind itself executes them on ia64 only (parse_dynamic in src/ia64/Gparser.c). This
 module does the same, with the byte offset as an instruction's index, as the manual says for variable-size instructions.
-docs/run-time-code.md gives the reason for each choice:
+tests/jit/test_libunwind_regions.py has a test for each choice:
 
     a directive is in force     where offset > region's start + min(when, region's length - 1)
     ADD sp, n                   cfa = sp + (depth - n); for other registers it has no effect

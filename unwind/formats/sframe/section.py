@@ -2,7 +2,8 @@
 
 The index is loaded once, and a function's rows are read when a pc first needs them. A section of a file and one in a
 process's memory are read in the same way. The object file finds the section; index.py has the columns, rules.py the
-rules. docs/sframe.md describes what SFrame cannot express, and where its producers are less exact than .eh_frame.
+rules. docs/unwind-tables.md describes what SFrame cannot express, and where its producers are less exact than
+.eh_frame.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class SFrame:
         version: 1 to 3.
         exact: The rows hold at every instruction. Before V3 they do not in PLTs, nor where the producer dropped rows
             that
-            the format could not express (docs/sframe.md).
+            the format could not express (docs/unwind-tables.md).
         frame_pointers: The producer promises that all functions of the object keep the frame pointer
             (SFRAME_F_FRAME_POINTER), so that code without an FDE may be unwound by it.
     """

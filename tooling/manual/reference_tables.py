@@ -1,0 +1,84 @@
+"""Write the reference tables of the manual: `python tooling/manual/reference_tables.py FOLDER`, run by `make docs`.
+
+A page has the line `<!-- table: NAME -->` where a table belongs. This script replaces the line by the table, which it
+makes from the tables in the code. So the manual cannot differ from the code, and the repository has no copy of a table.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from pyprof.cli.live.keys import KEYS
+from pyprof.frame_sources import FRAME_SOURCES
+from pyprof.model.reason import Reason
+from pyprof.model.reason_requests import ASKS, REQUESTS
+from pyprof.model.reason_sentences import MARKERS, NOTES, PAGE, PROBLEMS
+from pyprof.model.reasons import COUNTERS, ENDS, REFUSALS
+from pyprof.recording.schema import tables
+from pyprof.server.access import STATUS
+
+PLACE = re.compile(r"^<!-- table: (\w+) -->$", re.MULTILINE)
+"""The line of a page that a table replaces, and the name of the table."""
+
+
+def rows(columns: Iterable[str], cells: Iterable[Iterable[str]]) -> Iterator[str]:
+    """Yield the lines of a Markdown table."""
+    columns = tuple(columns)
+    yield f"| {' | '.join(columns)} |"
+    yield f"|{'---|' * len(columns)}"
+    for row in cells:
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+
+
+def reasons(heading: str, named: Iterable[tuple[str, Reason]]) -> Iterator[str]:
+    columns = (heading, "meaning", "what helps")
+    return rows(columns, ((name, reason.sentence, reason.retry) for name, reason in named))
+
+
+def code(reasons: Iterable[Reason]) -> Iterator[tuple[str, Reason]]:
+    return ((f"`{reason.name}`", reason) for reason in reasons)
+
+
+def recording_tables() -> Iterator[str]:
+    """Yield a heading, a sentence and the columns of each table of a recording file."""
+    for table in tables().values():
+        yield from (f"### {table.name}", "", table.meaning, "")
+        cells = ((f"`{each.name}`", each.type.removesuffix(" NOT NULL"), each.meaning) for each in table.columns)
+        yield from rows(("column", "type", "meaning"), cells)
+        yield ""
+
+
+TABLES: dict[str, Callable[[], Iterator[str]]] = {
+    "counters": lambda: reasons("counter", ((reason.name, reason) for reason in COUNTERS)),
+    "ends": lambda: reasons("end", ((f"`{name}`: {reason.title}", reason) for name, reason in ENDS.items())),
+    "problems": lambda: reasons("problem", code(PROBLEMS)),
+    "notes": lambda: reasons("note", code(NOTES)),
+    "markers": lambda: reasons("marker", code(MARKERS)),
+    "page_sentences": lambda: reasons("sentence", code(PAGE)),
+    "refusals": lambda: reasons("refusal", code(REFUSALS.values())),
+    "server_refusals": lambda: rows(
+        ("reason", "status", "meaning"),
+        ((f"`{reason.name}`", str(STATUS[reason.name]), reason.meaning) for reason in REQUESTS),
+    ),
+    "agent_refusals": lambda: rows(("reason", "meaning"), ((f"`{each.name}`", each.meaning) for each in ASKS)),
+    "frame_sources": lambda: rows(
+        ("source", "allowed by `--unwind`", "meaning"),
+        ((f"`{each.name}`", f"`{each.option}`" if each.option else "–", each.meaning) for each in FRAME_SOURCES),
+    ),
+    "top_keys": lambda: rows(("key", "effect"), ((key.label, key.does) for key in KEYS)),
+    "recording_tables": recording_tables,
+}
+"""The function that yields the lines of each table, by the name that pages use."""
+
+
+def with_tables(page: str) -> str:
+    """Return the text of a page with its tables in place."""
+    return PLACE.sub(lambda place: "\n".join(TABLES[place[1]]()), page)
+
+
+if __name__ == "__main__":
+    for path in sorted(Path(sys.argv[1]).rglob("*.md")):
+        path.write_text(with_tables(path.read_text(encoding="utf-8")), encoding="utf-8")
