@@ -1,38 +1,38 @@
-"""The loop that ties collector, unwinder, stacks, names and exporters together; what the library is made of.
+"""The core of the library: recordings, from the collector's samples to named profiles.
 
-worker/                 The process boundary: the sampler on one side, what parses foreign data on the other
-assemble                From a closed window to a Profile: look names up, make values
-between_batches         What other threads ask of a recording's loop
-chain_merger            The frames of an interpreter, put into the walks of a batch one by one
-deliveries              Profiles of a recording that go to a Sink
-evaluator_resume        Walks that go on beyond what cannot be unwound
-flight                  A flight recorder: of a recording that goes on for days only the last minutes are kept
-held_samples            Samples of sleeping threads whose stacks need a register
-inlined                 Functions inlined into a frame that runs an interpreter's frames
-interning               From a batch to nodes of the tree of stacks
-keeping                 What a window under way has so far, for the journal of its sink
+worker/                 The process boundary: the sampler on one side, the worker that parses files on the other
+assemble                Assembly of a Profile from a closed window: names and values
+between_batches         Calls from other threads that a recording's loop executes between two batches
+chain_merger            Merges interpreter frames into native stacks, one stack at a time
+deliveries              Delivery of a recording's profiles to a Sink
+evaluator_resume        Continues an unwound stack at an evaluator frame of the interpreter
+flight                  A flight recorder: a recording of which only the last minutes are kept
+held_samples            Samples of sleeping threads whose unwinding needs a register
+inlined                 Places inlined functions inside the interpreter frames that their frame runs
+interning               Interning of a batch as nodes of the stack tree
+keeping                 Writes the current window to the journal of its sink
 last_stacks             The last stack of each thread
-matched_stacks          Stacks whose native and interpreter's frames all match, joined in passes over a batch
-names_ahead             Names of the window under way, looked up while nothing else is to be done
-native_views            Which native frames stand in stacks that have an interpreter's frames, by name of the view
-opening                 From a target and options to a Recording that has not begun
-overdue                 When a loop that was told to end is left where it is
-own_cost                What this process of pyprof has cost so far
-post_mortem             What a core file, a minidump or a microdump says of a process that has died
-recorder                The recording half of a session
-recording               A recording under way: collector, files and loop, and what may be asked of it meanwhile
-rehearsal               Does a command look like one that begins an interpreter of the kind that runs us?
-rows                    Rows of a recording: what is kept of each sample once its stack is a node of a tree
+matched_stacks          Merges interpreter frames with native stacks for many samples at once
+names_ahead             Background symbolization of the current window
+native_views            Views: which native frames are shown in stacks that have interpreter frames
+opening                 Makes a Recording from a target and options
+overdue                 Limits how long the sampler may take to end
+own_cost                Processor time and memory of this process
+post_mortem             Profiles of core files, minidumps and microdumps
+recorder                Turns batches into rows and windows
+recording               A running recording: collector, files and loop, and its interface for other threads
+rehearsal               Detects commands that are likely to start a Python interpreter
+rows                    Rows of a recording: the facts that are kept of each sample
 runtimes                The interpreters of a recording's processes
-session                 One target under observation: collector, images, unwinder and recorder, tied together
-snapshot                The stacks of all threads of a live process, or of what runs behind a GDB stub, now
-summarize               What a window of a recording did, as numbers
-surrounded_stacks       Stacks that stand around others: the waker's inside a wait's, the lock outside it
+session                 One observed target: collector, images, unwinder and recorder
+snapshot                The current stacks of all threads of a process, or of a target behind a GDB stub
+summarize               Statistics of a window
+surrounded_stacks       Adds the waker's stack inside a wait, or the lock outside it
 thread_numbers          Numbers of a recording's threads
-triggers                Conditions under which a flight recorder writes out what it has
-truncated_stack_repair  Stacks that were cut where their copy ends
-unfollowed              Processor time of children that a recording does not follow, by the kernel's accounts
-unseen                  Processor time that no sample stands for
-until_whole             A collector that ends once the stack of each thread is whole
-views                   What of a recording is shown
+triggers                Conditions under which a flight recorder saves its windows
+truncated_stack_repair  Completes truncated stacks from a later complete stack of the same thread
+unfollowed              Processor time of children that a recording does not follow
+unseen                  Processor time without samples
+until_whole             A collector that ends when the stack of each thread is complete
+views                   Selects the frames and samples of a recording that are shown
 """

@@ -1,4 +1,4 @@
-"""From a target and options to a Recording that has not begun."""
+"""Functions that make a Recording from a target and options. The recording has not begun."""
 
 from __future__ import annotations
 
@@ -48,8 +48,17 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 def of_processes(
     targets: TargetOptions, options: RecordOptions, start: Start = spawned, given: Mapping[str, str] = _NOTHING
 ) -> Recording:
-    """Processes that run. start: how the worker is started. given: what else was asked for, as text, which a recording
-    file keeps. Raises what select(), the collectors and check() raise.
+    """Make a recording of running processes.
+
+    Args:
+        targets: Selects the processes.
+        options: Options of the recording.
+        start: Starts the worker.
+        given: Further options of the user as text, which a recording file keeps.
+
+    Raises:
+        UsageError: An option is invalid.
+        PyprofError: What select() and the collectors raise.
     """
     check(options)
     selection = select(targets)
@@ -59,8 +68,18 @@ def of_processes(
 
 
 def of_selection(selection: Selection, options: RecordOptions, name: str, flush_s: float, stride: Stride) -> Recording:
-    """Processes that somebody else chose, beside whose names everything else comes first. name: what they are called
-    together. flush_s, stride: see CollectOptions. Raises what of_processes() raises.
+    """Make a recording of selected processes whose background symbolization has the lowest priority (for an agent).
+
+    Args:
+        selection: The processes.
+        options: Options of the recording.
+        name: Common name of the processes.
+        flush_s: See CollectOptions.
+        stride: See CollectOptions.
+
+    Raises:
+        UsageError: An option is invalid.
+        PyprofError: What the collectors raise.
     """
 
     def yielding(confined: bool) -> Worker:
@@ -76,7 +95,14 @@ def of_selection(selection: Selection, options: RecordOptions, name: str, flush_
 def of_command(
     command: Launched, options: RecordOptions, start: Start = spawned, given: Mapping[str, str] = _NOTHING
 ) -> Recording:
-    """A program that was launched; given: see of_processes. One that still waits begins, and is ended if that fails."""
+    """Make a recording of a launched program. A program that still waits starts now, or is killed after an error.
+
+    Args:
+        command: The program.
+        options: Options of the recording.
+        start: Starts the worker.
+        given: See of_processes().
+    """
     try:
         check(options)
         selection = select(TargetOptions(pids=(command.pid,)))
@@ -97,7 +123,18 @@ def of_command(
 def of_stub(
     remote: RemoteOptions, options: RecordOptions, start: Start = spawned, given: Mapping[str, str] = _NOTHING
 ) -> Recording:
-    """What runs behind a GDB stub; given: see of_processes. Raises RemoteError, UsageError."""
+    """Make a recording of a target behind a GDB stub.
+
+    Args:
+        remote: Address of the stub.
+        options: Options of the recording.
+        start: Starts the worker.
+        given: See of_processes().
+
+    Raises:
+        RemoteError: The stub cannot be reached, or does not answer.
+        UsageError: An option is invalid, or not possible with a stub.
+    """
     from pyprof.collectors.gdb.collector import GdbRemoteCollector
 
     check(options)
@@ -142,8 +179,8 @@ def _of_selection(
         collect = replace(options.collecting(subprocesses=command is not None), flush_s=flush_s)
         collect = replace(collect, stride=stride or collect.stride)
         program = _program(command) if command and command.waits else ""
-        worker.wait_until_ready()  # samples of before wait to be walked, and what walks teach comes late by that
-        selection.ours.update(descendants([worker.pid]))  # its keeper
+        worker.wait_until_ready()  # batches from before that would wait to be unwound, and their feedback would be late
+        selection.ours.update(descendants([worker.pid]))  # its file broker
         if program and runs_python(program):
             runtimes.rehearse(worker.pid)
         collector = registry.open_collector(options.collector, selection, collect, diagnostics, runtimes, program)
@@ -165,7 +202,7 @@ def _sampling(
     subject: Recorded,
     handover: Handover,
 ) -> Sampling:
-    """runtimes: None behind a stub."""
+    """Make the sampler's half of the recording. `runtimes` is None behind a stub."""
     naming = Naming(
         subject.title,
         options.rate,
@@ -202,7 +239,7 @@ def _program(command: Launched) -> str:
 
 
 def _name(targets: TargetOptions, selection: Selection) -> str:
-    """What the recorded processes are called together."""
+    """Return the common name of the recorded processes."""
     if targets.everything:
         return "all"
     criteria = (targets.name.pattern if targets.name else None, targets.user, targets.cgroup)
@@ -212,7 +249,11 @@ def _name(targets: TargetOptions, selection: Selection) -> str:
 
 
 def check(options: RecordOptions) -> None:
-    """Raises UsageError."""
+    """Check the options of a recording.
+
+    Raises:
+        UsageError: An option is invalid.
+    """
     check_stacks(options)
     _one_of("mode", options.mode, MODES)
     _one_of("collector", options.collector, registry.names())
@@ -235,11 +276,15 @@ def check(options: RecordOptions) -> None:
 
 
 def check_stacks(options: StackOptions) -> None:
-    """Raises UsageError."""
+    """Check the options for stacks.
+
+    Raises:
+        UsageError: An option is invalid.
+    """
     if options.symbols:
         from pyprof.objfile.breakpad.symbol_store import SymbolStore
 
-        SymbolStore(options.symbols, Diagnostics())  # the worker makes its own, too late to refuse
+        SymbolStore(options.symbols, Diagnostics())  # the worker makes another one, but too late to report an error
     _one_of("native", options.native, tuple(NATIVE_VIEWS))
     for source in options.unwind:
         _one_of("unwind", source, KNOWN_SOURCES)

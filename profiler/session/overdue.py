@@ -1,7 +1,7 @@
-"""The end of the sampling: how long it may take once it was asked for.
+"""A limit for the time that the sampler takes to end.
 
-A sampler may be in a call of the kernel that does not return, or in a list of the target's that has no end. It is left
-there, and the worker writes what it has. A sampler that only waits for a processor is not left: it gets there.
+The sampler may be blocked in a system call, or read an endless list in the target. Then it is abandoned, and the worker
+writes what it has. A sampler that only waits for a processor is not abandoned, because it makes progress.
 """
 
 from __future__ import annotations
@@ -11,28 +11,29 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 LEAVE_S = 0.65
-"""Seconds that the sampling may go on without a batch, waits for a processor not counted. The worker unwinds and names
-until shortly after (worker/link.py).
+"""Time without a batch after which the sampler is abandoned, in seconds without waits for a processor.
+
+The worker unwinds and resolves names until shortly after (worker/link.py).
 """
 STUB_S = 6.0
-"""The same behind a stub: what is behind it stands still, and a line may be slow."""
+"""LEAVE_S for a target behind a GDB stub. The target is stopped, and the connection may be slow."""
 _MAX_PERIODS = 10
-"""The sampling is left after this many times LEAVE_S, also if batches still come."""
+"""Total time after which the sampler is abandoned even if batches still arrive, as a multiple of LEAVE_S."""
 MAX_ELAPSED_S = 60.0
-"""The sampling is left when it has had no batch for so many seconds, waits for a processor counted."""
+"""Elapsed time without a batch after which the sampler is abandoned, in seconds with waits for a processor."""
 _HANG_UP = 0.5
-"""Part of LEAVE_S after which the sampler's questions about files get no answers."""
+"""Fraction of LEAVE_S after which the sampler's requests for interpreter symbols get no responses."""
 _LOOK_S = 0.02
 
 
 class GrantedTime:
-    """A clock that stands still while some thread of pyprof waits for a processor."""
+    """A clock that stands still while a thread of pyprof waits for a processor."""
 
     def __init__(self, waits: Callable[[], Mapping[int, float]]) -> None:
         """Start the clock.
 
         Args:
-            waits: Returns for each thread how many seconds it has waited for a processor since it began.
+            waits: Returns how long each thread has waited for a processor since it began, in seconds by tid.
         """
         self._waits = waits
         self._before = waits()
@@ -53,29 +54,29 @@ class _Event(Protocol):
 
 
 class Ending(Protocol):
-    """A sampling that was told to end."""
+    """A sampler that was asked to end."""
 
     @property
     def sampled(self) -> _Event:
-        """Set when no more samples are taken."""
+        """Return the event that is set when no more samples are taken."""
         ...
 
     @property
     def sent(self) -> int:
-        """Number of batches that went to the worker."""
+        """Return the number of batches that went to the worker."""
         ...
 
     def waits(self) -> Mapping[int, float]:
-        """Return for each thread of the sampler and the worker how long it has waited for a processor, in seconds."""
+        """Return how long each thread of the sampler and the worker has waited for a processor, in seconds by tid."""
         ...
 
     def hang_up(self) -> None:
-        """Answer no more questions of the sampler about files."""
+        """Answer no more requests of the sampler for interpreter symbols."""
         ...
 
 
 def ended_in_time(sampling: Ending, leave_s: float = LEAVE_S) -> bool:
-    """Wait for the end of a sampling that was just told to end. Return False if it is to be left."""
+    """Wait for the end of a sampler that was just asked to end. Return False if it must be abandoned."""
     clock, sent = GrantedTime(sampling.waits), sampling.sent
     progress_s, progress_at = 0.0, time.monotonic()
     while not sampling.sampled.wait(min(_LOOK_S, leave_s)):

@@ -1,4 +1,4 @@
-"""What this process of pyprof has cost so far."""
+"""Processor time and memory of this process."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from pyprof.objfile.opener import current
 
 class OwnCost(NamedTuple):
     cpu_s: float
-    """Processor time, user and system."""
+    """Processor time, user and system, in seconds."""
     max_rss_kb: int
-    """The most memory that was resident, in KiB: the kernel's VmHWM. Not getrusage's ru_maxrss, which begins with
-    that of the process that started the program: it is kept through fork and exec."""
+    """Peak resident memory in KiB: the kernel's VmHWM.
+
+    It is not ru_maxrss of getrusage, which is kept through fork and exec: it begins with the value of the process that
+    started the program.
+    """
 
 
 _LATELY_S = 5.0
@@ -30,7 +33,7 @@ def own_cost() -> OwnCost:
 
 
 class RecentCost:
-    """own_cost() for those who ask often: what was most resident is read seldom."""
+    """A cheap own_cost() for frequent calls. It reads the peak memory only every few seconds."""
 
     def __init__(self) -> None:
         self._max_rss_kb = 0
@@ -43,19 +46,20 @@ class RecentCost:
 
 
 class OwnHeap:
-    """Memory that this process has had, and does not use any more.
+    """The heap of this process, whose free memory is returned to the kernel now and then.
 
-    Arrays of all sizes come and go in several threads, each with a heap of its own. What stays for a while lies between
-    them, so that a heap never becomes smaller by itself: an agent had grown by half after some hundred windows, of
-    which nothing was left.
+    Several threads allocate and free arrays of all sizes, each in a separate heap. Long-lived objects lie between them,
+    so a heap never shrinks by itself. Without this, an agent had grown by half after some hundred windows.
     """
 
     def __init__(self) -> None:
         self._due = 0.0
 
     def trim(self, drop: Callable[[], None] = lambda: None) -> None:
-        """Between two pieces of work. It takes some milliseconds, and is done seldom. drop: called before, where it is
-        done: lets go what can be read again.
+        """Return free memory to the kernel, unless it was done recently. It takes some milliseconds.
+
+        Args:
+            drop: Called before; frees caches that can be read again.
         """
         if (now := time.monotonic()) >= self._due:
             self._due = now + _TRIMMED_S
@@ -71,6 +75,6 @@ def _cpu_s() -> float:
 def _max_rss_kb() -> int:
     try:
         words = procfs.parse_status(current().about(os.getpid(), "status")).get("VmHWM", "0").split()
-    except OSError:  # what could open it is gone
+    except OSError:  # the file broker that could open the file has ended
         words = ["0"]
     return int(words[0])

@@ -1,6 +1,7 @@
-"""What a core file, a minidump or a microdump says of a process that has died.
+"""Profiles of a dead process, from a core file, a minidump or a microdump.
 
-As in a recording the worker parses, unwinds and names (session/worker/). There is no sampler: all of it is in files.
+The worker parses, unwinds and resolves names, as in a recording (session/worker/). There is no sampler, because all
+data is in files.
 """
 
 from __future__ import annotations
@@ -26,12 +27,19 @@ from pyprof.session.worker.keeper import KnownFiles, KnownFolder
 from pyprof.session.worker.process import Start
 
 Registers = dict[int, list[dict[str, int]]]
-"""tid -> for each frame, innermost first, the registers that are known of it, by name."""
+"""The known registers of each frame by name, innermost frame first, by tid."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatedCrash:
-    """What a minidump says besides its threads. system: its name, "" if not known; version: of the system."""
+    """Facts from a minidump, except its threads.
+
+    Attributes:
+        system: Name of the operating system, "" if it is unknown.
+        version: Version of the operating system.
+        exception: The exception, None if there was none.
+        modules: The modules that the dump lists.
+    """
 
     system: str
     version: str
@@ -41,9 +49,18 @@ class StatedCrash:
 
 @dataclass(frozen=True, slots=True)
 class PostMortem:
-    """exe: the program's path as stated. states: by tid. order: of tids, the thread that died first. signal: (number,
-    si_code, address) of a core file, None if none killed it. crash: of a minidump, None of a core file. registers: {}
-    where nobody asked.
+    """A dead process.
+
+    Attributes:
+        pid: Its pid.
+        exe: Path of the program as stated in the file.
+        arch: Name of the architecture.
+        profile: One sample of each thread.
+        states: State of each thread, by tid.
+        order: Tids, beginning with the thread that crashed.
+        signal: (number, si_code, address) from a core file, None if no signal killed the process.
+        crash: Facts from a minidump, None for a core file.
+        registers: Registers of all frames, empty if they were not requested.
     """
 
     pid: int
@@ -63,7 +80,17 @@ class PostMortem:
 
 
 def examined(target: DeadTarget, start: Start) -> PostMortem:
-    """By a worker. start: how it is started. Raises what pieces() raises, and WorkerDied."""
+    """Examine a dead process in a worker.
+
+    Args:
+        target: The file and the options.
+        start: Starts the worker.
+
+    Raises:
+        UnsupportedArchitecture: The process has an unknown architecture.
+        WorkerDied: The worker has ended.
+        PyprofError: The file is missing or invalid.
+    """
     with Examiner(start, target.sandbox and not target.unwind.symbols) as examiner:
         examiner.notify(KnownFiles(tuple(filter(None, (target.path, target.exe)))))
         for folder in filter(None, (target.sysroot.rstrip("/"), debuginfod_cache())):
@@ -73,12 +100,18 @@ def examined(target: DeadTarget, start: Start) -> PostMortem:
 
 @dataclass(frozen=True, slots=True)
 class _OfDeadProcess:
-    """An Errand."""
+    """The one-shot task that examines a dead process (see messages.Errand)."""
 
     target: DeadTarget
 
     def pieces(self, diagnostics: Diagnostics) -> Iterator[PostMortem]:
-        """Raises UnsupportedArchitecture, UsageError, PyprofError: no such file."""
+        """Yield the dead process.
+
+        Raises:
+            UnsupportedArchitecture: The process has an unknown architecture.
+            UsageError: An option is invalid.
+            PyprofError: The file is missing or invalid.
+        """
         yield (_of_minidump if self.target.is_minidump else _of_core)(self.target, diagnostics)
 
 

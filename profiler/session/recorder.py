@@ -1,7 +1,7 @@
-"""The recording half of a session: batches in, rows of (time, stack node, thread, weight) out, cut into windows.
+"""Turns batches of samples into rows of (time, stack node, thread, weight), and splits the rows into windows.
 
-A recording is a window over a collector that lives longer than it: cut() closes one window and begins the next
-without the collector noticing. Nothing here knows which collector it is.
+A recording is a sequence of windows over one collector. cut() closes a window and begins the next one, and the
+collector does not notice. This module works with every collector.
 """
 
 from __future__ import annotations
@@ -39,11 +39,20 @@ COMPLETED = "stack completed by the outer frames of a later one of its thread"
 
 @dataclass(frozen=True)
 class Window:
-    """One closed part of a recording, its names not yet looked up.
+    """One closed part of a recording. Its names are not resolved yet.
 
-    time_ns, node, thread, weight, length_ns, state, cpu: columns of Rows. keys: the threads by their numbers. before,
-    after: the collector's statistics at the window's two ends. errors: what was counted in between, by everybody.
-    unfollowed: what children that are not recorded spent beside their parents.
+    Attributes:
+        stacks: The stack tree.
+        spaces: Address spaces by number.
+        threads: The sampled threads.
+        time_ns: Column of Rows; so are node, thread, weight, length_ns, state and cpu.
+        start_ns: Beginning in nanoseconds since the epoch.
+        duration_ns: Length in nanoseconds.
+        before: State of the collector at the beginning.
+        after: State of the collector at the end.
+        errors: Diagnostic counters of the window.
+        keys: Threads by number.
+        unfollowed: Processor time of children that are not recorded.
     """
 
     stacks: StackTable
@@ -67,7 +76,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The end of what was recorded: since the epoch (now_ns), and by the clock of samples (monotonic_ns)."""
+    """Clocks of the recording's end: nanoseconds since the epoch (now_ns), and the clock of samples (monotonic_ns)."""
 
     now_ns: Callable[[], int] = time.time_ns
     monotonic_ns: Callable[[], int] = time.monotonic_ns
@@ -75,15 +84,20 @@ class Clock:
 
 HERE = Clock()
 _CLOCK_STEP_NS = 1_000_000_000
-"""A new window follows the clock of days when that has moved by more than this against the clock of samples."""
+"""Minimum step of the wall clock relative to the clock of samples that a new window follows, in nanoseconds."""
 _OPENING_NS = 1_000_000_000
-"""What lies longer before the beginning of a recording is no sample of it by the same clock."""
+"""Maximum age of a sample at the beginning of a recording, in nanoseconds. An older time comes from another clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """Of a window. ns: since the epoch. stats, counts: of the collector and of the diagnostics at that time. alone: no
-    window is before it, or none of its time is after that one.
+    """The beginning of a window.
+
+    Attributes:
+        ns: Time in nanoseconds since the epoch.
+        stats: State of the collector.
+        counts: Diagnostic counters.
+        alone: True if no earlier window can contain the samples before this time.
     """
 
     ns: int
@@ -92,8 +106,10 @@ class _Beginning:
     alone: bool = False
 
     def with_samples(self, time_ns: npt.NDArray[np.int64]) -> int:
-        """When the window begins that has these samples: a collector may have taken some while it was opened, and hand
-        out others when the recording has ended.
+        """Return the beginning of a window with these samples, in nanoseconds since the epoch.
+
+        It can be earlier than `ns`: a collector may take samples while it is opened, or yield some after the recording
+        has ended.
         """
         early = int(time_ns.min(initial=self.ns)) if self.alone else self.ns
         return early if early > self.ns - _OPENING_NS else self.ns
@@ -101,7 +117,7 @@ class _Beginning:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Of a window, or of one under way; see Window."""
+    """Counters and statistics of a closed or current window (see Window)."""
 
     before: CollectorStats
     after: CollectorStats
@@ -111,7 +127,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """How much of a window was seen by since(): rows, frames, nodes of its tree."""
+    """A position in the current window for since(): numbers of rows, frames and tree nodes."""
 
     rows: int = 0
     frames: int = 0
@@ -120,7 +136,16 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """What came to a window: see Begun. threads: all of these samples', by their numbers."""
+    """The additions to a window since a position.
+
+    Attributes:
+        upto: The new position.
+        rows: New rows.
+        frames: New frames of the tree.
+        parent: Parents of the new nodes.
+        frame: Frames of the new nodes.
+        threads: (number, thread) of all threads of the new rows.
+    """
 
     upto: Begun
     rows: Rows
@@ -131,7 +156,12 @@ class Fresh:
 
 
 class Recorder:
-    """Takes batches; hands out windows. samples: of the window under way."""
+    """Collects batches and returns windows.
+
+    Attributes:
+        samples: Number of samples in the current window.
+        interning: Unwinds and interns stacks.
+    """
 
     def __init__(
         self, collector: Collector, interning: Interning, diagnostics: Diagnostics, clock: Clock = HERE
@@ -155,7 +185,7 @@ class Recorder:
         self._epoch_ns = self._began.ns - clock.monotonic_ns()
 
     def add(self, batch: SampleBatch) -> None:
-        """Unwind a batch, intern its stacks, give the collector its Feedback."""
+        """Unwind a batch, intern its stacks, and give the collector its Feedback."""
         if not len(batch):
             return
         self._spaces.update(batch.spaces)
@@ -179,7 +209,14 @@ class Recorder:
         self.samples += len(batch)
 
     def _add_live(self, batch: SampleBatch, rows: Rows, first: int, live: npt.NDArray[np.int64]) -> None:
-        """Lanes that have registers. first: number of the batch's first row."""
+        """Add the samples that have registers.
+
+        Args:
+            batch: All samples.
+            rows: Their rows.
+            first: Number of the first row.
+            live: Lanes with registers.
+        """
         fresh = batch if len(live) == len(batch) else batch.take(live)
         found = self._interned(fresh)
         rows.node[live] = found.node
@@ -193,7 +230,7 @@ class Recorder:
             self._repair.take(fresh, found.walk, rows, first, live)
 
     def _wait_otherwise(self, batch: SampleBatch, rows: Rows) -> None:
-        """Lanes of the last stack of their thread, which waits for something else by now."""
+        """Update the kernel frames of threads that have not run but now wait for something else."""
         assert batch.kernel_stack is not None
         for lane in np.flatnonzero((batch.kind == SampleKind.UNCHANGED) & (batch.kernel_stack > 0)).tolist():
             frames, node = batch.kernel_stacks[int(batch.kernel_stack[lane])], int(rows.node[lane])
@@ -202,7 +239,7 @@ class Recorder:
             rows.node[lane] = self._stacks.extend(node, frames) if node > 0 else self._stacks.unseen(frames)
 
     def _interned(self, batch: SampleBatch) -> Interned:
-        """All of its lanes have registers. The collector gets its Feedback."""
+        """Unwind and intern samples that all have registers, and give the collector its Feedback."""
         found = self.interning.intern(batch, self._stacks)
         walk = found.walk
         top = np.where(walk.end == StackEnd.ROOT, walk.top, np.uint64(0))
@@ -212,7 +249,7 @@ class Recorder:
         return found
 
     def _fresh_rows(self, batch: SampleBatch) -> Rows:
-        """Rows whose stacks are not known yet."""
+        """Return rows whose stacks are not known yet."""
         n = len(batch)
         return Rows(
             time_ns=batch.time_ns + self._epoch_ns,
@@ -226,26 +263,26 @@ class Recorder:
         )
 
     def hurry(self) -> None:
-        """No time is left: of what is still to come, only innermost frames are found."""
+        """Find only the innermost frames from now on, because the deadline has passed."""
         self.interning = self.interning.hurried()
 
     def forget(self, space_id: int) -> None:
-        """No sample will name this address space again."""
+        """Free the data of an address space that no sample will use again."""
         if self.interning.merger is not None:
             self.interning.merger.forget(space_id)
 
     @property
     def spaces(self) -> set[int]:
-        """Address spaces that stacks of this window refer to."""
+        """Return the numbers of the address spaces in the current window."""
         return set(self._spaces)
 
     @property
     def codes(self) -> set[int]:
-        """Numbers of described code that stacks of this window refer to (FrameKey.code)."""
+        """Return the numbers of JIT code in the current window (FrameKey.code)."""
         return {key.code for key in self._stacks.frames if key.code}
 
     def end(self) -> None:
-        """Nothing is recorded from now on, though what was is still to be unwound."""
+        """Set the end of the recording to now. Samples that were taken before can still be added."""
         self._end_ns = self._end_ns or self._now_ns()
 
     def _now_ns(self) -> int:
@@ -253,11 +290,11 @@ class Recorder:
         return self._epoch_ns + self._clock.monotonic_ns()
 
     def look(self) -> Window:
-        """The window as it is now. Its tables grow with the next batch."""
+        """Return the current window without closing it. Its tables grow with the next batch."""
         return self._window(self._began, self._rows.rows(), self._stacks)
 
     def part(self) -> Window:
-        """What came to the window since the last part of it, or since it began, with only the stacks of that."""
+        """Return the additions to the current window since the last call, or since it began, with only their stacks."""
         began, upto = self._parted
         rows, stacks = self._rows.rows(upto), StackTable()
         leaves = sorted(leaf for leaf in distinct(rows.node).tolist() if leaf > 0)
@@ -268,7 +305,7 @@ class Recorder:
         return part
 
     def _window(self, began: _Beginning, rows: Rows, stacks: StackTable) -> Window:
-        """Of these rows. began: when they did."""
+        """Make a window of these rows."""
         counted = self._counted(began)
         start_ns = began.with_samples(rows.time_ns[rows.length_ns < 0])
         duration_ns = began.ns + counted.duration_ns - start_ns
@@ -299,7 +336,7 @@ class Recorder:
         )
 
     def counted(self) -> Counted:
-        """In the window so far."""
+        """Return the counters of the current window."""
         return self._counted(self._began)
 
     def _counted(self, began: _Beginning) -> Counted:
@@ -310,7 +347,10 @@ class Recorder:
         return Counted(began.stats, after, counts, now - began.ns)
 
     def since(self, begun: Begun) -> Fresh:
-        """What came after that. Nodes of rows may change later: stacks are repaired until the window is cut."""
+        """Return the additions since a position.
+
+        Nodes of rows may still change, because stacks are repaired until the cut.
+        """
         rows, stacks = self._rows.rows(begun.rows), self._stacks
         keys = self._threads.keys(set(rows.thread.tolist()))
         listed = {thread.key: thread for thread in self._collector.threads()}
@@ -325,20 +365,25 @@ class Recorder:
         )
 
     def leaves_since(self, rows: int) -> tuple[StackTable, set[int], int]:
-        """(stacks of the window under way, leaves of those that came after so many of its rows, rows so far). Another
-        window has another table.
+        """Return the leaves of new rows.
+
+        Args:
+            rows: Number of rows that are known.
+
+        Returns:
+            (stack tree, leaves of the rows after that, number of rows). Each window has another tree.
         """
         fresh = self._rows.pieces(rows)
         return self._stacks, {leaf for piece in fresh for leaf in distinct(piece.node).tolist()}, len(self._rows)
 
     @property
     def stacks(self) -> StackTable:
-        """Of the window under way. Another window has another table."""
+        """Return the stack tree of the current window. Each window has another tree."""
         return self._stacks
 
     @property
     def began_ns(self) -> int:
-        """Of the window under way, since the epoch."""
+        """Return the beginning of the current window in nanoseconds since the epoch."""
         return self._began.ns
 
     @property
@@ -346,7 +391,7 @@ class Recorder:
         return self._spaces
 
     def cut(self) -> Window:
-        """Close the window and begin the next; stacks of sleeping threads are carried over."""
+        """Close the window and begin the next. Stacks of sleeping threads are carried over."""
         window = self.look()
         if self._repair.completed:
             self._diagnostics.count(COMPLETED, self._repair.completed)
@@ -368,7 +413,10 @@ class Recorder:
         return window
 
     def _follow_clock_steps(self) -> int:
-        """Return by how much the clock of days was set, or was stopped with the machine, since the recording began."""
+        """Adopt a step of the wall clock since the last window, and return it in nanoseconds.
+
+        The clock may have been set, or the machine may have been suspended.
+        """
         step_ns = self._clock.now_ns() - self._clock.monotonic_ns() - self._epoch_ns
         if abs(step_ns) < _CLOCK_STEP_NS or self._end_ns:
             return 0
@@ -399,7 +447,7 @@ def _clipped(rows: Rows, start_ns: int, duration_ns: int) -> tuple[npt.NDArray[n
 
 
 def _taken(batch: SampleBatch) -> npt.NDArray[np.int16]:
-    """How each lane's sample was taken, (n,) SampleState; 0: by the kernel."""
+    """Return how each sample was taken: (n,) SampleState, 0 for samples that the kernel took."""
     of_kind = np.zeros(len(SampleKind), np.int16)
     of_kind[SampleKind.STOPPED] = SampleState.STOPPED if batch.stopped else 0
     of_kind[SampleKind.BLOCKED] = SampleState.ASLEEP
@@ -413,7 +461,7 @@ def _needs_stop(batch: SampleBatch, walk: Walk) -> npt.NDArray[np.bool_]:
 
 
 def _nameless(keys: Set[ThreadKey], listed: Sequence[ThreadInfo]) -> list[ThreadInfo]:
-    """Threads that ended before anybody asked for their names; they have their process's."""
+    """Return threads that ended before their names were read. They get the name of their process."""
     processes: dict[int, list[ThreadInfo]] = {}
     for thread in sorted(listed, key=lambda thread: thread.started):
         processes.setdefault(thread.pid, []).append(thread)

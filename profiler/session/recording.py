@@ -1,8 +1,8 @@
-"""A recording under way: it owns the collector, the worker and the loop.
+"""A running recording. It owns the collector, the worker and the loop.
 
-The loop runs in the thread that calls run(), or in one of its own after start(). Everything else may be called from any
-thread: what concerns the samples is done by the loop itself, between two batches. Another process unwinds and names
-them (session/worker/).
+The loop runs in the thread that calls run(), or in a separate thread after start(). All other functions may be called
+from any thread. The loop itself executes what concerns the samples, between two batches. Another process unwinds them
+and resolves names (session/worker/).
 """
 
 from __future__ import annotations
@@ -32,15 +32,20 @@ from pyprof.session.worker.messages import Extent
 from pyprof.session.worker.sampling import Sampling
 
 _SETTLED_S = 1.0
-"""The start is over this many seconds after the first samples may be taken, also where there is none to walk."""
+"""Maximum length of the start phase after the first samples may be taken, in seconds, if no sample is unwound."""
 _PATIENCE_S = 5.0
-"""How long a command may take to obey SIGTERM."""
+"""Maximum time for a command to obey SIGTERM, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What is recorded. pid: of the first process. several: there may be more than one process. asked: how it was
-    chosen, and what else was asked for beside RecordOptions, as text.
+    """The description of what is recorded.
+
+    Attributes:
+        pid: Pid of the first process.
+        name: Its name, or the common name of the processes.
+        several: True if there may be more than one process.
+        asked: How the processes were selected, and further options of the user, as text.
     """
 
     pid: int
@@ -54,12 +59,17 @@ class Recorded:
 
 
 class Recording:
-    """Made by session.opening; close(), or the end of its `with` block, ends it and leaves nothing behind.
+    """A recording, made by session.opening. close() or the end of its `with` block ends it and frees all resources.
 
-    subject: what is recorded. command: the program that was started for it, None where none was. failure: what ended
-    the recording early, None where nothing did; what was recorded until then is good. asked_to_end: was it the duration
-    or a call that ended it? has_begun: have samples been taken? deliveries: what goes to a sink. on_cut: called in the
-    loop's thread when windows() closes one, which ends at span_ns[1].
+    Attributes:
+        subject: The description of what is recorded.
+        options: Options of the recording.
+        command: The program that was started for it, None if there is none.
+        failure: The error that ended the recording early, None if there was none. Earlier samples remain valid.
+        asked_to_end: True if the duration or a call ended it.
+        has_begun: True if samples were taken.
+        deliveries: Delivery of windows to sinks.
+        on_cut: Called in the loop's thread when windows() closes a window, which ends at span_ns[1].
     """
 
     def __init__(
@@ -70,7 +80,6 @@ class Recording:
         handover: Handover,
         command: Launched | None = None,
     ) -> None:
-        """handover: with the collector."""
         self.subject = subject
         self.options = options
         self.command = command
@@ -97,7 +106,7 @@ class Recording:
 
     @property
     def samples(self) -> int:
-        """Of the window under way, so far."""
+        """Return the number of samples in the current window."""
         return self._kept.samples if self._kept else 0
 
     @property
@@ -112,38 +121,44 @@ class Recording:
 
     @property
     def running(self) -> bool:
-        """False once the recording has ended, whatever ended it."""
+        """Return False if the recording has ended, for any reason."""
         return not self._between.over
 
     @property
     def returncode(self) -> int | None:
-        """Exit code of the command as a shell gives it (128 + signal); None while it runs, and where there is none."""
+        """Return the command's exit code as a shell reports it (128 + signal), None while it runs."""
         return self.command.poll() if self.command else None
 
     def stats(self) -> CollectorStats:
-        """What the collector did so far. Only for the `beat` of run()."""
+        """Return the state of the collector. Only for the `beat` of run()."""
         return self._sampling.stats()
 
     def pids(self) -> set[int]:
-        """Of the processes that were sampled. Only for the `beat` of run()."""
+        """Return the pids of the sampled processes. Only for the `beat` of run()."""
         return {self.subject.pid, *self._sampling.pids()}
 
     @property
     def span_ns(self) -> tuple[int, int]:
-        """The beginning and the end of what was recorded so far, by the monotonic clock; both 0 before it begins."""
+        """Return the beginning and the end of what was recorded, in nanoseconds of the monotonic clock.
+
+        Both are 0 before the recording begins.
+        """
         return self._sampling.span_ns
 
     def start(self) -> None:
-        """Run the loop in a thread of its own."""
+        """Run the loop in a separate thread."""
         self._thread = threading.Thread(target=self.run, name="pyprof", daemon=True)
         self._thread.start()
 
     def run(self, beat: Callable[[], None] = lambda: None, began: Callable[[], None] = lambda: None) -> None:
-        """The loop, in this thread, until the target has ended, the duration is over or end() is called.
+        """Run the loop in this thread until the target has ended, the duration is over or end() is called.
 
-        beat: called after each batch, at least each half second, or each two where nobody watches (Deliveries.often)
-        and a program in the kernel samples. began: called once samples are taken. The duration counts from then on.
-        Never raises: failure has what went wrong.
+        Errors are stored in `failure` instead of being raised.
+
+        Args:
+            beat: Called after each batch, at least every half second. With BPF it is every two seconds unless
+                Deliveries.often() was called.
+            began: Called when samples are taken. The duration counts from then on.
         """
         timer = threading.Timer(self.options.duration or 0, self.end)
         timer.daemon = True
@@ -171,7 +186,7 @@ class Recording:
             self._between.end()
 
     def _turn(self) -> None:
-        """What is to be done between two batches."""
+        """Run the work that is due between two batches."""
         if self.command and not self.options.subprocesses and self.command.poll() is not None:
             self._sampling.stop()
         if not self._is_settled and (self._sampling.is_walked or time.monotonic() > self._settle_at):
@@ -183,29 +198,36 @@ class Recording:
             self.deliveries.send_due()
 
     def end(self) -> None:
-        """Record nothing from now on; does not wait. From any thread, or a signal handler."""
+        """End the recording now, without waiting. May be called from any thread or a signal handler."""
         self.asked_to_end = True
         self._ending.set()
         if (sampling := self._kept) is not None:
             sampling.end()
 
     def hasten(self) -> None:
-        """Names that are not known by now are not waited for. From any thread, or a signal handler."""
+        """Stop waiting for names that are not resolved yet. May be called from any thread or a signal handler."""
         if (sampling := self._kept) is not None:
             sampling.hasten()
 
     def abandon(self) -> None:
-        """End at once, and lose what has not been written. From any thread, or a signal handler."""
+        """End the recording at once and lose what was not written.
+
+        May be called from any thread or a signal handler.
+        """
         self.end()
         if (sampling := self._kept) is not None:
             sampling.abandon()
 
     def watch(self, left: Callable[[bool], None], leave_s: float = LEAVE_S, times: float = 1) -> None:
-        """Have a thread see to it that the recording ends where end() is called. Where the loop stands in a call of the
-        kernel that does not return, or in a target's endless lists, it is left there after leave_s: what the worker has
-        goes to the sink of deliveries.inherit(), if samples were taken. left: is called then: did the sink get it? It
-        must end this process.
-        times: on a slow machine all that is left has as many times as long.
+        """Start a thread that enforces the end of the recording after end() is called.
+
+        The loop may be blocked in a system call, or read an endless list in the target. Then it is abandoned, and what
+        the worker has goes to the sink of deliveries.inherit(), if samples were taken.
+
+        Args:
+            left: Called when the loop was abandoned, with True if the sink got its window. It must end this process.
+            leave_s: Time after which the loop is abandoned, in seconds.
+            times: Factor of all times on a slow machine.
         """
         self._sampling.leaves = True
         self._sampling.take_longer(times)
@@ -222,15 +244,22 @@ class Recording:
         left(self.has_begun and sampling.leave())
 
     def waits(self) -> Mapping[int, float]:
-        """Return how long each thread of pyprof has waited for a processor, in seconds; nothing after close()."""
+        """Return how long each thread of pyprof has waited for a processor, in seconds by tid. Empty after close()."""
         return self._kept.waits() if self._kept is not None else {}
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until the recording has ended, at most `timeout` seconds; has it?"""
+        """Wait for the end of the recording.
+
+        Args:
+            timeout: Maximum wait in seconds, None for no limit.
+
+        Returns:
+            True if the recording has ended.
+        """
         return self._between.wait(timeout)
 
     def stop(self) -> Profile:
-        """End the recording; the profile since its beginning, or since the last window that windows() has given.
+        """End the recording and return the profile since its beginning, or since the last window of windows().
 
         Every further call returns the same profile.
         """
@@ -246,22 +275,26 @@ class Recording:
             return self._last
 
     def peek(self) -> Profile:
-        """What there is so far of the window under way; nothing is cut. After the end: what stop() gives.
+        """Return a profile of the current window without closing it. After the end, return what stop() returns.
 
-        Takes up to half a second, and the time to look names up, in which the sampling goes on.
+        It takes up to half a second, plus the time to resolve names. Sampling continues meanwhile.
         """
         asked = self._between.ask(lambda: self._sampling.ask(Extent.SO_FAR), time.monotonic_ns())
         return asked.profile() if asked is not None else self.stop()
 
     def part(self) -> Profile | None:
-        """What came to the window under way since the last part of it, or since it began: parts together are what
-        peek() gives, but for what is known only at a window's end. None after the recording's end.
+        """Return a profile of the additions to the current window since the last part, or since it began.
+
+        All parts together are what peek() returns, except for facts that are only known at a window's end.
+
+        Returns:
+            The profile, or None after the end of the recording.
         """
         asked = self._part()
         return asked.profile() if asked is not None else None
 
     def packed_part(self) -> Sequence[Part] | None:
-        """part(), as answers.unpacked_profile() takes it: for who keeps it, and may never read it."""
+        """Return part() in packed form (see answers.unpacked_profile), for callers that may never read it."""
         asked = self._part()
         return asked.packed() if asked is not None else None
 
@@ -269,9 +302,16 @@ class Recording:
         return self._between.ask(lambda: self._sampling.ask(Extent.PART), time.monotonic_ns())
 
     def windows(self, every: float) -> Iterator[Profile]:
-        """The profile of each `every` seconds, without a gap between two, until the recording has ended; the last one,
-        of what is left, if anything is, is the one that stop() returns. A window lasts longer where the next one is
-        asked for later. Raises UsageError.
+        """Yield a profile of each interval, without gaps, until the recording has ended.
+
+        The last profile is the one that stop() returns, unless it is empty. A window is longer if the caller requests
+        the next one late.
+
+        Args:
+            every: Length of a window in seconds.
+
+        Raises:
+            UsageError: The length is not positive.
         """
         if not every > 0:
             raise UsageError(f"windows of {every!r} seconds cannot be had")
@@ -294,7 +334,10 @@ class Recording:
         return found()
 
     def between(self, job: Callable[[], None]) -> None:
-        """Have it done between two batches, when no thread of the target is stopped; here where the loop has ended."""
+        """Execute a job between two batches, when no thread of the target is stopped.
+
+        After the loop, execute it here.
+        """
 
         def do() -> bool:
             job()
@@ -304,11 +347,11 @@ class Recording:
             job()
 
     def look_around(self) -> None:
-        """There may be other processes to record than before: the collector looks now. From any thread."""
+        """Make the collector look for processes to record now. May be called from any thread."""
         self._handover.want(time.monotonic_ns())
 
     def detach(self) -> None:
-        """Like close(), but the command runs on."""
+        """Close the recording, but let the command run."""
         self.end()
         if self._thread is not None:
             self._thread.join()
@@ -316,12 +359,12 @@ class Recording:
             self._kept.close()
             self._kept = None
             self.deliveries.close()
-            gc.collect()  # tables and object files refer to one another; their descriptors are closed with them
+            gc.collect()  # tables and object files refer to each other; this closes their descriptors
 
     def close(self) -> None:
-        """End the recording and release what it holds: stop() must have been called before, if its profile is wanted.
+        """End the recording and free its resources. Call stop() before if its profile is needed.
 
-        A command that runs is ended by SIGTERM, or by SIGKILL if that does not help. Safe to call twice.
+        A running command is ended by SIGTERM, and by SIGKILL if that does not help. May be called twice.
         """
         self.detach()
         if self.command is not None:

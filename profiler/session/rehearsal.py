@@ -1,7 +1,8 @@
-"""Does a command look like one that begins an interpreter of the kind that runs us?
+"""Detects commands that are likely to start a Python interpreter, the kind of interpreter that runs pyprof.
 
-Then a recording rehearses its first look at one (session/runtimes.py). A name decides: what the program holds
-the worker finds out when it runs, and a program that starts another one may be a Python, too.
+A recording of such a command then prepares its inspection of interpreters before the command starts
+(session/runtimes.py). Only the name decides: the worker inspects the program when it runs, and a program that starts
+another one may be Python, too.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ from pyprof.errors import FormatError
 from pyprof.objfile.source import open_regular
 
 _FIRST_LINE = 256
-"""Bytes of it that the kernel reads."""
+"""Number of bytes of a script's first line that the kernel reads."""
 
 
 def runs_python(program: str) -> bool:
-    """program: of the command, as the user named it. A script counts by its first line."""
+    """Return True if a program's name, or the interpreter in a script's first line, contains "python".
+
+    Args:
+        program: Path of the program as the user gave it.
+    """
     path = os.path.realpath(program)
     try:
         fd = open_regular(path)

@@ -1,7 +1,7 @@
-"""Rows of a recording: what is kept of each sample once its stack is a node of a tree.
+"""Rows of a recording: the facts that are kept of each sample once its stack is a node of the tree.
 
-A window may have millions. They stand in pieces of one size whatever the batches are that bring them, for a few small
-arrays of each batch would lie all over the heap; and full pieces are packed.
+A window may have millions of rows. They are stored in blocks of one size, because a few small arrays for each batch
+would fragment the heap. Full blocks are compressed.
 """
 
 from __future__ import annotations
@@ -22,17 +22,23 @@ I64 = npt.NDArray[np.int64]
 
 UNKNOWN = -1
 PIECE = 1 << 14
-"""Rows of a piece; one batch may have more."""
+"""Number of rows in a block. A block for a larger batch has more."""
 _FAST = 1
 
 
 @dataclass(slots=True)
 class Rows:
-    """Columns of shape (n,), one row a sample.
+    """Columns of shape (n,) with one row for each sample.
 
-    time_ns: since the epoch. node: of StackTable, UNKNOWN until it is known. state: SampleState of what ran. taken: of
-    how the sample was taken. thread: its number in the Recorder. cpu: UNKNOWN where nobody said. weight: periods of
-    sampling. length_ns: the time that the sample stands for, UNKNOWN where weight says it.
+    Attributes:
+        time_ns: Nanoseconds since the epoch.
+        node: Node of the StackTable, UNKNOWN until the stack is known.
+        state: SampleState of the code that ran.
+        taken: SampleState that tells how the sample was taken.
+        thread: Number of the thread in the Recorder.
+        cpu: Processor, UNKNOWN if the collector does not report it.
+        weight: Number of sampling periods.
+        length_ns: Time that the sample stands for, UNKNOWN if `weight` gives it.
     """
 
     time_ns: I64
@@ -48,7 +54,7 @@ class Rows:
         return len(self.time_ns)
 
     def take(self, rows: I64 | Sequence[int] | slice) -> Rows:
-        """The rows of these indices."""
+        """Return the rows with these indices."""
         return Rows(*(getattr(self, name)[rows] for name in _NAMES))
 
 
@@ -60,7 +66,7 @@ _TYPES: dict[str, type[np.signedinteger[Any]]] = {
 
 
 def no_lengths(n: int) -> I64:
-    """Lengths of n rows that are not known, without memory for each."""
+    """Return n unknown lengths that share one element in memory."""
     return np.broadcast_to(np.int64(UNKNOWN), n)
 
 
@@ -70,8 +76,13 @@ def _room(n: int) -> Rows:
 
 @dataclass(slots=True)
 class _Packed:
-    """A full piece. columns: each as the differences from row to row, their bytes by place, by zlib. nodes, states:
-    what became known since, by the row's index.
+    """A full, compressed block.
+
+    Attributes:
+        size: Number of rows.
+        columns: For each column the zlib-compressed differences between rows, grouped by byte position.
+        nodes: Changed nodes by index of the row.
+        states: Changed states by index of the row.
     """
 
     size: int
@@ -91,7 +102,7 @@ class _Packed:
 
 
 def _packed(column: npt.NDArray[np.signedinteger[Any]]) -> bytes:
-    steps = np.diff(column, prepend=column.dtype.type(0))  # of fixed width: what overflows comes back when it is added
+    steps = np.diff(column, prepend=column.dtype.type(0))  # differences may overflow; the cumulative sum wraps back
     return zlib.compress(steps.view(np.uint8).reshape(len(steps), -1).T.tobytes(), _FAST)
 
 
@@ -102,7 +113,7 @@ def _unpacked(data: bytes, kind: type[np.signedinteger[Any]]) -> npt.NDArray[Any
 
 
 class RowStore:
-    """All rows of a window, numbered as they come."""
+    """All rows of a window, numbered in the order of their arrival."""
 
     def __init__(self) -> None:
         self._full: list[_Packed] = []
@@ -115,8 +126,10 @@ class RowStore:
         return self._first + self._used
 
     def add(self, rows: Rows) -> Rows:
-        """Copies them. What is returned are the rows in the store: until the next ones are added they may be changed.
-        From then on amend() does so.
+        """Append a copy of the rows.
+
+        Returns:
+            Views of the stored rows. They may be changed until the next call; after that use amend().
         """
         n = len(rows)
         if self._used + n > len(self._open):
@@ -136,7 +149,7 @@ class RowStore:
             self._first, self._used = len(self), 0
 
     def amend(self, number: int, node: int, state: int | None = None) -> None:
-        """What is known now of a row. state: None leaves it as it is."""
+        """Change the node of a row, and its state unless that is None."""
         nodes: I32 | dict[int, int] = self._open.node
         states: I16 | dict[int, int] = self._open.state
         first = self._first
@@ -148,7 +161,7 @@ class RowStore:
             states[number - first] = state
 
     def pieces(self, first: int = 0) -> Iterator[Rows]:
-        """Of the rows from that number on. They are valid until rows are added or amended."""
+        """Yield blocks of the rows from a number on. They are valid until rows are added or changed."""
         start = max(bisect_right(self._firsts, first) - 1, 0)
         for began, piece in zip(self._firsts[start:], self._full[start:], strict=True):
             if first < began + piece.size:
@@ -156,8 +169,9 @@ class RowStore:
         yield self._open.take(slice(max(first - self._first, 0), self._used))
 
     def rows(self, first: int = 0) -> Rows:
-        """Those from that number on. Where lengths are known, batches of several sources overlap: they are put in time
-        order.
+        """Return the rows from a number on.
+
+        They are sorted by time if lengths are known, because batches of several sources then overlap.
         """
         n = max(len(self) - first, 0)
         found = _room(n)

@@ -1,6 +1,6 @@
-"""The interpreters of a recording's processes: their readers and their names.
+"""The interpreters of a recording's processes: readers of their frames, and names of their functions.
 
-The collector gets a reader for each process, the symbolizer the names.
+The collector gets a reader for each process, and the symbolizer gets the names.
 """
 
 from __future__ import annotations
@@ -24,18 +24,22 @@ from pyprof.records import dataclass, field, replace
 
 _MAP_HEAD = 1 << 20
 _NEVER_SAMPLED = -(1 << 40)
-"""From here down count the address spaces that are looked at, and never sampled."""
+"""First number of address spaces that are inspected but never sampled. They count downwards."""
 
 
 _OWN = 1 << 30
-"""Where another process reads the frames, numbers of functions that are found here begin here; its own are below."""
+"""First number of functions that this process finds, if another process reads the frames and has lower numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class InterpreterNews:
-    """What the process that reads interpreters' frames sends to the one that names them, each time what is new. codes:
-    by number; gone: numbers that no frame will have again. modules: paths of those that hold an interpreter. lockless:
-    see Runtimes.
+    """Changes that the process which reads interpreter frames sends to the process which resolves names.
+
+    Attributes:
+        codes: New functions by number.
+        gone: Numbers that no frame will have again.
+        modules: Paths of all modules that contain an interpreter.
+        lockless: See Runtimes.lockless.
     """
 
     codes: Mapping[int, NamedCode] = field(default_factory=dict)
@@ -45,8 +49,13 @@ class InterpreterNews:
 
 
 class Runtimes:
-    """One recording's. processes: by pid. book: what the functions of all of them are called; sent: those that another
-    process has sent, see update(). follow_tasks: see interpreters.base.InterpreterContext.
+    """The interpreters of one recording.
+
+    Attributes:
+        processes: Readers by pid.
+        book: Names of all functions.
+        follow_tasks: See interpreters.base.InterpreterContext.
+        sent: Functions that another process has found (see update()).
     """
 
     def __init__(
@@ -56,7 +65,14 @@ class Runtimes:
         follow_tasks: bool = False,
         stack_size: int = DEFAULT_STACK_SIZE,
     ) -> None:
-        """symbols: reads those of files. follow_tasks, stack_size: see interpreters.base.InterpreterContext."""
+        """Create an empty set.
+
+        Args:
+            symbols: Reads interpreter symbols of files.
+            diagnostics: Counters.
+            follow_tasks: See interpreters.base.InterpreterContext.
+            stack_size: See interpreters.base.InterpreterContext.
+        """
         self.processes: dict[int, ProcessReaders] = {}
         self.book = CodeBook()
         self.follow_tasks = follow_tasks
@@ -67,7 +83,7 @@ class Runtimes:
         self.sent: dict[int, NamedCode] = {}
 
     def update(self, news: InterpreterNews) -> None:
-        """Another process reads the frames, and has found this."""
+        """Apply changes that the process which reads the frames has sent."""
         self.book.begin_at(_OWN)
         self.sent.update(news.codes)
         for number in news.gone:
@@ -75,22 +91,24 @@ class Runtimes:
         self._news = news
 
     def reader(self, pid: int) -> StackReader:
-        """For the collector, when it begins with a process."""
+        """Return the reader of a process. The collector calls this when it starts to sample the process."""
         readers = self.processes[pid] = self._interpreters.readers(self._live(pid))
         return readers
 
     def retire(self) -> None:
-        """A window was closed: forget the processes that have ended."""
+        """Forget processes that have ended. Call it when a window was closed."""
         self.processes = {pid: p for pid, p in self.processes.items() if os.path.exists(f"/proc/{pid}")}
 
     def kernel_reader(self, pid: int) -> KernelReader:
-        """For the collector whose program in the kernel copies the frames."""
+        """Return the reader of a process for a collector whose BPF program copies the frames."""
         self.reader(pid)
         return KernelReaders(self.processes[pid])
 
     def needs_stops(self, pid: int) -> str | None:
-        """Why a process is better sampled by stops, "" if it has no frames that only stops can copy, None if it has an
-        interpreter that has not begun yet.
+        """Return why a process must be stopped for samples.
+
+        Returns:
+            The reason, "" if stops are not needed, or None if an interpreter has not finished its start-up.
         """
         try:
             return next(filter(None, (found.stops for found in self._interpreters.detect(self._live(pid)))), "")
@@ -100,44 +118,51 @@ class Runtimes:
             return ""
 
     def rehearse(self, pid: int) -> None:
-        """A program with an interpreter of the kind that runs us is to begin. pid: a process of ours. What it takes to
-        look at one is loaded now; where the program's file is ours, what it is like is known before it begins.
+        """Inspect a process of pyprof itself, because a Python program is about to start.
+
+        This loads the modules that inspect an interpreter. If the program is the same file, its layout is known before
+        it starts.
+
+        Args:
+            pid: A process of pyprof.
         """
         self.needs_stops(pid)
         KernelReaders(self._interpreters.readers(self._live(pid)))
 
     def unread(self, pid: int) -> list[Detected]:
-        """The interpreters in a process whose functions cannot be read."""
+        """Return the interpreters in a process whose functions cannot be read."""
         return self._interpreters.unread(self._live(pid))
 
     def describe(self, pid: int) -> Iterator[Finding]:
-        """What `pyprof doctor` says of the interpreters in a process."""
+        """Yield the findings of `pyprof doctor` about the interpreters in a process."""
         return self._interpreters.describe(self._live(pid))
 
     def own_modules(self) -> Callable[[Module], bool]:
-        """Is a module part of an interpreter, or the program that holds one?"""
+        """Return a predicate that is true for modules of an interpreter, and for programs that contain one."""
         paths = self.module_paths
         return lambda module: module.path in paths or self._interpreters.is_own(module.name)
 
     @property
     def module_paths(self) -> frozenset[str]:
-        """Of the modules that hold an interpreter."""
+        """Return the paths of the modules that contain an interpreter."""
         own = frozenset(reader.module for readers in self.processes.values() for reader in readers.readers)
         return own | self._news.modules
 
     @property
     def lockless(self) -> bool:
-        """Does one of the interpreters work without a global lock?"""
+        """Return True if one of the interpreters works without a global lock."""
         return self._news.lockless or any(readers.current.lockless for readers in self.processes.values())
 
     def read_names(self) -> None:
-        """What threads are called now. Where a process is sampled, that is read now and then, too."""
+        """Read the current names of threads. Sampling a process also reads them from time to time."""
         for readers in self.processes.values():
             readers.current.read_names()
 
     def named(self, threads: tuple[ThreadInfo, ...]) -> tuple[ThreadInfo, ...]:
-        """Threads by the names that their interpreters gave them. Of several that had one number the last one is meant:
-        those before it got their names when they ended (StackReader.left).
+        """Replace thread names by the names that the interpreters gave.
+
+        If several threads had the same tid, only the last one is renamed. Earlier ones got their names when they ended
+        (StackReader.left).
         """
         last: dict[tuple[int, int], int] = {}
         for t in threads:
@@ -149,29 +174,37 @@ class Runtimes:
         )
 
     def local_values(self, pid: int, tid: int, redact: bool) -> list[tuple[FunctionPlace, dict[str, str]]]:
-        """Of the frames that a thread has now, innermost first, with name -> bounded repr."""
+        """Read the local variables of a thread's current frames.
+
+        Returns:
+            (frame, {variable name: bounded repr}) for each frame, innermost first.
+        """
         readers = self.processes.get(pid)
         return readers.current.local_values(tid, redact) if readers else []
 
     def keep(self, functions: Set[int]) -> None:
-        """Forget the names of code that has not run for long. functions: numbers of those in a closed window."""
+        """Forget the names of code that has not run for a long time.
+
+        Args:
+            functions: Numbers of the functions in a closed window.
+        """
         self.book.keep(functions)
 
     def compiled(self, name: str) -> FunctionPlace | None:
-        """The function that generated code of this name runs, None if it is no interpreter's."""
+        """Return the function that generated code with this name runs, None if it does not belong to an interpreter."""
         code = self._interpreters.compiled(name) if name else None
         return FunctionPlace(self.book.add(code)) if code is not None else None
 
     def line(self, place: FunctionPlace) -> Line:
-        """The name of an interpreter's frame."""
+        """Return function name, file and line of an interpreter frame."""
         return self._code(place.function).line(place.instruction)
 
     def language(self, place: FunctionPlace) -> str:
-        """Of an interpreter's frame: what users call the interpreter."""
+        """Return the language of an interpreter frame, as users call it."""
         return self._code(place.function).language
 
     def settled(self, place: FunctionPlace) -> FunctionPlace:
-        """The same for all instructions of a source line."""
+        """Return the same place for all instructions of a source line."""
         return FunctionPlace(place.function, self._code(place.function).settled(place.instruction))
 
     def _code(self, function: int) -> NamedCode:
@@ -194,7 +227,7 @@ def _perf_map_head(pid: int) -> bytes:
 
 
 def _tids(pid: int) -> Callable[[int], int]:
-    """Tids as the process's own pid namespace counts them."""
+    """Return a function that translates a tid to the process's own pid namespace."""
 
     def inner(tid: int) -> int:
         try:

@@ -1,4 +1,4 @@
-"""One target under observation: collector, images, unwinder and recorder, tied together."""
+"""One observed target: its collector, images, unwinder and recorder."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EVERYTHING = ViewOptions(native="all")
 
 
 class RecordingFiles:
-    """What a recording reads besides samples: object files, symbol files, the interpreters of its processes."""
+    """The files that a recording reads in addition to samples: object files, symbol files and interpreters."""
 
     def __init__(
         self,
@@ -51,7 +51,14 @@ class RecordingFiles:
         follow_tasks: bool = False,
         stack_size: int = DEFAULT_STACK_SIZE,
     ) -> None:
-        """follow_tasks, stack_size: see interpreters.base.InterpreterContext."""
+        """Create the readers.
+
+        Args:
+            unwind: Options of the unwinder.
+            diagnostics: Counters.
+            follow_tasks: See interpreters.base.InterpreterContext.
+            stack_size: See interpreters.base.InterpreterContext.
+        """
         store = SymbolStore(unwind.symbols, diagnostics) if unwind.symbols else None
         self.images = ImageStore(diagnostics, symbol_store=store)
         self.readers = with_symbols(store.find_mapped) if store else READERS
@@ -61,9 +68,11 @@ class RecordingFiles:
 
 
 class Session:
-    """Owns the loop; the collector that it is given is closed with it.
+    """Owner of the recording loop and of the collector, which is closed with it.
 
-    unfollowed: watches what children spend that the recording leaves out, None where it leaves none out.
+    Attributes:
+        failure: The error that ended run() early, None if there was none.
+        unfollowed: Watches children that the recording leaves out, None if it leaves out none.
     """
 
     def __init__(
@@ -74,8 +83,14 @@ class Session:
         files: RecordingFiles | None = None,
         clock: Clock = HERE,
     ) -> None:
-        """files: given where the collector reads interpreters' frames by them. clock: the collector's, where that is
-        elsewhere.
+        """Create a session.
+
+        Args:
+            collector: Yields the samples.
+            unwind: Options of the unwinder.
+            diagnostics: Counters.
+            files: Given if the collector uses them to read interpreter frames.
+            clock: Given if the collector runs in another process.
         """
         self.collector = collector
         self.diagnostics = diagnostics
@@ -93,10 +108,12 @@ class Session:
         self.recorder = Recorder(collector, Interning(self.unwinder, self.code, merger), diagnostics, clock)
 
     def run(self, beat: Callable[[], None]) -> Window:
-        """Record until the collector ends; returns what was recorded since the last cut.
+        """Record until the collector ends, and return what was recorded since the last cut.
 
-        beat: called after each batch, at least each half second; only it may cut. Never raises for what goes wrong on
-        the way: failure has it, and what was recorded until then is good.
+        Errors are stored in `failure` instead of being raised. What was recorded before an error remains valid.
+
+        Args:
+            beat: Called after each batch, at least every half second. Only it may call cut().
         """
         try:
             for batch in self.collector.batches():
@@ -111,13 +128,13 @@ class Session:
         return self.cut()
 
     def stop(self) -> None:
-        """End run(), soon. From any thread, or a signal handler."""
+        """Make run() end soon. May be called from any thread or a signal handler."""
         with self._lock:
             if not self._closed:
                 self.collector.stop()
 
     def close(self) -> None:
-        """Safe to call twice."""
+        """Close the collector. May be called twice."""
         with self._lock:
             self._closed = True
             self.collector.close()
@@ -128,18 +145,22 @@ class Session:
         return replace(window, unfollowed=self.unfollowed.take()) if self.unfollowed is not None else window
 
     def look(self) -> Window:
-        """What the window under way has so far, good until the next batch; nothing is cut."""
+        """Return the current window without closing it. It is valid until the next batch."""
         window = self.recorder.look()
         return replace(window, unfollowed=self.unfollowed.so_far()) if self.unfollowed is not None else window
 
     def part(self) -> Window:
-        """What came to the window under way since the last part. What children spend is only known of all of it."""
+        """Return the additions to the current window since the last part, without the time of unrecorded children."""
         return self.recorder.part()
 
     def retire(self, window: Window) -> Set[int]:
-        """A closed window is done with: what only it needed goes. Address spaces come and go with each dlopen and each
-        child, code with each function that is compiled: a recording of days keeps only those in use. Returns the
-        numbers of the interpreters' functions that it had.
+        """Free what only a closed window needed.
+
+        Each dlopen and each child adds address spaces, and each compiled function adds code. A recording that runs for
+        days keeps only those in use.
+
+        Returns:
+            Numbers of the interpreter functions in the window.
         """
         for space in window.spaces.keys() - self.recorder.spaces:
             self.unwinder.forget(space)
@@ -159,7 +180,7 @@ class Session:
         return functions
 
     def _compiled(self, window: Window, key: FrameKey) -> FunctionPlace | None:
-        """The interpreter's function for which a frame's code was generated; None if there is none."""
+        """Return the interpreter function for which a frame's code was generated, None if there is none."""
         if key.code:
             found: Described | None = self.code.described(key.code)
         else:
@@ -178,8 +199,17 @@ class Session:
         lines_s: float = SOURCE_BUDGET_S,
         settled: SettledFrames | None = None,
     ) -> Profile:
-        """Look the window's names up. known_only: those that were looked up before, no others. lines_s: most seconds
-        for source lines. settled: see Symbolizer.
+        """Resolve the names of a window and make a profile of it.
+
+        Args:
+            window: The window.
+            title: Title of the profile.
+            rate_hz: The requested sampling rate.
+            mode: "cpu", "wall" or "offcpu".
+            shown: Which frames and samples are shown.
+            known_only: True to use only names that are already resolved.
+            lines_s: Maximum time for source lines, in seconds.
+            settled: See Symbolizer.
         """
         self.code.named()
         if not known_only:

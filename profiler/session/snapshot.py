@@ -1,6 +1,6 @@
-"""The stacks of all threads of a live process, or of what runs behind a GDB stub, now.
+"""The current stacks of all threads of a live process, or of a target behind a GDB stub.
 
-As in a recording another process unwinds and names them (session/worker/).
+Another process unwinds them and resolves names, as in a recording (session/worker/).
 """
 
 from __future__ import annotations
@@ -43,9 +43,15 @@ _LONGEST_LINE = 200
 
 @dataclass(frozen=True)
 class ThreadStacks:
-    """A process at one moment. exe: its program's path; arch: what code it runs. threads: the main one first, then by
-    tid. unread: interpreters whose functions are not in the stacks. profile: what the stacks were taken from; its
-    modules are those of frames.
+    """The stacks of a process at one moment.
+
+    Attributes:
+        pid: Its pid.
+        exe: Path of its program.
+        arch: Name of the architecture of its code.
+        threads: The main thread first, then by tid.
+        unread: Interpreters whose functions are not in the stacks.
+        profile: The profile that the stacks come from; it has the modules of the frames.
     """
 
     pid: int
@@ -63,13 +69,25 @@ class ThreadStacks:
 
     @property
     def whole(self) -> bool:
-        """Is there a thread, and does every stack reach its thread's first function?"""
+        """Return True if there is a thread, and each stack reaches its thread's first function."""
         return bool(self.threads) and all(thread.whole for thread in self.threads)
 
 
 def of_process(pid: int, options: DumpOptions, start: Start = spawned) -> ThreadStacks:
-    """start: how the worker is started. Raises NoSuchProcess, AccessDenied, NotTraceable, UnsupportedArchitecture,
-    UsageError, WorkerDied.
+    """Return the current stacks of a live process.
+
+    Args:
+        pid: The process.
+        options: What to read and show.
+        start: Starts the worker.
+
+    Raises:
+        NoSuchProcess: There is no such process.
+        AccessDenied: The caller may not read it.
+        NotTraceable: It cannot be stopped.
+        UnsupportedArchitecture: Its architecture is unknown.
+        UsageError: An option is invalid.
+        WorkerDied: The worker has ended.
     """
     check_stacks(options)
     attach.check_target(pid)
@@ -86,7 +104,18 @@ def of_process(pid: int, options: DumpOptions, start: Start = spawned) -> Thread
 
 
 def of_stub(remote: RemoteOptions, options: DumpOptions, start: Start = spawned) -> ThreadStacks:
-    """start: how the worker is started. Raises RemoteError, UsageError, WorkerDied."""
+    """Return the current stacks of a target behind a GDB stub.
+
+    Args:
+        remote: Address of the stub.
+        options: What to read and show.
+        start: Starts the worker.
+
+    Raises:
+        RemoteError: The stub cannot be reached, or does not answer.
+        UsageError: An option is invalid, or not possible with a stub.
+        WorkerDied: The worker has ended.
+    """
     from pyprof.collectors.gdb.collector import GdbRemoteCollector
 
     check_stacks(options)
@@ -102,9 +131,7 @@ def of_stub(remote: RemoteOptions, options: DumpOptions, start: Start = spawned)
 
 
 class _Looking:
-    """The worker, and what the collector shares with it. Leaving the `with` block ends the worker: it has nothing to
-    write.
-    """
+    """The worker and the state that it shares with the collector. The end of the `with` block kills the worker."""
 
     def __init__(self, options: DumpOptions, start: Start) -> None:
         self._options = options
@@ -124,10 +151,10 @@ class _Looking:
 
     def __exit__(self, *_: object) -> None:
         self._worker.close(patience_s=0)
-        gc.collect()  # the collector's tables refer to one another; their descriptors are closed with them
+        gc.collect()  # the tables of the collector refer to each other; this closes their descriptors
 
     def profile(self, collector: Collector, title: str) -> Profile:
-        """Raises what the collector and the worker raise."""
+        """Record with a collector until it ends. Raise what the collector and the worker raise."""
         naming = Naming(title, _RATE_HZ, "wall", self._options.view)
         sampling = Sampling(
             collector,
@@ -146,7 +173,7 @@ class _Looking:
 
 
 def _tasks(pid: int) -> list[int]:
-    """Tids, none once the process has ended."""
+    """Return the tids of live threads, none if the process has ended."""
     try:
         return [tid for tid in procfs.tasks(pid) if procfs.state(pid, tid) != "zombie"]
     except ProcessLookupError:
@@ -154,9 +181,9 @@ def _tasks(pid: int) -> list[int]:
 
 
 def _unseen(pid: int, profile: Profile, states: dict[int, str]) -> Iterator[ThreadStack]:
-    """Threads that could not be sampled: held by a debugger, or without a processor.
+    """Yield threads that could not be sampled, because a debugger holds them or they got no processor.
 
-    Those that began since are no part of the moment that is shown, those that have ended neither.
+    Threads that have begun or ended since the first look are left out.
     """
     known = {thread.tid for thread in profile.threads}
     for tid in _tasks(pid):
@@ -200,7 +227,7 @@ class _SourceFiles:
         self._files: dict[str, list[str]] = {}
 
     def line(self, frame: Frame) -> str:
-        """Without what stands around it; "" where the file cannot be read or has no such line."""
+        """Return a line of source code without surrounding white space, "" if it cannot be read."""
         place = frame.lines[0]
         if not place.file or not place.line:
             return ""

@@ -1,4 +1,4 @@
-"""What a window of a recording did, as numbers. Shares are of what the picture shows: the profile's primary value."""
+"""Statistics of a window. Shares refer to the primary value of the profile, which the flame graph shows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ LANGUAGES = tuple(Language(kind.language, kind.evaluators, kind.remedy) for kind
 
 
 def effort(counted: Counted, rate_hz: float, own: OwnCost) -> Summary:
-    """What the collector did, and what was counted: all that does not follow from samples. rate_hz: as wanted."""
+    """Summarize the collector's work and the counters: everything that does not depend on samples.
+
+    Args:
+        counted: Statistics of the window.
+        rate_hz: The requested sampling rate.
+        own: Cost of the profiler.
+    """
     before, after = counted.before, counted.after
     pauses = after.pauses - before.pauses
     p50, p99, longest = (round(pauses.percentile_ns(percent) / 1000, 1) for percent in (50, 99, 100))
@@ -42,7 +48,14 @@ def effort(counted: Counted, rate_hz: float, own: OwnCost) -> Summary:
 
 
 def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_hz: float) -> Summary:
-    """rate_hz: as wanted."""
+    """Summarize a window.
+
+    Args:
+        window: The window.
+        profile: Its profile.
+        diagnostics: Problems of files.
+        rate_hz: The requested sampling rate.
+    """
     children = window.unfollowed
     processor = processor_time(window)
     found = contents(profile, LANGUAGES)
@@ -68,12 +81,12 @@ def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_h
 
 
 def _rate_reached(before: CollectorStats, after: CollectorStats) -> float:
-    """Sampling times a second in which they were due; 0 where nothing was due."""
+    """Return the sampling times per second of the time in which they were due, 0 if none were due."""
     due_ns = after.ticking_ns - before.ticking_ns
     return round(max(after.ticks - before.ticks, 0) / due_ns * 1e9, 3) if due_ns > 0 else 0.0
 
 
 def _partial(window: Window) -> dict[str, int]:
-    """Samples whose interpreter frames and native frames could not all be matched, by reason."""
+    """Count samples whose interpreter frames and native frames could not be merged completely, by reason."""
     counts = {text: int(np.count_nonzero(window.state & reason)) for reason, text in PARTIAL.items()}
     return {text: count for text, count in counts.items() if count}

@@ -1,4 +1,4 @@
-"""Numbers of a recording's threads: a thread that has the tid of an earlier one is another."""
+"""Numbers of a recording's threads. A later thread with the same tid gets another number."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from pyprof.model.sample import SampleBatch
 
 
 class ThreadNumbers:
-    """A number is never given twice. Where a source does not know a thread's process, it says the thread itself: what
-    others say counts.
+    """Assigns each thread a number that is never reused.
+
+    A collector that does not know the process of a thread reports the tid as its pid. The pid of any other collector
+    has precedence.
     """
 
     def __init__(self) -> None:
@@ -22,7 +24,7 @@ class ThreadNumbers:
         self._next = 0
 
     def of(self, batch: SampleBatch) -> npt.NDArray[np.int32]:
-        """(n,) of each lane's thread; new threads get one."""
+        """Return the thread number of each sample, shape (n,). New threads get a new number."""
         started = np.zeros(len(batch), np.int64) if batch.started is None else batch.started
         ids = list(zip(batch.tid.tolist(), started.tolist(), strict=True))
         numbers = [self._number(tid, began) for tid, began in ids]
@@ -39,7 +41,7 @@ class ThreadNumbers:
         return number
 
     def keys(self, numbers: Set[int]) -> dict[int, ThreadKey]:
-        """The threads of these numbers."""
+        """Return the threads with these numbers."""
         return {
             number: ThreadKey(self._pids[number], tid, started)
             for (tid, started), number in self._numbers.items()

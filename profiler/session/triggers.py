@@ -1,4 +1,4 @@
-"""Conditions under which a flight recorder writes out what it has: `cpu>80`, `file:/run/dump-me`."""
+"""Conditions under which a flight recorder saves its windows: `cpu>80`, `file:/run/dump-me`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyprof.errors import UsageError
 from pyprof.records import dataclass
 
 LOOK_S = 1.0
-"""Time between two looks; the processor time of a target is that of the time between them."""
+"""Time between two checks, in seconds. The processor time of a target is measured over it."""
 _CPU = re.compile(r"cpu>(\d+(?:\.\d+)?)%?")
 _FILE = "file:"
 
@@ -22,13 +22,18 @@ class Condition(Protocol):
     """A condition that is checked once a second."""
 
     def check(self) -> str:
-        """Return what was observed where the condition holds, "" where it does not."""
+        """Return what was observed if the condition holds, else ""."""
         ...
 
 
 @dataclass
 class _Cpu:
-    """More than this share of one processor since the look before, all recorded processes together. pids: theirs."""
+    """The condition that all recorded processes together used more than a share of one processor since the last check.
+
+    Attributes:
+        share: The share of one processor.
+        pids: Returns the pids of the recorded processes.
+    """
 
     share: float
     pids: Callable[[], Iterable[int]]
@@ -40,7 +45,7 @@ class _Cpu:
         return {pid: process_ns(pid) for pid in self.pids()}
 
     def check(self) -> str:
-        """A process that is new, or has ended, counts from the next look on."""
+        """Check the condition. A process that is new or has ended counts only from the next check on."""
         then, before = self._before
         self._before = now, after = time.monotonic_ns(), self._spent()
         spent = sum(max(ns - before[pid], 0) for pid, ns in after.items() if pid in before)
@@ -58,7 +63,15 @@ class _File:
 
 
 def condition(text: str, pids: Callable[[], Iterable[int]]) -> Condition:
-    """cpu>N: percent of one processor; file:PATH. Raises UsageError."""
+    """Parse a condition.
+
+    Args:
+        text: "cpu>N" with N percent of one processor, or "file:PATH".
+        pids: Returns the pids of the recorded processes.
+
+    Raises:
+        UsageError: The text is no condition.
+    """
     if found := _CPU.fullmatch(text.replace(" ", "")):
         return _Cpu(float(found[1]) / 100, pids)
     if text.startswith(_FILE) and len(text) > len(_FILE):
@@ -67,9 +80,9 @@ def condition(text: str, pids: Callable[[], Iterable[int]]) -> Condition:
 
 
 class Triggers:
-    """Calls fire(observations) when a condition begins to hold, at most once in pause_s.
+    """Checker of conditions. It calls fire(observations) when one begins to hold, at most once in pause_s.
 
-    A condition that holds already must end first.
+    A condition that holds at the start must first become false.
     """
 
     def __init__(
@@ -88,7 +101,7 @@ class Triggers:
         self._not_before = self._next
 
     def look(self) -> None:
-        """Often."""
+        """Check the conditions if LOOK_S has passed. Call it often."""
         now = self._clock()
         if now < self._next:
             return

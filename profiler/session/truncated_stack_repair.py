@@ -1,9 +1,9 @@
-"""Stacks that were cut where their copy ends, completed by a later whole stack of the same thread.
+"""Completes stacks that were truncated at the end of their copy, from a later complete stack of the same thread.
 
-The frames around the cut must be the same ones (same pc, same place), and the memory below the cut must be equal word
-by word: it holds these frames' return addresses, saved registers and variables. The whole stack must reach as far down
-as the cut one: else a thread's deep stacks, always cut, would get the outer frames of its shallow ones. If whole stacks
-of that time go on in different ways from there, nothing is shown, and the stack stays cut.
+The frames around the end of the copy must be equal (same pc, same stack pointer). The memory below it must be equal
+word by word, because it holds the return addresses, saved registers and variables of these frames. The complete stack
+must reach as far down as the truncated one. Otherwise a thread's deep stacks, which are always truncated, would get the
+outer frames of its shallow ones. If complete stacks of that time differ beyond that point, the stack stays truncated.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pyprof.session.rows import Rows, RowStore
 I64 = npt.NDArray[np.int64]
 
 _WINDOW = 4096
-"""Bytes below the cut that must be equal."""
+"""Number of bytes below the end of the copy that must be equal."""
 _FRAMES = 8
-"""Frames inside the cut, and the one at it, that must be the same."""
+"""Number of frames up to the end of the copy that must be equal."""
 _MOST_CUTS = 512
 _MOST_ROWS = 1 << 15
 _MOST_OF_THREAD = 64
@@ -36,14 +36,19 @@ _BATCHES = 64
 _TRIES = 4
 
 _Joint = tuple[tuple[tuple[int, int], ...], int, bytes]
-"""((pc, sp) of the frames inside the cut, innermost first; where the copy ends; the bytes below)"""
+"""Point at which stacks are joined: (pc, sp) of the last frames, innermost first; end of the copy; bytes below it."""
 
 
 @dataclass(slots=True)
 class _Cut:
-    """Samples that are cut at one joint. rows: (number, node so far). outer: what follows, None until
-    it is known. low: lowest stack pointer. tries: batches with whole stacks of the thread that are still waited for.
-    until: the batch after which it is given up.
+    """Samples that are truncated at the same point.
+
+    Attributes:
+        until: Number of the batch after which the repair is given up.
+        rows: (number, original node) of each row.
+        outer: The outer frames, None until they are known.
+        low: Lowest stack pointer.
+        tries: Number of batches with complete stacks of the thread that are still compared.
     """
 
     until: int
@@ -54,7 +59,11 @@ class _Cut:
 
 
 class TruncatedStackRepair:
-    """Of one window: its rows are amended."""
+    """Repairs the truncated stacks of one window and amends its rows.
+
+    Attributes:
+        completed: Number of rows that were completed.
+    """
 
     def __init__(self, stacks: StackTable, store: RowStore) -> None:
         self._stacks = stacks
@@ -64,7 +73,15 @@ class TruncatedStackRepair:
         self.completed = 0
 
     def take(self, batch: SampleBatch, walk: Walk, rows: Rows, number: int, places: I64) -> None:
-        """rows: in the store. number: of the first one. places: (n,) index in them of each lane of the batch."""
+        """Remember truncated stacks of a batch, and compare its complete stacks with the remembered ones.
+
+        Args:
+            batch: The samples.
+            walk: Their walk.
+            rows: Rows in the store.
+            number: Number of the first row.
+            places: (n,) Index into `rows` of each lane of the batch.
+        """
         end = batch.stack.base + batch.stack.size.astype(np.uint64)
         cut = (walk.end == StackEnd.UNREADABLE) & (walk.missing >= end) & (batch.kind == SampleKind.STOPPED)
         for lane in np.flatnonzero(cut).tolist():
@@ -103,7 +120,7 @@ class TruncatedStackRepair:
         self._rows += 1
 
     def _expire(self) -> None:
-        """Threads of which no whole stack comes."""
+        """Give up truncated stacks of threads that had no complete stack for long."""
         for thread, cuts in list(self._cuts.items()):
             for joint in [joint for joint, cut in cuts.items() if cut.until <= self._batch]:
                 self._drop(cuts, joint)
@@ -115,7 +132,7 @@ class TruncatedStackRepair:
         self._rows -= len(cuts.pop(joint).rows)
 
     def _match(self, thread: int, batch: SampleBatch, walk: Walk, lanes: I64, nodes: list[int]) -> None:
-        """Whole stacks of a thread, as lanes and as nodes, against its cut ones."""
+        """Compare complete stacks of a thread, given as lanes and as nodes, with its truncated ones."""
         cuts = self._cuts[thread]
         for joint, cut in list(cuts.items()):
             for lane, node in zip(lanes.tolist(), nodes, strict=True):
@@ -131,7 +148,11 @@ class TruncatedStackRepair:
             del self._cuts[thread]
 
     def _settle(self, cut: _Cut, outer: tuple[FrameKey, ...]) -> bool:
-        """What a whole stack says. False if another one said something else."""
+        """Apply the outer frames of a complete stack.
+
+        Returns:
+            False if an earlier complete stack had other outer frames. The repair is then undone.
+        """
         if cut.outer is None:
             cut.outer = outer
             place = self._joined([before for _, before in cut.rows], outer)
@@ -149,7 +170,8 @@ class TruncatedStackRepair:
     def _outer(
         self, joint: _Joint, batch: SampleBatch, walk: Walk, lane: int, node: int
     ) -> tuple[FrameKey, ...] | None:
-        """The frames beyond the joint, outermost first, if a whole stack has it."""
+        """Return the frames outside the joint, outermost first, or None if the complete stack does not have the joint.
+        """
         frames, end, window = joint
         stack = batch.stack
         at = end - _WINDOW - int(stack.base[lane])
@@ -170,7 +192,7 @@ class TruncatedStackRepair:
         return tuple(key._replace(trust=Trust.COMPLETED) for key in keys)
 
     def _joined(self, nodes: list[int], outer: tuple[FrameKey, ...]) -> list[int]:
-        """The cut stacks below the outer frames: the new node of each old one."""
+        """Join truncated stacks with the outer frames. Return the new node of each old node."""
         stacks = self._stacks
         below = 0
         for key in outer:

@@ -1,7 +1,7 @@
 """Processor time of children that a recording does not follow, from the kernel's accounts.
 
-A process that leaves its work to children looks idle in its own profile. The time of children that live is in
-/proc/PID/stat. The time of those that ended is in the account of the parent that waited for them.
+A process that leaves its work to children looks idle in its own profile. /proc/PID/stat has the time of live children.
+The time of a child that has ended is in the account of the parent that waited for it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pyprof.records import dataclass
 
 _LOOK_NS = 2_000_000_000
 _BUDGET = 100
-"""A look that took t is followed by none for 100 t."""
+"""Ratio of the time between two reads to the duration of one. After a read that took t, none follows for 100 t."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Nanoseconds on processors: own, of the processes that are recorded; children, of their children."""
+    """Processor time in nanoseconds, of the recorded processes (own_ns) and of their children (children_ns)."""
 
     own_ns: int = 0
     children_ns: int = 0
@@ -33,7 +33,12 @@ NOTHING = Spent()
 
 
 class Unfollowed:
-    """pids: the processes that are recorded, without their children. Their time counts from here on."""
+    """Meter of the processor time of unrecorded children.
+
+    Args:
+        pids: The recorded processes. Their time counts from now on.
+        clock: Returns nanoseconds.
+    """
 
     def __init__(self, pids: Iterable[int], clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._pids = tuple(pids)
@@ -44,8 +49,9 @@ class Unfollowed:
         self._last = dict(self._first)
 
     def look(self, force: bool = False) -> None:
-        """See what was spent until now, within a budget of the time unless forced; of a process that is gone the last
-        look counts.
+        """Read the current times, unless the budget is used up and `force` is False.
+
+        The last read counts for a process that has ended.
         """
         before = self._clock()
         if before < self._not_before and not force:
@@ -58,13 +64,13 @@ class Unfollowed:
         self._not_before = after + max(_LOOK_NS, _BUDGET * (after - before))
 
     def take(self) -> Spent:
-        """What was spent since the last call."""
+        """Return the time since the last call."""
         now = self._now()
         taken, self._taken = self._taken, now
         return now - taken
 
     def so_far(self) -> Spent:
-        """What take() would say."""
+        """Return what take() would return."""
         return self._now() - self._taken
 
     def _now(self) -> Spent:
@@ -74,7 +80,7 @@ class Unfollowed:
 
 
 def _spent(pid: int) -> Spent | None:
-    """Since the process began; None if it is gone."""
+    """Return the time since the process began, None if it has ended."""
     own = _times(pid)
     if own is None:
         return None

@@ -1,8 +1,8 @@
-"""Processor time without samples, as a block of its own in the profile and a sentence in the summary.
+"""Processor time without samples, as a separate block of the profile and a sentence in the summary.
 
-Most threads and processes that live shorter than the time between two samples are never sampled, records are lost where
-the profiler is late, and time in the kernel may be hidden. How much processor time that is is known from the kernel's
-accounts. The profile has it below the process that was asked for.
+Most threads and processes that live shorter than a sampling period are never sampled. Records are lost if the profiler
+is late, and kernel time may be hidden. The kernel's accounts tell how much processor time this is. The profile shows it
+below the process that was selected.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from pyprof.session.recorder import Window
 from pyprof.session.rows import UNKNOWN
 
 _PIECES = 64
-"""Of what is missing, over the time of a window."""
+"""Number of rows into which missing time is split over a window."""
 _LATE = 0.1
-"""A part of the processor time that fell into missed sampling times is reported from this share of it on."""
+"""Minimum share of processor time in missed sampling times that is reported."""
 
 
 def with_unseen(window: Window) -> Window:
-    """The window with rows for each process tree whose time was not all sampled. When it was spent is not known: it is
-    spread evenly.
+    """Add rows for each process tree whose time was not all sampled.
+
+    The time is spread evenly over the window, because it is unknown when it was spent.
     """
     found = [(each, mark, piece) for each in _found(window) for mark, ns in _parts(each) for piece in _pieces(ns)]
     if not found:
@@ -55,12 +56,12 @@ def with_unseen(window: Window) -> Window:
 
 
 def _leader(each: Unseen, began: int) -> ThreadInfo:
-    """The first thread of a process that itself has no samples."""
+    """Return the first thread of a process that has no samples itself."""
     return ThreadInfo(each.pid, each.pid, each.name, each.name, began, began)
 
 
 def _pieces(ns: int) -> list[int]:
-    """Their sum is the same."""
+    """Split a duration into _PIECES integers with the same sum."""
     return [ns * (at + 1) // _PIECES - ns * at // _PIECES for at in range(_PIECES)]
 
 
@@ -80,9 +81,16 @@ def _parts(each: Unseen) -> list[tuple[Mark, int]]:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorTime:
-    """Seconds on processors; of them those that no sample stands for, because threads ran too short, records were lost,
-    or the kernel may not be sampled; and of the rest those in sampling times that were missed. seldom: of what ran too
-    short or had left its processor before the profiler, which waits for one like others, had it; with the times missed.
+    """Processor time of a window and the parts of it without samples, in seconds.
+
+    Attributes:
+        spent: All processor time.
+        short: Time of threads that ran too short to be sampled.
+        lost: Time of lost records.
+        kernel: Kernel time that may not be sampled.
+        late: Time in missed sampling times, of the rest.
+        seldom: Time of threads that ran too short, or left the processor before the profiler got one, with missed
+            times.
     """
 
     spent: float
@@ -98,7 +106,7 @@ class ProcessorTime:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What the reader of a picture with blocks should know of them."""
+        """Return the notes for a reader of a picture that has blocks for this time."""
         parts = (
             (self.short, "too_short"),
             (self.seldom, "too_short_or_late"),
@@ -109,7 +117,7 @@ class ProcessorTime:
 
     @property
     def missed(self) -> tuple[str, ...]:
-        """What the reader of any picture should know: there is no block of it."""
+        """Return the notes for a reader of any picture: no block stands for this time."""
         if self.late < _LATE * self.spent or not self.late:
             return ()
         return (said("times_missed", time=self._share(self.late)),)
@@ -119,10 +127,10 @@ class ProcessorTime:
 
 
 def processor_time(window: Window) -> ProcessorTime:
-    """By the kernel's accounts."""
+    """Compute the processor time of a window from the kernel's accounts."""
     before, after = window.before.accounts, window.after.accounts
     spent = late = 0
-    for root, account in after.items():  # one whose tree has ended may be in no later account
+    for root, account in after.items():  # an account whose tree has ended may be missing later
         old = before.get(root, NO_ACCOUNT)
         spent += max(account.spent_ns - old.spent_ns, 0)
         late += missed(old, account)[1]

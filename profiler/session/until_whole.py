@@ -1,4 +1,4 @@
-"""A collector that ends once the stack of each thread is whole."""
+"""A collector that ends when the stack of each thread is complete."""
 
 from __future__ import annotations
 
@@ -11,16 +11,24 @@ from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
 
 _MOST_BATCHES = 12
-"""For stacks that another sample might complete."""
+"""Maximum number of batches if stacks remain truncated."""
 
 
 class UntilWhole:
-    """Stops the collector when each thread has a sample whose stack was not cut: its memory was copied, its registers
-    were known. It also stops after 12 batches, or most_s seconds.
+    """Wrapper that stops a collector when each thread has a sample whose stack was not truncated.
+
+    The memory of the stack was then copied, and the needed registers were known. It also stops after 12 batches, or
+    after a time limit.
     """
 
     def __init__(self, collector: Collector, threads_now: Callable[[], Set[int]], most_s: float) -> None:
-        """threads_now: tids. most_s: for threads without a sample, such as one that waits for a processor."""
+        """Wrap a collector.
+
+        Args:
+            collector: The collector.
+            threads_now: Returns the tids of the current threads.
+            most_s: Time limit in seconds, for threads without a sample, such as one that waits for a processor.
+        """
         self._collector = collector
         self._threads_now = threads_now
         self._most_s = most_s
@@ -30,7 +38,7 @@ class UntilWhole:
 
     @property
     def whole(self) -> bool:
-        """Of all threads that have a sample."""
+        """Return True if all threads that have a sample have a complete stack."""
         return not self._cut and not any(self._unwalked.values())
 
     def batches(self) -> Iterator[SampleBatch]:

@@ -1,7 +1,7 @@
-"""What of a recording is shown: which native frames stand beside an interpreter's, and whose samples.
+"""Selects the frames and samples of a recording that are shown: native frames in interpreter stacks, and whose samples.
 
-Done before names are looked up: what is not shown needs none, and the interpreter's own debug information is large. No
-sample is dropped for a frame. Stacks without an interpreter's frame are native threads and stay as they are.
+This happens before names are resolved: hidden frames need no name, and an interpreter's own debug information is large.
+No sample is dropped because of a frame. Stacks without an interpreter frame are native threads and stay unchanged.
 """
 
 from __future__ import annotations
@@ -31,8 +31,14 @@ def view(
     is_stub: Callable[[FrameKey], bool],
     lockless: bool = False,
 ) -> Window:
-    """is_own_module: is a module part of an interpreter? is_stub: is a frame in code that the interpreter made to
-    call itself (perf trampolines)? lockless: does one of the interpreters work without a lock?
+    """Apply the view options to a window.
+
+    Args:
+        window: The window.
+        options: The options.
+        is_own_module: Returns True if a module is part of an interpreter.
+        is_stub: Returns True if a frame lies in code that the interpreter generated to call itself (perf trampolines).
+        lockless: True if one of the interpreters works without a lock.
     """
     if options.lock_holder:
         window = _of_holders(window, lockless)
@@ -50,9 +56,13 @@ def view(
 
 
 def with_compiled(window: Window, compiled: Callable[[FrameKey], FunctionPlace | None]) -> Window:
-    """Functions of an interpreter that stand on the stack as code of their own (perf trampolines) are its frames in
-    stacks that have no others: those of samples without stops. compiled: the function that a frame's code was
-    generated for, None if there is none.
+    """Replace frames of generated code (perf trampolines) by the interpreter functions that they run.
+
+    This applies to stacks that have no interpreter frames, which are those of samples without stops.
+
+    Args:
+        window: The window.
+        compiled: Returns the function for which a frame's code was generated, None if there is none.
     """
     old = window.stacks
     places = {at: compiled(key) for at, key in enumerate(old.frames) if in_code(key)}
@@ -68,7 +78,7 @@ def with_compiled(window: Window, compiled: Callable[[FrameKey], FunctionPlace |
 
 
 def _of_holders(window: Window, lockless: bool) -> Window:
-    """Only samples whose thread held its interpreter's lock."""
+    """Keep only samples whose thread held its interpreter's lock."""
     kept = np.flatnonzero(window.state & SampleState.HOLDS_LOCK)
     why = ""
     if not len(kept) and not (window.state & SampleState.INTERPRETED).any():
@@ -92,8 +102,12 @@ def _of_holders(window: Window, lockless: bool) -> Window:
 def _rewritten(
     window: Window, function: Callable[[int], Sequence[FrameKey]], changes: Callable[[bool], bool]
 ) -> Window:
-    """function: as rewrite() takes it. changes: whether it applies to a stack, by whether that has a frame of an
-    interpreter; other stacks stay as they are.
+    """Apply a view to some stacks of a window.
+
+    Args:
+        window: The window.
+        function: The view (see rewrite()).
+        changes: Returns True if the view applies to a stack. Its argument is True if the stack has interpreter frames.
     """
     old, new = window.stacks, StackTable()
     place = np.array(rewrite(old.parent, function, new), np.int32)
@@ -104,7 +118,7 @@ def _rewritten(
 
 
 def _interpreted(stacks: StackTable) -> list[bool]:
-    """Which stacks have a frame of an interpreter, by their leaf."""
+    """Return for each node whether its stack has an interpreter frame."""
     found = [False]
     for node in range(1, len(stacks)):
         is_one = stacks.frames[stacks.frame[node]].kind == FrameKind.INTERPRETER
