@@ -170,8 +170,7 @@ class TruncatedStackRepair:
     def _outer(
         self, joint: _Joint, batch: SampleBatch, walk: Walk, lane: int, node: int
     ) -> tuple[FrameKey, ...] | None:
-        """Return the frames outside the joint, outermost first, or None if the complete stack does not have the joint.
-        """
+        """Return the frames outside the joint, outermost first, or None if the complete stack has no such joint."""
         frames, end, window = joint
         stack = batch.stack
         at = end - _WINDOW - int(stack.base[lane])
