@@ -1,13 +1,13 @@
-"""Two profiles side by side: what each function cost in both, and which changes are more than chance.
+"""Comparison of two profiles: the costs of each function in both, and which changes are significant.
 
-In: two Profiles, of the same program or of two builds of it. Out: a Comparison, a value. Functions are matched by name
-and file, not by address.
+The input is two Profiles of the same program or of two builds of it. The result is a Comparison, a value. Functions are
+matched by name and file, not by address.
 
-compare       From two profiles and what they are scaled by to a Comparison
-drift         By how much all functions changed together: another machine or load, not a change of some of them
-matching      Which functions of both are the same one
-result        What comes out: amounts before and after, of each function
-scale         What costs are divided by, so that both can be compared
-significance  Which changes are more than chance: a bootstrap over slices of time
-slices        What each function cost in each slice of time
+compare       Makes a Comparison of two profiles
+drift         The factor by which all functions changed together, as by another machine or load
+matching      Finds the functions that both profiles have in common
+result        The Comparison: amounts before and after, of each function
+scale         Divisors that make the costs of two profiles comparable
+significance  Tests which changes are significant: a bootstrap over slices of time
+slices        Costs of each function in each slice of time
 """

@@ -1,4 +1,4 @@
-"""From two profiles to a Comparison."""
+"""Makes a Comparison of two profiles."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pyprof.model.profile import Profile, ValueType
 from pyprof.model.selected import timed
 
 LEAST_CHANGE = 0.01
-"""Of a function: less is nothing, however sure. A program that is built or loaded anew differs by so much."""
+"""Minimum relative change of a function that counts. A program that is built or loaded again differs by this much."""
 _MOST_JUDGED = 4000
-"""Functions: the dearest ones."""
+"""Maximum number of functions whose change is tested. The most expensive ones are chosen."""
 _COUNT = ValueType("samples", "count")
 
 
@@ -30,7 +30,7 @@ def compare(
     least: float = LEAST_CHANGE,
     drift: float = LARGEST,
 ) -> Comparison:
-    """See Profile.diff."""
+    """Compare two profiles (see Profile.diff)."""
     if not 0 <= least < 1:
         raise UsageError("the least change is a part, from 0 up to 1")
     if not 0 <= drift < 1:
@@ -74,7 +74,11 @@ def compare(
 
 
 def _weights(profile: Profile, column: int) -> npt.NDArray[np.int64]:
-    """What is compared, of each sample. Raises UsageError."""
+    """Return the compared value of each sample.
+
+    Raises:
+        UsageError: The profile has no samples, or negative values.
+    """
     found: npt.NDArray[np.int64] = profile.values[:, column]
     if not len(profile.stack) or not found.any():
         raise UsageError(f"{profile.title} has no samples: there is nothing to compare")
@@ -84,7 +88,13 @@ def _weights(profile: Profile, column: int) -> npt.NDArray[np.int64]:
 
 
 def _columns(before: Profile, after: Profile) -> tuple[int, int]:
-    """Which value of each: the primary one; of files that only count samples, these. Raises UsageError."""
+    """Return the index of the compared value in each profile.
+
+    It is the primary value of both. If one profile only counts samples, it is the number of samples.
+
+    Raises:
+        UsageError: The profiles have no common value.
+    """
     kinds = before.value_types[-1], after.value_types[-1]
     if kinds[0] == kinds[1]:
         return len(before.value_types) - 1, len(after.value_types) - 1
@@ -97,6 +107,7 @@ def _columns(before: Profile, after: Profile) -> tuple[int, int]:
 
 
 def _doubt(before: Profile, after: Profile) -> str:
+    """Return why the significance of changes cannot be tested, "" if it can."""
     if not (timed(before) and timed(after)):
         return "it is not known when samples were taken, so it is not known which changes are chance"
     if not (slices_of(before) and slices_of(after)):
@@ -112,15 +123,15 @@ def _judged(
     scale: Scale,
     limits: tuple[float, float],
 ) -> tuple[Judgement, Drift]:
-    """Judge the changes of all functions in themselves, in total, and of all samples.
+    """Test the changes of all functions, of own and total costs, and of all samples.
 
     Args:
-        profiles: both sides.
-        stacks: those of each side by function.
-        weights: of the samples of each side.
-        totals: costs and sample counts of each side.
-        scale: what costs are divided by.
-        limits: the least change and the largest drift.
+        profiles: Both sides.
+        stacks: Stacks of each side by function.
+        weights: Values of the samples of each side.
+        totals: Costs and sample counts of each side.
+        scale: Divisors of costs.
+        limits: Minimum change and maximum drift.
     """
     sums, counts = totals
     size = len(sums[0].own)

@@ -1,7 +1,8 @@
-"""By how much all functions changed together: another machine or load, not a change of some of them.
+"""The factor by which all functions changed together (the drift), as by another machine or load.
 
-The processor is slower today, or shared with another one; more requests came; or one function grew, and all others have
-a smaller share. Then most functions changed by the same factor, and those that changed beside it stand out.
+The processor may be slower today or shared with another program, or more requests came. Or one function grew, and all
+others have a smaller share. Most functions then changed by the same factor, and the functions that changed otherwise
+stand out.
 """
 
 from __future__ import annotations
@@ -12,19 +13,24 @@ from pyprof.comparison.slices import F64
 from pyprof.records import dataclass
 
 LARGEST = 0.2
-"""Change that is the machine's; a larger one is the program's."""
+"""Maximum drift that is attributed to the machine. A larger one is a change of the program."""
 _LEAST_SAMPLES = 50
 _LEAST_FUNCTIONS = 5
 _LARGEST_WEIGHT = 0.2
-"""Of one function: what is most of a program must not speak for all."""
+"""Maximum weight of one function. A function that is most of a program must not decide alone."""
 _ALIKE = 3.0
-"""Standard errors from the middle."""
+"""Maximum distance from the median for functions that agree, in standard errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """factor: after to before; 1 where functions do not say the same. error: its standard error, as a part. ratios,
-    exact: what each function says, as a logarithm, and one over the variance; 0 of those that are not asked.
+    """The common change of functions.
+
+    Attributes:
+        factor: Costs after, divided by costs before; 1 if functions do not agree.
+        error: Its relative standard error.
+        ratios: (functions,) Logarithm of each function's change.
+        exact: (functions,) Inverse variance of each ratio, 0 for functions that are left out.
     """
 
     factor: float
@@ -33,7 +39,10 @@ class Drift:
     exact: F64
 
     def beside(self) -> tuple[F64, F64]:
-        """Factor and error for each function, by all others: what changed is no part of what it changed beside."""
+        """Return factor and error for each function, computed from all other functions.
+
+        The change of a function must not be a part of what it is compared with.
+        """
         rest = self.exact.sum() - self.exact
         known = (self.exact > 0) & (rest > 0)
         rest = np.where(known, rest, 1.0)
@@ -47,13 +56,13 @@ def no_drift(functions: int) -> Drift:
 
 
 def load_factor(rates: tuple[F64, F64], samples: tuple[F64, F64]) -> float:
-    """Return the factor, of any size, by which all functions changed alike; 1 where they did not.
+    """Return the factor by which all functions changed together, without a limit; 1 if they do not agree.
 
-    Of fewer than five functions all must agree: one of two that changed is no majority.
+    With fewer than five functions all must agree, because one of two functions is no majority.
 
     Args:
-        rates: cost of each function in itself, before and after.
-        samples: the samples of each function, before and after.
+        rates: Own cost of each function, before and after.
+        samples: Number of samples of each function, before and after.
     """
     found = drift_of(rates, samples, np.inf, 1)
     judged = (samples[0] + samples[1] >= _LEAST_SAMPLES) & ((rates[0] > 0) | (rates[1] > 0))
@@ -68,10 +77,10 @@ def drift_of(
     """Return the change that most functions have in common.
 
     Args:
-        rates: cost of each function in itself, before and after.
-        samples: the samples of each function, before and after.
-        largest: see LARGEST.
-        functions: how many must say something at least.
+        rates: Own cost of each function, before and after.
+        samples: Number of samples of each function, before and after.
+        largest: See LARGEST.
+        functions: Minimum number of functions with enough samples.
     """
     none = no_drift(len(rates[0]))
     often = (samples[0] + samples[1] >= _LEAST_SAMPLES) & (rates[0] > 0) & (rates[1] > 0)

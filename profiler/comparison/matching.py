@@ -1,8 +1,9 @@
-"""Which functions of two profiles are the same one, whatever its address, its build and where its file lies.
+"""Finds the functions that two profiles have in common, whatever their address, build or folder.
 
-A function is known by its name, the path of its file, and its kind. What is left is matched by the file's name without
-folder and version, then by the function's name alone, where there is just one such on either side. A function without a
-name has only an address: it is known in the same build of its file; in another build all of them are one.
+A function is identified by its name, the path of its file, and its kind. The remaining functions are matched by the
+file's name without folder and version, and then by the function's name alone, if exactly one function on each side has
+it. A function without a name has only an address. It is identified in the same build of its file; in different builds
+all such functions count as one.
 """
 
 from __future__ import annotations
@@ -23,12 +24,19 @@ _CLONE_WORDS = re.compile(r"( \[clone [^\]]{1,80}\]| \(\.(isra|constprop|part|co
 _HASH = re.compile(r"::h[0-9a-f]{16}$")
 _VERSION = re.compile(r"(-\d[\d.]*)?\.so([.\d]*)$")
 _LONGEST_END = 512
-"""Letters at the end of a name in which compilers' additions are looked for."""
+"""Number of characters at the end of a name in which suffixes of compilers are searched."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class MatchedFunction:
-    """place: path of the file, of an interpreter's function its script; "" where none is known. module: its name."""
+    """A function of either profile.
+
+    Attributes:
+        name: Name without suffixes of compilers.
+        module: Name of its file.
+        place: Path of its file, or of the script for an interpreter function; "" if it is unknown.
+        kind: Kind of its frames.
+    """
 
     name: str
     module: str
@@ -38,8 +46,12 @@ class MatchedFunction:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """functions: of both sides. before, after: of each frame of that side the indices of its functions, outermost
-    first; none of a marker.
+    """The functions of both profiles.
+
+    Attributes:
+        functions: All functions.
+        before: For each frame the indices of its functions, outermost first; empty for a marker.
+        after: The same for the other profile.
     """
 
     functions: tuple[MatchedFunction, ...]
@@ -48,13 +60,13 @@ class Matching:
 
 
 def plain_name(name: str) -> str:
-    """Without what compilers add to copies that they make of a function, and without Rust's hash of its crate."""
+    """Remove suffixes that compilers give to copies of a function, and Rust's hash."""
     begin, end = name[:-_LONGEST_END], name[-_LONGEST_END:]
     return begin + _HASH.sub("", _CLONE_WORDS.sub("", _CLONE.sub("", end))) or name
 
 
 def plain_module(name: str) -> str:
-    """A file's name without folder and version: libz.so of libz.so.1.2.13, libc.so of libc-2.31.so."""
+    """Return the name of a file without folder and version: libz.so for libz.so.1.2.13, libc.so for libc-2.31.so."""
     return _VERSION.sub(".so", base_name(name))
 
 
@@ -86,7 +98,7 @@ def _by_name(function: MatchedFunction) -> Hashable:
 def _unique(
     functions: Iterable[MatchedFunction], key: Callable[[MatchedFunction], Hashable]
 ) -> dict[Hashable, MatchedFunction]:
-    """Those that alone have their key."""
+    """Return the functions whose key no other function has, by key."""
     found: defaultdict[Hashable, list[MatchedFunction]] = defaultdict(list)
     for function in functions:
         found[key(function)].append(function)
@@ -94,7 +106,12 @@ def _unique(
 
 
 def _functions(profile: Profile, others: tuple[ModuleInfo, ...]) -> list[list[MatchedFunction]]:
-    """Of each frame. others: the modules of the other side."""
+    """Return the functions of each frame.
+
+    Args:
+        profile: The profile.
+        others: Modules of the other profile.
+    """
     builds = {info.build_id or info.path for info in others}
     return [
         [_named(profile, frame, function.name, function.where, module, builds) for function, module in functions]

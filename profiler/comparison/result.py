@@ -1,4 +1,4 @@
-"""What a comparison says: amounts before and after, of each function and of all together."""
+"""The result of a comparison: amounts before and after, of each function and of all together."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ from pyprof.records import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """before, after: scaled as Comparison.scale says. significant: the change is more than chance. detectable: the
-    smallest relative increase that such recordings show in four of five cases; infinite where they show none.
+    """A cost in both profiles, scaled as Comparison.scale says.
+
+    Attributes:
+        before: Cost in the first profile.
+        after: Cost in the second profile.
+        significant: True if the change is statistically significant.
+        detectable: Smallest relative increase that such recordings show in four of five cases, infinite if none.
     """
 
     before: float
@@ -28,7 +33,7 @@ class Amount:
 
     @property
     def relative(self) -> float:
-        """The change as a part of what was before: 0.1 is a tenth more; inf of what is new."""
+        """Return the change relative to the cost before: 0.1 is a tenth more; inf if there was no cost before."""
         if self.before:
             return self.change / self.before
         return float("inf") if self.change else 0.0
@@ -36,7 +41,7 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One function. own: in itself; total: with what it calls. module: what people call its file."""
+    """The change of one function: own cost, and total cost with its callees."""
 
     function: MatchedFunction
     own: Amount
@@ -57,11 +62,21 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """columns: the value of either profile that is compared; value_type: what it is. functions: of both, the largest
-    changes first, those that are significant before all others. whole: all samples. drift: by which part all functions
-    changed together, as by another machine or load; what is significant changed beside that. load: the same of a larger
-    change of the time per second, for which shares are compared instead; else 0. doubt: why nothing is
-    marked as significant, "" where it was judged.
+    """The differences between two profiles.
+
+    Attributes:
+        before: The first profile.
+        after: The second profile.
+        columns: Index of the compared value in each profile.
+        value_type: Type of the compared value.
+        scale: Divisors of the costs.
+        functions: Changes of all functions; significant ones first, then by size.
+        whole: Costs of all samples.
+        drift: Relative change of all functions together, as by another machine or load. Significant changes differ from
+            it.
+        load: Like drift, for a larger change of the time per second. Shares are compared then. Else 0.
+        doubt: Why nothing is marked as significant, "" if significance was tested.
+        matching: The functions of each frame.
     """
 
     before: Profile = field(repr=False)
@@ -77,18 +92,18 @@ class Comparison:
     matching: Matching = field(repr=False)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the page, as that of a Profile."""
+        """Return the page of the comparison, for a notebook."""
         from pyprof.exporters.difference import write_html
         from pyprof.exporters.notebook import framed
 
         return framed(lambda out: write_html(self, out), repr(self))
 
     def top(self, count: int = 10, by: Literal["own", "total"] = "own") -> list[Change]:
-        """The functions that changed most: those whose change is significant first."""
+        """Return the functions that changed most; significant changes come first."""
         return self.sorted_by(by)[:count]
 
     def sorted_by(self, by: Literal["own", "total"]) -> list[Change]:
-        """All that changed, as top() has them."""
+        """Return all functions that changed, in the order of top()."""
         amounts = [(change, change.own if by == "own" else change.total) for change in self.functions]
         found = [(change, amount) for change, amount in amounts if amount.change]
         found.sort(
@@ -99,8 +114,12 @@ class Comparison:
         return [change for change, _ in found]
 
     def grown(self, least: float) -> list[Change]:
-        """Functions of which more than this part (0.05: a twentieth) came on top, significantly, in themselves or with
-        what they call. What all functions grew by together is left out.
+        """Return the functions whose own or total cost grew significantly by more than a relative amount.
+
+        The growth that all functions have in common does not count.
+
+        Args:
+            least: The minimum; 0.05 is a twentieth.
         """
         return [
             change
@@ -112,16 +131,20 @@ class Comparison:
         ]
 
     def to_dataframe(self, library: Literal["pandas", "polars"] | None = None) -> DataFrame:
-        """One row a function: name, module, and before, after and significant of both own and total.
+        """Return one row for each function: name, module, and before, after and significant of own and total.
 
-        library: None: pandas if it is installed, else polars. Raises MissingLibrary.
+        Args:
+            library: None selects pandas if it is installed, else polars.
+
+        Raises:
+            MissingLibrary: The library is not installed.
         """
         from pyprof.model.table import frame_of
 
         return frame_of(self.to_columns(), library)
 
     def to_columns(self) -> dict[str, list[str] | list[float] | list[bool]]:
-        """The table as columns by name."""
+        """Return the table of to_dataframe() as columns by name."""
         found: dict[str, list[str] | list[float] | list[bool]] = {
             "function": [change.name for change in self.functions],
             "module": [change.module for change in self.functions],
@@ -134,10 +157,15 @@ class Comparison:
         return found
 
     def save(self, path: str | PathLike[str], format: str | None = None) -> None:
-        """Write the comparison to a file, in one step.
+        """Write the comparison to a file atomically.
 
-        format: html (a page with a flame graph), json, csv; None: by the file's suffix. Raises UsageError for a format
-        that there is not, OutputError.
+        Args:
+            path: Path of the file.
+            format: "html" (a page with a flame graph), "json" or "csv"; None selects it by the file's suffix.
+
+        Raises:
+            UsageError: There is no such format.
+            OutputError: The file cannot be written.
         """
         from pyprof.exporters.difference import save
 

@@ -1,4 +1,4 @@
-"""What costs are divided by, so that two profiles can be compared. Each way answers a question of its own."""
+"""Divisors that make the costs of two profiles comparable. Each kind answers another question."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ WAYS: tuple[Normalize, ...] = ("time", "samples", "none")
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """before, after: what the costs of either side are divided by. way: as the user gave it; "work": units of the
-    program's own work.
+    """The divisors of costs.
+
+    Attributes:
+        way: The kind that the user selected; "work" divides by units of the program's own work.
+        before: Divisor for the first profile.
+        after: Divisor for the second profile.
     """
 
     way: Literal["time", "samples", "none", "work"]
@@ -24,7 +28,7 @@ class Scale:
 
     @property
     def words(self) -> str:
-        """What amounts are."""
+        """Return a description of the scaled amounts."""
         return {
             "time": "per second of recording",
             "samples": "as shares of all",
@@ -40,8 +44,17 @@ def scale_of(
     normalize: str | None,
     per: tuple[float, float] | None,
 ) -> Scale:
-    """totals: of all samples of each. normalize: None: by time where the length of both is known, else by samples. per:
-    the units of work that the program did while either was recorded. Raises UsageError.
+    """Choose the divisors.
+
+    Args:
+        before: The first profile.
+        after: The second profile.
+        totals: Sum over all samples of each profile.
+        normalize: The kind. None selects time if the lengths of both recordings are known, else samples.
+        per: Units of work that the program did during each recording.
+
+    Raises:
+        UsageError: The kind is unknown or impossible for these profiles.
     """
     if per is not None:
         if normalize is not None:

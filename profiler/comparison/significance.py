@@ -1,15 +1,16 @@
-"""Which changes between two recordings are more than chance.
+"""Tests which changes between two recordings are significant.
 
-In: what each function cost in equal slices of time, of both sides. A change is significant if it is so many standard
-errors as chance does not reach, of all functions and both columns together, but once in thirty comparisons. So must it
-be beyond the share that the caller calls nothing, where chance has one direction only: away from that share.
+The input is the cost of each function in equal slices of time, of both sides. A change is significant if it exceeds a
+number of standard errors that chance exceeds, over all functions and both columns together, in only one of thirty
+comparisons. It must also differ significantly from the relative change that the caller ignores. That second test is
+one-sided.
 
-* The standard error is that of sums over slices, taken alone and four together, so that what varies slowly counts. It
+* The standard error is that of sums over slices, taken alone and in groups of four, so that slow variations count. It
   is at least that of independent samples.
-* How many standard errors chance reaches is the largest one of all functions in a bootstrap: slices are drawn again,
-  all functions of a slice at once (Westfall and Young, Resampling-Based Multiple Testing, 1993). It is widened as
-  Student's t is, for the few slices that the standard error comes from.
-* What happened in a few slices only is not judged: by chance it may be in one recording and not in the other.
+* The threshold is the largest number of standard errors of all functions in a bootstrap. It draws slices again, with
+  all functions of a slice at once (Westfall and Young, Resampling-Based Multiple Testing, 1993). It is widened like
+  Student's t, because the standard error comes from few slices.
+* A function that is busy in only a few slices is not tested: it may be in only one of the recordings by chance.
 """
 
 from __future__ import annotations
@@ -23,23 +24,29 @@ from pyprof.records import dataclass
 Mask = npt.NDArray[np.bool_]
 
 ODDS = 0.03
-"""Of a comparison of two equal programs that shows anything."""
+"""Probability that a comparison of two equal programs shows any significant change."""
 LEAST_SAMPLES = 10
 LEAST_SPREAD = 8.0
-"""Slices, of both sides, that a function must have been busy in: the squared sum over the sum of squares."""
+"""Minimum effective number of slices, of both sides, in which a function is busy: squared sum over sum of squares."""
 POWER_QUANTILE = 0.8416212335729143
 """Quantile of the normal distribution for a power of 80 %."""
 _MOST = 0.5
 _DRAWS = 2000
 _AT_ONCE = 512
 _SEED = 20
-"""Fixed: the same files give the same answer."""
+"""Seed of the random numbers. It is fixed, so that the same files give the same result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One side, one column a function. values: (slices, columns); samples: (columns,) how many; load: (slices,) all
-    samples; units: (columns,) what sums are divided by; way: see Scale.
+    """The costs of one side, one column for each function.
+
+    Attributes:
+        values: (slices, columns) Costs.
+        samples: (columns,) Number of samples.
+        load: (slices,) Cost of all samples.
+        units: (columns,) Divisors of the sums.
+        way: See Scale.
     """
 
     values: F64
@@ -55,9 +62,11 @@ class Evidence:
 
     @property
     def beside(self) -> F64:
-        """What each slice has beside what it is expected to have: the same in each slice, or the same share of all
-        samples. Where either may hold, as of units of work that took longer or came seldom, what fits better; but what
-        is most of all samples says nothing by its share.
+        """Return the deviation of each slice from its expected cost.
+
+        A function is expected to have the same cost in each slice, or the same share of all samples. If both are
+        possible, as for units of work that took longer or came less often, the better fit is used. The share is not
+        used for a function that has most of all samples.
         """
         share = self.values.sum(axis=0) / self.load.sum()
         even = self.values - self.values.mean(axis=0)
@@ -71,10 +80,12 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The changes that a comparison found, and those that it could have found, each of shape (columns,).
+    """The significant changes of a comparison, and the changes that it could have detected.
 
-    significant: the change is more than chance. detectable: the smallest increase, as a part of the cost before, that
-    is found with a probability of 80 %; infinite where nothing can be found.
+    Attributes:
+        significant: (columns,) True if the change is significant.
+        detectable: (columns,) Smallest increase relative to the cost before that is detected with a probability of 80
+            %, infinite if none is.
     """
 
     significant: Mask
@@ -82,13 +93,13 @@ class Judgement:
 
 
 def judge(before: Evidence, after: Evidence, least: float, unsure: F64) -> Judgement:
-    """Judge the change of each column.
+    """Test the change of each column.
 
     Args:
-        before: one side.
-        after: the other side.
-        least: the relative change that counts as nothing, 0..1.
-        unsure: (columns,) standard error of what both sides are scaled by, as a part.
+        before: The first side.
+        after: The second side.
+        least: The relative change that is ignored, 0..1.
+        unsure: (columns,) Relative standard error of the scale of both sides.
     """
     error = np.hypot(_standard_error(before, after), unsure * np.maximum(before.rate, after.rate))
     judged = _judged(before, after) & (error > 0)
@@ -105,15 +116,15 @@ def _detectable(part: F64, reach: tuple[float, float], least: float) -> F64:
     """Return the relative increase d that exceeds both thresholds with a probability of 80 %.
 
     With r the cost before, the error of r and r (1 + d) is that of two equal costs times the root of 1 + d / 2, because
-    the variance of a count is its mean. So d is the positive solution of each of these equations, and the larger one:
+    the variance of a count is its mean. So d is the larger of the positive solutions of these equations:
 
         d = (anywhere + z) part sqrt(1 + d / 2)
         d = (one_way + z) part sqrt(1 + d / 2) + least (1 + d)
 
     Args:
-        part: the error of two equal costs, divided by the cost.
-        reach: anywhere and one_way, in standard errors.
-        least: the relative change that counts as nothing.
+        part: Error of two equal costs, divided by the cost.
+        reach: The thresholds anywhere and one_way, in standard errors.
+        least: The relative change that is ignored.
     """
     solutions = []
     for errors, nothing in zip(reach, (0.0, least), strict=True):
@@ -126,7 +137,10 @@ def _detectable(part: F64, reach: tuple[float, float], least: float) -> F64:
 
 
 def _standard_error(before: Evidence, after: Evidence) -> F64:
-    """Of the change of rates. Both sides together say how much slices vary, and each on its own."""
+    """Return the standard error of the change of each rate: the largest of several estimates.
+
+    The variation of slices is estimated from both sides together, and from each side separately.
+    """
     floor = _of_independent_samples(before, after)
     largest = floor / (before.units * after.units)
     for merged in (1, MERGED):
@@ -138,14 +152,14 @@ def _standard_error(before: Evidence, after: Evidence) -> F64:
 
 
 def _spread(beside: F64, merged: int) -> F64:
-    """The variance of the sum over all slices."""
+    """Return the variance of the sum over all slices, estimated from groups of `merged` slices."""
     groups = beside.reshape(-1, merged, beside.shape[1]).sum(axis=1)
     found: F64 = (groups**2).sum(axis=0) * len(groups) / (len(groups) - 1)
     return found
 
 
 def _of_independent_samples(before: Evidence, after: Evidence) -> F64:
-    """The variance of the sum of both sides, if each sample was the function's or not by chance alone."""
+    """Return the variance of the sum of both sides if samples hit a function independently of each other."""
     value = before.values.sum(axis=0) + after.values.sum(axis=0)
     samples = np.maximum(before.samples + after.samples, 1)
     share = np.minimum(value / (before.load.sum() + after.load.sum()), 1)
@@ -162,7 +176,11 @@ def _judged(before: Evidence, after: Evidence) -> Mask:
 
 
 def _reach(before: Evidence, after: Evidence, judged: Mask) -> tuple[float, float]:
-    """Standard errors that the largest change of all columns reaches by chance, and the largest in one direction."""
+    """Return the thresholds in standard errors.
+
+    Returns:
+        (for the largest change of all columns, for the largest change in one direction).
+    """
     random = np.random.default_rng(_SEED)
     draws = []
     for side in (before, after):

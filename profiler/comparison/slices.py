@@ -1,4 +1,4 @@
-"""What each function cost in each slice of time. A sample counts for each function on its stack once."""
+"""Costs of each function in each slice of time. A sample counts once for each function on its stack."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 SLICES = 40
-"""Of a recording: so long that what happens in one hardly depends on the one before, so many that they show chance."""
+"""Number of slices of a recording.
+
+A slice must be long enough to depend little on the one before, and there must be enough slices to estimate chance.
+"""
 LEAST_SLICES = 12
 _LEAST_NS = 50_000_000
 MERGED = 4
-"""Slices are looked at in groups of so many, too."""
+"""Number of slices in a group. Variation is measured over single slices and over groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """own, total: (functions,), as the innermost one, and anywhere on the stack."""
+    """Costs of functions, each of shape (functions,): own as the innermost function, total anywhere on the stack."""
 
     own: F64
     total: F64
@@ -30,7 +33,13 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class SlicedSums:
-    """own, total: (slices, functions wanted). whole: (slices,) all samples."""
+    """Costs of functions in slices.
+
+    Attributes:
+        own: (slices, functions) Cost as the innermost function.
+        total: (slices, functions) Cost anywhere on the stack.
+        whole: (slices,) Cost of all samples.
+    """
 
     own: F64
     total: F64
@@ -38,17 +47,29 @@ class SlicedSums:
 
 
 class Stacks:
-    """The stacks of a profile by function. Nodes of its tree stand in the order of a walk, so that all below a node are
-    a range of places.
+    """The stacks of a profile by function.
+
+    Nodes of the tree are numbered in depth-first order, so all nodes below a node are a range.
     """
 
     def __init__(self, profile: Profile, rows: list[list[int]], functions: int) -> None:
-        """rows: the functions of each frame, outermost first."""
+        """Index a profile.
+
+        Args:
+            profile: The profile.
+            rows: Functions of each frame, outermost first.
+            functions: Number of functions.
+        """
         self._profile, self._functions = profile, functions
         self._place, self._innermost, (self._function, self._first, self._last) = _walked(profile, rows, functions)
 
     def sums(self, weights: npt.NDArray[np.generic], chosen: I64 | slice = slice(None)) -> Sums:
-        """weights: (samples,); chosen: which of the samples."""
+        """Sum values by function.
+
+        Args:
+            weights: (samples,) Values.
+            chosen: Indices of the samples to use.
+        """
         nodes, values = self._profile.stack[chosen], weights[chosen]
         innermost = self._innermost[nodes] + 1
         own = _summed(innermost, values, self._functions + 1)[1:]
@@ -58,7 +79,13 @@ class Stacks:
         return Sums(own, _summed(self._function, below, self._functions))
 
     def sliced(self, weights: npt.NDArray[np.int64], slices: int, wanted: I64) -> SlicedSums:
-        """By equal slices of the time that was recorded. wanted: (w,) functions."""
+        """Sum values by function in equal slices of the recorded time.
+
+        Args:
+            weights: (samples,) Values.
+            slices: Number of slices.
+            wanted: (w,) Functions.
+        """
         profile = self._profile
         at = np.clip(recorded_until(profile) * slices // max(profile.recorded_ns, 1), 0, slices - 1)
         order = np.argsort(at, kind="stable")
@@ -75,14 +102,17 @@ def _summed(at: I64, values: npt.NDArray[np.generic], length: int) -> F64:
 
 
 def slices_of(profile: Profile) -> int:
-    """Into how many slices a profile is cut; 0 where it is too short."""
+    """Return the number of slices for a profile, 0 if it is too short."""
     count = min(SLICES, profile.recorded_ns // _LEAST_NS) // MERGED * MERGED
     return count if count >= LEAST_SLICES else 0
 
 
 def _walked(profile: Profile, rows: list[list[int]], functions: int) -> tuple[I64, I64, tuple[I64, I64, I64]]:
-    """Of each node its place and its innermost function (-1: none); and where functions do not recur: (function, first
-    place, first place behind) of each.
+    """Number the nodes of the tree in depth-first order.
+
+    Returns:
+        Number of each node; innermost function of each node, -1 if there is none; and for outermost occurrences of
+        functions the columns (function, first number, first number after).
     """
     parent, frame = profile.parent.tolist(), profile.frame.tolist()
     children: list[list[int]] = [[] for _ in parent]
