@@ -4,27 +4,27 @@
 
     pyprof.record(1234, duration=10).save("a.html")
 
-The names below are imported when they are first used: `import pyprof` alone loads nothing.
+The public names are imported when they are first used: `import pyprof` alone loads nothing.
 
-agent/         The agent: it records what rules choose, for as long as the machine runs, and keeps windows in a spool
-api            The library: what `import pyprof` gives
-cli/           The command line; one file a subcommand
-comparison/    Two profiles side by side: what each function cost in both, and which changes are more than chance
-importers/     Files of other profilers as Profiles
-model/         The values that travel through pyprof: samples in, walks, stacks, profiles out
-objfile/       Object files: which file is behind a mapping, and what is in it
-recording/     Recordings that last: a SQLite database that holds all of a profile
-runtime_code/  Code that processes make at run time: who registered it, and what that says of rules and names
-server/        The server: windows of many agents, kept as files, asked in a page and by HTTP
-session/       The loop that ties collector, unwinder, stacks, names and exporters together
+agent/         The agent: records the processes that rules select, continuously, and keeps windows in a spool
+api            The functions of the library, which `import pyprof` exports
+cli/           The command line, one file for each subcommand
+comparison/    Comparison of two profiles: costs of each function, and changes that are significant
+importers/     Converts files of other profilers to Profiles
+model/         The values of pyprof: samples, walks, stacks, profiles
+objfile/       Object files: the file behind a mapping, and its contents
+recording/     Recording files: a SQLite database that holds a complete profile
+runtime_code/  Code that processes generate at run time: its registration, unwind rules and names
+server/        The server: stores windows of many agents, and serves them by HTTP and in a page
+session/       The core of the library: recordings, from the collector's samples to named profiles
 symbolize/     Names for addresses
-tools/         What `inspect`, `symbols` and `doctor` are made of, and what `report` reads of files
-diagnostics    Counters for what was tolerated, and problems of modules
-errors         Named conditions
-frame_sources  By what a frame is found: one table for options, help, pages and documentation
-handover       The flushes that end windows: requested by their owner, acknowledged by the collector
+tools/         The functions behind `inspect`, `symbols` and `doctor`, and file access for `report`
+diagnostics    Counters of tolerated events, and problems of modules
+errors         Exceptions that pyprof raises
+frame_sources  The table of frame sources for options, help, pages and documentation
+handover       The flush protocol between the owner of windows and the collector
 options        Options of a recording, as values
-records        Dataclasses that cost little to define
+records        Dataclasses that are cheap to define
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ if not TYPE_CHECKING:
 
 
 def load_ipython_extension(shell: object) -> None:
-    """`%load_ext pyprof` calls it: IPython and Jupyter have `%%pyprof` then."""
+    """Install the `%%pyprof` magic. IPython and Jupyter call this for `%load_ext pyprof`."""
     import_module("pyprof.cli.notebook").install(shell)
 
 

@@ -1,4 +1,4 @@
-"""`python -m pyprof` and the `pyprof` command."""
+"""Entry point of `python -m pyprof` and of the `pyprof` command."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import gc
 import signal
 import sys
 
-# all this comes before the rest is loaded, which takes long on a busy machine
+# this comes before all other imports, which take long on a busy machine
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while we are still loading ends us without a traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports ends the process without a traceback
 if len(sys.argv) > 1:
     from pyprof.cli.startup import prepare
 
@@ -17,13 +17,16 @@ if len(sys.argv) > 1:
 from pyprof.cli.main import run
 
 GARBAGE = 20_000
-"""So many new objects, and not 700, before Python looks for cycles: loading makes far more, and no cycles of size."""
+"""Number of new objects before Python searches for cycles, instead of 700.
+
+Imports make many objects, but few cycles.
+"""
 
 
 def main() -> None:
     gc.set_threshold(GARBAGE)
     code = run(sys.argv[1:])
-    gc.freeze()  # so that Python does not look through all there is at its end
+    gc.freeze()  # avoids a search for garbage in all objects at exit
     sys.exit(code)
 
 

@@ -1,6 +1,6 @@
-"""The library: what `import pyprof` gives.
+"""The functions of the library, which `import pyprof` exports.
 
-Nothing here or below prints, reads arguments or handles signals. Errors are those of pyprof.errors.
+No library code prints, reads command-line arguments or handles signals. It raises the exceptions of pyprof.errors.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyprof.session.recording import Recording
 from pyprof.session.snapshot import ThreadStacks
 
 Target = int | Sequence[str] | TargetOptions | RemoteOptions
-"""A pid; a command with its arguments, which is started; processes by what they have in common; a GDB stub."""
+"""The target of a recording: a pid, a command with its arguments, criteria for processes, or a GDB stub."""
 
 P = ParamSpec("P")
 Opts = TypeVar("Opts")
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def _keywords_of(options: Callable[P, Opts]) -> Callable[[Callable[[T, Opts], R]], Callable[Concatenate[T, P], R]]:
-    """The function takes the fields of the options as keyword arguments."""
+    """Make a decorated function take the fields of the options as keyword arguments."""
 
     def decorate(function: Callable[[T, Opts], R]) -> Callable[Concatenate[T, P], R]:
         def call(target: T, /, *arguments: P.args, **keywords: P.kwargs) -> R:
@@ -48,13 +48,23 @@ def _keywords_of(options: Callable[P, Opts]) -> Callable[[Callable[[T, Opts], R]
 
 @_keywords_of(RecordOptions)
 def attach(target: Target, options: RecordOptions) -> Recording:
-    """Begin to record, in a thread of its own: a context manager, which ends the recording and leaves nothing behind.
+    """Begin to record in a separate thread.
 
-    target: a pid, a command as a sequence of words, TargetOptions, RemoteOptions. The keyword arguments are the fields
-    of RecordOptions. A command that still runs when the recording is closed is ended by SIGTERM.
+    The result is a context manager that ends the recording and frees its resources. A command that still runs when the
+    recording is closed is ended by SIGTERM.
 
-    Raises NoSuchProcess, AccessDenied, NotTraceable, UnsupportedArchitecture, UsageError, CommandNotFound,
-    RemoteError.
+    Args:
+        target: A pid, a command as a sequence of words, TargetOptions or RemoteOptions.
+        options: The fields of RecordOptions, as keyword arguments.
+
+    Raises:
+        NoSuchProcess: There is no such process.
+        AccessDenied: The caller may not read the process.
+        NotTraceable: The process cannot be sampled.
+        UnsupportedArchitecture: The process has an unknown architecture.
+        UsageError: An option is invalid.
+        CommandNotFound: There is no such command.
+        RemoteError: The stub cannot be reached, or does not answer.
     """
     recording = _opened(target, options)
     recording.start()
@@ -65,8 +75,8 @@ def attach(target: Target, options: RecordOptions) -> Recording:
 def record(target: Target, options: RecordOptions) -> Profile:
     """Record until `duration` seconds are over or the target has ended, and return the profile.
 
-    Arguments and errors are those of attach(). What ends a recording early is raised, too; attach() keeps what was
-    recorded until then.
+    Arguments and errors are those of attach(). An error that ends the recording early is raised, too. Use attach() to
+    keep what was recorded until then.
     """
     with _opened(target, options) as recording:
         recording.start()
@@ -79,10 +89,19 @@ def record(target: Target, options: RecordOptions) -> Profile:
 
 @_keywords_of(DumpOptions)
 def dump(target: int | RemoteOptions, options: DumpOptions) -> ThreadStacks:
-    """What every thread of a process is doing now. Sleeping threads are read without stopping them.
+    """Return the current stacks of all threads of a process. Sleeping threads are read without stopping them.
 
-    target: a pid, or RemoteOptions. The keyword arguments are the fields of DumpOptions. Raises NoSuchProcess,
-    AccessDenied, NotTraceable, UnsupportedArchitecture, UsageError, RemoteError.
+    Args:
+        target: A pid or RemoteOptions.
+        options: The fields of DumpOptions, as keyword arguments.
+
+    Raises:
+        NoSuchProcess: There is no such process.
+        AccessDenied: The caller may not read the process.
+        NotTraceable: The process cannot be stopped.
+        UnsupportedArchitecture: The process has an unknown architecture.
+        UsageError: An option is invalid.
+        RemoteError: The stub cannot be reached, or does not answer.
     """
     if isinstance(target, RemoteOptions):
         return snapshot.of_stub(target, options)
@@ -96,6 +115,7 @@ def _is_pid(target: object) -> bool:
 
 
 def _opened(target: Target, options: RecordOptions) -> Recording:
+    """Make a recording that has not begun."""
     if isinstance(target, TargetOptions):
         return opening.of_processes(target, options)
     if isinstance(target, RemoteOptions):

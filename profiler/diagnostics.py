@@ -1,6 +1,8 @@
-"""Counters for what was tolerated, problems of modules, findings. A leaf: everybody may count, nobody prints.
+"""Counters of tolerated events, problems of modules, and findings of checks.
 
-A truncated stack is data, a broken file is an exception, a tolerated oddity is counted here.
+Every module may use it; it prints nothing.
+
+A truncated stack is data, a broken file raises an exception, and a tolerated irregularity is counted here.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from pyprof.records import dataclass, field
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """Something that a module lacks or has wrong, and the command that mends it ("" if none does)."""
+    """A defect of a module, and the command that fixes it ("" if there is none)."""
 
     text: str
     remedy: str = ""
@@ -21,8 +23,13 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at before anything is attached. ok: nothing to do. fatal: pyprof will not work. remedy:
-    the command that mends it, "" if none does.
+    """The result of one check before a recording.
+
+    Attributes:
+        ok: True if there is nothing to fix.
+        text: What was found.
+        remedy: The command that fixes it, "" if there is none.
+        fatal: True if pyprof does not work like this.
     """
 
     ok: bool
@@ -33,9 +40,9 @@ class Finding:
 
 @dataclass(slots=True)
 class Diagnostics:
-    """One recording's counters (key -> how often) and its modules' problems (path -> problems).
+    """Counters of one recording (number of events by key), and the problems of its modules by path.
 
-    Keys are short, stable, lower-case sentences ("thread held by a debugger"): they are printed as they are.
+    A key is a short, stable, lower-case sentence ("thread held by a debugger"), which is printed as it is.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -45,7 +52,7 @@ class Diagnostics:
         self.counts[key] += by
 
     def retire(self, paths: Set[str]) -> None:
-        """Nothing is mapped from these paths any more: their problems have been reported."""
+        """Forget the reported problems of files that are not mapped any more."""
         self.problems = {path: found for path, found in self.problems.items() if path not in paths}
 
     def problem(self, path: str, found: Problem) -> None:

@@ -1,7 +1,7 @@
-"""Named conditions. Each says what happened, and its hint what to type next.
+"""Exceptions that pyprof raises. The message says what happened, and the hint says what to do.
 
-Only the command line catches them all; a caller that can go on (a broken table costs one source) catches the
-one class that it understands.
+Only the command line catches all of them. A caller that can continue without a source (after a broken unwind table)
+catches one class.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from typing import Any
 
 
 class PyprofError(Exception):
-    """Base of all conditions that pyprof names.
+    """Base class of all exceptions that pyprof raises on purpose.
 
-    message: one sentence, what happened. hint: what to do next, with the command where there is one.
-    exit_code: what the command line returns. reason: name of its row in model/reason_table.py.
+    Attributes:
+        message: One sentence that says what happened.
+        hint: What to do, with a command if there is one.
+        exit_code: Exit code of the command line.
+        reason: Name of its row in model/reason_table.py.
     """
 
     exit_code = 1
@@ -25,7 +28,7 @@ class PyprofError(Exception):
         self.hint = hint
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For pickle: as it is, whatever its class is made from."""
+        """Support pickle for subclasses with other constructor arguments."""
         return _restored, (type(self), self.args, self.__dict__)
 
 
@@ -37,7 +40,7 @@ def _restored(kind: type[PyprofError], arguments: tuple[Any, ...], state: dict[s
 
 
 class FormatError(PyprofError, ValueError):
-    """A file or a table breaks its own format. Costs that source, nothing else."""
+    """A file or a table violates its format. The caller continues without this source."""
 
     reason = "malformed"
 
@@ -49,26 +52,26 @@ class FormatError(PyprofError, ValueError):
 
 
 class UsageError(PyprofError, ValueError):
-    """Options that cannot be met."""
+    """An option or argument is invalid."""
 
     reason = "usage"
     exit_code = 2
 
 
 class NoSuchProcess(PyprofError, ProcessLookupError):
-    """The process does not exist, or no longer."""
+    """The process does not exist, or has ended."""
 
     reason = "no_process"
 
 
 class AccessDenied(PyprofError, PermissionError):
-    """The kernel does not let us look into the process."""
+    """The kernel does not allow pyprof to read the process."""
 
     reason = "access_denied"
 
 
 class NotTraceable(PyprofError):
-    """The process exists and is ours, but cannot be sampled (zombie, kernel thread, ourselves, traced)."""
+    """The process cannot be sampled: it is a zombie, a kernel thread, pyprof itself, or traced by another process."""
 
     reason = "not_traceable"
 
@@ -86,24 +89,24 @@ class OutputError(PyprofError, OSError):
 
 
 class RecordingError(PyprofError, ValueError):
-    """A recording, or another profiler's file, cannot be read: it is none, it is broken, or it is too new."""
+    """A file is no recording or profile, or it is broken or too new."""
 
     reason = "recording_unreadable"
 
 
 class MissingLibrary(PyprofError, ImportError):
-    """What is asked for needs a library that is not installed."""
+    """A requested feature needs a library that is not installed."""
 
     reason = "missing_library"
 
 
 class RemoteError(PyprofError):
-    """A remote stub cannot be reached, breaks the protocol, or cannot do what is asked."""
+    """A GDB stub cannot be reached, violates the protocol, or does not support a request."""
 
     reason = "stub_failed"
 
 
 class ConnectionLost(RemoteError, ConnectionError):
-    """The connection to a remote stub is gone, or the stub fell silent."""
+    """The connection to a GDB stub was lost, or the stub does not answer."""
 
     reason = "stub_lost"

@@ -1,6 +1,6 @@
-"""By what a frame is found: one table for options, help, pages and documentation. A test compares it with all of them.
+"""The table of frame sources: how the unwinder found a frame. Options, help texts, pages and documentation use it.
 
-In: nothing. Out: FRAME_SOURCES. A Trust (model/walk.py) is the number of a row.
+The number of a row is a Trust (model/walk.py).
 """
 
 from __future__ import annotations
@@ -10,8 +10,13 @@ from pyprof.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FrameSource:
-    """name: in every output, that of a Trust in lower case. option: the name for --unwind that allows it, "" where none
-    does. words: as pages show it. meaning: one sentence for the documentation, without its full stop.
+    """A way to find a frame.
+
+    Attributes:
+        name: Name in all outputs, a Trust in lower case.
+        option: Name for --unwind that enables it, "" if there is none.
+        words: Text on pages.
+        meaning: One sentence for the documentation, without its full stop.
     """
 
     name: str
@@ -21,7 +26,7 @@ class FrameSource:
 
     @property
     def described(self) -> str:
-        """As help texts name it."""
+        """Return the text for help messages."""
         return f"{self.name}: {self.words}"
 
 
@@ -61,17 +66,17 @@ FRAME_SOURCES = (
         "A whole stack of the same thread at another moment: what was read of both was the same",
     ),
 )
-"""Those with an option of their own name stand in the order in which they are asked."""
+"""All sources. Those whose option equals their name are in the order in which the unwinder tries them."""
 
 FALLBACK, SCAN = "fp", "scan"
-"""Options that are no table: the first allows what is done where all tables passed, the second to guess then, too."""
+"""Options that are no unwind table: FALLBACK is tried after all tables, and SCAN enables a guess after that."""
 
 
 def selectable() -> tuple[FrameSource, ...]:
-    """The sources that --unwind names, in the order in which they are asked."""
+    """Return the sources for --unwind in the order in which the unwinder tries them."""
     return tuple(source for source in FRAME_SOURCES if source.name == source.option)
 
 
 def option_help() -> str:
-    """The sources that --unwind names, each with its words."""
+    """Return the sources for --unwind, each with its text."""
     return "; ".join(source.described for source in selectable())

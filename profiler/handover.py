@@ -1,8 +1,8 @@
 """The flush protocol between the owner of a recording's windows and its collector.
 
-The owner requests a flush at a time. The collector yields all samples of before that time and none of after it, and
-then acknowledges it. A collector that is late makes a window late, but never puts a sample or a part of a wait into
-another window. All times are those of the monotonic clock, in nanoseconds.
+The owner requests a flush at a time. The collector yields all samples from before that time and none from after it, and
+then acknowledges the flush. A collector that is late makes a window late, but never puts a sample or a part of a wait
+into another window. All times are those of the monotonic clock, in nanoseconds.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ NEVER_NS = 1 << 62
 class Handover:
     """The flushes of one recording.
 
-    wake is called from any thread, or a signal handler, when a flush was requested; a collector that sleeps for long
-    sets it. given_ns is the time up to which all samples were yielded. begun_ns is when the recording began, ended_ns
-    when it was told to end; each is 0 before that. on_sampling is called in the collector's thread when the first
-    samples may be taken.
+    Attributes:
+        wake: Called from any thread or a signal handler after a request. A collector that sleeps for long sets it.
+        given_ns: Time up to which all samples were yielded.
+        begun_ns: Beginning of the recording, 0 before it.
+        ended_ns: Time of the request to end the recording, 0 before it.
+        on_sampling: Called in the collector's thread when the first samples may be taken.
     """
 
     def __init__(self) -> None:
@@ -30,14 +32,14 @@ class Handover:
         self._is_sampling = False
         self._wanted: tuple[int, ...] = ()
         self._every_ns = NEVER_NS
-        self._lock = threading.RLock()  # a handler may come inside
+        self._lock = threading.RLock()  # reentrant, because a signal handler may interrupt a holder
 
     def begin(self) -> None:
-        """Start the recording now: nothing before belongs to it."""
+        """Start the recording now. Earlier samples do not belong to it."""
         self.given_ns = self.begun_ns = time.monotonic_ns()
 
     def end(self) -> int:
-        """Set the end of the recording to now, unless it is set, and return it. Callable from a signal handler."""
+        """Set the end of the recording to now, unless it is set, and return it. May be called from a signal handler."""
         with self._lock:
             self.ended_ns = self.ended_ns or time.monotonic_ns()
         return self.ended_ns
@@ -49,25 +51,25 @@ class Handover:
             self.on_sampling()
 
     def want(self, at_ns: int) -> None:
-        """Request a flush at a time. Callable from any thread, or a signal handler."""
+        """Request a flush at a time. May be called from any thread or a signal handler."""
         with self._lock:
             self._wanted = (*self._wanted, at_ns)
         self.wake()
 
     def often(self, every_ns: int) -> None:
-        """Request a flush this often from now on. Callable from any thread."""
+        """Request a flush at this interval from now on. May be called from any thread."""
         with self._lock:
             self._every_ns = min(self._every_ns, every_ns)
         self.wake()
 
     @property
     def is_watched(self) -> bool:
-        """Whether flushes are requested again and again."""
+        """Return True if flushes are requested at an interval."""
         return self._every_ns < NEVER_NS
 
     @property
     def next_ns(self) -> int:
-        """The time of the next flush. Only for the collector."""
+        """Return the time of the next flush. Only for the collector."""
         return min(*self._wanted, self.given_ns + self._every_ns, NEVER_NS)
 
     def bound(self, now_ns: int) -> int:
@@ -79,11 +81,10 @@ class Handover:
         return min(NEVER_NS, *self._wanted, NEVER_NS) <= until_ns
 
     def gave(self, until_ns: int) -> bool:
-        """Acknowledge that all samples of before a time were yielded, and none of after it. Only for the collector.
+        """Acknowledge that all samples before a time were yielded, and none after it. Only for the collector.
 
         Returns:
-            True if the owner waits for this: the collector yields one more batch at once, an empty one, before all
-            others.
+            True if the owner waits for this. The collector then yields an empty batch at once.
         """
         with self._lock:
             before = self._wanted
@@ -92,13 +93,17 @@ class Handover:
             return len(self._wanted) < len(before)
 
     def is_ready(self, at_ns: int) -> bool:
-        """Return True if a window that ends at this time can be closed: it ends at given_ns."""
+        """Return True if the window that ends at this time is complete."""
         return self.given_ns >= at_ns
 
 
 class Stride:
-    """Of one recording. every: of so many sampling times one is used, and its samples stand for all of them. May be set
-    from any thread, by whoever keeps a budget; collectors read it before each use.
+    """The ratio of sampling times to used sampling times of one recording.
+
+    Any thread that enforces a budget may change it. Collectors read it before each use.
+
+    Attributes:
+        every: Of this many sampling times one is used, and its samples stand for all of them.
     """
 
     def __init__(self) -> None:

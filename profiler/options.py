@@ -1,4 +1,4 @@
-"""Options of a recording, as values. The command line makes them, everybody else reads them."""
+"""Options of a recording, as values. The command line or a caller of the library makes them."""
 
 from __future__ import annotations
 
@@ -17,21 +17,29 @@ DEFAULT_STACK_SIZE = 1 << 20
 DEFAULT_MIN_BLOCK_S = 0.001
 DEFAULT_FLUSH_S = 0.5
 HOLD = 8
-"""Each batch costs about as much as a hundred samples: see CollectOptions."""
+"""Factor of the flush time for which samples may wait for others (see CollectOptions).
+
+A batch costs as much as 100 samples.
+"""
 LEAST_STACK_SIZE, MOST_STACK_SIZE = 1 << 12, 1 << 30
 MOST_RATE_HZ = 1e6
 DEFAULT_MAX_DEPTH = 1 << 20
 DEFAULT_SOURCES = tuple(source.name for source in selectable() if source.name != SCAN)
-"""Sources in the order in which they are asked."""
+"""Unwind sources in the order in which the unwinder tries them."""
 KNOWN_SOURCES = (*DEFAULT_SOURCES, SCAN)
-"""Names for --unwind."""
+"""Valid names for --unwind."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetOptions:
-    """Which processes: pids, or where there are none, all (everything) or those that meet each criterion given. user:
-    name or number; cgroup: path of a control group, those below it included; name: found in the name of the process or
-    of its program, or in its command line.
+    """A selection of processes: by pid, all, or those that meet all given criteria.
+
+    Attributes:
+        pids: The processes. If it is empty, the other fields select.
+        everything: True for all processes.
+        user: Name or number of the user.
+        cgroup: Path of a control group; groups below it are included.
+        name: Pattern that is found in the name of the process or its program, or in its command line.
     """
 
     pids: tuple[int, ...] = ()
@@ -42,16 +50,16 @@ class TargetOptions:
 
     @property
     def several(self) -> bool:
-        """May there be more than one?"""
+        """Return True if there may be more than one process."""
         return len(self.pids) != 1
 
     def as_text(self) -> dict[str, str]:
-        """What was given, for a recording that is kept."""
+        """Return the given fields as text, for a recording file."""
         return {name: _as_text(value) for name, value in _fields(self).items() if value}
 
 
 def _handover() -> Handover:
-    from pyprof.handover import Handover  # what only parses options needs none
+    from pyprof.handover import Handover  # code that only parses options needs no Handover
 
     return Handover()
 
@@ -64,16 +72,27 @@ def _stride() -> Stride:
 
 @dataclass(frozen=True, slots=True)
 class CollectOptions:
-    """rate_hz: samples a second of each thread. idle: threads that are not running; running: those that are.
-    stop_sleepers: a sleeping thread may be stopped, once in a sleep, if its stack cannot be walked otherwise. kernel:
-    frames of the kernel, too. subprocesses: follow children. thread: only threads in whose name it is found. wakers:
-    who ended each wait, too. locks: only waits for locks.
+    """Options of a collector.
 
-    min_block_s: shorter waits need no stack of their own. stack_size: most bytes of stack copied. max_overhead: most
-    share (0..1) of time that a target may be stopped, None for no limit. flush_s: a batch is yielded at the latest
-    after this time (0: after each sampling time), or some times as long where nobody watches (Handover), be it an
-    empty one: samples may wait for others for HOLD times as
-    long, but when handover says so, all are yielded. stride: how many sampling times are used.
+    Attributes:
+        rate_hz: Samples per second of each thread.
+        idle: True to sample threads that do not run.
+        running: True to sample threads that run.
+        stop_sleepers: True if a sleeping thread may be stopped, once in a sleep, if its stack cannot be unwound
+            otherwise.
+        kernel: True to record kernel frames, too.
+        subprocesses: True to follow children.
+        thread: Only threads in whose name this pattern is found.
+        stack_size: Maximum number of stack bytes that are copied.
+        max_overhead: Maximum share (0..1) of the time that a target may be stopped, None for no limit.
+        flush_s: A batch, perhaps an empty one, is yielded at least this often, in seconds; 0: after each sampling time.
+            The time may be longer if no flushes are requested at an interval (Handover). Samples may wait for others
+            for HOLD times as long, but a flush yields all.
+        min_block_s: Shorter waits need no separate stack, in seconds.
+        wakers: True to record the waker of each wait, too.
+        locks: True to record only waits for locks.
+        handover: Flush protocol with the owner of the windows.
+        stride: Fraction of the sampling times that is used.
     """
 
     rate_hz: float = DEFAULT_RATE_HZ
@@ -95,9 +114,12 @@ class CollectOptions:
 
 @dataclass(frozen=True, slots=True)
 class UnwindOptions:
-    """sources: names in the order in which they are asked, per pc. max_depth: most frames of a stack.
+    """Options of the unwinder.
 
-    symbols: where Breakpad symbol files are: files, folders, URLs.
+    Attributes:
+        sources: Names of the sources in the order in which they are tried for a pc.
+        max_depth: Maximum number of frames of a stack.
+        symbols: Breakpad symbol files: files, folders or URLs.
     """
 
     sources: tuple[str, ...] = DEFAULT_SOURCES
@@ -106,7 +128,7 @@ class UnwindOptions:
 
 
 SIMPLE_MODES = ("cpu", "wall", "offcpu")
-"""Which any collector has."""
+"""Modes that every collector supports."""
 MODES = (*SIMPLE_MODES, "lock")
 NATIVE_VIEWS = {
     "all": "all",
@@ -114,15 +136,18 @@ NATIVE_VIEWS = {
     "calls": "of what its functions call, only the function called",
     "none": "none",
 }
-"""Which native frames stand in stacks that have an interpreter's, by name; session/native_views.py has the views."""
+"""Views that select the native frames in stacks that have interpreter frames, by name (session/native_views.py)."""
 
 DEFAULT_NATIVE = "extensions"
 
 
 @dataclass(frozen=True, slots=True)
 class ViewOptions:
-    """native: which native frames are shown in stacks that have an interpreter's, of NATIVE_VIEWS. lock_holder: only
-    samples of threads that held the interpreter's lock.
+    """Options that select the frames and samples to show.
+
+    Attributes:
+        native: Which native frames are shown in stacks that have interpreter frames, a key of NATIVE_VIEWS.
+        lock_holder: True to show only samples of threads that held the interpreter's lock.
     """
 
     native: str = DEFAULT_NATIVE
@@ -131,15 +156,17 @@ class ViewOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackOptions:
-    """How stacks are read and shown.
+    """Options that tell how stacks are read and shown.
 
-    stack_size: most bytes of a stack that are copied at a stop.
-    unwind: sources of unwind rules in the order in which they are asked.
-    symbols: Breakpad symbol files: files, folders or URLs.
-    max_depth: most frames of a stack.
-    native: which native frames stand in stacks that have Python's, of NATIVE_VIEWS.
-    follow_tasks: asyncio: above a task's coroutine those of the tasks that await it (CPython 3.14 and later).
-    sandbox: the process that parses files of others gives up its rights before.
+    Attributes:
+        stack_size: Maximum number of bytes of a stack that are copied at a stop.
+        unwind: Sources of unwind rules in the order in which they are tried.
+        symbols: Breakpad symbol files: files, folders or URLs.
+        max_depth: Maximum number of frames of a stack.
+        native: Which native frames are shown in stacks that have Python frames, a key of NATIVE_VIEWS.
+        follow_tasks: For asyncio, show the coroutines of the awaiting tasks above those of a task (CPython 3.14 and
+            later).
+        sandbox: True to parse untrusted files in an unprivileged, seccomp-confined process.
     """
 
     stack_size: int = DEFAULT_STACK_SIZE
@@ -156,7 +183,10 @@ class StackOptions:
 
     @property
     def confined(self) -> bool:
-        """Does the worker give up its rights? What the user names by symbols is read with the user's."""
+        """Return True if the worker gives up its rights.
+
+        Files named by `symbols` need the user's rights, so it keeps them then.
+        """
         return self.sandbox and not self.symbols
 
     @property
@@ -166,25 +196,27 @@ class StackOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordOptions(StackOptions):
-    """How a recording is made. The keyword arguments of `pyprof.record` and `pyprof.attach` are these fields and those
-    of StackOptions.
+    """Options of a recording.
 
-    duration: seconds after which the recording ends, None: when the target has ended or stop() is called.
-    rate: samples a second of each thread.
-    mode: "cpu": threads that run; "offcpu": threads that sleep; "wall": both; "lock": threads
-    that wait for a lock, by lock, and who had it.
-    collector: "bpf": a program in the kernel takes the samples; "perf": the kernel does; "ptrace": by short stops;
-    "auto": what is allowed and sees whole stacks.
-    subprocesses: also the children that exist and those to come, until the last has ended; None: of a command, until
-    the command ends.
-    kernel: also the kernel's frames; not with "ptrace".
-    thread: only threads in whose name this pattern is found.
-    max_overhead: most share (0..1) of the time that the target may be stopped, None for no limit; the rate falls to
-    keep it.
-    lock_holder: only samples of threads that hold the interpreter's lock.
-    min_block: seconds; with "bpf" each wait that is longer has a stack of its own, shorter ones where it is quiet.
-    labels: what the profile is labelled with, such as {"env": "prod"}.
-    wakers: "bpf" only: inside each wait's stack who ended it, and that thread's stack.
+    The keyword arguments of `pyprof.record` and `pyprof.attach` are these fields and those of StackOptions.
+
+    Attributes:
+        duration: Seconds after which the recording ends. None: when the target has ended or stop() is called.
+        rate: Samples per second of each thread.
+        mode: "cpu": threads that run; "offcpu": threads that sleep; "wall": both; "lock": threads that wait for a lock,
+            by lock, and its holder.
+        collector: "bpf": a BPF program takes the samples; "perf": perf_events; "ptrace": short stops; "auto": one that
+            is allowed and sees complete stacks.
+        subprocesses: True to record current and future children until the last one has ended. None: for a command,
+            until the command ends.
+        kernel: True to record kernel frames, too; not with "ptrace".
+        thread: Only threads in whose name this pattern is found.
+        max_overhead: Maximum share (0..1) of the time that the target may be stopped, None for no limit. The rate is
+            reduced to keep it.
+        lock_holder: True to show only samples of threads that hold the interpreter's lock.
+        min_block: Seconds. With "bpf" each longer wait has a separate stack, and shorter ones if there are few.
+        labels: Labels of the profile, such as {"env": "prod"}.
+        wakers: With "bpf" only: show inside each wait's stack which thread ended it, and the stack of that thread.
     """
 
     duration: float | None = None
@@ -201,7 +233,11 @@ class RecordOptions(StackOptions):
     wakers: bool = False
 
     def collecting(self, subprocesses: bool) -> CollectOptions:
-        """The part that a collector gets. subprocesses: where None was given."""
+        """Return the options for the collector.
+
+        Args:
+            subprocesses: Value for `subprocesses` if that is None.
+        """
         return CollectOptions(
             rate_hz=self.rate,
             idle=self.mode != "cpu",
@@ -221,7 +257,7 @@ class RecordOptions(StackOptions):
         return ViewOptions(self.native, self.lock_holder)
 
     def as_text(self) -> dict[str, str]:
-        """All fields that were given or have a default, for a recording that is kept."""
+        """Return all fields that are not None as text, for a recording file."""
         return {name: _as_text(value) for name, value in _fields(self).items() if value is not None}
 
 
@@ -239,10 +275,13 @@ def _as_text(value: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpOptions(StackOptions):
-    """How threads are looked at. The keyword arguments of `pyprof.dump` are these fields and those of StackOptions.
+    """Options of a snapshot of stacks.
 
-    locals: also the local variables of Python frames, bounded.
-    redact: not the values of names that look secret, and passwords within texts.
+    The keyword arguments of `pyprof.dump` are these fields and those of StackOptions.
+
+    Attributes:
+        locals: True to show the local variables of Python frames, with bounded length.
+        redact: True to hide values of variables with names that look secret, and passwords in texts.
     """
 
     locals: bool = False
@@ -251,8 +290,17 @@ class DumpOptions(StackOptions):
 
 @dataclass(frozen=True, slots=True)
 class DeadTarget:
-    """A core file, or a minidump or microdump, and how it is looked at. path, exe, sysroot: of the user, "" for none.
-    stack_size: first bytes of each stack. registers: also those of each frame. sandbox: see StackOptions.
+    """A core file, a minidump or a microdump, and options for its examination.
+
+    Attributes:
+        path: Path of the file.
+        is_minidump: True for a minidump or a microdump.
+        exe: Path of the program from the user, "" if not given.
+        sysroot: Root folder of the modules from the user, "" if not given.
+        stack_size: Maximum number of bytes of a stack that are read.
+        unwind: Options of the unwinder.
+        registers: True to report the registers of each frame, too.
+        sandbox: See StackOptions.
     """
 
     path: str
@@ -266,13 +314,19 @@ class DeadTarget:
 
 
 DEFAULT_ANSWER_S = 5.0
-"""A stub that says nothing for so long after a request is silent."""
+"""Time after a request in which a GDB stub must answer, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteOptions:
-    """What runs behind a GDB stub. address: HOST:PORT. exe, sysroot: paths here, "" if not given. step: instructions
-    between two samples, 0 for sampling by time. answer_s: how long a stub may be silent.
+    """A target behind a GDB stub.
+
+    Attributes:
+        address: HOST:PORT.
+        exe: Path of the program on this machine, "" if not given.
+        sysroot: Root folder of the modules on this machine, "" if not given.
+        step: Number of instructions between two samples, 0 to sample by time.
+        answer_s: Time in which the stub must answer, in seconds.
     """
 
     address: str

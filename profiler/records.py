@@ -1,10 +1,10 @@
-"""Dataclasses that cost little to define: `dataclass`, `field` and `replace` as in the standard library.
+"""Dataclasses that are cheap to define: `dataclass`, `field` and `replace` as in the standard library.
 
-The standard library compiles up to seven functions for each dataclass when its module is imported: half a millisecond a
-class, and a recording imports three hundred of them. Here a method is compiled when it is called first, and most never
-are. Type checkers are shown the standard library's own.
+The standard library compiles up to seven functions for each dataclass when its module is imported. That takes half a
+millisecond for a class, and a recording imports three hundred of them. Here a method is compiled at its first call, and
+most methods are never called. Type checkers see the standard library's functions.
 
-Annotations must be text (`from __future__ import annotations`). InitVar, KW_ONLY and unsafe_hash are not supported.
+Annotations must be strings (`from __future__ import annotations`). InitVar, KW_ONLY and unsafe_hash are not supported.
 `dataclasses.fields`, `replace` and `asdict` work on these classes, too; the standard library is then imported.
 """
 
@@ -19,7 +19,7 @@ _ABSENT: Any = type("_Absent", (), {})()
 
 
 class _Field(NamedTuple):
-    """What the standard library's `field` takes."""
+    """The arguments of the standard library's `field`."""
 
     default: Any = _ABSENT
     default_factory: Callable[[], Any] = _ABSENT
@@ -33,12 +33,16 @@ _PLAIN = _Field()
 
 
 def is_record(kind: type) -> bool:
-    """Did `dataclass` make this class, or one that it inherits from?"""
+    """Return True if `dataclass` made this class or one of its bases."""
     return hasattr(kind, _FIELDS)
 
 
 def field_names(kind: type) -> tuple[str, ...]:
-    """Those of the bases first. Raises AttributeError for a class that `dataclass` did not make."""
+    """Return the names of the fields, those of the bases first.
+
+    Raises:
+        AttributeError: `dataclass` did not make this class.
+    """
     return tuple(_fields(kind))
 
 
@@ -98,7 +102,7 @@ def _own_fields(cls: type, kw_only: bool) -> Iterator[tuple[str, _Field]]:
 
 
 def _with_slots(cls: type, own: Mapping[str, _Field], members: dict[str, Any]) -> type:
-    """The same class anew: slots are made with a class only."""
+    """Return a new class with slots. Slots cannot be added to an existing class."""
     inherited = {
         name for base in cls.__mro__[:-1] for name, it in vars(base).items() if type(it) is MemberDescriptorType
     }
@@ -123,9 +127,13 @@ def _in_place(cls: type, own: Mapping[str, _Field], members: Mapping[str, Any]) 
 
 
 def _at_first_call(name: str, make: Callable[[type], Callable[..., Any]]) -> Callable[..., Any]:
-    """A method of that name that has its class replace it by what make(class) returns.
+    """Return a method that compiles its replacement at the first call.
 
-    Two threads may be in it at once: the one that comes second finds it replaced.
+    Two threads may call it at once. The second one finds it replaced.
+
+    Args:
+        name: Name of the method.
+        make: Compiles the method for a class.
     """
     made: Callable[..., Any] | None = None
 
@@ -136,21 +144,21 @@ def _at_first_call(name: str, make: Callable[[type], Callable[..., Any]]) -> Cal
             if owner is not None:
                 made = make(owner)
                 setattr(owner, name, made)
-        assert made is not None  # it is set before the class has it
+        assert made is not None  # set before the class has the replacement
         return made(self, *values, **named)
 
     return method
 
 
 def _method(owner: type, head: str, lines: list[str], known: dict[str, Any]) -> Any:
-    exec(f"def {head}:\n " + "\n ".join(lines), known)  # names and defaults of a class of ours
+    exec(f"def {head}:\n " + "\n ".join(lines), known)  # the code consists of names and defaults of a class of pyprof
     made = known[head.partition("(")[0]]
     made.__qualname__ = f"{owner.__qualname__}.{made.__name__}"
     return made
 
 
 def _init(made: type, fields: Mapping[str, _Field], frozen: bool) -> Any:
-    """Fields are set in their order, then __post_init__ is called."""
+    """Compile an __init__ that sets the fields in their order and then calls __post_init__."""
     known: dict[str, Any] = {"_absent": _ABSENT, "_set": object.__setattr__}
     parameters: tuple[list[str], list[str]] = ["self"], []
     body = []
@@ -175,7 +183,14 @@ def _init(made: type, fields: Mapping[str, _Field], frozen: bool) -> Any:
 
 
 def _setting(made: type, name: str, value: str, known: dict[str, Any]) -> str:
-    """A line that sets a field of a frozen class. known: gets what it uses: a slot's own setter is twice as fast."""
+    """Return a line of code that sets a field of a frozen class.
+
+    Args:
+        made: The class.
+        name: Name of the field.
+        value: Expression for the value.
+        known: Receives the globals that the line uses. The setter of a slot is twice as fast as object.__setattr__.
+    """
     slot = getattr(made, name, None)
     if type(slot) is not MemberDescriptorType:
         return f"_set(self, {name!r}, {value})"
@@ -211,7 +226,7 @@ def _refuse(self: Any, name: str, _: Any = None) -> None:
 
 
 def _states(names: tuple[str, ...]) -> dict[str, Any]:
-    """What pickle and copy call. The state is a list."""
+    """Return the methods that pickle and copy call. The state is a list."""
 
     def state(made: type) -> Any:
         return _method(made, "__getstate__(self)", [f"return [{', '.join(f'self.{name}' for name in names)}]"], {})
@@ -228,7 +243,7 @@ def _states(names: tuple[str, ...]) -> dict[str, Any]:
 
 
 class _StandardFields:
-    """What the standard library's functions on dataclasses ask a class for."""
+    """Descriptor of __dataclass_fields__, which the standard library's functions on dataclasses read."""
 
     def __get__(self, _: object, kind: type) -> Any:
         import dataclasses
@@ -241,7 +256,7 @@ class _StandardFields:
 
 
 class _Signature:
-    """What inspect.signature says of a class."""
+    """Descriptor of __signature__, which inspect.signature reads."""
 
     def __get__(self, _: object, kind: type) -> Any:
         import inspect
@@ -258,7 +273,7 @@ def _given(each: _Field) -> dict[str, Any]:
 
 
 def _replace(value: Any, /, **changes: Any) -> Any:
-    """A field with init=False is set anew."""
+    """Return a copy with other values. A field with init=False gets its default value."""
     kind = type(value)
     kept = {name: getattr(value, name) for name, each in _fields(kind).items() if each.init and name not in changes}
     return kind(**kept, **changes)
