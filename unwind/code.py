@@ -68,8 +68,7 @@ class SpaceCode:
         """Return True if the address cannot be code.
 
         That holds in a mapping that is not executable. It also holds outside all mappings if the address is too low or
-        in the
-        kernel's half. Other unmapped addresses may be code that was mapped after the mappings were read.
+        in the kernel's half. Other unmapped addresses may be code that was mapped after the mappings were read.
         """
         mapping = self._space.mapping_at(avma)
         if mapping is not None:

@@ -2,8 +2,7 @@
 symbol.
 
 .ARM.exidx is not used, because its neighbours with equal rules share an entry. UnwindOptions.sources is not used
-either,
-because the name of a function does not depend on the rule that found its frame.
+either, because the name of a function does not depend on the rule that found its frame.
 """
 
 from __future__ import annotations

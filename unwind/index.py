@@ -231,8 +231,7 @@ class RuleIndex:
         """Return the rule id of a return address that marks the start of a stack, or UNCOVERED_ID.
 
         makecontext(3) and similar functions push the address of a function as the outermost return address. A function
-        begins
-        there, no call precedes it, and it is not a signal trampoline.
+        begins there, no call precedes it, and it is not a signal trampoline.
         """
         if code.return_address(pc + 1) is not Verdict.NO or self.uncovered(code, pc, exact=False) != UNCOVERED_ID:
             return UNCOVERED_ID

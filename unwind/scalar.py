@@ -299,8 +299,7 @@ before the return address calls the callee's function.
 
 Accept = Callable[[Registers, Registers], bool]
 """Takes the registers of (callee, caller) and returns True if this caller is plausible. A walk that must be proved
-calls
-it for each frame.
+calls it for each frame.
 """
 
 

@@ -1,7 +1,7 @@
 """The walk of one sample, frame by frame, by fast rules (table.py).
 
-A frame costs some hundred nanoseconds, where scalar.py takes microseconds. The repeated frames of a recursion are
-found all at once. It serves stacks of hundreds of thousands of frames, and processes with few samples in a batch.
+A frame costs some hundred nanoseconds, where scalar.py takes microseconds. The repeated frames of a recursion are found
+all at once. It serves stacks of hundreds of thousands of frames, and processes with few samples in a batch.
 
 PlainRules.run() takes pc, sp and fp of a frame and memory as words. It returns those of the callers, and the rule that
 found each. The formulas are those of scalar.apply_rule, which is the specification. Every other case is left to it.
@@ -180,8 +180,7 @@ class PlainRules:
         most: int,
     ) -> tuple[U64, U64, U64, I64] | None:
         """Return the next frames as long as they repeat the last few at equal distances, or None. They are compared in
-        blocks of
-        growing size.
+        blocks of growing size.
         """
         period, stride = self._period(pcs, sps, rules)
         parts = []

@@ -243,8 +243,7 @@ def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Word
     """Replace the registers of each sample's frame by those of its caller.
 
     Samples that end, slow samples and uncovered samples keep top and lane. Uncovered samples keep all other columns
-    too;
-    those of the others mean nothing.
+    too; those of the others mean nothing.
     """
     flags = rules.flags.take(ids)
     union = int(np.bitwise_or.reduce(flags)) if len(flags) else 0

@@ -53,8 +53,7 @@ _HIGHEST = (1 << 64) - 1
 
 class MetPcs:
     """A direct-mapped cache of a number per address, such as the rule id of a pc. A newer address replaces an older one
-    in
-    the same slot.
+    in the same slot.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,7 @@
 """A limit on the content of foreign files in memory, for the whole process, regardless of the sizes that files claim.
 
 Bytes count until the last reference to them is gone. If the limit is exceeded, FormatError is raised: the new content
-is
-lost, and content that is already in memory stays.
+is lost, and content that is already in memory stays.
 """
 
 from __future__ import annotations

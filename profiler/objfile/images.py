@@ -217,8 +217,7 @@ class ImageStore:
 
     def _stated(self, space: AddressSpace, module: Module, avma: int, stated: StatedId) -> Image:
         """Return the image of a module in a crash dump: a file with the stated identity, else the content of the dump,
-        else only
-        the identity.
+        else only the identity.
         """
         differs = False
         for candidate in candidates(space, module, self._opened, partial(self._silent, module)):

@@ -4,9 +4,8 @@ tables.
 JitdumpReader takes the bytes of the file in pieces, and returns Loaded and Moved records in the order of the file. It
 skips the bytes of the code.
 Source: tools/perf/Documentation/jitdump-specification.txt of Linux, and the files of real writers. Lines name their
-code
-by its address. The addresses of V8, Julia and LLVM include the ELF header that perf's injected object has before the
-code.
+code by its address. The addresses of V8, Julia and LLVM include the ELF header that perf's injected object has before
+the code.
 
     header    u32 magic "JiTD", version, total_size, elf_mach, pad, pid, u64 timestamp, flags
     record    u32 id, total_size, u64 timestamp, then by id
@@ -189,8 +188,7 @@ class JitdumpReader:
         """Return (address, file, line) of each entry.
 
         Node 20 writes file names of arbitrary bytes, with NULs among them. Such a name ends where the next valid entry
-        of this
-        code begins, and counts as unknown.
+        of this code begins, and counts as unknown.
         """
         entry = struct.Struct(self._order + "QII")
         found: list[tuple[int, str, int]] = []

@@ -3,8 +3,7 @@
 The candidates are, in this order: the target's own name for the file, seen from its root; the kernel's handle of the
 mapping (exact even if the file is deleted or in another mount namespace; it needs CAP_SYS_ADMIN or
 CAP_CHECKPOINT_RESTORE); the handle of the executable; the plain name. A candidate is used only if it is proved to be
-the
-mapped file.
+the mapped file.
 
 For a core file or crash dump, AddressSpace.files gives the candidates. The content proves them. A file that the user
 named is also accepted if the memory proves nothing.
@@ -141,9 +140,8 @@ def identify(space: AddressSpace, module: Module, elf: ElfFile, bias: int) -> Id
     """Compare a file with the target's memory, for an assumed load bias.
 
     The build ID decides if its note is mapped. Otherwise the headers do. A mapping without headers is compared by its
-    code
-    (V8 maps its builtins out of the executable a second time). If neither is readable (core files), the dynamic table
-    decides.
+    code (V8 maps its builtins out of the executable a second time). If neither is readable (core files), the dynamic
+    table decides.
     """
     if elf.build_id:
         readable = False
@@ -191,9 +189,9 @@ def find_bias(module: Module, elf: ElfFile, avma: int) -> int | None:
     """Return the load bias (address in the process minus address in the file) of a module, or None.
 
     It comes from the executable mapping around an address and the PT_LOAD with its file offset. But one page of a file
-    may
-    belong to two segments, and text may have been moved to anonymous huge pages, so that only other mappings remain. So
-    every mapping votes for each segment that overlaps it. Equal permissions and the given address increase the weight.
+    may belong to two segments, and text may have been moved to anonymous huge pages, so that only other mappings
+    remain. So every mapping votes for each segment that overlaps it. Equal permissions and the given address increase
+    the weight.
     """
     votes: dict[int, int] = {}
     for mapping in module.mappings:

@@ -3,8 +3,7 @@
 If the server of such a file system has received a request and does not answer, even SIGKILL does not end the system
 call, and a process does not end before its threads. So a child process first probes a mount that is not local, and is
 abandoned after a timeout. Later calls run in a separate thread with a timeout. After one timeout, no further call goes
-to
-that mount. /proc/self/fdinfo identifies the mount of a descriptor without a request to it.
+to that mount. /proc/self/fdinfo identifies the mount of a descriptor without a request to it.
 """
 
 from __future__ import annotations
@@ -255,8 +254,7 @@ def _local_mounts() -> dict[int, int]:
     """Return the devices of this process's local mounts by mount number.
 
     They are read each time, because the kernel reuses mount numbers. -1 (unknown) counts as local, because a process
-    that
-    may open nothing cannot find out.
+    that may open nothing cannot find out.
     """
     found = {-1: -1}
     with suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:

@@ -2,9 +2,8 @@
 them.
 
 windows_module() returns the module around an address and its identity (GUID, age and name of its PDB). PeImage gives
-its
-sections as an ObjectFile. Wine maps the headers of a file and, if the file's layout allows it, its sections. Otherwise
-it copies the sections into anonymous memory.
+its sections as an ObjectFile. Wine maps the headers of a file and, if the file's layout allows it, its sections.
+Otherwise it copies the sections into anonymous memory.
 Source: "PE Format" of Microsoft; dlls/ntdll/unix/virtual.c of Wine (map_image_into_view).
 """
 

@@ -314,8 +314,7 @@ class FramePointerFallback:
         """Return the caller's sp for a function whose return address is in the link register.
 
         Where frames are linked at sp, the function may still have made a frame. Then the first linked frame holds no
-        return
-        address, and the second one does.
+        return address, and the second one does.
         """
         chain = self._arch.chain
         if chain is None or chain.base != self._arch.sp or not chain.ra_in_next:
@@ -345,8 +344,7 @@ class FramePointerFallback:
         """Return True if the function was just called.
 
         That is so if sp is where a call leaves it, in code of a file: such code aligns the stack before it calls,
-        generated code
-        need not. With a link register it is so if the code at pc is about to save that register.
+        generated code need not. With a link register it is so if the code at pc is about to save that register.
         """
         sp, pc = registers.values[self._arch.sp] or 0, registers.values[self._arch.pc] or 0
         if self._arch.lr >= 0:

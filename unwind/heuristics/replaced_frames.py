@@ -2,10 +2,10 @@
 
 GCC compiles __builtin_eh_return for the functions of libgcc that end a step of a C++ exception. Such a function saves
 the registers that pass data to a handler, which no other function does. It calls uw_install_context_1, which overwrites
-its saved registers and its return address by those of the frame that handles the exception. It calls
-_Unwind_DebugHook, moves the stack pointer, and jumps. From the first of the two calls on, its unwind table reads the
-handler's values as its own: a walk would find functions that never called each other. The return address is the last
-word to be overwritten. As long as it follows a call of the function it is right, and so is the caller's sp.
+its saved registers and its return address by those of the frame that handles the exception. It calls _Unwind_DebugHook,
+moves the stack pointer, and jumps. From the first of the two calls on, its unwind table reads the handler's values as
+its own: a walk would find functions that never called each other. The return address is the last word to be
+overwritten. As long as it follows a call of the function it is right, and so is the caller's sp.
 
 longjmp(3) and setcontext(3) of the GNU C library load registers from a buffer. Their tables then describe the frame to
 which they jump, which is not the caller.

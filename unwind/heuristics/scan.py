@@ -89,10 +89,8 @@ class ScanFallback:
         """Yield the callers for one possible return address, with one or two frame pointers.
 
         The word below the return address may be the pushed frame pointer. It is taken if the current frame pointer
-        points to it,
-        and on i386, whose functions push it first, also if it points a little up the stack. Otherwise the frame pointer
-        stays as
-        it is if it points to outer frames. The word below is yielded as a second possibility.
+        points to it, and on i386, whose functions push it first, also if it points a little up the stack. Otherwise the
+        frame pointer stays as it is if it points to outer frames. The word below is yielded as a second possibility.
         """
         arch = self._arch
         sp = avma + arch.word

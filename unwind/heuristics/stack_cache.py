@@ -1,9 +1,8 @@
 """A cache of the outer frames of each thread's deep stack, so that these are walked only once.
 
 A walk depends on registers, memory and rules only. So a frame has the same callers as in the cached walk if three
-things
-are equal: every register that the walk knows, every word from the frame on, and the rules of the address space. The
-rules include those of code that no file describes.
+things are equal: every register that the walk knows, every word from the frame on, and the rules of the address space.
+The rules include those of code that no file describes.
 """
 
 from __future__ import annotations

@@ -61,8 +61,7 @@ class StackWinFallback:
         """Return the caller by the record of the pc.
 
         The other fallback is used if there is no record, if it cannot be followed, or if it leads to no module. In the
-        last
-        case its sizes were not those of this frame.
+        last case its sizes were not those of this frame.
         """
         arch = self._arch
         pc = lookup_pc(registers.values[arch.pc] or 0, registers.exact)

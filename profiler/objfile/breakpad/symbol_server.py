@@ -1,8 +1,7 @@
 """An HTTP server of symbol files in the layout NAME/ID/NAME.sym, with a local cache.
 
 A file is downloaded once. A file that the server does not have is requested once in a run. No further request in the
-run
-goes to a server that does not respond, takes too long, or sends something else than a symbol file. Otherwise a
+run goes to a server that does not respond, takes too long, or sends something else than a symbol file. Otherwise a
 recording would wait for it at every module. A server is not trusted: its responses are limited in time and size, and it
 may redirect a few times only.
 """

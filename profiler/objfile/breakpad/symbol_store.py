@@ -3,8 +3,7 @@ layout.
 
 For a Windows module, NAME is its PDB, and the file is NAME/ID/NAME-without-.pdb.sym. SymbolStore takes the places that
 the user named, and returns the SymbolFile of an object file, proved by its identifier. A symbol file of another build
-is
-reported and not used. Files may be compressed (.gz, .xz). Only a place that does not exist raises UsageError.
+is reported and not used. Files may be compressed (.gz, .xz). Only a place that does not exist raises UsageError.
 Source: src/processor/simple_symbol_supplier.cc of Breakpad.
 """
 

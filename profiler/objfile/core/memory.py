@@ -1,8 +1,7 @@
 """The memory in a core file or a crash dump, by address. In a core file these are the PT_LOAD segments.
 
 Memory that the kernel or a debugger left out (p_memsz beyond p_filesz, code that its file still has) reads as empty,
-and
-so does memory that is missing in a truncated core file.
+and so does memory that is missing in a truncated core file.
 """
 
 from __future__ import annotations

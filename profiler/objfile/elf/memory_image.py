@@ -1,8 +1,7 @@
 """An ELF image rebuilt from the target's memory: the vDSO, memfd and deleted files, files replaced on disk.
 
 All loaded segments are read at once, so that the image stays usable after the target has ended. They are placed at
-their
-file offsets. Section headers are not loaded, so elf/synthetic.py derives the sections that unwinding and exported
+their file offsets. Section headers are not loaded, so elf/synthetic.py derives the sections that unwinding and exported
 names need.
 """
 
@@ -72,8 +71,7 @@ def vdso_image(space: AddressSpace, module: Module) -> tuple[ElfFile, int] | Non
     """Return (image, load bias) of a module without a file that starts with an ELF header, or None.
 
     If a process of this machine has ended, this process's vDSO is used: the kernel maps the same pages into all
-    processes of
-    one ABI. 32-bit and x32 processes have theirs below 4 GiB.
+    processes of one ABI. 32-bit and x32 processes have theirs below 4 GiB.
 
     Raises:
         FormatError: The image is broken.

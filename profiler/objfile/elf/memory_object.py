@@ -3,8 +3,7 @@
 LLVM and others register compiled code as a relocatable object. Its section headers say where the sections are loaded,
 but its relocations are not applied, and its symbols are relative to their sections. This module applies the relocations
 to unwind tables and DWARF, and turns symbols into addresses. The result is an ordinary ELF file whose addresses are
-those
-in the process.
+those in the process.
 Source: gABI "Relocation"; the psABIs of x86-64 and AArch64 for the types.
 """
 

@@ -3,8 +3,7 @@ stack.
 
 read_microdump() takes text, with or without the log's prefix on each line, and returns a CrashDump. The first letter of
 a line gives its content: O system, processor and version; R signal, its name, address; S stack; C registers; M a
-module.
-V, P and G are not used. Numbers are hexadecimal.
+module. V, P and G are not used. Numbers are hexadecimal.
 Sources: src/client/linux/microdump_writer/microdump_writer.cc and src/processor/microdump.cc of Breakpad.
 """
 

@@ -202,8 +202,8 @@ class RuleCompiler:
         """Return DWARF code that replaces a and b by a / b, unsigned (Hacker's Delight, 9-3).
 
         If the highest bit of b is set, the quotient is 1 or 0: a >= b. Otherwise it is twice the quotient of half of a,
-        plus 1
-        if the remainder is at least b. An unsigned comparison is a signed one after both highest bits are inverted.
+        plus 1 if the remainder is at least b. An unsigned comparison is a signed one after both highest bits are
+        inverted.
         """
         turn = b"\x11" + _sleb(-(1 << 8 * self._arch.word - 1)) + b"\x27"  # consts, xor
         not_less = turn + _SWAP + turn + _SWAP + b"\x2a"  # a b -> a >= b

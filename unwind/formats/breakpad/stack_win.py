@@ -71,8 +71,7 @@ def by_program(record: WinRecord, registers: Mapping[str, int], callee: Callee, 
     """Return the caller's registers by frame data: a program that assigns them.
 
     A program with "@" aligns esp. Then the return address is found through ebp: the caller's ebp was pushed directly
-    after
-    it.
+    after it.
     """
     if "@" in record.program:
         search = _known(registers, "ebp") + WORD
@@ -100,8 +99,7 @@ def by_frame_size(record: WinRecord, registers: Mapping[str, int], callee: Calle
     """Return the caller's registers by FPO data: the sizes give the place of the return address.
 
     The innermost frame of a system call may have a stale return address equal to its own eip. Then the next word is
-    used.
-    A function that keeps ebp keeps ebx too, because walks through ntdll depend on it.
+    used. A function that keeps ebp keeps ebx too, because walks through ntdll depend on it.
     """
     esp = _known(registers, "esp")
     at = esp + frame_size(record, callee)

@@ -73,8 +73,7 @@ def executable_ranges(file: ObjectFile) -> tuple[tuple[int, int], ...]:
     """Return the (start, end) ranges of file addresses that may hold code, without address 0.
 
     A linker leaves the entries of functions that it dropped in .debug_frame. Their start becomes 0 or a tombstone (-1,
-    -2),
-    so that they would cover code of other functions.
+    -2), so that they would cover code of other functions.
     """
     ranges = [(max(s.vaddr, 1), s.vaddr + s.memsz) for s in file.loads if s.executable and s.memsz]
     return tuple(ranges) or ((1, (1 << 64) - 2),)

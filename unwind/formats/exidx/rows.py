@@ -151,8 +151,7 @@ class RowReader:
         """Return the spans of the instructions that remove the frame before an instruction that leaves the function.
 
         A return leaves nothing on the stack, so each instruction before it is certain. A branch is a tail call only if
-        the
-        instructions before it remove the whole frame. Otherwise the result is {}.
+        the instructions before it remove the whole frame. Otherwise the result is {}.
         """
         end, by_sp = insns[last], rule.cfa_reg == self._sp
         spans: Spans = {}

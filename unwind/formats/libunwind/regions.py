@@ -91,8 +91,7 @@ class Procedure:
         """Return the state at the first instruction, where the return address is as the call left it.
 
         If the first region is empty and spills the return address, it describes the call itself. Then the state before
-        it is
-        the caller's, with nothing pushed.
+        it is the caller's, with nothing pushed.
         """
         arch = self._arch
         described = False

@@ -5,8 +5,8 @@
               value = reg + offset (bit 0: register, else cfa) and, with bit 1, the word found there
     no words  outermost frame
 
-Source: SFrame V3, chapter 3; V2 errata 1, chapter 3 (s390x); V2 errata 2 (no words). The order of FLEX words is that
-of chapter 3.2 and of every producer; the pseudo-code of appendix A has it wrong.
+Source: SFrame V3, chapter 3; V2 errata 1, chapter 3 (s390x); V2 errata 2 (no words). The order of FLEX words is that of
+chapter 3.2 and of every producer; the pseudo-code of appendix A has it wrong.
 """
 
 from __future__ import annotations
