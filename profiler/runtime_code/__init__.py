@@ -1,10 +1,10 @@
-"""Code that processes make at run time: who registered it, and what that says of rules and names.
+"""Code that processes generate at run time: how they describe it, and what follows for unwinding and names.
 
-base       What a way of describing code is, and what all of them are given
-code       Code made at run time, of all processes of a recording: rules for the walk, names for the profile
+base       The interface of a source of code descriptions
+code       Run-time generated code of all processes of a recording: unwind rules and names
 gdb_jit    Code registered with the GDB JIT interface
-jitdump    Names, lines and unwind tables from the jitdump of one process, found through the mapping that announces it
-libunwind  Code registered with libunwind's dynamic unwind-info: procedures described by directives, and tables
-perf_map   Names from the perf map of one process, read as it grows
-process    Everything that one process says about the code that it makes
+jitdump    Names, lines and unwind tables from a process's jitdump file, found through its marker mapping
+libunwind  Code registered with libunwind: procedures described by directives, and tables
+perf_map   Names from a process's perf map, read while it grows
+process    All code descriptions of one process
 """

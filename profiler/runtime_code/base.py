@@ -1,4 +1,4 @@
-"""What a way of describing code is, and what all of them are given."""
+"""The interface of a source of code descriptions."""
 
 from __future__ import annotations
 
@@ -16,15 +16,20 @@ from pyprof.unwind.rules import FunctionRows, Rule
 
 Rows = tuple[FunctionRows, Trust]
 RuleAt = Callable[[int, bool], Rule | None]
-"""(lookup pc, exact) -> the rule that holds there, of whatever code of the process."""
+"""Finds the unwind rule for any code of the process: (lookup pc, pc is not a return address) -> rule, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodeScan:
-    """One scan of a process for code. before_ns: the time of the scan before, now_ns: of this one (CLOCK_MONOTONIC).
+    """One scan of a process for descriptions of code.
 
-    symbols: (name, avma) of what was looked for in all modules of the space. quick: in between, after a round of
-    samples: a list that says that it has not changed is believed.
+    Attributes:
+        space: The address space.
+        arch: Its architecture.
+        before_ns: CLOCK_MONOTONIC time of the previous scan.
+        now_ns: CLOCK_MONOTONIC time of this scan.
+        symbols: (name, address in the process) of the registration lists in all modules.
+        quick: The scan runs between batches of samples. A list whose header has not changed counts as unchanged.
     """
 
     space: AddressSpace
@@ -36,7 +41,7 @@ class CodeScan:
 
 
 class Descriptions(Protocol):
-    """What one source describes, by address and time: a CodeMap, or a CodeTable."""
+    """The code that one source describes, by address and time: a CodeMap or a CodeTable."""
 
     changes: list[int]
 
@@ -50,10 +55,12 @@ class Descriptions(Protocol):
 
 
 class CodeSource(Protocol):
-    """One way in which one process describes its code. Nothing raises for what the process has written.
+    """One way in which one process describes its code. No content that the process has written makes it raise.
 
-    label: the module of its code is "[jit] LABEL". in_memory: it reads the process's memory, else files. spans: what
-    it describes, by address and time.
+    Attributes:
+        label: The module of its code is "[jit] LABEL".
+        in_memory: It reads the process's memory, else files.
+        spans: The described code, by address and time.
     """
 
     label: str
@@ -63,29 +70,31 @@ class CodeSource(Protocol):
     def spans(self) -> Descriptions: ...
 
     def update(self, scan: CodeScan) -> bool:
-        """Look again. True where rules may have come or gone."""
+        """Read the current descriptions, and return True if unwind rules may have changed."""
         ...
 
     def rows(self, span: Span[Any], pc: int, exact: bool, rule_at: RuleAt) -> Rows | None:
-        """The unwind rows that cover a lookup pc in a span; addresses are avma."""
+        """Return the unwind rows that cover a lookup pc in a span, with addresses in the process; None if there are
+        none.
+        """
         ...
 
     def name(self, span: Span[Any]) -> CodeName | None: ...
 
     def image(self, span: Span[Any], space: AddressSpace) -> Image | None:
-        """An object file in memory that describes the span."""
+        """Return an object file in memory that describes the span, or None."""
         ...
 
 
 class NoImage:
-    """The part of a CodeSource that one without object files has."""
+    """The image() of a CodeSource without object files."""
 
     def image(self, span: Span[Any], space: AddressSpace) -> Image | None:
         return None
 
 
 def report(diagnostics: Diagnostics, label: str, found: Problem) -> None:
-    """A problem of a process's list of code."""
+    """Report a problem in a process's code descriptions."""
     diagnostics.problem(module_path(label), found)
 
 
@@ -93,5 +102,5 @@ JIT = "[jit] "
 
 
 def module_path(label: str) -> str:
-    """How a profile names the module of code that a source describes."""
+    """Return the name of the module that a profile shows for a source's code."""
     return JIT + label

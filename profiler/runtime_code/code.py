@@ -1,7 +1,8 @@
-"""Code made at run time in the processes of a recording: rules for the walk, names for the profile.
+"""Run-time generated code of all processes of a recording: unwind rules and names.
 
-A process is read only after a sample lies in executable memory that no file describes; from then on before each batch.
-The description of a frame is chosen when its sample is walked: later its address may belong to other code.
+A process is examined only after a sample lies in executable memory that no file describes. From then on it is examined
+before each batch. The description of a frame is chosen when its sample is walked, because the address may later belong
+to other code.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ U64 = npt.NDArray[np.uint64]
 
 KERNELS = frozenset({"[vdso]", "[vsyscall]"})
 NAME_ORDER = ("gdb", "jitdump", "libunwind", "perf map")
-"""Who is asked first for a name: who can say lines, then who knows best when it was true."""
+"""Labels of the sources in the order in which names are taken: first those with lines, then those with exact times."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Code:
-    """A described piece of code that stacks refer to."""
+    """A described piece of code to which stacks refer."""
 
     process: ProcessCode
     spans: Spans
@@ -50,7 +51,10 @@ class _Code:
 
 
 class RuntimeCode:
-    """Implements unwind.runtime.RuntimeRules, session.interning.CodeBinder and symbolize.described.DescribedCode."""
+    """Descriptions of run-time generated code in all processes of a recording.
+
+    Implements unwind.runtime.RuntimeRules, session.interning.CodeBinder and symbolize.described.DescribedCode.
+    """
 
     def __init__(self, images: ImageStore, options: UnwindOptions, diagnostics: Diagnostics) -> None:
         self._images = images
@@ -65,7 +69,7 @@ class RuntimeCode:
         self._described: dict[int, Described] = {}
         self._late: set[object] = set()
 
-    # what the walk asks
+    # The methods that the unwinder calls.
 
     def refresh(self, space: AddressSpace) -> None:
         process = self._processes.get(space.process)
@@ -85,7 +89,9 @@ class RuntimeCode:
         return process.rows(pc, exact, time_ns, rule_at) if process is not None else None
 
     def process(self, space: AddressSpace) -> ProcessCode | None:
-        """What is known of a process; the first time, it is looked at."""
+        """Return the code descriptions of a process, or None if its architecture is unknown. The first call reads
+        them.
+        """
         process = self._processes.get(space.process)
         if process is None:
             arch = self._arch(space)
@@ -97,7 +103,7 @@ class RuntimeCode:
         return process
 
     def _arch(self, space: AddressSpace) -> Arch | None:
-        """Of the first file that is mapped."""
+        """Return the architecture of the first mapped file, or None."""
         for module in space.modules:
             image = self._images.known(space, module.start) if module.has_file else None
             if image is not None:
@@ -105,7 +111,7 @@ class RuntimeCode:
         return None
 
     def _find_symbols(self, space: AddressSpace, arch: Arch) -> list[tuple[bytes, int]]:
-        """(name, avma) of the lists that the modules of a process have."""
+        """Return (name, address in the process) of the registration lists in the modules of a process."""
         found: list[tuple[bytes, int]] = []
         for module in space.modules:
             is_file = module.has_file and not JITDUMP.search(module.path)
@@ -120,24 +126,29 @@ class RuntimeCode:
         return found
 
     def _symbols_of(self, image: Image, arch: Arch) -> list[tuple[bytes, int, bool]]:
-        """(name, svma, does its avma stand there?)"""
+        """Return (name, file address, whether the word there holds the list's address in the process)."""
         file = image.file
         found = [(name, svma, False) for name, svma in file.named_symbols((DESCRIPTOR,)).items()]
         listed = find_list(file, arch, None if ".symtab" in file.sections else image.debug)
         return found + ([(LIST, *listed)] if listed is not None else [])
 
     def _word(self, space: AddressSpace, arch: Arch, avma: int) -> int:
-        """The address-sized word at avma, 0 where it is not readable."""
+        """Return the address-sized word at an address, 0 if it is not readable."""
         data = space.read(avma, arch.word)
         return int.from_bytes(data, "little" if arch.byteorder == "little" else "big") if len(data) == arch.word else 0
 
     def forget(self, space: AddressSpace) -> None:
-        """No sample will name this space again."""
+        """Drop an address space that no later sample has."""
         self._candidates.pop(space.id, None)
 
     def keep(self, numbers: Set[int], since_ns: int) -> None:
-        """Drop the descriptions that no stack refers to any more, those that ended before since_ns, and the processes
-        that did: since_ns is so long ago that no sample of theirs is still to come.
+        """Drop descriptions and processes that are no longer needed.
+
+        Args:
+            numbers: Numbers of the descriptions to which stacks refer.
+            since_ns: CLOCK_MONOTONIC time. No sample from before it is still to come, so descriptions and processes
+                that ended
+                before are dropped.
         """
         self._codes = {number: code for number, code in self._codes.items() if number in numbers}
         self._described = {number: known for number, known in self._described.items() if number in numbers}
@@ -153,10 +164,10 @@ class RuntimeCode:
             if process.ended and process.ended_ns is None:
                 process.finish()
 
-    # what the recorder asks
+    # The methods that the recorder calls.
 
     def bind(self, batch: SampleBatch, walk: Walk) -> I32 | None:
-        """For each frame of a walk the number of its description (FrameKey.code), 0 where it has none."""
+        """Return for each frame of a walk the number of its description (FrameKey.code), 0 if it has none."""
         code: I32 | None = None
         lane: I64 | None = None
         for space_id in distinct(batch.space).tolist():
@@ -191,22 +202,22 @@ class RuntimeCode:
                 process.look()
 
     def _parts(self, process: ProcessCode, times: I64) -> Iterator[tuple[I64, int]]:
-        """(indexes, a time among theirs): the meaning of no address changes between the times of one part."""
+        """Yield (indexes, one of their times), so that no description changes between the times of one part."""
         part = np.searchsorted(np.array(process.changes, np.int64), times, side="right")
         for which in distinct(part).tolist():
             members = np.flatnonzero(part == which)
             yield members, int(times[members].max())
 
     def candidates(self, space: AddressSpace) -> list[Module]:
-        """Modules that may be code without a file, ascending."""
+        """Return the modules that may be code without a file, ascending."""
         return [m for m in space.modules if m.path not in KERNELS and (not m.has_file or m.deleted)]
 
     def _candidate_ranges(self, space: AddressSpace) -> tuple[U64, U64]:
-        """(start, end) of the modules that may be code without a file."""
+        """Return arrays (start, end) of the modules that may be code without a file."""
         known = self._candidates.get(space.id)
         if known is None:
             modules = self.candidates(space)
-            ends = [min(m.end, (1 << 64) - 1) for m in modules]  # a mapping may end where the address space does
+            ends = [min(m.end, (1 << 64) - 1) for m in modules]  # a mapping may end at 2**64
             known = (np.array([m.start for m in modules], np.uint64), np.array(ends, np.uint64))
             self._candidates[space.id] = known
         return known
@@ -226,7 +237,7 @@ class RuntimeCode:
             self._codes[number] = _Code(process, spans, space, pc)
         return number
 
-    # what the symbolizer asks
+    # The methods that the symbolizer calls.
 
     def described(self, number: int) -> Described:
         found = self._described.get(number)
@@ -249,7 +260,7 @@ class RuntimeCode:
         return self._describe(process, spans, space, pc) if any(spans) else None
 
     def named(self) -> None:
-        """The names of a window have been looked up; later ones may be there for the next."""
+        """End a round of name lookups. The next round reads later descriptions again."""
         self._late.clear()
 
     def _describe(self, process: ProcessCode, spans: Spans, space: AddressSpace, pc: int) -> Described:

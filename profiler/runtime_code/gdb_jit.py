@@ -30,13 +30,13 @@ from pyprof.unwind.index import FileTables
 from pyprof.unwind.sources import open_sources
 
 MOST_READS = 4
-"""So often a list is read that changes under the read."""
+"""Maximum number of attempts to read a list that changes during the read."""
 
 SHORT_LIST = 64
-"""Up to this length a list is always read to its end. A longer one may be taken as unchanged: see REST."""
+"""Maximum length of a list that is always read to its end. A longer one may be taken as unchanged: see REST."""
 
 REST = 50
-"""A list that took t to read is not read again for REST * t while its descriptor is unchanged."""
+"""Factor: a list that took t to read is not read again for REST * t while its descriptor is unchanged."""
 
 MARK_BYTES = 1 << 16
 
@@ -46,7 +46,7 @@ MAX_OBJECTS = 1 << 14
 
 @dataclass(eq=False)
 class MemoryObject:
-    """One registered object file. size: in bytes."""
+    """One registered object file, whose size is in bytes."""
 
     file: ObjectFile
     arch: Arch
@@ -69,7 +69,7 @@ class GdbCode:
     in_memory = True
 
     def __init__(self, unwind_sources: Sequence[str], diagnostics: Diagnostics) -> None:
-        """unwind_sources: names of the tables that are read in an object file."""
+        """Take the names of the unwind tables to read in registered object files, and the counters of the recording."""
         self.spans: CodeMap[MemoryObject] = CodeMap()
         self._names = unwind_sources
         self._diagnostics = diagnostics
@@ -108,8 +108,9 @@ class GdbCode:
         return self._take(scan, avma, found)
 
     def _replaced(self, scan: CodeScan, avma: int) -> bool:
-        """Is what was registered last another object file now? Memory that is freed is soon used for the next one, and
-        then the descriptor is unchanged.
+        """Return True if the entry that was registered last now has another object file.
+
+        Freed memory is soon reused for the next object file, and then the descriptor is unchanged.
         """
         known = self._known.get((avma, self._relevant.get(avma, 0)))
         if known is None:
@@ -121,7 +122,7 @@ class GdbCode:
         return entry != known.entry or known.mark != self._mark(scan, entry)
 
     def _mark(self, scan: CodeScan, entry: JitEntry) -> bytes:
-        """Identifies an object file among others at the same place, without reading all of a large one."""
+        """Return a hash that tells object files at one place apart, without reading all of a large one."""
         from _blake2 import blake2b  # hashlib loads OpenSSL
 
         structs, half = TargetStructs(scan.space.read, scan.arch, self.label, MARK_BYTES), MARK_BYTES // 2
@@ -131,7 +132,11 @@ class GdbCode:
         return blake2b(data, digest_size=16).digest()
 
     def _read_list(self, scan: CodeScan, avma: int) -> JitList:
-        """The list, read while it did not change. Raises FormatError."""
+        """Return the list, read while it did not change.
+
+        Raises:
+            FormatError: The list cannot be read.
+        """
         for _ in range(MOST_READS):
             found = read_list(scan.space.read, scan.arch, avma)
             if read_descriptor(scan.space.read, scan.arch, avma) == found.descriptor:
@@ -144,7 +149,7 @@ class GdbCode:
         return found
 
     def _take(self, scan: CodeScan, avma: int, found: JitList) -> bool:
-        """Make what is known what the list says."""
+        """Load new and changed entries of the list, and forget those that it no longer has."""
         changed = False
         present = set()
         for entry in found.entries:
@@ -184,7 +189,7 @@ class GdbCode:
         return True
 
     def _held(self) -> int:
-        """Bytes of object files that are kept, those included that samples of the past may need."""
+        """Return the number of bytes of object files that are kept, with those that samples of the past may need."""
         return sum(value.size for value in {span.value for span in (*self.spans, *self.spans.past)})
 
     def _forget(self, key: tuple[int, int], now_ns: int) -> None:
@@ -212,7 +217,7 @@ class GdbCode:
 
 
 def code_ranges(file: ObjectFile) -> list[tuple[int, int]]:
-    """(start, end) avma of its code, ascending."""
+    """Return the (start, end) addresses of an object file's code, ascending."""
     found = [(s.addr, s.addr + s.size) for s in file.section_list if s.executable and s.addr and 0 < s.size < 1 << 40]
     if not file.section_list:
         found = [(s.vaddr, s.vaddr + s.memsz) for s in file.loads if s.executable]

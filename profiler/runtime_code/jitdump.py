@@ -1,4 +1,4 @@
-"""Names, lines and unwind tables from the jitdump of one process, found through the mapping that announces it."""
+"""Names, lines and unwind tables from a process's jitdump file, found through its marker mapping."""
 
 from __future__ import annotations
 
@@ -23,12 +23,20 @@ from pyprof.unwind.formats.cfi.source import CfiTable
 from pyprof.unwind.formats.libunwind.tables import shifted
 
 FILE = re.compile(r"(?:^|/)jit-\d+\.dump$")
-"""Names of files whose executable mapping says: this is my jitdump. (perf looks for the same.)"""
+"""Matches the names of files whose executable mapping marks them as the process's jitdump. perf searches for the
+same.
+"""
 
 
 @dataclass(eq=False)
 class JitCode:
-    """shift: how far it has moved since it was loaded. table: its tables, opened when first asked."""
+    """A piece of code in a jitdump.
+
+    Attributes:
+        loaded: Its record.
+        shift: Distance in bytes by which it was moved since.
+        table: Its unwind table, opened at the first lookup.
+    """
 
     loaded: Loaded
     shift: int = 0
@@ -36,7 +44,7 @@ class JitCode:
 
 
 class JitdumpCode(NoImage):
-    """Implements CodeSource. owners: see GrowingFile; None where there is no such file (a core, another machine)."""
+    """The jitdump files of one process. Implements CodeSource."""
 
     label = "jitdump"
     in_memory = False
@@ -63,7 +71,7 @@ class JitdumpCode(NoImage):
         return changed
 
     def _read_on(self, scan: CodeScan, path: str, file: GrowingFile) -> bool:
-        """Read what has come. Were there records?"""
+        """Read the records that were appended to a file, and return True if there were any."""
         changed = False
         data, anew = file.more()
         while data or anew:
@@ -81,7 +89,7 @@ class JitdumpCode(NoImage):
         return changed
 
     def close(self) -> None:
-        """Read no more."""
+        """Close the files and read no more."""
         for file, _ in self._files.values():
             file.close()
         self._files.clear()
@@ -101,7 +109,7 @@ class JitdumpCode(NoImage):
 
     def _take(self, scan: CodeScan, record: Record) -> None:
         if isinstance(record, JitdumpClosed):
-            return  # the process may go on with code that it made before
+            return  # the process may still run code that it generated before
         before, now = scan.before_ns, scan.now_ns
         if record.time_ns is not None:
             before, now = record.time_ns - 1, record.time_ns
@@ -148,7 +156,7 @@ def jitdump_mappings(space: AddressSpace) -> list[Mapping]:
 
 
 def open_mapped(space: AddressSpace, mapping: Mapping, owners: frozenset[int]) -> GrowingFile | None:
-    """The mapped file, under the first of its names that leads to it (docs/how-it-works.md); None where none does."""
+    """Return the mapped file, opened by the first of its names that leads to it (docs/how-it-works.md), or None."""
     ways = (
         partial(below, space.root, mapping.path),
         partial(current().mapped, space.pid, mapping.start, mapping.end),

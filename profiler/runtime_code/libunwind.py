@@ -21,19 +21,24 @@ from pyprof.unwind.formats.libunwind.tables import RegionTable, held_bytes, open
 from pyprof.unwind.rules import FunctionRows, Rule
 
 MOST_READS = 4
-"""So often a list is read that changes under the read."""
+"""Maximum number of attempts to read a list that changes during the read."""
 
 MOST_ALIASES = 8
-"""Procedures that are aliases of one another are followed so far."""
+"""Maximum length of a chain of procedures that are aliases of one another."""
 
 MAX_TOTAL = 256 << 20
-"""Most bytes of tables that are kept of one process."""
+"""Maximum number of bytes of tables that are kept of one process."""
 
 
 @dataclass(eq=False)
 class Registered:
-    """One info. table: of a table format, None of a procedure, and of a table that cannot be used. size: the table's,
-    in bytes.
+    """One registered info.
+
+    Attributes:
+        info: The info.
+        arch: The architecture.
+        table: Its table, None for a procedure and for a table that cannot be used.
+        size: Size of the table in bytes.
     """
 
     info: DynInfo
@@ -44,7 +49,15 @@ class Registered:
 
 @dataclass(eq=False)
 class _List:
-    """What is known of one list. usual: most of its infos have load_offset."""
+    """The state of one list.
+
+    Attributes:
+        generation: Generation of the last read, -1 to read again.
+        first: Address of the first info at the last read.
+        known: The infos of the last read, by address.
+        usual: Most of its infos have the field load_offset.
+        broken: The list could not be read, which has been reported.
+    """
 
     generation: int = -1
     first: int = -1
@@ -54,7 +67,7 @@ class _List:
 
 
 class LibunwindCode(NoImage):
-    """libunwind's lists in one process; a static copy of libunwind has its own. Implements CodeSource."""
+    """libunwind's lists in one process; each static copy of libunwind has one. Implements CodeSource."""
 
     label = "libunwind"
     in_memory = True
@@ -95,12 +108,16 @@ class LibunwindCode(NoImage):
             return False
         before, state.generation, state.first = state.generation, found.generation, first
         if not found.whole:
-            state.generation = -1  # look again
+            state.generation = -1  # read the list again at the next scan
         self._take(scan, reader, state, found, found.generation - before if before >= 0 else len(found.heads))
         return True
 
     def _read_list(self, reader: DynReader, avma: int) -> DynList:
-        """The list, read while it did not change. Raises FormatError."""
+        """Return the list, read while it did not change.
+
+        Raises:
+            FormatError: The list cannot be read.
+        """
         for _ in range(MOST_READS):
             found = reader.heads(avma)
             if reader.generation(avma)[0] == found.generation:
@@ -113,8 +130,16 @@ class LibunwindCode(NoImage):
         return found
 
     def _take(self, scan: CodeScan, reader: DynReader, state: _List, found: DynList, actions: int) -> None:
-        """Make what is known what the list says. actions: so often something was registered or cancelled since; what is
-        new stands in front, so only so many infos can be new.
+        """Load new and changed infos of the list, and drop those that it no longer has.
+
+        Args:
+            scan: The scan.
+            reader: Reads the list.
+            state: The state of the list, which is updated.
+            found: The list.
+            actions: Number of registrations and cancellations since the last read. New infos are at the front, so at
+                most this
+                many infos are new.
         """
         present = {head.info for head in found.heads}
         if found.whole:
@@ -147,17 +172,19 @@ class LibunwindCode(NoImage):
             span = Span(head.start, head.end, self._registered(entry, scan.space.read, scan.arch), scan.before_ns)
             state.known[head.info] = head, span
             spans.append(span)
-        self.spans.add(reversed(spans), scan.before_ns, scan.now_ns)  # of two that overlap the later one is found first
+        self.spans.add(reversed(spans), scan.before_ns, scan.now_ns)  # of overlapping spans, the later is found first
 
     def _again(self, reader: DynReader, read: DynInfo, usual: bool) -> DynInfo:
-        """In the other layout; as it was read first where that cannot be read any more."""
+        """Read an info in the other layout. If it is no longer readable, return it as it was read first."""
         try:
             return reader.info(read.head, usual)
         except FormatError:
             return read
 
     def _vote(self, state: _List, infos: list[DynInfo]) -> None:
-        """One program is built with one version of the headers, mostly."""
+        """Determine the usual layout from the infos whose layout is certain. Mostly, one program has one version of the
+        headers.
+        """
         votes = Counter(info.with_offset for info in infos if info.sure)
         if votes:
             state.usual = votes[True] >= votes[False]
@@ -176,7 +203,7 @@ class LibunwindCode(NoImage):
         return value
 
     def _held(self) -> int:
-        """Bytes of tables that are kept, those included that samples of the past may need."""
+        """Return the number of bytes of tables that are kept, with those that samples of the past may need."""
         return sum(value.size for value in {span.value for span in (*self.spans, *self.spans.past)})
 
     def _drop(self, span: Span[Registered] | None, now_ns: int) -> None:

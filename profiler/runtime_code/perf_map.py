@@ -1,4 +1,4 @@
-"""Names from the perf map of one process, read as it grows."""
+"""Names from a process's perf map, read while it grows."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, report
 from pyprof.symbolize.perfmap import PerfMapReader
 
 LINE_BYTES = 30
-"""What a line takes beside its name."""
+"""Memory in bytes that a line takes in addition to its name."""
 
 
 class PerfMapCode(NoImage):
-    """Implements CodeSource. file: None where there can be none (a core file, another machine)."""
+    """The perf map of one process. Implements CodeSource. A core file or another machine has none."""
 
     label = "perf map"
     in_memory = False
@@ -34,7 +34,7 @@ class PerfMapCode(NoImage):
         self._next = b"", False
 
     def update(self, scan: CodeScan) -> bool:
-        """Never True: it has no rules."""
+        """Read the lines that were appended. Always returns False, because a perf map has no unwind rules."""
         if self._file is None:
             return False
         data, anew = self._file.more()
@@ -49,7 +49,9 @@ class PerfMapCode(NoImage):
         return False
 
     def _lines(self, file: GrowingFile, data: bytes, anew: bool) -> Iterator[NamedRanges]:
-        """Up to its end, or up to where another file begins: that is next then."""
+        """Yield pieces up to the end of the file, or until another file replaces it. That file's first bytes are kept
+        for later.
+        """
         if anew:
             self._reader.restart()
         while data:
@@ -68,13 +70,13 @@ class PerfMapCode(NoImage):
             self._leave(problem("code_file_too_large"))
 
     def _leave(self, why: Problem) -> None:
-        """Read no more of it, and say so."""
+        """Report a problem and read no more of the file."""
         self._diagnostics.count("perf map: too large, the rest is not read")
         report(self._diagnostics, self.label, why)
         self.close()
 
     def close(self) -> None:
-        """Read no more."""
+        """Close the file and read no more."""
         if self._file is not None:
             self._file.close()
         self._file = None

@@ -1,4 +1,4 @@
-"""Everything that one process says about the code that it makes: the sources of descriptions, looked at together."""
+"""All code descriptions of one process: its sources, updated together."""
 
 from __future__ import annotations
 
@@ -23,22 +23,26 @@ from pyprof.runtime_code.libunwind import LibunwindCode
 from pyprof.runtime_code.perf_map import PerfMapCode
 
 REST = 2
-"""After a look that took t there is none in between for REST * t."""
+"""Factor: after an update that took t, there is no quick update for REST * t."""
 
 _CLOCK_SLACK_NS = 1_000_000_000
-"""How far the times of a process's start and of its first write may be apart the wrong way round."""
+"""Tolerance in ns if the first write of a process's file seems to precede the start of the process."""
 
 Spans = tuple[Span[Any] | None, ...]
-"""What each source says, in the order of ProcessCode.sources."""
+"""The description of an address by each source, in the order of ProcessCode.sources."""
 
 FindSymbols = Callable[[AddressSpace, Arch], Sequence[tuple[bytes, int]]]
 
 
 class ProcessCode:
-    """What one program image of a process says.
+    """The code descriptions of one program image of a process.
 
-    sources: in the order in which they are asked for rules, and for the module's name. ended_ns: when it was finished,
-    None before.
+    Attributes:
+        arch: Its architecture.
+        sources: The sources in the order in which they give unwind rules and the module's name.
+        ended_ns: CLOCK_MONOTONIC time of finish(), None before.
+        version: Number that changes whenever unwind rules may have changed.
+        changes: CLOCK_MONOTONIC times at which descriptions changed, ascending.
     """
 
     def __init__(
@@ -67,7 +71,13 @@ class ProcessCode:
         self.changes: list[int] = []
 
     def update(self, space: AddressSpace, *, quick: bool = False, files_only: bool = False) -> None:
-        """Look at all sources. quick: see CodeScan. files_only: the process may have ended, its files are there."""
+        """Update all sources.
+
+        Args:
+            space: The current address space.
+            quick: See CodeScan.
+            files_only: Read only files, because the process may have ended.
+        """
         if self.ended_ns is not None:
             return
         files_only = files_only or space.ended
@@ -89,21 +99,24 @@ class ProcessCode:
 
     @property
     def watched(self) -> bool:
-        """It has lists whose change can be seen by one short read."""
+        """True if the process has registration lists, whose changes one short read reveals."""
         return bool(self._symbols)
 
     def look(self) -> None:
-        """See what is registered now, in between; not if that took too long the last time."""
+        """Run a quick update, unless the last update took too long."""
         if self._space is not None and time.monotonic_ns() >= self._rest_until_ns:
             self.update(self._space, quick=True)
 
     @property
     def ended(self) -> bool:
-        """Is the program image known to be gone?"""
+        """True if the program image is known to have ended."""
         return self._space is not None and self._space.ended
 
     def finish(self) -> None:
-        """Read the files to their end and close them: the pid may be another process's soon, and files of its name."""
+        """Read the files to their end and close them.
+
+        Another process may get the pid soon, and with it files of the same names.
+        """
         if self._space is not None:
             self.update(self._space, files_only=True)
         self._symbols = ()
@@ -112,12 +125,12 @@ class ProcessCode:
         self.ended_ns = time.monotonic_ns()
 
     def forget(self, before_ns: int) -> None:
-        """Drop descriptions that ended before a time: no sample of then is walked any more."""
+        """Drop descriptions that ended before a time, because no sample from before it is still to come."""
         for source in self.sources:
             source.spans.forget(before_ns)
 
     def rows(self, pc: int, exact: bool, time_ns: int, rule_at: RuleAt) -> Rows | None:
-        """By the first source that has rows for a lookup pc."""
+        """Return the unwind rows for a lookup pc from the first source that has any, or None."""
         for at in self._asked:
             source = self.sources[at]
             span = source.spans.find(pc, time_ns)
@@ -134,14 +147,14 @@ class ProcessCode:
 
 
 def file_owners(space: AddressSpace) -> frozenset[int] | None:
-    """Users whose files count as the process's; None where it is no process of this machine."""
+    """Return the user IDs whose files are accepted as the process's, or None if it is not a process of this machine."""
     if space.files is not None or not space.root.startswith("/proc/"):
         return None
     return _users(space.pid)
 
 
 def _users(pid: int) -> frozenset[int] | None:
-    """Those of a process, root and our own; None where it has ended or may not be read."""
+    """Return the user IDs of a process, of root and of pyprof; None if the process has ended or is not readable."""
     try:
         status = _status(pid)
     except OSError:
@@ -150,18 +163,25 @@ def _users(pid: int) -> frozenset[int] | None:
 
 
 def perf_map_file(space: AddressSpace) -> GrowingFile | None:
-    """The process's perf map, None where there can be none."""
+    """Return the perf map of a process, which may not exist yet; None if it cannot have one."""
     return None if file_owners(space) is None else _perf_map(space.pid, space.root)
 
 
 def perf_map_head(pid: int, size: int) -> bytes:
-    """The first bytes of a live process's perf map, at most size; b"" if there is none. Raises OSError."""
+    """Return the first bytes of a live process's perf map, `size` bytes or fewer; b"" if there is none.
+
+    Raises:
+        OSError: The file system does not respond.
+    """
     file = _perf_map(pid, f"/proc/{pid}/root")
     return file.head(size) if file is not None else b""
 
 
 def _perf_map(pid: int, root: str) -> GrowingFile | None:
-    """The file of its name that was written since the process began: pids are used again, and maps stay behind."""
+    """Return the perf map of a process if it was written after the process started.
+
+    The kernel reuses pids, and perf maps are not deleted.
+    """
     owners = _users(pid)
     try:
         name = _perf_map_name(pid)
@@ -177,7 +197,11 @@ def _perf_map(pid: int, root: str) -> GrowingFile | None:
 
 
 def _perf_map_name(pid: int) -> str:
-    """As the process names it: in its mount namespace, by its pid in its own namespace. Raises OSError."""
+    """Return the path that the process uses: in its mount namespace, with the pid in its pid namespace.
+
+    Raises:
+        OSError: The process has ended.
+    """
     inner = _status(pid).get("NSpid", str(pid)).split()[-1]
     return f"/tmp/perf-{inner}.map"
 

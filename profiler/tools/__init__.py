@@ -1,14 +1,14 @@
-"""What `inspect`, `symbols` and `doctor` are made of, and what `report` reads of files.
+"""The parts of `inspect`, `symbols` and `doctor`, and those of `report` that read files.
 
-What they parse is foreign: a worker runs them, and sends values (session/worker/errands.py).
+They parse foreign files, so they run in a worker process, which sends back values (session/worker/errands.py).
 
 disassembly        Machine code as instructions, by objdump of binutils
-file_reports       What `inspect` asks of a file: overview, rows, differences
-function_code      What `report` lets a worker read of files
-inspection         What the unwind tables of one file say: counts, rows, and where two sources disagree
-survey             What each module of a process offers: unwind sections, symbols, frame pointers
-survey_code        What a process says about the code that it makes at run time
+file_reports       One-shot tasks of `inspect` for a worker: overview, rows, differences
+function_code      One-shot tasks of `report` for a worker: names of frames, instructions of a function
+inspection         The content of one file's unwind tables: counts, rows, and differences between two sources
+survey             The unwind sections, symbols and frame pointers of each module of a process
+survey_code        The code that a process has described at run time
 symbol_functions   FUNC records of a symbol file from DWARF
-symbol_inspection  What a Breakpad symbol file says: how many records of each kind, and its rules
-symbol_writer      A Breakpad symbol file from an ELF file
+symbol_inspection  The content of a Breakpad symbol file: number of records of each kind, and its rules
+symbol_writer      A writer of a Breakpad symbol file from an ELF file
 """

@@ -1,7 +1,7 @@
 """Machine code as instructions, by objdump of binutils.
 
-objdump gets the bytes of one function and an architecture. The object file, which may be foreign, is read by our own
-readers only.
+objdump gets the bytes of one function and an architecture. It never gets the object file, which may be foreign: only
+pyprof's readers read that.
 """
 
 from __future__ import annotations
@@ -18,21 +18,25 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.records import dataclass
 
 MOST_BYTES = 1 << 18
-"""Of one function."""
+"""Maximum size in bytes of the code of one function."""
 _TIME_S = 20.0
 _LINE = re.compile(r"\s*([0-9a-f]+):\t(.*)")
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """address: svma."""
+    """One instruction. Its address is that in the file (svma)."""
 
     address: int
     text: str
 
 
 def disassembled(file: ObjectFile, start: int, end: int) -> list[Instruction]:
-    """The instructions of svma start .. end. Raises PyprofError."""
+    """Return the instructions between two addresses in a file.
+
+    Raises:
+        PyprofError: objdump is not installed or does not support the architecture.
+    """
     arch = file.arch
     data = bytes(file.at_svma(start, min(end - start, MOST_BYTES)))
     return _by_objdump(data, start, arch) if arch is not None and data else []

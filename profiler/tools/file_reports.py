@@ -1,7 +1,7 @@
-"""What a worker says of one file: its overview, its rows, where two of its sources differ. For `pyprof inspect`.
+"""One-shot tasks of `pyprof inspect` for a worker: the overview of a file, its rows, differences between two sources.
 
-Each of the three is an errand (session/worker/messages.py): a value that the worker is sent, and that has no more than
-the names that the user gave. Out: values in pieces, so that memory does not grow with the file.
+Each task is a value that is sent to the worker (session/worker/messages.py). It contains only the names that the user
+gave. The results come in pieces, so that memory does not grow with the file.
 """
 
 from __future__ import annotations
@@ -18,19 +18,30 @@ from pyprof.tools.inspection import Difference, InspectedRow, Inspection
 from pyprof.tools.symbol_inspection import SymbolInspection
 
 PIECE = 1 << 7
-"""Rows or differences of one piece: so many that it needs no memory file, of which hundreds may be under way."""
+"""Number of rows or differences in one piece. A piece of this size needs no memory file; hundreds may be in transit."""
 WRONG_FILE = "FILE is a program, a shared library, an object file (.o), a separate debug file or a Breakpad symbol file"
 
 
 @dataclass(frozen=True, slots=True)
 class FileToInspect:
-    """path: of an object file or a symbol file. symbols: where a symbol file of it may be."""
+    """The file to inspect.
+
+    Attributes:
+        path: Path of an object file or a symbol file.
+        symbols: Places that may have a symbol file for it.
+    """
 
     path: str
     symbols: tuple[str, ...] = ()
 
     def opened(self, diagnostics: Diagnostics) -> Inspection:
-        """Raises UnsupportedArchitecture, UsageError, PyprofError."""
+        """Open the file.
+
+        Raises:
+            UnsupportedArchitecture: There are no unwind rules for its machine.
+            UsageError: `symbols` is given for a symbol file.
+            PyprofError: The file cannot be read.
+        """
         try:
             if not is_symbol_file(self.path):
                 return Inspection(self.path, self.symbols, diagnostics)
@@ -45,7 +56,7 @@ class FileToInspect:
 
 @dataclass(frozen=True, slots=True)
 class ListedSection:
-    """addr: svma."""
+    """A section. Its address is that in the file (svma)."""
 
     name: str
     addr: int
@@ -55,8 +66,18 @@ class ListedSection:
 
 @dataclass(frozen=True, slots=True)
 class FileOverview:
-    """functions: source -> how many it covers, None: its index is broken. records, identity: see Inspection. missing:
-    bytes that were cut off.
+    """The overview of a file.
+
+    Attributes:
+        name: Name of the file.
+        arch: Name of the architecture.
+        build_id: Build ID, "" if there is none.
+        identity: See Inspection.
+        sections: Its sections.
+        records: See Inspection.
+        functions: Number of functions that each source covers, None if its index is broken.
+        problems: Descriptions of errors.
+        missing: Number of bytes by which the file is truncated.
     """
 
     name: str
@@ -72,7 +93,7 @@ class FileOverview:
 
 @dataclass(frozen=True, slots=True)
 class OverviewOf:
-    """An errand of one piece."""
+    """A task that returns the overview of a file, in one piece."""
 
     file: FileToInspect
 
@@ -102,8 +123,14 @@ def _problems(inspection: Inspection) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class SomeRows:
-    """names: of the functions that begin at these svma. The last piece has no rows: sources: those that were asked;
-    broken: what went wrong, by source; missing: bytes that were cut off.
+    """A piece of the rows of a file. The last piece has no rows but the fields from `sources` on.
+
+    Attributes:
+        rows: The rows.
+        names: Names of the functions, by their start address in the file.
+        sources: Names of the sources that were read.
+        broken: Error of each broken source.
+        missing: Number of bytes by which the file is truncated.
     """
 
     rows: tuple[InspectedRow, ...]
@@ -115,7 +142,14 @@ class SomeRows:
 
 @dataclass(frozen=True, slots=True)
 class RowsOf:
-    """An errand. source, function: only theirs, "" for all. pc: only the row of this svma."""
+    """A task that returns rows of a file.
+
+    Attributes:
+        file: The file.
+        source: Only rows of this source, "" for all.
+        function: Only rows of this function, "" for all.
+        pc: Only the row of this address in the file, None for all.
+    """
 
     file: FileToInspect
     source: str = ""
@@ -133,7 +167,7 @@ class RowsOf:
         yield SomeRows((), {}, tuple(names), inspection.broken, inspection.missing)
 
     def _ranges(self, inspection: Inspection) -> list[tuple[int, int]] | None:
-        """Of svma; None: all of the file."""
+        """Return (start, end) ranges of addresses in the file, or None for the whole file."""
         if self.pc is not None:
             return [(self.pc, self.pc + 1)]
         if not self.function:
@@ -151,7 +185,7 @@ def _holds(row: InspectedRow, svma: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SomeDifferences:
-    """The last piece has none. missing: see SomeRows."""
+    """A piece of the differences. The last piece has none, but states by how many bytes the file is truncated."""
 
     differences: tuple[Difference, ...]
     missing: int = 0
@@ -159,7 +193,7 @@ class SomeDifferences:
 
 @dataclass(frozen=True, slots=True)
 class DifferencesOf:
-    """An errand. first, second: names of sources."""
+    """A task that returns the differences between two sources of a file, given by name."""
 
     file: FileToInspect
     first: str
@@ -176,7 +210,11 @@ Item = TypeVar("Item")
 
 
 def _in_pieces(file: FileToInspect, items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
-    """Raises PyprofError where the file turns out to be broken."""
+    """Yield items in tuples of at most PIECE.
+
+    Raises:
+        PyprofError: The file turns out to be broken.
+    """
     rest = iter(items)
     try:
         while some := tuple(islice(rest, PIECE)):

@@ -1,6 +1,6 @@
-"""What `report` lets a worker read of files: names for a profile's frames, and the instructions of a function.
+"""One-shot tasks of `pyprof report` for a worker: names of a profile's frames, and the instructions of a function.
 
-Both are errands (session/worker/messages.py).
+Each task is a value that is sent to the worker (session/worker/messages.py).
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from pyprof.symbolize.symbols import SymbolTable
 from pyprof.tools.disassembly import MOST_BYTES, Instruction, disassembled
 
 _BEYOND = 64
-"""Bytes that are shown after the last address of a function whose end is not known."""
+"""Number of bytes that are shown after the last sampled address of a function whose end is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamesOf:
-    """An errand of one piece: the profile without samples, with the names that files at these places have.
+    """A task that returns a profile with names from files, in one piece.
 
-    seconds: most for source lines and inlined functions.
+    Attributes:
+        profile: The profile, without samples.
+        places: Places of the files.
+        seconds: Maximum time for source lines and inlined functions.
     """
 
     profile: Profile
@@ -51,7 +54,12 @@ def without_samples(profile: Profile) -> Profile:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCode:
-    """base: svma of the file's first byte that is loaded, None where no file is the module's."""
+    """The instructions of a function.
+
+    Attributes:
+        base: Lowest loaded address in the file, None if no file of the module was found.
+        instructions: The instructions.
+    """
 
     base: int | None
     instructions: tuple[Instruction, ...]
@@ -59,8 +67,13 @@ class FunctionCode:
 
 @dataclass(frozen=True, slots=True)
 class CodeOf:
-    """An errand of one piece. start: where the function begins; last: the last address that was sampled in it. Both are
-    from the file's base on.
+    """A task that returns the instructions of a function, in one piece. Addresses are relative to the file's base.
+
+    Attributes:
+        info: The module.
+        places: Places of the files.
+        start: Start of the function.
+        last: Last address that was sampled in it.
     """
 
     info: ModuleInfo
@@ -69,7 +82,11 @@ class CodeOf:
     last: int
 
     def pieces(self, diagnostics: Diagnostics) -> Iterator[FunctionCode]:
-        """Raises PyprofError: there is no objdump, or it does not know the code."""
+        """Yield the instructions.
+
+        Raises:
+            PyprofError: objdump is not installed or does not support the architecture.
+        """
         file = object_file(self.info, self.places)
         if file is None:
             yield FunctionCode(None, ())
@@ -80,7 +97,7 @@ class CodeOf:
 
 
 def _extent(file: ObjectFile, start: int, last: int) -> tuple[int, int]:
-    """svma where the function that holds the address begins and ends."""
+    """Return (start, end) in the file of the function that contains an address."""
     table = SymbolTable(symbol_sources(file, lambda: None).rows)
     (row,) = table.find(np.array([start], np.uint64)).tolist()
     if row >= 0 and int(table.start[row]) == start and last < int(table.end[row]):

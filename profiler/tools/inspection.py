@@ -1,4 +1,4 @@
-"""What the unwind tables of one file say: counts, rows, and where two sources disagree. For `pyprof inspect`."""
+"""The content of one file's unwind tables, for `pyprof inspect`: counts, rows, and differences between two sources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pyprof.unwind.sources import READERS, with_symbols
 
 @dataclass(frozen=True, slots=True)
 class InspectedRow:
-    """One row: start, end svma; of a function that repeats, its first block's."""
+    """One row. In a function that repeats, start and end are those of the first block (addresses in the file)."""
 
     start: int
     end: int
@@ -56,7 +56,7 @@ class InspectedRow:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Addresses start..end (svma) where two sources differ; None: that one does not cover them."""
+    """A range of addresses in the file in which two sources differ. None stands for a source that does not cover it."""
 
     start: int
     end: int
@@ -65,20 +65,36 @@ class Difference:
 
     @property
     def kind(self) -> str:
-        """ "differ", "only in the first", "only in the second", or "not comparable" (an expression)."""
+        """One of "differ", "only in the first", "only in the second", and "not comparable" (an expression)."""
         if self.first is None or self.second is None:
             return "only in the second" if self.first is None else "only in the first"
         return "differ" if self.first.comparable and self.second.comparable else "not comparable"
 
 
 class Inspection:
-    """One object file. Sources open when first asked; a broken one is in broken, by name.
+    """One object file. Its sources are opened at the first use.
 
-    name: for messages; identity: one line on which file it is; records: kind -> how many, of files that have such.
+    Attributes:
+        name: Name for messages.
+        build_id: Build ID, "" if there is none.
+        identity: One line that identifies the file.
+        records: Number of records by kind, for files that have records.
+        broken: Errors of broken sources, by name.
     """
 
     def __init__(self, path: str, symbols: Sequence[str] = (), diagnostics: Diagnostics | None = None) -> None:
-        """symbols: where a Breakpad symbol file of it may be. Raises OSError, FormatError, UnsupportedArchitecture."""
+        """Open a file.
+
+        Args:
+            path: Path of the file.
+            symbols: Places that may have a Breakpad symbol file for it.
+            diagnostics: Receives counters.
+
+        Raises:
+            OSError: The file cannot be opened.
+            FormatError: Its format is unknown or it is broken.
+            UnsupportedArchitecture: There are no unwind rules for its machine.
+        """
         self.object = open_object_file(path)
         self.name = self.object.name
         self.build_id = self.object.build_id
@@ -96,7 +112,7 @@ class Inspection:
 
     @cached_property
     def sources(self) -> dict[str, Source]:
-        """The sources that the file has, in their order."""
+        """The sources that the file has, in the order of their use."""
         found: dict[str, Source] = {}
         for name, reader in self._readers.items():
             try:
@@ -118,7 +134,7 @@ class Inspection:
 
     @property
     def missing(self) -> int:
-        """Bytes that were cut off."""
+        """The number of bytes by which the file is truncated."""
         return self.object.missing
 
     @property
@@ -127,11 +143,15 @@ class Inspection:
 
     @property
     def row_sources(self) -> list[str]:
-        """The sources whose rows are shown where none is named."""
+        """The names of the sources whose rows are shown by default."""
         return list(self.sources)
 
     def source(self, name: str) -> Source:
-        """Raises UsageError where the file has no such table, FormatError where it is broken."""
+        """Return a source by name.
+
+        Raises:
+            UsageError: The file has no such table, or it is broken.
+        """
         if name in self.sources:
             return self.sources[name]
         if name in self.broken:
@@ -139,7 +159,9 @@ class Inspection:
         raise UsageError(f"{self.name} has no {name}", f"it has: {', '.join(self.sources) or 'none'}")
 
     def count(self, name: str) -> int | None:
-        """Functions that a source covers, without decoding their rows; None where its index is broken."""
+        """Return the number of functions that a source covers, without decoding their rows; None if its index is
+        broken.
+        """
         try:
             return len(self.sources[name].extents()[0])
         except FormatError as error:
@@ -151,7 +173,7 @@ class Inspection:
         return SymbolTable(symbol_sources(self.object, lambda: None).rows)
 
     def named(self, name: str) -> list[tuple[int, int]]:
-        """(start, end) svma of the functions of that name, as the table has it or as people write it."""
+        """Return (start, end) in the file of the functions with a name, in its mangled or demangled form."""
         table = self.symbols
         names = [table.name(row) for row in range(len(table))]
         hits = [row for row, known in enumerate(names) if known == name or known.partition("@")[0] == name]
@@ -171,7 +193,12 @@ class Inspection:
         return demangle([name])[name]
 
     def rows(self, names: Iterable[str], ranges: list[tuple[int, int]] | None = None) -> Iterator[InspectedRow]:
-        """Rows of the sources, of all functions or of those that cover an address of ranges (start, end svma)."""
+        """Yield the rows of some sources.
+
+        Args:
+            names: Names of the sources.
+            ranges: Only functions that cover an address in one of these (start, end) ranges; None for all functions.
+        """
         for name in names:
             source = self.source(name)
             functions = source.functions() if ranges is None else self._covering(name, source, ranges)
@@ -195,12 +222,16 @@ class Inspection:
                 at = max(function.end, at + 1)
 
     def compare(self, first: str, second: str) -> Iterator[Difference]:
-        """Where two sources differ, ascending, neighbours of one kind joined."""
+        """Yield the ranges in which two sources differ, ascending, with equal neighbours joined."""
         return differences((self, first), (self, second))
 
 
 def differences(*sides: tuple[Inspection, str]) -> Iterator[Difference]:
-    """Where two sources differ, ascending, neighbours of one kind joined. sides: (of which file, the source's name)."""
+    """Yield the ranges in which two sources differ, ascending, with equal neighbours joined.
+
+    Args:
+        sides: (file, name of the source) of both sides.
+    """
     return _joined(_differences(*(_spans(file.source(name).functions(), file.arch) for file, name in sides)))
 
 
@@ -229,7 +260,7 @@ Span = tuple[int, int, RuleWords]
 
 
 def _spans(functions: Iterable[FunctionRows], arch: Arch) -> list[Span]:
-    """Rows as spans that do not overlap, repeating functions unrolled, words interned."""
+    """Return rows as spans that do not overlap, with repeating functions unrolled and equal rules shared."""
     words: dict[object, RuleWords] = {}
     spans: list[Span] = []
     for function in functions:
@@ -248,7 +279,7 @@ def _spans(functions: Iterable[FunctionRows], arch: Arch) -> list[Span]:
 
 
 def _differences(a: list[Span], b: list[Span]) -> Iterator[Difference]:
-    """Over all bounds of both: each range has one rule a side, or none."""
+    """Yield a difference for each range between two bounds of either side, in which each side has at most one rule."""
     bounds = sorted({edge for spans in (a, b) for start, end, _ in spans for edge in (start, end)})
     find_a, find_b = _finder(a), _finder(b)
     for start, end in pairwise(bounds):

@@ -1,6 +1,6 @@
-"""What each module of a process offers: unwind sections, symbols, frame pointers. For `pyprof doctor`. Stops nothing.
+"""The unwind sections, symbols and frame pointers of each module of a process, for `pyprof doctor`. It stops no thread.
 
-In: what the process has mapped, and its memory. A worker parses the files (SurveyOf).
+A task (SurveyOf) is sent to a worker with the mappings and the memory of the process, and the worker parses the files.
 """
 
 from __future__ import annotations
@@ -23,14 +23,21 @@ UNWIND_SECTIONS = (".sframe", ".eh_frame", ".debug_frame", ".ARM.exidx")
 SYMBOL_SECTIONS = (".symtab", ".dynsym", ".gnu_debugdata", ".debug_info")
 FUNCTIONS_LOOKED_AT = 300
 LEAST_SIZE = 9
-"""Bytes of a table that says something: an empty .eh_frame has its terminator."""
+"""Minimum size in bytes of a section with content. An empty .eh_frame has only its terminator."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleSurvey:
-    """unwind, symbols: section names found, with "debug file" where a separate one adds to them.
+    """The survey of one module.
 
-    frame_pointers: "yes", "no", "some" or "unknown". unreadable: code that neither a file nor memory explains.
+    Attributes:
+        path: Its path.
+        build_id: Build ID, "" if there is none.
+        unwind: Names of its unwind sections, with "debug file" for those of a separate debug file.
+        symbols: Names of its symbol sections, with "debug file" if there is one.
+        frame_pointers: "yes", "no", "some" or "unknown".
+        unreadable: Its code is readable neither in a file nor in memory.
+        problems: Problems of the module.
     """
 
     path: str
@@ -44,8 +51,12 @@ class ModuleSurvey:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSurvey:
-    """modules: all with code, in address order; a file that is mapped several times is listed once. tolerated:
-    what was counted on the way.
+    """The survey of a process.
+
+    Attributes:
+        modules: All modules with code in address order. A file that is mapped several times is listed once.
+        code: The code that is described at run time.
+        tolerated: Counters of tolerated errors.
     """
 
     modules: tuple[ModuleSurvey, ...]
@@ -55,7 +66,7 @@ class ProcessSurvey:
 
 @dataclass(frozen=True, slots=True)
 class SurveyOf:
-    """An errand (session/worker/messages.py) of one piece."""
+    """A task (session/worker/messages.py) that returns the survey of a process, in one piece."""
 
     space: AddressSpace
 
@@ -111,7 +122,7 @@ def _has(file: ObjectFile, name: str) -> bool:
 
 
 def _frame_pointers(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> str:
-    """By what the CFI of some functions, spread over the file, says after their prologues."""
+    """Return whether functions keep frame pointers, judged by the CFI of some functions after their prologues."""
     text = file.sections.get(".text")
     keeps, starts = 0, set[int]()
     try:

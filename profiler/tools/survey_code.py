@@ -1,4 +1,4 @@
-"""What a process says about the code that it makes at run time. Stops nothing."""
+"""The code that a process has described at run time. The survey stops no thread."""
 
 from __future__ import annotations
 
@@ -18,8 +18,14 @@ MOST_NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class CodeSurvey:
-    """module: as a profile names it. count: pieces of code described, size: their bytes. has_rules: some can be unwound
-    by it. pieces: (avma, size, name) of the first few.
+    """The code that one source describes.
+
+    Attributes:
+        module: Name of the module in a profile.
+        count: Number of described pieces of code.
+        size: Their size in bytes.
+        has_rules: The source has unwind rules for some of them.
+        pieces: (address, size, name) of the first few.
     """
 
     module: str
@@ -31,7 +37,13 @@ class CodeSurvey:
 
 @dataclass(frozen=True, slots=True)
 class RunTimeSurvey:
-    """unfiled: bytes of executable memory that no file describes. problems: what could not be used."""
+    """The code of a process that no file describes.
+
+    Attributes:
+        unfiled: Number of bytes of executable memory without a file.
+        sources: The sources that describe code.
+        problems: Descriptions of errors.
+    """
 
     unfiled: int
     sources: tuple[CodeSurvey, ...]

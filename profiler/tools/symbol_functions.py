@@ -1,7 +1,7 @@
 """FUNC records of a symbol file from DWARF: functions with their lines and inlined calls, unit by unit.
 
-Bodies wait in a temporary file until all units are read, so that memory does not grow with the binary. Numbers of files
-and of inlined functions are given on the way.
+The bodies of functions are written to a temporary file until all units are read, so that memory does not grow with the
+binary. Files and inlined functions are numbered in the order of their use.
 """
 
 from __future__ import annotations
@@ -20,14 +20,23 @@ from pyprof.symbolize.dwarf.line_table import LineTable
 from pyprof.symbolize.dwarf.units import Dwarf, Ranges
 
 MAX_RANGES = 200
-"""Most ranges in one INLINE record: Breakpad reads 512 words of it."""
+"""Maximum number of ranges in one INLINE record. Breakpad reads at most 512 words of it."""
 
 NO_FILE = -1
 NO_DEADLINE = Deadline(None)
 
 
 class _Body(NamedTuple):
-    """A function: address, bytes, numbers of its name and of DWARF's name for it, its place in the temporary file."""
+    """A function.
+
+    Attributes:
+        address: Address relative to the load address.
+        size: Size in bytes.
+        name: Number of its name.
+        own: Number of its name in DWARF.
+        offset: Offset of its lines and calls in the temporary file.
+        length: Their length in bytes.
+    """
 
     address: int
     size: int
@@ -38,9 +47,13 @@ class _Body(NamedTuple):
 
 
 class Functions:
-    """All functions of one file's DWARF. Addresses are relative to the load address.
+    """All functions in a file's DWARF. Addresses are relative to the load address.
 
-    files: paths, origins: names of inlined functions, names: of functions; by number. left_out: why -> how many.
+    Attributes:
+        files: Paths by number.
+        origins: Names of inlined functions by number.
+        names: Names of functions by number.
+        left_out: Number of functions and units that were left out, by reason.
     """
 
     def __init__(
@@ -49,8 +62,14 @@ class Functions:
         symbol: Callable[[int], str],
         find_alternate: Callable[[ObjectFile], ObjectFile | None] | None = None,
     ) -> None:
-        """symbol: address -> the name of the symbol that begins there, "" if none does; it is better than DWARF's,
-        which is short for functions without a linkage name.
+        """Read all functions.
+
+        Args:
+            file: The file with the DWARF.
+            symbol: Returns the name of the symbol that begins at an address, "" if there is none. It has priority over
+                DWARF's
+                name, which is short for functions without a linkage name.
+            find_alternate: Finds the file with DWARF that dwz has moved.
         """
         self._symbol = symbol
         self._base = file.min_vaddr
@@ -85,7 +104,9 @@ class Functions:
         return list(self._name_numbers)
 
     def records(self, shown: Callable[[str], str]) -> Iterator[bytes]:
-        """FUNC records with what belongs to them, ascending; of several at one address the first, marked "m"."""
+        """Yield FUNC records with their lines and calls, ascending. Of several at one address, the first is used,
+        marked "m".
+        """
         names = self.names
         bodies = self._bodies
         at = 0
@@ -100,7 +121,7 @@ class Functions:
             at = same
 
     def extents(self) -> list[tuple[int, int]]:
-        """(start, end) of the functions, ascending."""
+        """Return (start, end) of the functions, ascending."""
         return [(body.address, body.address + body.size) for body in self._bodies]
 
     def _read_unit(self, dwarf: Dwarf, offset: int) -> None:
@@ -108,7 +129,7 @@ class Functions:
         lines, inlines = LineTable(unit, NO_DEADLINE), Inlines(unit, NO_DEADLINE)
         for start, end, function in inlines.functions():
             if not any(low <= start and end <= high for low, high in self._code):
-                continue  # dropped by the linker
+                continue  # the linker dropped the function
             own = _text(inlines.name(function, NO_DEADLINE))
             name = self._symbol(start - self._base) or own
             if not name:
@@ -123,7 +144,7 @@ class Functions:
             self._bodies.append(_Body(start - self._base, end - start, number, own_number, place, len(body)))
 
     def _lines(self, lines: LineTable, start: int, end: int) -> Iterator[str]:
-        """Neighbours that say the same become one record."""
+        """Yield line records, with adjacent records of the same line joined."""
         pending: tuple[int, int, int, int] | None = None
         for low, high, file, line in sorted(lines.between(start, end)):
             number = self._file(lines.file(file))
@@ -142,7 +163,7 @@ class Functions:
         return f"{low - self._base:x} {high - low:x} {line} {file}\n"
 
     def _calls(self, inlines: Inlines, lines: LineTable, function: Subprogram, start: int, end: int) -> Iterator[str]:
-        """INLINE records in the order of the entries: each stands behind the one around it."""
+        """Yield INLINE records in the order of the entries: each follows the one around it."""
         depths: list[int] = []
         for call in inlines.calls(function, NO_DEADLINE):
             depth = depths[call.parent] + 1 if call.parent >= 0 else 0

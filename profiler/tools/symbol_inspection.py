@@ -1,4 +1,4 @@
-"""What a Breakpad symbol file says: how many records of each kind, and its rules. For `pyprof inspect`."""
+"""The content of a Breakpad symbol file, for `pyprof inspect`: number of records of each kind, and its rules."""
 
 from __future__ import annotations
 
@@ -22,10 +22,18 @@ STACK_WIN = "stack_win"
 
 
 class SymbolInspection(Inspection):
-    """Addresses are relative to the module's load address. STACK WIN is a source of its own, for its rows only."""
+    """One symbol file. Addresses are relative to the module's load address. STACK WIN counts as a source for its rows
+    only.
+    """
 
     def __init__(self, path: str, diagnostics: Diagnostics | None = None) -> None:
-        """Raises OSError, FormatError, UnsupportedArchitecture."""
+        """Open a symbol file.
+
+        Raises:
+            OSError: The file cannot be read.
+            FormatError: It is not a symbol file.
+            UnsupportedArchitecture: There are no unwind rules for its architecture.
+        """
         self.diagnostics = diagnostics or Diagnostics()
         self.file: SymbolFile = open_symbol_file(path, self.diagnostics)
         module = self.file.module
@@ -57,7 +65,7 @@ class SymbolInspection(Inspection):
 
     @property
     def records(self) -> dict[str, int]:
-        """Kind of record -> how many."""
+        """The number of records by kind."""
         index = self.file.index
         found = {
             "FILE": len(index.files.number),
@@ -71,7 +79,9 @@ class SymbolInspection(Inspection):
         return {**{kind: count for kind, count in found.items() if count}, "lines in all": index.lines}
 
     def named(self, name: str) -> list[tuple[int, int]]:
-        """Of FUNC and PUBLIC; a PUBLIC has no size, its first byte is looked at."""
+        """Return (start, end) of the FUNC and PUBLIC records with a name. A PUBLIC has no size, so that its range is
+        one byte.
+        """
         hits: list[tuple[int, int]] = []
         for record in self.file.named_records():
             readable = demangle([record.name])[record.name]

@@ -1,6 +1,6 @@
-"""A Breakpad symbol file from an ELF file: what its DWARF, its symbol tables and its unwind tables say.
+"""A writer of a Breakpad symbol file from the DWARF, the symbol tables and the unwind tables of an ELF file.
 
-In: an object file, its separate debug file. Out: the text, and what had to be left out.
+It takes an object file and its separate debug file, and returns the text and counters of what was left out.
 Source: docs/symbol_files.md of Breakpad; src/common/linux/dump_symbols.cc, src/common/module.cc.
 """
 
@@ -34,16 +34,18 @@ from pyprof.unwind.formats.breakpad.stack_cfi_text import CfiText
 from pyprof.unwind.sources import READERS
 
 TABLES = ("eh_frame", "debug_frame", "exidx", "sframe")
-"""In the order in which they are written; a later one only what no earlier one covers. SFrame knows fewer registers."""
+"""Unwind tables in the order in which they are written. A later one is used only for functions that no earlier one
+covers. SFrame is last, because it describes the fewest registers.
+"""
 
 PIECE = 1 << 13
-"""Bytes of text that go over at once: more would need a memory file each, of which hundreds may be under way."""
+"""Size in bytes of one piece of text. A larger piece would need a memory file; hundreds of pieces may be in transit."""
 NO_CONTROLS = dict.fromkeys((*range(32), 127), "?")
 
 
 @dataclass(slots=True)
 class Written:
-    """Records by kind, and what was left out of them: why -> how many."""
+    """Number of written records by kind, and of records that were left out by reason."""
 
     records: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
@@ -51,7 +53,14 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class SymbolText:
-    """A part of the text. store_path: where a symbol store has the file. records, left_out: so far, see Written."""
+    """A piece of the text.
+
+    Attributes:
+        store_path: Path of the file in a symbol store.
+        text: The text.
+        records: Number of written records by kind, see Written. Only the last piece has it.
+        left_out: Number of records that were left out by reason. Only the last piece has it.
+    """
 
     store_path: str
     text: bytes
@@ -61,13 +70,18 @@ class SymbolText:
 
 @dataclass(frozen=True, slots=True)
 class SymbolsOf:
-    """An errand (session/worker/messages.py). name: the file's, which its path may not show: links are followed."""
+    """A task (session/worker/messages.py) that returns the symbol file of an object file.
+
+    Attributes:
+        path: Path of the object file.
+        name: Name of the file, which the path may not show because symbolic links are resolved.
+    """
 
     path: str
     name: str
 
     def pieces(self, diagnostics: Diagnostics) -> Iterator[SymbolText]:
-        """The first one comes before anything is read but the file's identity, and has no text."""
+        """Yield the text. The first piece has no text, and is sent when only the file's identity has been read."""
         written = Written()
         try:
             writer = SymbolWriter(self.path, self.name)
@@ -94,11 +108,25 @@ def _some(lines: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class SymbolWriter:
-    """Writes the symbol file of one ELF file. name: as MODULE has it; id: its identifier."""
+    """Writes the symbol file of one ELF file.
+
+    Attributes:
+        name: Name of the file, as in the MODULE record.
+        id: Its Breakpad identifier.
+    """
 
     def __init__(self, path: str, name: str = "") -> None:
-        """name: the file's, "" to take it from the path. Raises OSError, FormatError, UnsupportedArchitecture, and
-        PyprofError where there is no identifier.
+        """Open a file.
+
+        Args:
+            path: Path of the file.
+            name: Name of the file, "" for that in the path.
+
+        Raises:
+            OSError: The file cannot be opened.
+            FormatError: Its format is unknown or it is broken.
+            UnsupportedArchitecture: Breakpad does not support the architecture.
+            PyprofError: The file has no identifier.
         """
         self.file = open_object_file(path)
         self.name = name or os.path.basename(os.path.realpath(path))
@@ -114,18 +142,27 @@ class SymbolWriter:
 
     @property
     def store_path(self) -> str:
-        """Where a symbol store has the file."""
+        """The path of the file in a symbol store."""
         return os.path.join(self.name, self.id, f"{self.name}.sym")
 
     def write(self, out: IO[bytes]) -> Written:
-        """Raises FormatError where the file cannot be read, OSError where out cannot be written."""
+        """Write the symbol file.
+
+        Raises:
+            FormatError: The object file is broken.
+            OSError: Writing failed.
+        """
         written = Written()
         for line in self.lines(written):
             out.write(line)
         return written
 
     def lines(self, written: Written) -> Iterator[bytes]:
-        """written: is called with what is written and what is left out, on the way. Raises FormatError."""
+        """Yield the lines of the symbol file, and count them in `written`.
+
+        Raises:
+            FormatError: The object file is broken.
+        """
         for kind, lines in self._parts(written):
             for line in lines:
                 yield line
@@ -166,7 +203,7 @@ class SymbolWriter:
 
     @cached_property
     def _row_at(self) -> dict[int, int]:
-        """Address of a symbol's start -> its row."""
+        """Row of a symbol by its start address."""
         rel = self._table.start - np.uint64(self.file.min_vaddr)
         return {start: row for row, start in enumerate(rel.tolist())}
 
@@ -175,7 +212,7 @@ class SymbolWriter:
         return "" if row is None else self._table.name(row)
 
     def _publics(self, functions: list[tuple[int, int]]) -> Iterator[bytes]:
-        """Symbols that no FUNC covers."""
+        """Yield the PUBLIC records of symbols that no FUNC covers."""
         table = self._table
         starts = np.array([start for start, _ in functions], np.uint64)
         reach = (
@@ -223,7 +260,7 @@ class SymbolWriter:
 
 
 def _shown(names: list[str]) -> Callable[[str], str]:
-    """Readable names, without what would end a record."""
+    """Return a function that demangles names and replaces control characters, which would end a record."""
     readable = demangle(names)
     return lambda name: readable[name].translate(NO_CONTROLS)
 
