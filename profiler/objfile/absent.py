@@ -57,7 +57,7 @@ class AbsentFile:
         return memoryview(b"")
 
     def forget(self, name: str) -> None:
-        """Do-nothing implementation, because no section is cached."""
+        """Ignore the request, because no section is cached."""
 
     def at_svma(self, svma: int, size: int) -> memoryview:
         """Return the bytes in memory: mostly code around pcs in a small dump, everything in a full dump or a live

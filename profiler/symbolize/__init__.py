@@ -1,22 +1,22 @@
-"""Names for addresses.
+"""Names of addresses: functions, source lines and inlined functions.
 
-dwarf/      Source lines and inlined functions out of DWARF 2 to 5, read as far as an address needs
-again       Names for the frames of a recording, looked up later or elsewhere
+dwarf/      Source lines and inlined functions from DWARF 2 to 5, read only as far as an address needs
+again       Names for the frames of an existing profile, from files that are available now
 breakpad    Names, lines and inlined functions from a Breakpad symbol file
-cython      Lines of Cython's sources
-demangle    Readable names: C++ (Itanium) and Rust (legacy and v0), by LLVM's demanglers (the package pycxxfilt)
-described   What the symbolizer asks about code that no file describes
+cython      Lines of Cython sources, from the comments in the generated C file
+demangle    Demangled names: C++ (Itanium) and Rust (legacy and v0), by LLVM's demanglers (the package pycxxfilt)
+described   The symbolizer's interface to descriptions of run-time generated code
 elf_symtab  Symbol tables of ELF files as columns: .symtab, .dynsym, .gnu_debugdata, a separate debug file
-footprint   How much memory a structure holds, estimated: long containers are measured by a sample of their elements
-frame_modules  The modules of frames, as a profile lists them
-generated_names  Names that code generators make, as their users write them: of Cython's functions and of V8's
-kernel      Names of the kernel's functions, by /proc/kallsyms, and of the calls in which threads sleep
-name_cache  What was read of object files in order to name addresses. It outlives windows, address spaces and processes
-perfmap     The perf map: a text file in which a process names the code that it makes, `/tmp/perf-PID.map`
-plt         Names for the entries of procedure linkage tables: "malloc@plt"
-settled_frames  Names that no look-up will change, for the parts of a window
+footprint   An estimate of the memory that an object uses, from samples of long containers
+frame_modules  The list of the modules of a profile's frames
+generated_names  Names of generated functions in the form that users write: Cython and V8
+kernel      Names of kernel functions, from /proc/kallsyms, and of the system calls in which threads are blocked
+name_cache  A cache of symbols and lines of object files, for the life of the process
+perfmap     A reader of perf maps, the text files `/tmp/perf-PID.map` in which a process names its generated code
+plt         Names of the entries of procedure linkage tables: "malloc@plt"
+settled_frames  A cache of finished frames for the windows of one recording
 source_files  The text of source files that a profile names
-symbolizer  Names for addresses: unique frames in, Frame objects and their modules out
-symbols     Symbols in columns: which function holds an svma
-unnamed     What code without a name is called
+symbolizer  Creates the named frames of a profile from unique frame keys
+symbols     A symbol table in columns, for lookups of the function at an address
+unnamed     Names for code without a symbol
 """

@@ -1,8 +1,8 @@
-"""Names for the frames of a recording, looked up later or elsewhere: in files that are not those it was made of.
+"""Names for the frames of an existing profile, from files that are available now.
 
-A frame of native code is a module, its build-id, and an address in it. A file gives it names if it has that build-id:
-one that is named only like the module proves nothing. Where the module was mapped does not matter, so that every module
-has an address space of its own here.
+A frame of native code is a module with its build ID, and an address in it. A file can name the frame only if it has the
+same build ID; an equal file name proves nothing. The address at which the module was mapped does not matter, so that
+each module gets a separate address space here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import Symbolizer
 
 _BASE = 1 << 20
-"""Where each module lies here."""
+"""Address at which each module is placed in its address space."""
 _PAGE = 1 << 12
 _MOST_REL = 1 << 46
 _MOST_BACK = 16
@@ -39,15 +39,22 @@ _DEBUG = "usr/lib/debug"
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where files are. symbols: object files, debug files, and folders of them; sysroots: what / was where it was
-    recorded. Then come this machine's own files, and what debuginfod clients have fetched.
+    """The places of files. After the named ones, the files of this machine and debuginfod's cache are used.
+
+    Attributes:
+        symbols: Object files, debug files, and directories of them.
+        sysroots: Copies of the root directory of the machine that made the recording.
     """
 
     symbols: tuple[str, ...] = ()
     sysroots: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Raises UsageError for what does not exist."""
+        """Check that all places exist.
+
+        Raises:
+            UsageError: A place does not exist.
+        """
         for option, paths in (("--symbols", self.symbols), ("--sysroot", self.sysroots)):
             for path in paths:
                 if not (os.path.isdir(path) if option == "--sysroot" else os.path.exists(path)):
@@ -63,7 +70,7 @@ class Places:
         return [os.path.abspath(path) for path in (*self.folders, *roots)]
 
     def of(self, info: ModuleInfo) -> Iterator[str]:
-        """Where a module's file may be."""
+        """Yield the paths at which a module's file may be."""
         path = os.path.normpath("/" + info.path).lstrip("/")
         yield from (each for each in self.symbols if not os.path.isdir(each))
         for folder in self.folders:
@@ -78,15 +85,18 @@ class Places:
 
 
 def lacking(profile: Profile) -> list[ModuleInfo]:
-    """Modules with a build-id that have frames without a symbol."""
+    """Return the modules that have a build ID and frames without a symbol."""
     without = {frame.module for frame in profile.frames if _is_code(frame) and not _has_symbol(frame)}
     return [info for at, info in enumerate(profile.modules) if at in without and info.build_id]
 
 
 def named(profile: Profile, places: Places, seconds: float | None = None) -> Profile:
-    """With the names that files at these places have. seconds: most for source lines and inlined functions.
+    """Return the profile with the names that files at these places have. A frame whose file is not found is unchanged.
 
-    A frame whose file is not found stays as it is.
+    Args:
+        profile: The profile.
+        places: The places of files.
+        seconds: Maximum time for source lines and inlined functions, None for no limit.
     """
     images = _Images(profile.modules, places)
     profile = replace(profile, frames=tuple(map(images.placed, profile.frames)))
@@ -119,7 +129,9 @@ def named(profile: Profile, places: Places, seconds: float | None = None) -> Pro
 
 
 def _is_code(frame: Frame) -> bool:
-    """Of a file: numbers that no file of the format has are those of a recording that lies."""
+    """Return True if a frame is code in a file. Addresses that no real file contains come from a malicious
+    recording.
+    """
     back = frame.pc - frame.lookup
     return (
         frame.kind == FrameKind.NATIVE and frame.module >= 0 and 0 <= frame.rel < _MOST_REL and 0 <= back <= _MOST_BACK
@@ -149,7 +161,7 @@ def _space(module: int, path: str, last: int) -> AddressSpace:
 
 
 class _Images(ImageStore):
-    """The files of modules that were found, each in a space of its own."""
+    """The files that were found for modules, each in a separate address space."""
 
     def __init__(self, modules: Sequence[ModuleInfo], places: Places) -> None:
         super().__init__(Diagnostics())
@@ -163,8 +175,9 @@ class _Images(ImageStore):
         return self._file(self._modules[module]) is not None
 
     def placed(self, frame: Frame) -> Frame:
-        """Where its file says that the address is, if the frame knows its place in the file only: a pprof file knows
-        mappings, and not where they stand in the image.
+        """Return the frame with its address in the image, if the profile has only its place in the file.
+
+        A pprof file has the mappings of a module, but not where they lie in its image.
         """
         if not _is_code(frame):
             return frame
@@ -194,7 +207,7 @@ class _Images(ImageStore):
 
 
 def _holds(segment: Segment, offset: int) -> bool:
-    """Is it code that is mapped from there, or from the page of its first byte?"""
+    """Return True if the segment is code that is mapped from this offset, or from the page of its first byte."""
     return segment.executable and segment.offset & -_PAGE <= offset < segment.offset + segment.filesz
 
 
@@ -203,13 +216,13 @@ def _start_of(segment: Segment, offset: int) -> int:
 
 
 def object_file(info: ModuleInfo, places: Places) -> ObjectFile | None:
-    """The module's file, or a debug file of it, known by its build-id; None where there is none."""
+    """Return the file of a module, or a debug file of it, by its build ID; None if there is none."""
     found = map(partial(_opened, build_id=info.build_id), places.of(info) if info.build_id else ())
     return next((file for file in found if file is not None), None)
 
 
 def _opened(path: str, build_id: str) -> ObjectFile | None:
-    """The file, if it is that one."""
+    """Return the file at a path if it has the build ID, else None."""
     try:
         fd = current().named(path)
         try:

@@ -1,6 +1,7 @@
 """Names, lines and inlined functions from a Breakpad symbol file.
 
-In: addresses relative to the module's load address. Out: NamedPlace. Never raises for what the file contains.
+SymbolFileNames takes addresses relative to the module's load address and returns NamedPlace values. No content of the
+file makes it raise.
 """
 
 from __future__ import annotations
@@ -14,18 +15,24 @@ from pyprof.records import dataclass
 from pyprof.symbolize.dwarf.lines import SourcePlace
 
 MAX_UNSIZED = 1 << 16
-"""Most bytes that a PUBLIC, which has no size, reaches."""
+"""Maximum number of bytes that a PUBLIC covers, which has no size."""
 MAX_INLINED = 256
-"""Most calls inlined into each other at one address."""
+"""Maximum number of nested inlined calls at one address."""
 MAX_OWN = 16
-"""Lines that are looked at for the file of a function itself."""
+"""Maximum number of lines that are examined to find the file of a function."""
 MAX_KEPT = 1 << 12
-"""Functions whose lines are kept."""
+"""Maximum number of functions whose lines are cached."""
 
 
 class NamedPlace(NamedTuple):
-    """start: address of the function. sized: a FUNC says where it ends. places: innermost first, the last is the
-    function itself; [] where the file knows the name only.
+    """The names at an address.
+
+    Attributes:
+        name: Name of the function.
+        start: Its start address.
+        sized: A FUNC states its end.
+        places: Source places, the innermost inlined function first and the function itself last; [] if only the name is
+            known.
     """
 
     name: str
@@ -36,7 +43,7 @@ class NamedPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Body:
-    """Lines ascending by address with their starts, and inlined calls."""
+    """The lines of a function in ascending order with their start addresses, and its inlined calls."""
 
     starts: list[int]
     lines: list[LineRecord]
@@ -44,7 +51,7 @@ class _Body:
 
 
 class SymbolFileNames:
-    """What one symbol file says of addresses."""
+    """Looks up addresses in one symbol file."""
 
     def __init__(self, file: SymbolFile) -> None:
         self._file = file
@@ -74,7 +81,7 @@ class SymbolFileNames:
             inlined = chain[depth]
             places.append(SourcePlace(self._file.origin(inlined.origin)[0], file, number))
             call_file = inlined.file
-            if call_file is None:  # the old form: the call stands in the file of the function around it
+            if call_file is None:  # the old form: the call is in the file of the enclosing function
                 call_file = self._file.origin(chain[depth - 1].origin)[1] if depth else _own_file(body)
             file = name(call_file) if call_file is not None else None
             number = inlined.line
@@ -92,7 +99,7 @@ class SymbolFileNames:
 
 
 def _own_file(body: _Body) -> int | None:
-    """FILE of the function itself: of its first line outside of what was inlined."""
+    """Return the number of the function's FILE: that of its first line outside of inlined code."""
     inlined = [span for inline in body.inlines for span in inline.ranges]
     for line in body.lines[:MAX_OWN]:
         if not any(start <= line.address < end for start, end in inlined):
@@ -101,7 +108,7 @@ def _own_file(body: _Body) -> int | None:
 
 
 def _chain(inlines: list[InlineRecord], address: int) -> list[InlineRecord]:
-    """Calls inlined at an address, the outermost first; a depth that is left out ends the chain."""
+    """Return the inlined calls at an address, the outermost first. The chain ends at a missing depth."""
     chain: list[InlineRecord] = []
     for inline in inlines:
         if len(chain) >= MAX_INLINED:

@@ -1,8 +1,7 @@
-"""Lines of Cython's sources: the C file that it wrote says in comments which line of the .pyx a statement comes from.
+"""Lines of Cython sources, from the comments in the generated C file.
 
-In: a file and a line as DWARF has them. Out: the line of the .pyx, or None where the file is not Cython's, is gone, or
-says nothing of that line. A comment holds for the lines after it, up to the next one or to the function's exit code or
-end: Cython's own helper functions stand behind the module's.
+The comments say which line of the .pyx a statement comes from. A comment applies to the lines after it, up to the next
+comment, the function's exit code or its end, because Cython's helper functions follow those of the module.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _MOST_BYTES = 64 << 20
 
 
 class CythonLines:
-    """root: where the target's file names start; rights: what it may read. Keeps what it read of each file."""
+    """Looks up lines in generated C files, and caches what it has read."""
 
     def __init__(self, root: str, rights: Rights | None = None) -> None:
         self._root = root
@@ -30,11 +29,15 @@ class CythonLines:
 
     @property
     def kept(self) -> int:
-        """Files that were read."""
+        """The number of cached files."""
         return len(self._files)
 
     def find(self, file: str, line: int) -> tuple[str, int] | None:
-        """(.pyx, line)."""
+        """Return (.pyx, line) for a line of a C file.
+
+        Returns:
+            None if the file is not Cython's, is missing, or has no comment for the line.
+        """
         if not file.endswith((".c", ".cpp", ".cc", ".cxx")) or not file.startswith("/"):
             return None
         if file not in self._files:
@@ -55,7 +58,7 @@ class CythonLines:
 
 
 def places(text: bytes) -> list[tuple[int, str, int]]:
-    """(line of the C file from which on it holds, .pyx or "" for none, its line), ascending."""
+    """Return (first line of the C file, .pyx or "" for none, line of the .pyx) of each comment, ascending."""
     if not text.startswith(_HEAD):
         return []
     found = []

@@ -1,8 +1,9 @@
-"""Readable names: C++ (Itanium) and Rust (legacy and v0), by LLVM's demanglers (the package pycxxfilt).
+"""Demangled names: C++ (Itanium) and Rust (legacy and v0), by LLVM's demanglers (the package pycxxfilt).
 
-Names come from the target and are hostile: back references can make a name of 200 letters mean gigabytes, and
-nesting can use up the C stack. A name whose meaning is surely small is demangled here; the few others (1 in 1,000)
-in a process of their own with little memory and time, see isolated(). What fails keeps its raw name.
+Names come from the target and may be hostile: with back references, a name of 200 letters can expand to gigabytes, and
+nesting can overflow the C stack. A name whose result is certainly small is demangled in this process. The others (1 in
+1,000) are demangled in a child process with little memory and time, see isolated(). If that fails, the mangled name
+stays.
 """
 
 from __future__ import annotations
@@ -47,8 +48,13 @@ for line in sys.stdin:
 
 
 def demangle(names: Iterable[str], most_s: float | None = None) -> dict[str, str]:
-    """Symbol name -> what to show, for each distinct name. Never raises, bounded in time and memory. most_s: what takes
-    longer stays raw, and so do the few for which another process is needed.
+    """Return the text to show for each distinct symbol name. Never raises; time and memory are limited.
+
+    Args:
+        names: The symbol names.
+        most_s: Time limit in seconds. Names that are not reached in time stay mangled, and so do names that need a
+            child
+            process.
     """
     until = time.monotonic() + (most_s if most_s is not None else math.inf)
     shown: dict[str, str] = {}
@@ -73,13 +79,16 @@ def demangle(names: Iterable[str], most_s: float | None = None) -> dict[str, str
 
 
 def unversioned(name: str) -> str:
-    """Without the symbol version: "memcpy@@GLIBC_2.14" is memcpy. "memcpy@plt" is no version."""
+    """Return the name without its symbol version: "memcpy@@GLIBC_2.14" is memcpy. "memcpy@plt" has no version."""
     base, at, version = name.partition("@")
     return name if not at or not base or version == "plt" else base
 
 
 def is_harmless(name: str) -> bool:
-    """Is the result surely small? n back references to parts built of k others each multiply by at most k**(n/k)."""
+    """Return True if the result is certainly small.
+
+    n back references to parts that are built of k others each multiply the size by at most k**(n/k).
+    """
     if len(name) > DIRECT_LENGTH:
         return False
     references = len(BACK_REFERENCE.findall(name))
@@ -87,7 +96,9 @@ def is_harmless(name: str) -> bool:
 
 
 def isolated(names: Sequence[str]) -> list[str]:
-    """Demangle in a child process that may die of it: then the name that it died of stays raw. One child, or two."""
+    """Demangle names in a child process, which may crash. The name that crashed it stays mangled. At most two children
+    run.
+    """
     import subprocess
 
     import pycxxfilt
@@ -114,7 +125,7 @@ def isolated(names: Sequence[str]) -> list[str]:
             break
         results += done.stdout.split("\n")[:-1][: len(rest)]
         if len(results) < len(names):
-            results.append(names[len(results)])  # what it died of
+            results.append(names[len(results)])  # the name that crashed it
     return [*results, *names[len(results) :]]
 
 
@@ -122,7 +133,7 @@ _isolate: Callable[[Sequence[str]], list[str]] = isolated
 
 
 def use(isolate: Callable[[Sequence[str]], list[str]]) -> None:
-    """From now on another one than isolated() does what it does: a process that may start none has it done."""
+    """Replace isolated() in this process. A process that may not start others delegates to another process."""
     global _isolate
     _isolate = isolate
 
@@ -138,7 +149,7 @@ def _demangled(name: str) -> str:
 
 
 def _tidy(name: str, text: str) -> str:
-    """Without what names the build and not the function: the hash of Rust, LLVM's module number."""
+    """Remove parts that identify the build and not the function: Rust's hash, LLVM's module number."""
     text = LLVM_SUFFIX.sub("", text)
     if name.startswith("_ZN") and RUST_HASH.search(text):
         return RUST_ESCAPE.sub(_unescape, RUST_HASH.sub("", text))
@@ -146,7 +157,9 @@ def _tidy(name: str, text: str) -> str:
 
 
 def _unescape(match: re.Match[str]) -> str:
-    """Rust's legacy mangling: "$LT$" is "<", "$u20$" a space, ".." "::" (rustc-demangle, legacy.rs)."""
+    """Decode an escape of Rust's legacy mangling: "$LT$" is "<", "$u20$" a space, ".." "::" (rustc-demangle,
+    legacy.rs).
+    """
     letters, code = match.group(1), match.group(2)
     if letters:
         return RUST_LETTERS.get(letters, match.group(0))

@@ -1,4 +1,4 @@
-"""What the symbolizer asks about code that no file describes."""
+"""The symbolizer's interface to descriptions of run-time generated code."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from pyprof.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """module: "[jit] gdb" and its like. image: an object file in memory with its symbols and lines; name: what else
-    names the code, asked where the image does not.
+    """The description of a piece of code.
+
+    Attributes:
+        module: Its module, such as "[jit] gdb".
+        image: An object file in memory with its symbols and lines, or None.
+        name: A name from another source, used if the image has none.
     """
 
     module: Module
@@ -22,16 +26,21 @@ class Described:
 
 
 class DescribedCode(Protocol):
-    """Answers of one recording."""
+    """The code descriptions of one recording."""
 
     def described(self, number: int) -> Described:
-        """number: a FrameKey.code that is not 0."""
+        """Return a description by its number, a FrameKey.code that is not 0."""
         ...
 
     def seen(self, number: int) -> Described | None:
-        """What described() has said before."""
+        """Return a description if described() has returned it before, else None."""
         ...
 
     def late(self, space: AddressSpace, pc: int) -> Described | None:
-        """Of code in no file whose description had not come when its sample was walked. pc: lookup pc."""
+        """Return a description that was read only after its sample was walked, or None.
+
+        Args:
+            space: The address space.
+            pc: Lookup pc in code that is in no file.
+        """
         ...

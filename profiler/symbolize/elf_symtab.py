@@ -1,6 +1,6 @@
 """Symbol tables of ELF files as columns: .symtab, .dynsym, .gnu_debugdata, a separate debug file.
 
-Source: gABI "Symbol Table"; the order of preference among names of one address is that of perf's choose_best_symbol.
+Source: gABI "Symbol Table". The preference among the names of one address is that of perf's choose_best_symbol.
 """
 
 from __future__ import annotations
@@ -20,17 +20,27 @@ MAX_SYMBOLS = 1 << 23
 STT_NOTYPE, STT_FUNC, STT_GNU_IFUNC = 0, 2, 10
 STB_LOCAL, STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE = 0, 1, 2, 10
 DEBUG_FILE = "debug file"
-"""Among the names of SymbolSources."""
+"""Name of the debug file in SymbolSources.names."""
 SHN_UNDEF, SHN_LORESERVE, SHN_XINDEX = 0, 0xFF00, 0xFFFF
 
 
 def symbol_rows(file: ObjectFile, table: str, strings: str, shift: int = 0) -> SymbolRows | None:
-    """Functions of one table; None if it is absent. shift: added to addresses. Raises FormatError."""
+    """Return the functions of one table, or None if it is absent.
+
+    Args:
+        file: The file.
+        table: Name of the section with the symbols.
+        strings: Name of the section with the strings.
+        shift: Number to add to addresses.
+
+    Raises:
+        FormatError: The table is broken.
+    """
     data, names = file.section(table), file.section(strings)
     if data is None or names is None:
         return None
     if table == ".symtab":
-        file.forget(table)  # nobody else reads it
+        file.forget(table)  # no other reader needs it
     layout = symbol_layout(file)
     count = len(data) // layout.itemsize
     if count > MAX_SYMBOLS:
@@ -43,14 +53,14 @@ def symbol_rows(file: ObjectFile, table: str, strings: str, shift: int = 0) -> S
     text = np.frombuffer(names, np.uint8)
     at = symbols["name"].astype(np.int64)
     first, second = text[at], text[np.minimum(at + 1, len(text) - 1)]
-    # mapping symbols of ARM and RISC-V ($x, $d) and labels of the compiler (.L) say nothing to a reader
+    # Leave out mapping symbols of ARM and RISC-V ($x, $d) and compiler labels (.L).
     good = (
         (limit > symbols["value"]) & (first != 0) & (first != ord("$")) & ~((first == ord(".")) & (second == ord("L")))
     )
     symbols, limit, at = symbols[good], limit[good], at[good]
     start = symbols["value"].astype(np.uint64)
     if file.arch is not None:
-        start &= np.uint64(file.arch.pc_mask)  # ARM: the lowest bit says Thumb
+        start &= np.uint64(file.arch.pc_mask)  # ARM: the lowest bit marks Thumb code
     with np.errstate(over="ignore"):
         start = start + np.uint64(shift & 2**64 - 1)
         limit = limit + np.uint64(shift & 2**64 - 1)
@@ -58,8 +68,13 @@ def symbol_rows(file: ObjectFile, table: str, strings: str, shift: int = 0) -> S
 
 
 class SymbolSources(NamedTuple):
-    """rows: of each table found; names: what each is, for a reader. complete: functions that are not exported have
-    names, too. broken: what could not be read.
+    """The symbols of a file.
+
+    Attributes:
+        rows: The symbols of each table that was found.
+        names: Description of each table, for users.
+        complete: Functions that are not exported have names too.
+        broken: Errors of tables that could not be read.
     """
 
     rows: list[SymbolRows]
@@ -69,9 +84,11 @@ class SymbolSources(NamedTuple):
 
 
 def symbol_sources(file: ObjectFile, debug: Callable[[], ObjectFile | None]) -> SymbolSources:
-    """All symbols known of a file: its own tables, and what a stripped one has elsewhere. Never raises.
+    """Return all symbols in the tables of a file, and for a stripped file those in other places. Never raises.
 
-    debug: finds the separate debug file; called only if the file itself is stripped.
+    Args:
+        file: The file.
+        debug: Finds the separate debug file. It is called only if the file is stripped.
     """
     rows: list[SymbolRows] = []
     names: list[str] = []
@@ -103,7 +120,7 @@ def symbol_sources(file: ObjectFile, debug: Callable[[], ObjectFile | None]) -> 
 
 
 def _code_limits(file: ObjectFile, shndx: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """(n,) uint64 svma where the code that holds each value ends, 0 where it is no code."""
+    """Return the end of the code that contains each address, of shape (n,) uint64; 0 if it is not code."""
     limit = np.zeros(len(value), np.uint64)
     sections = file.section_list
     mask = (1 << 8 * file.address_size) - 1
@@ -125,7 +142,10 @@ def _code_limits(file: ObjectFile, shndx: np.ndarray, value: np.ndarray) -> np.n
 
 
 def _rank(info: np.ndarray, at: np.ndarray, text: np.ndarray) -> np.ndarray:
-    """(n,) int64: global before weak before local, function before label, fewer underscores, shorter."""
+    """Return the rank of each symbol, of shape (n,) int64; lower is better.
+
+    The order is: global before weak before local, function before label, fewer underscores, shorter.
+    """
     binding = np.full(256, 2, np.int64)
     binding[[STB_GLOBAL, STB_GNU_UNIQUE]] = 0
     binding[STB_WEAK] = 1

@@ -1,4 +1,4 @@
-"""How much memory a structure holds, estimated: long containers are measured by a sample of their elements."""
+"""An estimate of the memory that an object uses, from samples of long containers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from pyprof.objfile.images import Image
 
 _SAMPLE = 16
 _MOST_VISITED = 1 << 18
-"""Objects; a structure of more is measured in part, and then by far the largest anyway."""
+"""Maximum number of objects that are visited. A larger structure is measured in part, which still makes it the
+largest.
+"""
 _NOT_ITS_OWN = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, Diagnostics, Image)
 
 
 def footprint(root: object) -> int:
-    """Bytes that root and what it refers to take. Classes, functions, methods, Diagnostics and Images belong to
-    others.
+    """Return the estimated size in bytes of an object and all objects that it refers to.
 
-    Elements of a container of more than 16 count by the mean of 16 of them, evenly spread.
+    Classes, functions, methods, Diagnostics and Images are shared and do not count. The elements of a container of more
+    than 16 count by the mean of 16 of them, evenly spread.
     """
     seen: set[int] = set()
     total = 0.0
@@ -45,7 +47,7 @@ def _shallow(value: object) -> int:
 
 
 def _parts(value: object) -> Iterator[tuple[Iterable[object], float]]:
-    """(elements to look into, how many elements each of them stands for)."""
+    """Yield (elements to visit, number of elements that each of them stands for)."""
     if isinstance(value, str | bytes | bytearray | int | float):
         return
     if isinstance(value, memoryview):

@@ -1,4 +1,4 @@
-"""The modules of frames, as a profile lists them."""
+"""The list of the modules of a profile's frames."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyprof.symbolize.unnamed import Labels
 
 
 class FrameModules:
-    """In the order in which they come up. labels: what code without a name is called by."""
+    """The modules in the order of their first use, with the labels for code without a name."""
 
     def __init__(self, labels: Labels) -> None:
         self.labels = labels
@@ -21,7 +21,7 @@ class FrameModules:
         _, at = self._seen.get((id(module), build_id)) or (module, -1)
         if at < 0:
             at = self._add(module, build_id)
-            self._seen[id(module), build_id] = module, at  # kept, so that its id is no other's
+            self._seen[id(module), build_id] = module, at  # kept alive, so that no other object gets its id
         info = self._infos[at]
         if info.has_functions and info.has_lines:
             return at
@@ -33,7 +33,7 @@ class FrameModules:
         return at
 
     def _add(self, module: Module, build_id: str) -> int:
-        """Mappings of one file at one place are one."""
+        """Add a module and return its index. Mappings of one file at one place count as one module."""
         code = [m for m in module.mappings if m.executable] or list(module.mappings)
         at = self._index.setdefault((code[0].start, code[-1].end, module.path, build_id), len(self._infos))
         if at == len(self._infos):

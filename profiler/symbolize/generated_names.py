@@ -1,4 +1,4 @@
-"""Names that code generators make, as their users write them: functions of Cython modules and of V8's scripts."""
+"""Names of generated functions in the form that users write: functions of Cython modules and of V8's scripts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ PREFIXES = ("__pyx_", "JS:", "LazyCompile:", "Function:", "Script:", "Eval:", "M
 MAX_LENGTH = 4096
 
 _V8 = re.compile(r"(?:JS|LazyCompile|Function|Script|Eval|Module):[~*^+']?(?=[^:])")
-"""V8's log: the kind of code, and the tier of its compiler: ~ is interpreted, ^ baseline, + mid-tier, * optimised."""
+"""V8's prefix: the kind of code, and the tier of its compiler: ~ is interpreted, ^ baseline, + mid-tier, *
+optimized.
+"""
 _CYTHON = re.compile(r"__pyx_(pw|pf|f|gb|getprop|setprop)_(?=\d)(.+)", re.DOTALL)
 _CLONE = re.compile(r"(?:\.(?:isra|constprop|part|cold|lto_priv)(?:\.\d+)*)+$")
 _SCOPE = re.compile(r"([1-9]\d{0,3})(?=\D)")
@@ -17,7 +19,7 @@ _FUSED = re.compile(r"__pyx_fuse_\d+(?:_\d+)*")
 
 
 def plain_name(name: str) -> str:
-    """Return the name of a generated function as its user writes it, another name as it is."""
+    """Return the name of a generated function as its user writes it, and any other name unchanged."""
     if len(name) > MAX_LENGTH:
         return name
     if script := _V8.match(name):
@@ -27,9 +29,9 @@ def plain_name(name: str) -> str:
 
 
 def _cython_name(kind: str, text: str) -> str:
-    """Cython writes a name's scopes as LENGTH NAME _, and before its last part a number that makes it unique.
+    """Decode a Cython name, which has its scopes as LENGTH NAME _, and a unique number before its last part.
 
-    Wrappers (pw) always have that number: a scope is none if no number follows it.
+    Wrappers (pw) always have that number, so that a part of a wrapper's name is a scope only if a number follows it.
     """
     scopes = []
     while (number := _SCOPE.match(text)) is not None:
@@ -40,7 +42,7 @@ def _cython_name(kind: str, text: str) -> str:
         scopes.append(text[number.end() : end])
         text = rest
     last = _FUSED.sub("", text.lstrip("0123456789")) or text
-    if kind == "gb":  # the body of a generator, whose own name it does not have
+    if kind == "gb":  # the body of a generator, which lacks the generator's name
         last = "<generator>"
     if last in ("__get__", "__set__") and scopes:
         return ".".join(scopes)

@@ -1,4 +1,4 @@
-"""Names of the kernel's functions, by /proc/kallsyms, and of the calls in which threads sleep."""
+"""Names of kernel functions, from /proc/kallsyms, and of the system calls in which threads are blocked."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ HIDDEN = "addresses of the kernel's functions are hidden"
 
 
 class KernelNames:
-    """path: of the list of the kernel's symbols, "" for that of this machine; read when it is first needed."""
+    """Names of kernel frames. The list of kernel symbols is read when it is first needed."""
 
     def __init__(self, diagnostics: Diagnostics, path: str = "") -> None:
+        """Take the path of a list of kernel symbols, "" for that of this machine."""
         self._diagnostics = diagnostics
         self._path = path
         self._starts: list[int] | None = None
@@ -48,7 +49,9 @@ class KernelNames:
         return (self._names[at], address - self._starts[at]) if at >= 0 else ("", address)
 
     def _read(self) -> list[int]:
-        """Start of each function, ascending; where several names have one start, the last. Fills _names."""
+        """Return the start of each function, ascending, and set _names. Of several names with one start, the last is
+        used.
+        """
         try:
             with open(self._path, "rb") if self._path else open(current().kernel_symbols(), "rb") as file:
                 text = file.read(_MOST)

@@ -1,8 +1,8 @@
-"""What was read of object files in order to name addresses. It outlives windows, address spaces and processes.
+"""A cache of symbols and lines of object files, for the life of the process.
 
-In: an Image. Out: FileNames, the same one for every process that has the file mapped. A file is known by its build-id
-and its size, for a stripped copy has the build-id of the whole one; without a build-id by device, inode, size and time
-of change. The cache is bounded in bytes: what was used least recently goes first.
+NameCache returns one FileNames for all processes that map a file. The key of a file is its build ID and size, because a
+stripped copy has the build ID of the complete file. Without a build ID, the key is device, inode, size and modification
+time. The cache is limited in bytes, and drops the least recently used files first.
 """
 
 from __future__ import annotations
@@ -28,13 +28,17 @@ from pyprof.symbolize.kernel import KernelNames
 from pyprof.symbolize.symbols import SymbolTable
 
 MOST_BYTES = 256 << 20
-"""Of all that is kept. libxul with its lines takes about 150 MB."""
+"""Maximum size of the cache in bytes. libxul with its lines takes about 150 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What a file says of one svma. function: svma of the function's start, None if not known. source: innermost
-    inlined function first, the last is the function itself.
+    """The names at one address in a file.
+
+    Attributes:
+        system_name: Symbol name, "" if there is none.
+        function: Start address of the function in the file, None if it is unknown.
+        source: Source places, the innermost inlined function first and the function itself last.
     """
 
     system_name: str = ""
@@ -46,10 +50,15 @@ _NAMES_A_PART = 16
 
 
 class FileNames:
-    """Symbols, lines and inlined functions of one object file, read when first asked for.
+    """The symbols, lines and inlined functions of one object file, read on demand.
 
-    found: the answers so far, by svma. shown: demangled names, by name. broken: problems of its symbol table.
-    may_have_lines: as far as is known without reading any.
+    Attributes:
+        found: Earlier results, by address in the file.
+        shown: Demangled names, by name.
+        broken: Errors of its symbol table.
+        table: Its symbols.
+        complete: Functions that are not exported have symbols too.
+        may_have_lines: It may have lines, as far as is known without reading any.
     """
 
     def __init__(self, image: Image) -> None:
@@ -65,22 +74,26 @@ class FileNames:
 
     @property
     def kept(self) -> int:
-        """Units whose lines were read, and sixteens of answers and of shown names, which are small: what a file takes
-        grows with their number.
+        """A measure of the file's memory use: units whose lines were read, and results and shown names in groups of
+        16.
         """
         lines = self.__dict__.get("lines")
         return (len(self.found) + len(self.shown)) // _NAMES_A_PART + (lines.units if lines is not None else 0)
 
     def rest(self) -> bool:
-        """What was read for lines goes, if nothing new was answered since this was called before; the answers stay. Did
-        it? The debug information of one program may be larger than all else.
+        """Drop the data that was read for lines if there was no new lookup since the last call. Results are kept.
+
+        The debug information of one program may be larger than everything else.
+
+        Returns:
+            True if data was dropped.
         """
         idle, self._answers = len(self.found) == self._answers, len(self.found)
         return idle and self.__dict__.pop("lines", None) is not None
 
     @cached_property
     def lines(self) -> SourceLines | None:
-        """None where there is no DWARF."""
+        """The lines of the file, None if it has no DWARF."""
         file = self._image.file
         dwarf = file if has_dwarf(file) else self._image.debug
         if dwarf is None or not has_dwarf(dwarf):
@@ -89,25 +102,31 @@ class FileNames:
 
     @cached_property
     def symbol_file(self) -> SymbolFileNames | None:
-        """None where the user gave no symbol file for it."""
+        """The names in the user's symbol file for this file, None if there is none."""
         file = self._image.symbols
         return SymbolFileNames(file) if file else None
 
     def demangled(self, names: Iterable[str]) -> dict[str, str]:
-        """Every name that was asked for so far -> what to show."""
+        """Demangle names, and return the text for every name that was requested so far."""
         self.shown.update(demangle(name for name in names if name not in self.shown))
         return self.shown
 
 
 _SOME_PARTS, _SOME_GROWTH = 16, 8
-"""What has grown by so many parts and one in so many is measured again: measuring takes a millisecond a file."""
+"""An entry is measured again if it has grown by _SOME_PARTS parts and one in _SOME_GROWTH. Measuring takes 1 ms per
+file.
+"""
 
 
 @dataclass(slots=True)
 class _Entry:
-    """value: a file's names or what one root's folders say. root: where it was found, "" where that does not matter.
+    """An entry of the cache.
 
-    size: bytes, when it was measured last. due: how many parts it has when it is measured again; see _SOME_GROWTH.
+    Attributes:
+        value: The names of a file, or the data of a root directory.
+        root: Root directory to which the entry belongs, "" if it belongs to none.
+        size: Size in bytes at the last measurement.
+        due: Number of parts at which it is measured again, see _SOME_GROWTH.
     """
 
     value: FileNames | Packages | CythonLines
@@ -118,9 +137,12 @@ class _Entry:
 
 @dataclass
 class NameCache:
-    """Owned by the code that names addresses, for the life of the process. Not for several threads.
+    """A cache of the names of files. It lives as long as the process, and is not thread-safe.
 
-    most_bytes: kept after each resolve(). counts: since the beginning.
+    Attributes:
+        diagnostics: Receives counters.
+        most_bytes: Maximum size in bytes after each trim().
+        counts: Counters since the start of the process.
     """
 
     diagnostics: Diagnostics
@@ -140,19 +162,19 @@ class NameCache:
 
     @property
     def nbytes(self) -> int:
-        """Of everything that is kept, as estimated at the last trim()."""
+        """The estimated size of all entries in bytes, as of the last trim()."""
         return sum(entry.size for entry in self._entries.values())
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def looked_up(self, known: int, read: int) -> None:
-        """Addresses that were answered from what is kept, and by reading."""
+        """Count addresses that were found in the cache, and those that required reading."""
         self._known += known
         self._read += read
 
     def file(self, image: Image) -> FileNames:
-        """Names of an image's file. What the caller adds to them counts from the next trim() on."""
+        """Return the names of an image's file. Data that the caller adds to them counts from the next trim() on."""
         key, root = _identity(image)
         entry = self._entry(key)
         if entry is None:
@@ -162,19 +184,19 @@ class NameCache:
         return entry.value
 
     def seen(self, image: Image) -> FileNames | None:
-        """Of a file whose symbols have been read."""
+        """Return the names of an image's file if its symbols have been read before, else None."""
         entry = self._entry(_identity(image)[0])
         return entry.value if entry is not None and isinstance(entry.value, FileNames) else None
 
     def packages(self, root: str) -> Packages:
-        """The package database below a root."""
+        """Return the package database of a root directory."""
         key = ("packages", root)
         entry = self._entry(key) or self._entries.setdefault(key, _Entry(Packages(), root))
         assert isinstance(entry.value, Packages)
         return entry.value
 
     def cython(self, root: str, rights: Rights | None) -> CythonLines:
-        """The sources of Cython's below a root."""
+        """Return the Cython sources below a root directory."""
         key = ("cython", root, rights)
         entry = self._entry(key) or self._entries.setdefault(key, _Entry(CythonLines(root, rights), root))
         assert isinstance(entry.value, CythonLines)
@@ -187,7 +209,7 @@ class NameCache:
         return entry
 
     def trim(self) -> None:
-        """Measure what has grown, and drop what was used least recently until the rest is small enough."""
+        """Measure entries that have grown, and drop the least recently used ones until the cache is small enough."""
         for entry in self._entries.values():
             if (kept := entry.value.kept) >= entry.due:
                 entry.size, entry.due = footprint(entry.value), kept + _SOME_PARTS + kept // _SOME_GROWTH
@@ -198,21 +220,27 @@ class NameCache:
             self._dropped += 1
 
     def rest(self) -> None:
-        """Now and then, where the process lives for long: see FileNames.rest."""
+        """Drop data of lines that is no longer used, see FileNames.rest. Long-lived processes call this from time to
+        time.
+        """
         for entry in self._entries.values():
             if isinstance(entry.value, FileNames) and entry.value.rest():
                 entry.due = 0
 
     def retire(self, roots: Set[str], images: Set[ObjectFile] = frozenset()) -> None:
-        """Drop what was found below the roots of processes that have ended: another process may get the number. images:
-        files that are gone; those that were read from a process's memory are no other one's.
+        """Drop entries of processes that have ended, because another process may get the same pid.
+
+        Args:
+            roots: Root directories of the processes (/proc/PID/root).
+            images: Files that no process maps any more. Those that were read from a process's memory belong to no other
+                process.
         """
         for key in [key for key, entry in self._entries.items() if entry.root in roots or key in images]:
             del self._entries[key]
 
 
 def _identity(image: Image) -> tuple[Hashable, str]:
-    """(what names a file, its root where other files below that root decide what it is called)."""
+    """Return (key of an image's file, root directory if other files below it affect the names, else "")."""
     file = image.file
     if image.from_memory:
         return file, image.root
@@ -221,6 +249,6 @@ def _identity(image: Image) -> tuple[Hashable, str]:
 
 
 def has_dwarf(file: ObjectFile) -> bool:
-    """Has the file sections with lines and inlined functions, of its own?"""
+    """Return True if the file itself has sections with lines and inlined functions."""
     section = file.sections.get(".debug_info") or file.sections.get(".zdebug_info")
     return section is not None and section.stored

@@ -1,10 +1,10 @@
-"""The perf map: a text file in which a process names the code that it makes, `/tmp/perf-PID.map`.
+"""A reader of perf maps, the text files `/tmp/perf-PID.map` in which a process names its generated code.
 
-In: bytes of the file as they come. Out: ranges and their names, a line each, in the order of the file.
+PerfMapReader takes the bytes of the file in pieces and returns ranges with their names, in the order of the file.
 Source: tools/perf/Documentation/jit-interface.txt of Linux: `START SIZE symbolname`, the numbers hexadecimal.
 
-Lines as all writers write them (few blanks between two fields, none at the end) are read many at once; what else a line
-may look like is said by the pattern.
+Lines in the usual form (few blanks between two fields, none at the end) are read many at once. The regular expression
+reads all other valid lines.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _LINE = re.compile(rb"(?:0x)?+([0-9a-fA-F]{1,16}+)[ \t]++(?:0x)?+([0-9a-fA-F]{1,
 
 MAX_NAME = 4096
 MAX_LINE = 2 * MAX_NAME
-"""Bytes of a line that are looked at."""
+"""Maximum number of bytes of a line that are read."""
 MAX_LINES = 1 << 22
 
 _DIGITS = 16
 _MOST_BLANKS = 8
 _PADDING = b"\n" * 64
-"""More than two numbers and the blanks behind them."""
+"""Padding that is longer than two numbers and the blanks after them."""
 _NO_DIGIT, _BLANK = 255, 254
 _KINDS = np.full(256, _NO_DIGIT, np.uint8)
 for _text, _first in ((b"0123456789", 0), (b"abcdef", 10), (b"ABCDEF", 10)):
@@ -43,7 +43,7 @@ _BLANKS[list(b" \t")] = True
 
 
 class PerfMapReader:
-    """Takes the file in pieces; a line that is not complete yet waits for the next."""
+    """Reads a file in pieces. An incomplete line is kept until the rest arrives."""
 
     def __init__(self, diagnostics: Diagnostics) -> None:
         self._diagnostics = diagnostics
@@ -54,7 +54,7 @@ class PerfMapReader:
         self._rest = b""
 
     def read(self, data: bytes) -> NamedRanges:
-        """The complete lines of data that say something; the others are counted. length: 1 to MAX_NAME."""
+        """Return the ranges of the complete lines. Invalid lines are counted. A name has 1 to MAX_NAME bytes."""
         text, newline, rest = (self._rest + data).rpartition(b"\n")
         self._rest = rest[:MAX_LINE]
         found = _read_lines(text + newline if newline else b"")
@@ -70,7 +70,14 @@ class PerfMapReader:
 
 
 class _Lines:
-    """Of one piece of text: low and end of each (n,), where its name begins, and its bytes, 0 if it says nothing."""
+    """The lines of one piece of text.
+
+    Attributes:
+        low: (n,) start addresses.
+        end: (n,) end addresses.
+        name: (n,) offset of each name in the text.
+        name_size: (n,) size of each name in bytes, 0 if the line is invalid.
+    """
 
     def __init__(self, text: Bytes, count: int) -> None:
         self._text = text
@@ -89,7 +96,7 @@ class _Lines:
 
 
 def _read_lines(text: bytes) -> _Lines:
-    """text: lines with their ends."""
+    """Read lines, each of which ends with a newline."""
     data = np.frombuffer(text + _PADDING, np.uint8)
     ends = np.flatnonzero(data[: len(text)] == ord("\n"))
     starts = np.concatenate([ends[:0], [0], ends[:-1] + 1])[: len(ends)]
@@ -107,7 +114,7 @@ def _read_lines(text: bytes) -> _Lines:
 
 
 def _read_odd_lines(text: bytes, starts: I64, ends: I64, rows: I64, found: _Lines) -> None:
-    """One by one. rows: which of the lines."""
+    """Read lines in an unusual form one by one. `rows` are their indexes."""
     cut = np.minimum(ends[rows], starts[rows] + MAX_LINE).tolist()
     known = [_read_line(text, start, end) for start, end in zip(starts[rows].tolist(), cut, strict=True)]
     if known:
@@ -115,7 +122,11 @@ def _read_odd_lines(text: bytes, starts: I64, ends: I64, rows: I64, found: _Line
 
 
 def _number(data: Bytes, at: I64) -> tuple[U64, I64, Flags]:
-    """(the numbers at some offsets, the offsets behind the blanks that follow, is it so?)."""
+    """Read a number at each offset.
+
+    Returns:
+        (numbers, offsets after the blanks that follow them, mask of numbers in the usual form).
+    """
     at = at + 2 * ((data[at] == ord("0")) & (data[at + 1] == ord("x")))
     window = _KINDS[data[at[:, None] + np.arange(_DIGITS + 1)]]
     digits = (window >= _BLANK).argmax(axis=1)
@@ -133,7 +144,9 @@ def _number(data: Bytes, at: I64) -> tuple[U64, I64, Flags]:
 
 
 def _read_line(text: bytes, start: int, end: int) -> tuple[int, int, int, int]:
-    """(low, end, where its name begins, bytes of the name: 0 if it says nothing)."""
+    """Return (start, end, offset of the name, size of the name in bytes) of a line. The size is 0 if the line is
+    invalid.
+    """
     match = _LINE.match(text, start, end)
     if match is not None:
         low, length = int(match[1], 16), int(match[2], 16)

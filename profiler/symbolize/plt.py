@@ -1,6 +1,7 @@
-"""Names for the entries of procedure linkage tables: "malloc@plt".
+"""Names of the entries of procedure linkage tables: "malloc@plt".
 
-An entry jumps to what a slot holds (PltCode); the relocation of that slot names the function. 64-bit files only.
+An entry jumps to the address in a GOT slot (PltCode). The relocation of that slot names the function. Only 64-bit files
+are supported.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ MAX_ENTRIES = 1 << 16
 
 
 def plt_rows(file: ObjectFile) -> SymbolRows | None:
-    """One symbol an entry; None where there are none or the architecture is another. Raises FormatError."""
+    """Return one symbol for each entry, or None if there are none or the architecture is not supported.
+
+    Raises:
+        FormatError: A section is broken.
+    """
     plt = file.arch.calls.plt if file.arch is not None else None
     if plt is None or not any(name in file.sections for name in plt.steps):
         return None
@@ -56,7 +61,7 @@ def _target(plt: PltCode, code: bytes, svma: int, slots: dict[int, bytes], numbe
 
 
 def _slots(file: ObjectFile, plt: PltCode) -> tuple[dict[int, bytes], list[bytes]]:
-    """Names by address of the slot, and by the number of the relocation in .rela.plt."""
+    """Return function names by the address of their slot, and by the number of their relocation in .rela.plt."""
     slots: dict[int, bytes] = {}
     numbered: list[bytes] = []
     symbols, strings = file.section(".dynsym"), file.section(".dynstr")

@@ -1,4 +1,4 @@
-"""Frames whose names will not change, by their keys: the parts of a window have the same ones again and again."""
+"""A cache of finished frames for the windows of one recording, which repeat the same frames."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from pyprof.symbolize.frame_modules import FrameModules
 
 
 class SettledFrame(NamedTuple):
-    """frame: its module indexes the modules of the profile that it was made for."""
+    """A frame whose name no later lookup changes. Its module index is that of the profile for which it was made."""
 
     frame: Frame
     module: Module
     build_id: str
 
     def within(self, modules: FrameModules) -> Frame:
-        """The frame of another profile, which has these modules."""
+        """Return the frame for another profile that has these modules."""
         index = modules.index(self.module, self.build_id, self.frame.lines)
         return self.frame if index == self.frame.module else replace(self.frame, module=index)
 
 
 class SettledFrames:
-    """Of one recording: what was asked for since the window before the last one began."""
+    """The finished frames of one recording that the current or the previous window used."""
 
     def __init__(self) -> None:
         self._now: dict[FrameKey, SettledFrame] = {}
         self._before: dict[FrameKey, SettledFrame] = {}
 
     def among(self, keys: Sequence[FrameKey]) -> dict[FrameKey, SettledFrame]:
-        """Those of these that are settled."""
+        """Return the finished frames among these keys."""
         if before := self._before:
             self._now.update((key, before[key]) for key in keys if key in before)
         now = self._now
@@ -43,5 +43,5 @@ class SettledFrames:
         self._now[key] = SettledFrame(frame, module, build_id)
 
     def turn(self) -> None:
-        """Another window has begun."""
+        """Begin another window, and drop frames that the last two windows did not use."""
         self._before, self._now = self._now, {}

@@ -1,9 +1,9 @@
-"""The text of source files that a profile names. The names are foreign: what is opened is what the user allows.
+"""The text of source files that a profile names. The names are foreign, so only files that the user allows are opened.
 
-In: folders of the user's. A file is looked for below each, by its whole path first and then by shorter and shorter
-ends of it: /build/app/src/a.c is DIR/build/app/src/a.c, else DIR/app/src/a.c, DIR/src/a.c or DIR/a.c. No link leads out
-of a folder. Elsewhere a file is read only if everybody may read it, by its whole path: a recording could name a
-private file of the user, and what is shown is often passed on.
+SourceFiles takes directories of the user. It looks for a file below each of them, by its complete path first and then
+by ever shorter ends of the path: /build/app/src/a.c is DIR/build/app/src/a.c, else DIR/app/src/a.c, DIR/src/a.c or
+DIR/a.c. No link leads out of a directory. Outside of them, a file is read by its complete path only if all users may
+read it. A recording could name a private file of the user, and its output is often passed on.
 """
 
 from __future__ import annotations
@@ -22,17 +22,21 @@ from pyprof.objfile.source import FileSource
 
 MOST_BYTES = 4 << 20
 MOST_FILES, MOST_LETTERS = 2000, 64 << 20
-"""Of one profile."""
+"""Maximum number of files of one profile, and of characters in all of them."""
 MOST_PARTS = 32
-"""Parts of a path that are looked at, its last ones."""
+"""Maximum number of components of a path that are used, from its end."""
 _EVERYBODY = Rights()
 
 
 class SourceFiles:
-    """Each file is read once."""
+    """Finds source files, and reads each of them once."""
 
     def __init__(self, folders: Sequence[str] = ()) -> None:
-        """Raises UsageError for what is no folder."""
+        """Take the directories to search.
+
+        Raises:
+            UsageError: A path is not a directory.
+        """
         for folder in folders:
             if not os.path.isdir(folder):
                 raise UsageError(f"--source {folder}: no such folder")
@@ -40,7 +44,9 @@ class SourceFiles:
         self._read: dict[tuple[str, int], SourceText | None] = {}
 
     def text(self, path: str, last: int) -> SourceText | None:
-        """last: a line that the file must have: one that is shorter is another file."""
+        """Return the text of a file, or None. A file with fewer than `last` lines is not the one that the profile
+        means.
+        """
         if (path, last) not in self._read:
             self._read[path, last] = self._found(path, last)
         return self._read[path, last]
@@ -63,7 +69,7 @@ class SourceFiles:
 
 
 def texts(profile: Profile, files: SourceFiles) -> dict[str, SourceText]:
-    """The files of a profile's lines that are here, by their names in it, dearest first."""
+    """Return the source files of a profile's lines by the names in the profile, the most expensive first."""
     last: defaultdict[str, int] = defaultdict(int)
     for cost in line_costs(profile):
         last[cost.place.file] = max(last[cost.place.file], cost.place.line)

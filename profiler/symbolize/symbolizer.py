@@ -1,4 +1,4 @@
-"""Names for addresses: unique frames in, Frame objects and their modules out."""
+"""Creates the named frames of a profile from unique frame keys."""
 
 from __future__ import annotations
 
@@ -31,24 +31,32 @@ if TYPE_CHECKING:
     from pyprof.symbolize.settled_frames import SettledFrames
 
 InterpreterName = Callable[[FunctionPlace], Line]
-"""(an interpreter's frame) -> its function, file and line."""
+"""Returns the function, file and line of an interpreter's frame."""
 
 
 class FunctionStart(Protocol):
+    """Finds the start of functions without a symbol."""
+
     def __call__(self, image: Image, avma: int, known_only: bool) -> int | None:
-        """svma where the function at a lookup pc begins, None if not known. known_only: nothing is read for it."""
+        """Return the start address in the file of the function at a lookup pc, None if it is unknown.
+
+        Args:
+            image: The image at the pc.
+            avma: The lookup pc in the process.
+            known_only: Read nothing to find it.
+        """
         ...
 
 
 TRAMPOLINE = "<signal handler called>"
-"""What gdb calls the kernel's way back from a handler; libraries export no name for it."""
+"""Name of the signal trampoline, as in gdb. Libraries export no name for it."""
 _AT_ONCE_S = 0.05
-"""For demangling, where there is no time to read anything."""
+"""Time limit in seconds for demangling if there is no time to read anything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """frames[i] belongs to keys[i]; Frame.module indexes modules."""
+    """The named frames: frames[i] belongs to keys[i], and Frame.module is an index into modules."""
 
     frames: tuple[Frame, ...]
     modules: tuple[ModuleInfo, ...]
@@ -56,11 +64,19 @@ class Resolved:
 
 @dataclass(slots=True)
 class _Found:
-    """A frame on its way: where it is, then what it is called.
+    """A frame during the lookup.
 
-    code: of code that no file describes. function: svma of the function's start, also where it has no name. source:
-    innermost inlined function first, the last is the function itself. region: what stands for all code around it, where
-    nothing separates its functions. settled: no look-up will find more.
+    Attributes:
+        key: The frame's key.
+        lookup: Its lookup pc.
+        module: Its module, or None.
+        image: Its object file, or None.
+        code: The name from a description of run-time generated code, or None.
+        system_name: Symbol name, "" if there is none.
+        function: Start address of the function in the file, also without a name; None if it is unknown.
+        source: Source places, the innermost inlined function first and the function itself last.
+        region: Name that stands for all code around it, if its functions are unknown.
+        settled: No later lookup finds more.
     """
 
     key: FrameKey
@@ -76,13 +92,11 @@ class _Found:
 
 
 class Symbolizer:
-    """Resolves frames at the end of a recording, or of a window of one. names: keeps what is read of each file.
+    """Names frames at the end of a recording or of a window.
 
-    source_budget_s: most seconds that one resolve() reads DWARF for lines and inlined functions; None for no limit, 0:
-    none are wanted. known_only: there is no time to read anything: names are those that were read before. lacking: is
-    called with what is missing; where the look-up will be repeated, that is of no interest. settled: has frames of
-    before, and gets those that no look-up will change. unread: with known_only: of some frame in a file no function is
-    known; reading may bring it one.
+    Attributes:
+        out_of_time: Lines were left out because the time limit was reached.
+        unread: With known_only: a frame in a file has no known function, and reading files may find one.
     """
 
     def __init__(
@@ -98,6 +112,22 @@ class Symbolizer:
         lacking: Diagnostics | None = None,
         settled: SettledFrames | None = None,
     ) -> None:
+        """Take the sources of names.
+
+        Args:
+            images: The object files.
+            names: Cache of what is read from each file.
+            spaces: Address spaces by their id.
+            source_budget_s: Time limit in seconds for reading lines and inlined functions in one resolve(). None for no
+                limit,
+                0 to read none.
+            code: Descriptions of run-time generated code.
+            interpreter: Names interpreter frames.
+            starts: Finds the start of functions without a symbol.
+            known_only: Read nothing, and use only names that were read before.
+            lacking: Receives reports of missing names. A caller that repeats the lookup later discards them.
+            settled: Cache of finished frames, which is used and extended.
+        """
         self._images = images
         self._names = names
         self._diagnostics = lacking or names.diagnostics
@@ -111,7 +141,7 @@ class Symbolizer:
         self._settled = settled
 
     def resolve(self, keys: Sequence[FrameKey]) -> Resolved:
-        """Never raises for what a target or a file contains, and drops no frame."""
+        """Return the named frames. No content of a target or file makes it raise, and no frame is dropped."""
         settled = self._settled.among(keys) if self._settled is not None else {}
         self._names.looked_up(len(settled), 0)
         found, shown = self._looked_up([key for key in keys if key not in settled] if settled else keys)
@@ -131,14 +161,14 @@ class Symbolizer:
         return Resolved(frames, modules.infos())
 
     def look_up(self, keys: Sequence[FrameKey]) -> None:
-        """What files say of these is read now: resolve() finds it then."""
+        """Read the names of these frames from files into the cache, so that resolve() finds them later."""
         for item in self._looked_up(keys)[0]:
             for place in item.source:
                 self._place(place, item.image)
         self._names.trim()
 
     def _looked_up(self, keys: Sequence[FrameKey]) -> tuple[list[_Found], dict[str, str]]:
-        """The frames on their way, and what to show for the names that files gave them."""
+        """Return the frames during the lookup, and the text for the names that files gave them."""
         find = self._find_seen if self._known_only else self._find
         found = [find(key) if key.kind == FrameKind.NATIVE else _Found(key, 0, None, None) for key in keys]
         by_image: dict[Image, list[_Found]] = {}
@@ -148,11 +178,14 @@ class Symbolizer:
         return found, self._name_as_seen(by_image) if self._known_only else self._name_all(by_image)
 
     def _name_all(self, by_image: Mapping[Image, Sequence[_Found]]) -> dict[str, str]:
-        """System name -> what to show. Files that name much for their size come first: there may be no time for all."""
+        """Name the frames in all files, and return the text for each symbol name.
+
+        Files with many frames for their size come first, because the time may not suffice for all.
+        """
         deadline = Deadline(self._source_budget_s)
         shown: dict[str, str] = {}
         order = sorted(by_image, key=lambda image: (image.module.end - image.module.start) / len(by_image[image]))
-        files = {image: self._names.file(image) for image in order}  # symbols first: lines may use up the time
+        files = {image: self._names.file(image) for image in order}  # symbols first, because lines may use up the time
         for image in order:
             file, inside = files[image], by_image[image]
             self._name(file, image, inside, deadline)
@@ -166,7 +199,7 @@ class Symbolizer:
         return shown
 
     def _name_as_seen(self, by_image: Mapping[Image, Sequence[_Found]]) -> dict[str, str]:
-        """The same, as far as it was read before."""
+        """Name the frames as _name_all() does, but only with names that were read before."""
         shown: dict[str, str] = {}
         for image, inside in by_image.items():
             path = image.module.path
@@ -213,7 +246,7 @@ class Symbolizer:
         return _Found(key, lookup, module, image)
 
     def _name_code(self, item: _Found, code: CodeName) -> None:
-        """What the registration says where the object file in memory does not."""
+        """Use the name of a code description if the object file in memory has none."""
         if not item.system_name:
             item.system_name = code.name
             item.function = code.start
@@ -222,7 +255,7 @@ class Symbolizer:
                 item.source = [SourcePlace(code.name, file, line)]
 
     def _name(self, file: FileNames, image: Image, inside: Sequence[_Found], deadline: Deadline) -> None:
-        """Fill in system_name, function and source: what is known already, else as the file says."""
+        """Set system_name, function and source from earlier results or from the file."""
         for text in file.broken:
             self._names.diagnostics.count("broken symbol table")
             self._names.diagnostics.problem(image.module.path, problem("symbol_table_broken", where=text))
@@ -237,7 +270,7 @@ class Symbolizer:
                 file.found[image.svma(item.lookup)] = Named(item.system_name, item.function, tuple(item.source))
 
     def _fill_in(self, file: FileNames, image: Image, inside: Sequence[_Found]) -> list[_Found]:
-        """What was found before, else by the symbol table; these."""
+        """Set names from earlier results, else from the symbol table. Return the frames without an earlier result."""
         fresh: list[_Found] = []
         for item in inside:
             known = file.found.get(image.svma(item.lookup))
@@ -254,7 +287,7 @@ class Symbolizer:
         return fresh
 
     def _name_runtime_code(self, found: Iterable[_Found]) -> None:
-        """What stands for code that no file holds and nothing describes."""
+        """Name the region of code that no file contains and no source describes."""
         for item in found:
             if item.module is not None and item.image is None and item.code is None and not item.system_name:
                 item.region = runtime_code(self._spaces[item.key.space], item.module)
@@ -264,7 +297,7 @@ class Symbolizer:
                     )
 
     def _name_trampolines(self, image: Image, inside: Sequence[_Found]) -> None:
-        """What a signal handler returns to, by its code."""
+        """Name signal trampolines, which are recognized by their code."""
         file = image.file
         arch = file.arch
 
@@ -276,7 +309,7 @@ class Symbolizer:
                 item.system_name = TRAMPOLINE
 
     def _add_source(self, file: FileNames, image: Image, inside: Sequence[_Found], deadline: Deadline) -> int:
-        """Fill in source, and the names that only DWARF knows: of so many there was time for."""
+        """Set source, and names that only DWARF has. Return the number of frames before the time limit."""
         if self._source_budget_s == 0:
             return 0
         lines = file.lines
@@ -300,8 +333,12 @@ class Symbolizer:
         return whole
 
     def _add_symbol_file(self, file: FileNames, image: Image, inside: Sequence[_Found], deadline: Deadline) -> bool:
-        """What the user's symbol file knows and the object file does not: its exported names are not all functions. Was
-        there time for all?
+        """Set names that the user's symbol file has and the object file does not.
+
+        Exported names do not cover all functions.
+
+        Returns:
+            True if the time sufficed for all lines.
         """
         names = file.symbol_file
         if names is None:
@@ -339,13 +376,15 @@ class Symbolizer:
             self._diagnostics.problem(path, problem("exported_names_only", command=remedy))
 
     def _find_starts(self, image: Image, inside: Sequence[_Found]) -> None:
-        """Where the functions begin that have no name."""
+        """Find the start of functions without a name."""
         for item in inside:
             if self._starts and not item.system_name:
                 item.function = self._starts(image, item.lookup, self._known_only)
 
     def _place(self, place: SourcePlace, image: Image | None) -> tuple[str | None, int]:
-        """File and line; of what Cython translated, those of its own source."""
+        """Return file and line of a source place. For code that Cython translated, they are those of the Cython
+        source.
+        """
         if self._known_only or not place.file or not place.line:
             return place.file, place.line
         cython = self._names.cython(image.root, image.rights) if image else self._names.cython("", None)
@@ -396,5 +435,5 @@ def _build_id(item: _Found) -> str:
 
 
 def marker(mark: Mark) -> Frame:
-    """The frame that stands for what a stack lacks."""
+    """Return the frame that stands for the missing part of a stack."""
     return Frame(FrameKind.MARKER, 0, 0, 0, -1, (), Trust.CONTEXT, mark.title, mark)

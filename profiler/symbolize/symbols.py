@@ -1,6 +1,6 @@
-"""Symbols in columns: which function holds an svma.
+"""A symbol table in columns, for lookups of the function at an address.
 
-In: rows gathered from symbol tables (elf_symtab.py, plt.py). Out: SymbolTable, sorted, one row an address range.
+SymbolTable takes rows from symbol tables (elf_symtab.py, plt.py). It is sorted, with one row for each address range.
 """
 
 from __future__ import annotations
@@ -16,20 +16,24 @@ U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
 
 MAX_UNSIZED = 1 << 16
-"""Most bytes that a symbol without a size reaches: assembler functions are longer only in jest."""
+"""Maximum number of bytes that a symbol without a size covers. Real assembler functions are shorter."""
 
 MAX_NESTED = 1000
 MAX_NESTING_ROWS = 1 << 18
-"""Of more rows that overlap the ones before (made up: real files have hundreds) only the first are looked at."""
+"""Maximum number of rows whose overlap with earlier rows is examined. Real files have hundreds."""
 
 
 @dataclass(frozen=True)
 class SymbolRows:
-    """n symbols of one table.
+    """The n symbols of one table.
 
-    start: (n,) uint64 svma. size: (n,) uint64 bytes, 0 if not stated. limit: (n,) uint64 svma where a symbol without
-    a size ends at the latest (its section's end). rank: (n,) int64, lower is the better name of one address.
-    name: (n,) int64 offset into strings, where each name ends with a zero byte.
+    Attributes:
+        start: (n,) uint64, address in the file (svma).
+        size: (n,) uint64, size in bytes, 0 if it is not stated.
+        limit: (n,) uint64, the latest end of a symbol without a size (the end of its section).
+        rank: (n,) int64; of several names of one address, the one with the lowest rank is used.
+        name: (n,) int64, offset of the NUL-terminated name in strings.
+        strings: The strings.
     """
 
     start: U64
@@ -41,7 +45,7 @@ class SymbolRows:
 
 
 class SymbolTable:
-    """Address ranges with names; the innermost range that holds an address names it."""
+    """Address ranges with names. The innermost range that covers an address names it."""
 
     def __init__(self, tables: Sequence[SymbolRows]) -> None:
         self._strings = [rows.strings for rows in tables]
@@ -80,7 +84,7 @@ class SymbolTable:
         return len(self.start)
 
     def find(self, svmas: U64) -> I64:
-        """(n,) row that holds each svma, -1 where none does."""
+        """Return the row that covers each address, of shape (n,), -1 if none does."""
         if not len(self.start):
             return np.full(len(svmas), -1, np.int64)
         row = np.searchsorted(self.start, svmas, "right").astype(np.int64) - 1
@@ -93,7 +97,7 @@ class SymbolTable:
         return row
 
     def name(self, row: int) -> str:
-        """The name as the table has it; bytes that are not UTF-8 are escaped."""
+        """Return the name in a row. Bytes that are not UTF-8 are escaped."""
         strings = self._strings[self._table[row]]
         at = int(self._name[row])
         size = 256
@@ -114,7 +118,7 @@ def _i64(columns: Sequence[I64]) -> I64:
 
 
 def _parents(start: U64, end: U64) -> I64:
-    """(n,) the nearest earlier row that reaches past each row's start, -1 where none does."""
+    """Return for each row the nearest earlier row that reaches past its start, of shape (n,), -1 if none does."""
     parent = np.full(len(start), -1, np.int64)
     if len(start) < 2:
         return parent

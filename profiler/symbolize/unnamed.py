@@ -1,8 +1,8 @@
 """Names for code without a symbol: its module, and the start of its function (`!`) or its own address (`+`).
 
-Such a name is valid in one file only. If several files of a profile have one name, the build-id or the inode is added:
-`libssl.so.3[1f2e3d4c]!0x3b40`. Code that no file holds and nothing describes is one function of its program, because
-nothing says where its functions begin: `[JIT code of node]`.
+Such a name is valid in one file only. If several files of a profile have the same name, the build ID or the inode is
+added: `libssl.so.3[1f2e3d4c]!0x3b40`. Code that no file contains and no source describes counts as one function of its
+program, because nothing says where its functions begin: `[JIT code of node]`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pyprof.model.modules import AddressSpace, Module
 
 _SHOWN = 8
-"""Digits of a build-id."""
+"""Number of digits of a build ID that are shown."""
 
 MADE = "[JIT code"
 _NAME_IT = {
@@ -21,17 +21,17 @@ _NAME_IT = {
     "python": "python3 -X perf …",
     "java": "java -XX:+PreserveFramePointer … and jcmd PID Compiler.perfmap",
 }
-"""Command by how the program's name begins."""
+"""Commands that make a program describe its code, by the prefix of the program's name."""
 
 _MADE_IN = ("/memfd:", "/dev/zero", "/anon_hugepage")
-"""How the names of memory begin that has an inode and is in no file."""
+"""Prefixes of the names of memory that has an inode but belongs to no file."""
 
 
 class Labels:
-    """What the modules of a profile's nameless code are called."""
+    """The labels of modules in the names of code without a symbol."""
 
     def __init__(self, modules: Iterable[tuple[Module, str]]) -> None:
-        """modules: with their build-ids."""
+        """Take (module, build ID) of all modules."""
         self._files: dict[str, set[object]] = {}
         for module, build_id in modules:
             self._files.setdefault(module.name, set()).add(_file(module, build_id))
@@ -47,14 +47,14 @@ def _file(module: Module, build_id: str) -> object:
 
 
 def unnamed(label: str, start_rel: int) -> str:
-    """The name of a function whose start is all that is known. start_rel: from the module's first loaded byte."""
+    """Return the name of a function of which only the start is known, relative to the module's first loaded byte."""
     return f"{label}!{start_rel:#x}"
 
 
 def runtime_code(space: AddressSpace, module: Module) -> str:
-    """What stands for all code of a module that is in no file; "" of a module that is a file, known or not.
+    """Return the name that stands for all code of a module that is in no file, "" for a module with a file.
 
-    A name that the program gave to the memory is part of it: `[JIT code of java: memfd:jit]`.
+    If the program named the memory, that name is included: `[JIT code of java: memfd:jit]`.
     """
     path = module.path
     if module.has_file and not path.startswith(_MADE_IN):
@@ -67,12 +67,14 @@ def runtime_code(space: AddressSpace, module: Module) -> str:
 
 
 def name_it(region: str) -> str:
-    """The command of the program that runs there, else those of all that are known."""
+    """Return the command that makes this program describe its code, or all such commands if the program is unknown."""
     program = region.removeprefix(f"{MADE} of ")
     return next((text for name, text in _NAME_IT.items() if program.startswith(name)), ", ".join(_NAME_IT.values()))
 
 
 def _program(space: AddressSpace) -> str:
-    """The file that is mapped lowest is the program, on every architecture; "" where that is a library."""
+    """Return the name of the program, which is the file with the lowest mapping on every architecture; "" for a
+    library.
+    """
     name = next((module.name for module in space.modules if module.has_file), "")
     return "" if ".so" in name else name

@@ -1,6 +1,6 @@
-"""Which unit has the code at an address, as .debug_aranges says. DWARF 5, 6.1.2.
+"""Lookup of the unit for an address in .debug_aranges. DWARF 5, 6.1.2.
 
-Sets are read in one pass: their headers one by one, all ranges at once.
+All sets are read in one pass: the headers one by one, all ranges at once.
 """
 
 from __future__ import annotations
@@ -16,18 +16,24 @@ from pyprof.symbolize.dwarf.cursor import Data
 
 MAX_RANGES = 1 << 20
 MAX_OVERLAP = 16
-"""So many ranges that begin below an address are asked, at most."""
+"""Maximum number of ranges below an address that are examined."""
 
 
 class Aranges(NamedTuple):
-    """(n,) start, end: svmas, end excluded; unit: offset in .debug_info. Sorted by start."""
+    """Address ranges, sorted by start.
+
+    Attributes:
+        start: (n,) start addresses in the file (svma).
+        end: (n,) addresses after the ranges.
+        unit: (n,) offsets of the units in .debug_info.
+    """
 
     start: npt.NDArray[np.uint64]
     end: npt.NDArray[np.uint64]
     unit: npt.NDArray[np.uint64]
 
     def find(self, svma: int) -> int | None:
-        """The unit of the nearest range below that holds svma."""
+        """Return the unit of the nearest range below an address that covers it, or None."""
         at = int(np.searchsorted(self.start, svma & (1 << 64) - 1, "right"))
         low = max(0, at - MAX_OVERLAP)
         for place in range(at - 1, low - 1, -1):
@@ -37,11 +43,11 @@ class Aranges(NamedTuple):
 
 
 _Set = tuple[int, int, int, int]
-"""Bytes of an address; the unit's offset; where the ranges begin; how many pairs fit in."""
+"""(size of an address, offset of the unit, offset of the ranges, maximum number of ranges) of one set."""
 
 
 def read_aranges(data: Data) -> Aranges:
-    """What stands before the first broken set."""
+    """Return the ranges of all sets before the first broken one."""
     sets = _sets(data)
     parts = [_of_size(data, size, [each for each in sets if each[0] == size]) for size in (4, 8)]
     start, end, unit = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -50,7 +56,7 @@ def read_aranges(data: Data) -> Aranges:
 
 
 def _of_size(data: Data, size: int, sets: list[_Set]) -> Aranges:
-    """Of sets with addresses of so many bytes; not sorted. A pair of zeros ends a set."""
+    """Return the ranges of sets with this address size, unsorted. A pair of zeros ends a set."""
     unit = np.array([each[1] for each in sets], np.uint64)
     ranges = np.array([each[2] for each in sets], np.int64)
     count = np.array([each[3] for each in sets], np.int64)
@@ -67,7 +73,7 @@ def _of_size(data: Data, size: int, sets: list[_Set]) -> Aranges:
 
 
 def _sets(data: Data) -> list[_Set]:
-    """The loop is short on purpose: a libc has two thousand sets."""
+    """Return the headers of all sets. The loop is short because a libc has two thousand sets."""
     head = struct.Struct(("<" if data.byteorder == "little" else ">") + "IHIB")
     content, whole, unpack, header = data.bytes, len(data), head.unpack_from, head.size
     found: list[_Set] = []

@@ -1,4 +1,4 @@
-"""Reading DWARF's primitive encodings, and time limits for whole readings."""
+"""Readers of DWARF's primitive encodings, and time limits."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pyprof.errors import FormatError
 
 
 class OutOfTime(Exception):
-    """The time that naming may take is over; what was read so far stays."""
+    """The time limit for names was reached. Everything that was read so far stays valid."""
 
 
 class Deadline:
-    """Raises OutOfTime once seconds of monotonic time have passed; None never does."""
+    """A time limit in seconds of the monotonic clock, None for no limit. check() raises OutOfTime after it."""
 
     def __init__(self, seconds: float | None) -> None:
         self._end = None if seconds is None else time.monotonic() + seconds
@@ -23,7 +23,9 @@ class Deadline:
 
 
 class Data:
-    """One section. Reads return (value, offset behind it) and raise FormatError past the end."""
+    """The bytes of one section. Its readers return (value, offset after it) and raise FormatError at the end of the
+    section.
+    """
 
     __slots__ = ("byteorder", "bytes", "name")
 
@@ -36,14 +38,14 @@ class Data:
         return len(self.bytes)
 
     def fixed(self, at: int, size: int) -> tuple[int, int]:
-        """Unsigned, size bytes."""
+        """Read an unsigned number of `size` bytes."""
         end = at + size
         if at < 0 or end > len(self.bytes):
             raise FormatError(self.name, max(at, 0), "cut off")
         return int.from_bytes(self.bytes[at:end], "little" if self.byteorder == "little" else "big"), end
 
     def uleb(self, at: int) -> tuple[int, int]:
-        """Unsigned LEB128."""
+        """Read an unsigned LEB128 number."""
         value = shift = 0
         data = self.bytes
         try:
@@ -60,21 +62,21 @@ class Data:
             raise FormatError(self.name, at, "cut off") from None
 
     def sleb(self, at: int) -> tuple[int, int]:
-        """Signed LEB128."""
+        """Read a signed LEB128 number."""
         start = at
         value, at = self.uleb(at)
         bits = 7 * (at - start)
         return (value - (1 << bits) if value >> (bits - 1) & 1 else value), at
 
     def string(self, at: int) -> tuple[bytes, int]:
-        """Up to the zero byte."""
+        """Read a NUL-terminated string."""
         end = self.bytes.find(b"\0", at) if 0 <= at < len(self.bytes) else -1
         if end < 0:
             raise FormatError(self.name, max(at, 0), "string without end")
         return self.bytes[at:end], end + 1
 
     def unit_length(self, at: int) -> tuple[int, int, int]:
-        """(length, size of offsets, offset behind it): DWARF 5, 7.4."""
+        """Read a unit length and return (length, size of offsets, offset after it): DWARF 5, 7.4."""
         length, at = self.fixed(at, 4)
         if length == 0xFFFFFFFF:
             length, at = self.fixed(at, 8)
@@ -85,6 +87,6 @@ class Data:
 
 
 def _whole(view: memoryview) -> bytes:
-    """The bytes behind a view without a copy, if it shows all of them."""
+    """Return the bytes object behind a view without a copy if the view covers all of it."""
     whole = view.obj
     return whole if isinstance(whole, bytes) and len(whole) == len(view) else bytes(view)

@@ -8,7 +8,7 @@ from pyprof.symbolize.dwarf.units import Unit
 
 
 def after(unit: Unit, at: int, abbrev: f.Abbrev) -> int:
-    """Offset behind an entry's attributes."""
+    """Return the offset after an entry's attributes."""
     info = unit.info
     data = info.bytes
     try:

@@ -1,4 +1,4 @@
-"""Abbreviations and attribute forms: how to read an entry, and how to step over it fast. DWARF 5, 7.5."""
+"""Abbreviations and attribute forms: reading an entry, and skipping it fast. DWARF 5, 7.5."""
 
 from __future__ import annotations
 
@@ -21,20 +21,28 @@ FIXED = {
 OFFSETS = frozenset({0x0E, 0x17, 0x1D, 0x1F, 0x1F20, 0x1F21})
 LEBS = frozenset({0x0D, 0x0F, 0x15, 0x1A, 0x1B, 0x22, 0x23, 0x1F01, 0x1F02})
 BLOCKS = {0x0A: 1, 0x03: 2, 0x04: 4, 0x09: 0, 0x18: 0}
-"""Size of the length before a block; 0 for LEB128."""
+"""Size in bytes of the length before a block, 0 for LEB128, by form."""
 
 SDATA = 0x0D
 STEP_LEB, STEP_STRING, STEP_BLOCK, STEP_BLOCK1, STEP_SLOW = -1, -2, -3, -4, -5
 MAX_ABBREVS = 1 << 18
 MAX_ATTRIBUTES = 1 << 20
-"""Of one abbreviation table, in total."""
+"""Maximum number of attributes in one abbreviation table."""
 
 Attribute = tuple[int, int]
-"""(form, raw value): an offset, an index, an address, a constant; the offset of the first byte of a string."""
+"""(form, raw value): an offset, an index, an address, a constant, or the offset of the first byte of a string."""
 
 
 class Abbrev(NamedTuple):
-    """steps: how to step over an entry's attributes: bytes, or one of STEP_*."""
+    """One abbreviation.
+
+    Attributes:
+        tag: DW_TAG.
+        children: Entries have children.
+        specs: (attribute, form, implicit constant) of each attribute.
+        steps: How to skip an entry's attributes: numbers of bytes, and STEP_* values.
+        attributes: The attributes.
+    """
 
     tag: int
     children: bool
@@ -44,14 +52,14 @@ class Abbrev(NamedTuple):
 
 
 class FormSizes(NamedTuple):
-    """What the sizes of a unit's forms depend on."""
+    """The properties of a unit that determine the sizes of its forms."""
 
     version: int
     offset_size: int
     address_size: int
 
     def size(self, form: int) -> int | None:
-        """Bytes of a form of fixed size, else None."""
+        """Return the size in bytes of a form, None if it is not fixed."""
         if form in FIXED:
             return FIXED[form]
         if form == ADDR:
@@ -64,7 +72,7 @@ class FormSizes(NamedTuple):
 
 
 class Abbrevs:
-    """An abbreviation table, read up to the code that is asked for."""
+    """An abbreviation table that is read up to the requested code."""
 
     def __init__(self, data: Data, at: int, shape: FormSizes) -> None:
         self._data = data
@@ -130,7 +138,11 @@ def _steps(forms: list[int], shape: FormSizes) -> list[int]:
 
 
 def read_form(data: Data, at: int, form: int, shape: FormSizes) -> tuple[int, int, int]:
-    """(form, raw value, offset behind it). Raises FormatError."""
+    """Read a value and return (form, raw value, offset after it).
+
+    Raises:
+        FormatError: The value passes the end, or its form is unknown.
+    """
     size = shape.size(form)
     if size is not None:
         value, end = data.fixed(at, size)
@@ -158,7 +170,11 @@ def read_form(data: Data, at: int, form: int, shape: FormSizes) -> tuple[int, in
 
 
 def read_attributes(data: Data, at: int, abbrev: Abbrev, shape: FormSizes) -> tuple[dict[int, Attribute], int]:
-    """(attribute -> (form, raw value), offset behind the entry). Raises FormatError."""
+    """Return ((form, raw value) of each attribute, offset after the entry).
+
+    Raises:
+        FormatError: The entry is broken.
+    """
     found: dict[int, Attribute] = {}
     for attribute, form, constant in abbrev.specs:
         if form == IMPLICIT_CONST:

@@ -1,4 +1,4 @@
-"""Which functions were inlined at an svma: the DW_TAG_inlined_subroutine entries around it. DWARF 5, 3.3.8."""
+"""The functions that were inlined at an address, from DW_TAG_inlined_subroutine entries. DWARF 5, 3.3.8."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyprof.symbolize.dwarf.units import HIGH_PC, LANGUAGE, LOW_PC, RANGES, SIBL
 SUBPROGRAM, INLINED = 0x2E, 0x1D
 CALL_FILE, CALL_LINE = 0x58, 0x59
 TYPES = frozenset({0x01, 0x02, 0x04, 0x13, 0x15, 0x17})
-"""Arrays, classes, enumerations, structures, subroutine types, unions.
+"""Tags of arrays, classes, enumerations, structures, subroutine types and unions.
 
 In C and C++ such a type has code among its children only if it is declared in a function: GCC puts the code of a lambda
 and of a local class's member functions there.
@@ -30,7 +30,13 @@ MAX_OVERLAP = 16
 
 @dataclass(slots=True)
 class Subprogram:
-    """A subprogram with code. inlined: (offset, index of the inlined entry around it or -1), parents first."""
+    """A subprogram with code.
+
+    Attributes:
+        offset: Offset of its entry.
+        inlined: (offset, index of the enclosing inlined entry or -1) of each inlined entry, parents first.
+        decoded: The inlined calls, None before they are decoded.
+    """
 
     offset: int
     inlined: list[tuple[int, int]] = field(default_factory=list)
@@ -38,7 +44,15 @@ class Subprogram:
 
 
 class Inlined(NamedTuple):
-    """An inlined call. name: as the symbol table would have it; file: number in the unit's line table."""
+    """An inlined call.
+
+    Attributes:
+        ranges: Its address ranges in the file.
+        parent: Index of the enclosing inlined call, or -1.
+        name: Name of the function, in the form of the symbol table.
+        call_file: Number of the caller's file in the unit's line table.
+        call_line: Line of the call.
+    """
 
     ranges: Ranges
     parent: int
@@ -48,7 +62,7 @@ class Inlined(NamedTuple):
 
 
 class Inlines:
-    """The functions of one unit with what was inlined into them. Raises FormatError and OutOfTime."""
+    """The functions of one unit with their inlined calls. Its methods raise FormatError and OutOfTime."""
 
     def __init__(self, unit: Unit, deadline: Deadline) -> None:
         self._unit = unit
@@ -63,16 +77,24 @@ class Inlines:
         self._starts = [start for start, _, _ in self._functions]
 
     def functions(self) -> Iterator[tuple[int, int, Subprogram]]:
-        """(start, end svma, function), ascending; a function in parts comes once for each."""
+        """Yield (start, end, function), ascending. A function in several parts occurs once for each part."""
         yield from self._functions
 
     def name(self, function: Subprogram, deadline: Deadline) -> bytes:
-        """As the symbol table would have it. Raises FormatError."""
+        """Return the name of a function in the form of the symbol table.
+
+        Raises:
+            FormatError: An entry is broken.
+        """
         entry = self._unit.entry(function.offset)
         return self._name(entry[1], deadline) if entry else b""
 
     def calls(self, function: Subprogram, deadline: Deadline) -> list[Inlined]:
-        """All calls that were inlined into a function, parents first. Raises FormatError."""
+        """Return all calls that were inlined into a function, parents first.
+
+        Raises:
+            FormatError: An entry is broken.
+        """
         if function.decoded is None:
             decoded = []
             for offset, parent in function.inlined:
@@ -82,7 +104,7 @@ class Inlines:
         return function.decoded
 
     def find(self, svma: int, deadline: Deadline) -> tuple[bytes, list[Inlined]]:
-        """(name of the outer function, inlined calls from the outermost to the innermost)."""
+        """Return (name of the outer function, inlined calls from the outermost to the innermost) at an address."""
         at = bisect_right(self._starts, svma)
         near = reversed(self._functions[max(0, at - MAX_OVERLAP) : at])
         function = next((function for _, end, function in near if svma < end), None)
@@ -112,7 +134,7 @@ class Inlines:
         )
 
     def _name(self, attributes: dict[int, f.Attribute], deadline: Deadline) -> bytes:
-        """The linkage name, or the name with what it belongs to."""
+        """Return the linkage name, else the name with its scopes."""
         name, linkage, declared = self._unit.function(attributes)
         if linkage or declared is None or self._unit.constant(self._unit.top, LANGUAGE) not in CXX:
             return name
@@ -123,15 +145,15 @@ class Inlines:
 
 
 def _functions(unit: Unit, deadline: Deadline) -> list[Subprogram]:
-    """One pass over all entries of a unit, stepping over what is not asked for."""
+    """Return the functions of a unit, from one pass over all entries that skips those that are not needed."""
     info, abbrevs = unit.info, unit.abbrevs
     code_of, end = info.bytes, unit.end
     skip_types = unit.constant(unit.top, LANGUAGE) in C_FAMILY
     found: list[Subprogram] = []
-    around: list[tuple[Subprogram | None, int, bool]] = []  # one for each open entry: the three values below
+    around: list[tuple[Subprogram | None, int, bool]] = []  # for each open entry: the three variables below
     function: Subprogram | None = None
     inlined = -1
-    is_local = False  # inside the entry of a function, be it one without code
+    is_local = False  # inside the entry of a function, also of one without code
     at, count = unit.die, 0
     while at < end:
         count += 1

@@ -1,4 +1,4 @@
-"""Line number programs: which file and line an svma belongs to. DWARF 5, 6.2."""
+"""Line number programs: the file and line of an address. DWARF 5, 6.2."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LNCT_PATH, LNCT_DIRECTORY_INDEX = 1, 2
 
 
 class Sequence(NamedTuple):
-    """Rows first .. last of ascending addresses; the code ends at end."""
+    """Rows first..last of ascending addresses. The code covers the addresses from start to end."""
 
     start: int
     end: int
@@ -26,7 +26,7 @@ class Sequence(NamedTuple):
 
 
 class LineTable:
-    """The lines of one unit. Raises FormatError when made."""
+    """The lines of one unit. Its constructor raises FormatError."""
 
     def __init__(self, unit: Unit, deadline: Deadline) -> None:
         self._unit = unit
@@ -41,7 +41,7 @@ class LineTable:
         self._starts = [sequence.start for sequence in self._sequences]
 
     def find(self, svma: int) -> tuple[str | None, int]:
-        """(file, line); (None, 0) where nothing is stated."""
+        """Return (file, line) at an address in the file, (None, 0) if nothing is stated."""
         at = bisect_right(self._starts, svma)
         for sequence in reversed(self._sequences[max(0, at - 8) : at]):
             if svma < sequence.end:
@@ -51,7 +51,7 @@ class LineTable:
         return None, 0
 
     def between(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-        """(start, end, file number, line) of the rows in a range of svmas, ascending in each sequence."""
+        """Yield (start, end, file number, line) of the rows in an address range, ascending in each sequence."""
         at = bisect_left(self._starts, end)
         for sequence in self._sequences[max(0, at - 8) : at]:
             if sequence.end <= start:
@@ -66,7 +66,7 @@ class LineTable:
                     yield low, min(following, end), *self._rows[row]
 
     def file(self, index: int) -> str | None:
-        """Path of a file by its number, which starts at 1 up to DWARF 4."""
+        """Return the path of a file by its number, which starts at 1 up to DWARF 4; None if it is invalid."""
         if self._version < 5:
             index -= 1
         if not 0 <= index < len(self._names):
@@ -137,7 +137,7 @@ class LineTable:
     def _entries(
         self, data: Data, at: int, shape: f.FormSizes, deadline: Deadline
     ) -> tuple[list[tuple[bytes, int]], int]:
-        """(path, directory index) of a version 5 table of directories or files."""
+        """Read (path, directory index) of each entry in a version 5 table of directories or files."""
         count, at = data.fixed(at, 1)
         kinds = []
         for _ in range(count):
@@ -162,7 +162,7 @@ class LineTable:
         return entries, at
 
     def _run(self, data: Data, at: int, end: int, header: _Header, deadline: Deadline) -> None:  # noqa: C901
-        """The state machine. Statement ends, columns and the like are passed over."""
+        """Run the state machine. It ignores statement boundaries, columns and similar fields."""
         step, line_base, line_range, opcode_base, operands, address_size = header
         special = [
             ((op - opcode_base) // line_range * step, line_base + (op - opcode_base) % line_range) for op in range(256)
@@ -241,7 +241,7 @@ class _Header(NamedTuple):
 
 
 def _normal(path: bytes) -> str:
-    """Without "." and "..", which compilers leave in."""
+    """Remove "." and ".." from a path, which compilers leave in."""
     parts: list[bytes] = []
     for part in path.split(b"/"):
         if part == b".." and parts and parts[-1] != b"..":

@@ -1,4 +1,4 @@
-"""Source places of svmas in one object file: units found by address, read when needed, kept."""
+"""Source places of addresses in one object file, from units that are read on demand and cached."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ _HIGHEST = 1 << 64
 
 
 class SourcePlace(NamedTuple):
-    """One function at an svma. name: linkage name, "" for the outermost if unknown; file: None, line: 0 if unknown."""
+    """The source of one function at an address.
+
+    Attributes:
+        name: Linkage name, "" for the outermost function if it is unknown.
+        file: Path of the file, None if it is unknown.
+        line: Line number, 0 if it is unknown.
+    """
 
     name: str
     file: str | None
@@ -26,26 +32,45 @@ class SourcePlace(NamedTuple):
 
 
 class SourceLines:
-    """Lines and inlined functions of one file. shift: what to add to the debug file's addresses to have the file's."""
+    """The lines and inlined functions of one file.
+
+    Attributes:
+        broken: Errors that were found.
+        split: A unit has its entries in a .dwo file, which is not read.
+    """
 
     def __init__(
         self, file: ObjectFile, shift: int = 0, find_alternate: Callable[[ObjectFile], ObjectFile | None] | None = None
     ) -> None:
+        """Take a file with DWARF.
+
+        Args:
+            file: The file or its debug file.
+            shift: Number to add to the debug file's addresses to get those of the file.
+            find_alternate: Finds the file to which dwz moved common data.
+        """
         self._dwarf = Dwarf(file, find_alternate)
         self._shift = shift
         self._ranges: list[tuple[int, int, int]] | None = None
         self._units: dict[int, tuple[LineTable | None, Inlines | None]] = {}
         self.broken: list[FormatError] = []
         self.split = False
-        """Some unit has its entries in a .dwo file, which is not read."""
+        """True if a unit has its entries in a .dwo file, which is not read."""
 
     @property
     def units(self) -> int:
-        """How many have been read."""
+        """The number of units that have been read."""
         return len(self._units)
 
     def find(self, svma: int, deadline: Deadline) -> list[SourcePlace]:
-        """Innermost first, the last is the function that has the code; [] if nothing is known. Raises OutOfTime."""
+        """Return the source places at an address, the innermost first and the function that has the code last.
+
+        Returns:
+            [] if nothing is known.
+
+        Raises:
+            OutOfTime: The time limit was reached.
+        """
         svma -= self._shift
         offset = self._unit_of(svma, deadline)
         if offset is None:
@@ -68,7 +93,9 @@ class SourceLines:
         return places
 
     def _unit_of(self, svma: int, deadline: Deadline) -> int | None:
-        """As .debug_aranges says. Only for code that is not there are all other units read."""
+        """Return the unit of an address by .debug_aranges. Other units are read only if that does not cover the
+        address.
+        """
         try:
             if (named := self._dwarf.aranges.find(svma)) is not None:
                 return named

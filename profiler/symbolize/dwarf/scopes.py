@@ -1,6 +1,7 @@
-"""What functions without a linkage name belong to: namespaces, classes, functions around their entries.
+"""Namespaces, classes and functions around functions without a linkage name.
 
-GCC gives no linkage name to what other files cannot call: static functions, lambdas, members of local classes.
+GCC emits no linkage name for functions that other files cannot call: static functions, lambdas, members of local
+classes.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from pyprof.symbolize.dwarf.units import Unit
 
 NAMESPACE, SUBPROGRAM = 0x39, 0x2E
 SCOPES = frozenset({0x02, 0x13, 0x17, NAMESPACE, SUBPROGRAM})
-"""Classes, structures, unions, namespaces, functions."""
+"""Tags of classes, structures, unions, namespaces and functions."""
 MAX_SCOPES = 32
 
 
 class Scopes:
-    """The scopes of one unit, found in one pass. Raises FormatError and OutOfTime."""
+    """The scopes of one unit, from one pass over it. Its methods raise FormatError and OutOfTime."""
 
     def __init__(self, unit: Unit, deadline: Deadline) -> None:
         self._unit = unit
@@ -25,7 +26,7 @@ class Scopes:
         self._read(deadline)
 
     def qualified(self, offset: int, name: bytes) -> bytes:
-        """The name of the function at an offset, with its scopes before it."""
+        """Return the name of the function at an offset with its scopes before it."""
         parts = [name]
         for _ in range(MAX_SCOPES):
             offset = self._parent.get(offset, -1)
@@ -36,7 +37,7 @@ class Scopes:
         return b"::".join(reversed(parts))
 
     def _unnamed(self, offset: int, member: bytes) -> bytes:
-        """As demanglers write it."""
+        """Return the text that demanglers write for an unnamed scope."""
         if offset in self._namespaces:
             return b"(anonymous namespace)"
         return b"{lambda}" if member == b"operator()" else b"{unnamed}"

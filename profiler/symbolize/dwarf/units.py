@@ -21,23 +21,35 @@ MAX_UNITS = 1 << 20
 MAX_REFERENCES = 16
 
 LONGEST_HEADER = 32
-"""Bytes; a unit's is shorter."""
+"""Size in bytes that no unit header exceeds."""
 _BEGINNING = 1 << 18
 
 Ranges = list[tuple[int, int]]
-"""(start, end) svmas, end excluded."""
+"""(start, end) ranges of addresses in the file; the end is excluded."""
 
 
 class Unit:
-    """A unit of .debug_info. offset, end: of the whole unit; die: offset of its first entry. info: the section, up to
-    its end at least.
+    """One unit of .debug_info.
+
+    Attributes:
+        offset: Offset of the unit.
+        end: Offset after the unit.
+        die: Offset of its first entry.
+        info: The section, at least up to the end of the unit.
+        kind: DW_UT, 0 before DWARF 5.
+        shape: Sizes of its forms.
+        abbrevs: Its abbreviations.
     """
 
     def __init__(self, dwarf: Dwarf, offset: int) -> None:
-        """Raises FormatError."""
+        """Read the header of the unit at an offset.
+
+        Raises:
+            FormatError: The header is broken.
+        """
         info = dwarf.info_to(offset + LONGEST_HEADER)
         length, offset_size, at = info.unit_length(offset)
-        self._dwarf = weakref.ref(dwarf)  # which keeps its units
+        self._dwarf = weakref.ref(dwarf)  # a weak reference, because Dwarf refers to its units
         self.offset = offset
         self.end = at + length
         self.info = info = dwarf.info_to(self.end)
@@ -66,19 +78,19 @@ class Unit:
 
     @property
     def dwarf(self) -> Dwarf:
-        """Whoever has a unit keeps it."""
+        """The Dwarf that this unit belongs to. The owner of a unit must keep it alive."""
         found = self._dwarf()
         assert found is not None
         return found
 
     @cached_property
     def top(self) -> dict[int, f.Attribute]:
-        """Attributes of the unit's own entry. Raises FormatError."""
+        """The attributes of the unit's own entry. Raises FormatError."""
         entry = self.entry(self.die)
         return entry[1] if entry else {}
 
     def entry(self, at: int) -> tuple[f.Abbrev, dict[int, f.Attribute], int] | None:
-        """(abbreviation, attributes, offset behind it) of the entry at an offset; None for a null entry."""
+        """Return (abbreviation, attributes, offset after it) of the entry at an offset, or None for a null entry."""
         if not self.die <= at < self.end:
             raise FormatError(self.info.name, at, "reference out of its unit")
         code, after = self.info.uleb(at)
@@ -89,11 +101,15 @@ class Unit:
         return abbrev, attributes, after
 
     def constant(self, attributes: dict[int, f.Attribute], name: int) -> int:
-        """An attribute's raw value, 0 if absent."""
+        """Return an attribute's raw value, 0 if it is absent."""
         return attributes[name][1] if name in attributes else 0
 
     def string(self, attribute: f.Attribute | None) -> bytes:
-        """b"" if absent or in a file that is not there. Raises FormatError."""
+        """Return the string of an attribute, b"" if it is absent or in a missing file.
+
+        Raises:
+            FormatError: The string is broken.
+        """
         if attribute is None:
             return b""
         form, value = attribute
@@ -113,7 +129,11 @@ class Unit:
         return b""
 
     def address(self, attribute: f.Attribute) -> int | None:
-        """svma of an attribute of class address, None if it is a constant. Raises FormatError."""
+        """Return the address of an attribute of class address, None if it is a constant.
+
+        Raises:
+            FormatError: The address is broken.
+        """
         form, value = attribute
         if form == f.ADDR:
             return value
@@ -131,7 +151,11 @@ class Unit:
         return (self.address(self.top[LOW_PC]) or 0) if LOW_PC in self.top else 0
 
     def ranges(self, attributes: dict[int, f.Attribute]) -> Ranges:
-        """Code of an entry: DW_AT_ranges, or low_pc and high_pc. Raises FormatError."""
+        """Return the address ranges of an entry: DW_AT_ranges, or low_pc and high_pc.
+
+        Raises:
+            FormatError: The ranges are broken.
+        """
         if RANGES in attributes:
             form, value = attributes[RANGES]
             return list(self._rnglist(form, value) if self.shape.version >= 5 else self._debug_ranges(value))
@@ -189,7 +213,9 @@ class Unit:
                 yield start, end
 
     def function(self, attributes: dict[int, f.Attribute]) -> tuple[bytes, bool, tuple[Unit, int] | None]:
-        """(name, is it the linkage name, where it is declared) of the subprogram that an entry is or stands for."""
+        """Return (name, whether it is the linkage name, where it is declared) of the subprogram that an entry is or
+        refers to.
+        """
         unit, name = self, b""
         at: tuple[Unit, int] | None = None
         declared = None
@@ -209,11 +235,11 @@ class Unit:
         return name, False, declared
 
     def plain_name(self, attributes: dict[int, f.Attribute]) -> bytes:
-        """The linkage name, else the name without its scopes, b"" if there is none."""
+        """Return the linkage name, else the name without its scopes, b"" if there is none."""
         return self.function(attributes)[0]
 
     def resolve(self, reference: f.Attribute) -> tuple[Unit, int] | None:
-        """(unit, offset) of the entry that is referred to; None if it is in a file that is not there."""
+        """Return (unit, offset) of the entry that an attribute refers to, None if it is in a missing file."""
         form, value = reference
         if form in f.REF_UNIT:
             return self, self.offset + value
@@ -226,7 +252,7 @@ class Unit:
 
 
 class Dwarf:
-    """The DWARF sections of one file, and its units. find_alternate: opens the file that dwz moved common parts to."""
+    """The DWARF sections of one file, and its units. `find_alternate` opens the file to which dwz moved common data."""
 
     def __init__(
         self, file: ObjectFile, find_alternate: Callable[[ObjectFile], ObjectFile | None] | None = None
@@ -248,8 +274,10 @@ class Dwarf:
         return self._section(".debug_info")
 
     def info_to(self, end: int) -> Data:
-        """.debug_info, up to `end` at least if it is as long. Unpacking it is most of the work of naming a few
-        functions, and those of a libc that start a program come first.
+        """Return .debug_info, at least up to `end` if it is that long.
+
+        Decompression is most of the work of naming a few functions. The functions that start a program come first in a
+        libc.
         """
         return self._beginning if end <= _BEGINNING and "info" not in self.__dict__ else self.info
 
@@ -301,7 +329,7 @@ class Dwarf:
 
     @cached_property
     def offsets(self) -> list[int]:
-        """Where units start. A broken length ends the list."""
+        """The offsets of all units. A broken length ends the list."""
         found: list[int] = []
         at = 0
         while at < len(self.info) and len(found) < MAX_UNITS:
@@ -316,13 +344,21 @@ class Dwarf:
         return found
 
     def unit(self, offset: int) -> Unit:
-        """The unit that starts at an offset. Raises FormatError."""
+        """Return the unit that starts at an offset.
+
+        Raises:
+            FormatError: Its header is broken.
+        """
         if offset not in self._units:
             self._units[offset] = Unit(self, offset)
         return self._units[offset]
 
     def unit_at(self, at: int) -> Unit:
-        """The unit that holds an offset. Raises FormatError."""
+        """Return the unit that contains an offset.
+
+        Raises:
+            FormatError: No unit contains it, or its header is broken.
+        """
         index = bisect_right(self.offsets, at) - 1
         if index < 0:
             raise FormatError(self.info.name, at, "reference out of every unit")
@@ -330,14 +366,14 @@ class Dwarf:
 
     @cached_property
     def aranges(self) -> Aranges:
-        """Empty where the section is broken."""
+        """The ranges in .debug_aranges, empty if the section is broken."""
         try:
             return read_aranges(self._section(".debug_aranges"))
         except FormatError:
             return read_aranges(Data(".debug_aranges", None, self.file.byteorder))
 
     def other_ranges(self, deadline: Deadline) -> Iterator[tuple[int, int, int]]:
-        """(start, end, unit offset) of the code of units that .debug_aranges does not name."""
+        """Yield (start, end, unit offset) of the code of units that .debug_aranges does not list."""
         named = set(self.aranges.unit.tolist())
         for offset in self.offsets:
             if offset in named:
