@@ -1,9 +1,10 @@
-"""Things of which a recording has many as columns of blocks: frames, their functions, names and stacks.
+"""Packs numerous items of a recording as columns of blocks: frames, their functions, names and stacks.
 
-docs/sql.md says what the columns are.
+docs/sql.md describes the columns.
 
-Frames of a block are in order of their places in modules, so that a number says how far it is from the one before. A
-node of the tree says how far its frame is from the one that its caller's frame called before.
+The frames of a block are sorted by module and address, so that each is stored as a small difference from the one
+before. A node of the tree stores the difference of its frame number from the previous frame that the same caller
+called.
 """
 
 from __future__ import annotations
@@ -25,19 +26,21 @@ STACK_COLUMNS = 2
 NO_ROWS: I64 = np.zeros(0, np.int64)
 NO_TEXT = -1
 SAME_TEXT = -2
-"""In the place of a length: a system name that is not known, and one that is the name itself."""
+"""Values that replace the length of a system name: NO_TEXT if it is unknown, SAME_TEXT if it equals the name."""
 
 LineRow = tuple[int, int, int, int]
-"""Start, function, file, line."""
+"""Row of a function in a frame: start address, function, file, line."""
 
 
 FrameRow = tuple[int, int, int, int, int, int, int, tuple[LineRow, ...]]
-"""Module, rel, base (pc minus rel), back, trust, kind, title, functions: what a file has of a frame, in its numbers."""
+"""Row of a frame: module, rel, base (pc minus rel), back, trust, kind, title, functions; all as numbers of the file."""
 
 
 class BlockWriter:
-    """Packs things as they come. Numbers are those of the file, from 1 on, but for functions: until frames that have
-    them are packed, they may get others.
+    """Packs items in the order of their arrival.
+
+    Numbers are those of the file and begin at 1. Numbers of functions may change until the frames that use them are
+    packed.
     """
 
     def __init__(self, database: sqlite3.Connection) -> None:
@@ -52,7 +55,14 @@ class BlockWriter:
         self._node_frame = array("q", [0])
 
     def function(self, name: str, system_name: str | None, source: int, address: int) -> int:
-        """The number of a name. Where it ends in the address, that is not kept with it."""
+        """Return the number of a function name. A name that ends in the address is stored without it.
+
+        Args:
+            name: The name.
+            system_name: The mangled name, None if it is unknown.
+            source: Number of the source of the name.
+            address: Start address of the function.
+        """
         digits = f"{address:#x}"
         ends = name.endswith(digits)
         row = name.removesuffix(digits) if ends else name, system_name, source, ends
@@ -63,7 +73,7 @@ class BlockWriter:
         return number
 
     def file(self, path: str) -> int:
-        """The number of a source file."""
+        """Return the number of a source file."""
         number = self._files.get(path)
         if number is None:
             number = self._files[path] = len(self._files) + 1
@@ -71,7 +81,7 @@ class BlockWriter:
         return number
 
     def frames(self, rows: Sequence[FrameRow]) -> I64:
-        """A block of frames and their functions; returns their numbers. Equal frames are one."""
+        """Add a block of frames and their functions. Return the frame numbers; equal frames get the same number."""
         if not rows:
             self._made_of.append(NO_ROWS)
             return NO_ROWS
@@ -88,7 +98,12 @@ class BlockWriter:
         return place[unique]
 
     def again(self, call: int, rows: Sequence[FrameRow]) -> None:
-        """What the call of frames() of that number made, from 0 on, is made of these now. Frames keep their numbers."""
+        """Replace the frames that an earlier call of frames() added. The frames keep their numbers.
+
+        Args:
+            call: Index of that call, from 0.
+            rows: The new frames, in the order of that call.
+        """
         made_of = self._made_of[call]
         if not len(made_of):
             return
@@ -101,7 +116,7 @@ class BlockWriter:
         self._packed_frames([rows[at] for at in made_of.tolist()], change)
 
     def _packed_frames(self, rows: Sequence[FrameRow], store: Callable[[str, int, Iterable[I64]], None]) -> None:
-        """In the order that they are to have."""
+        """Pack frames, which are in their final order."""
         module, rel, base, back, trust, kind, title, count = np.array(
             [(*row[:7], len(row[7])) for row in rows], np.int64
         ).T
@@ -116,7 +131,12 @@ class BlockWriter:
         store("line_blocks", len(lines), [*deltas, line])
 
     def stacks(self, parent: I64, frame: I64) -> None:
-        """A block of nodes. parent: as numbers of nodes, 0: none; frame: numbers of frames."""
+        """Add a block of nodes.
+
+        Args:
+            parent: (n,) Number of each node's parent, 0 if it has none.
+            frame: (n,) Number of each node's frame.
+        """
         if not len(parent):
             return
         number = np.arange(len(self._node_frame), len(self._node_frame) + len(parent))
@@ -129,7 +149,11 @@ class BlockWriter:
         self._add("stack_blocks", len(parent), [np.where(parent > 0, number - parent, 0), frame - before])
 
     def _numbered_in_order(self, functions: I64) -> I64:
-        """New functions get their numbers in the order of their lines, which differ less then. Returns new by old."""
+        """Renumber new functions in the order of their lines, so that differences are small.
+
+        Returns:
+            New number by old number.
+        """
         known = len(self._functions) - len(self._new_functions)
         used, first = np.unique(functions, return_index=True)
         used, first = used[used > known], first[used > known]
@@ -142,7 +166,7 @@ class BlockWriter:
         return place
 
     def _names(self) -> None:
-        """Blocks of the names that came since the last time."""
+        """Add blocks of the names that were added since the last call."""
         if self._new_functions:
             texts: list[bytes] = []
             rows = []
@@ -167,5 +191,5 @@ class BlockWriter:
 
 
 def encoded(text: str) -> bytes:
-    """Texts may hold bytes that are no UTF-8, such as a path may."""
+    """Encode a text, which may contain bytes that are not UTF-8, such as a path."""
     return text.encode("utf-8", "surrogatepass")

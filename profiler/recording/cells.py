@@ -1,6 +1,6 @@
-"""The rows of a recording file, which is foreign input: each cell has the type that the schema says.
+"""Reads the rows of a recording file, which is untrusted input, and checks the type of each cell against the schema.
 
-A file cannot hold more rows or texts than it has bytes. So what is read is bounded by its size, whatever its pages say.
+A file cannot contain more rows or text than its size allows. So its size limits what is read, whatever its pages claim.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pyprof.recording.schema import Column, Table, tables
 CellRow = tuple[Any, ...]
 
 _LEAST_ROW = 2
-"""Bytes that a row takes at least."""
+"""Minimum number of bytes of a row."""
 _TOGETHER = 4096
-"""Rows that are checked at once."""
+"""Number of rows that are checked at once."""
 
 _ALLOWED: dict[str, set[type]] = {
     "TEXT": {str, bytes},
@@ -26,11 +26,11 @@ _ALLOWED: dict[str, set[type]] = {
     "BLOB": {bytes},
     "": {int, float, str, bytes},
 }
-"""The types of a column's cells by its kind."""
+"""Permitted types of a cell, by the kind of its column."""
 
 
 def cell(value: str) -> str | bytes:
-    """A text as it is stored: as bytes where it holds bytes that are no UTF-8, such as a path may."""
+    """Return a text as it is stored: as bytes if it contains bytes that are not UTF-8, such as a path may."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -39,10 +39,20 @@ def cell(value: str) -> str | bytes:
 
 
 class TableRows:
-    """Called with a table's name it gives its rows, in order. Raises FormatError (table, row)."""
+    """Reader of one file. Called with the name of a table, it returns the rows in order.
+
+    Raises:
+        FormatError: A cell is invalid. The error names the table and the row.
+    """
 
     def __init__(self, database: sqlite3.Connection, size: int, described: Mapping[str, Table] | None = None) -> None:
-        """size: of the file, bytes. described: the tables of another version."""
+        """Create a reader.
+
+        Args:
+            database: The database.
+            size: Size of the file in bytes.
+            described: The tables of another version, None for the current one.
+        """
         self._database = database
         self._tables = tables() if described is None else described
         self._rows_left = size // _LEAST_ROW
@@ -67,7 +77,7 @@ class TableRows:
         return found
 
     def _checked(self, table: str, before: int, column: Column, cells: CellRow) -> CellRow:
-        """The cells of one column, of rows after the first `before` ones."""
+        """Check and decode the cells of one column in the rows after the first `before` ones."""
         kinds = set(map(type, cells))
         allowed = _ALLOWED[column.kind]
         if not kinds <= (allowed if column.required else allowed | {NoneType}):
@@ -89,7 +99,14 @@ def _decoded(table: str, before: int, cell: bytes) -> str:
 
 
 def referred(table: str, row: int, number: int, count: int) -> int:
-    """A reference to a row of another table, as an index from 0 on. count: of that table's rows."""
+    """Check a reference to a row of another table, and return it as an index from 0.
+
+    Args:
+        table: Table with the reference.
+        row: Row with the reference.
+        number: The reference.
+        count: Number of rows of the other table.
+    """
     if not 1 <= number <= count:
         raise FormatError(table, row, f"refers to a row {number} that does not exist")
     return number - 1

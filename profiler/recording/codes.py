@@ -1,4 +1,4 @@
-"""Numbers that stand for names in a recording file. The file has the names, so that the numbers may change."""
+"""Numbers that stand for names in a recording file. The file contains the names, so the numbers may change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyprof.model.walk import StackEnd, Trust
 from pyprof.recording.cells import CellRow, TableRows
 
 RECORDED, LATER = 1, 2
-"""name_sources.id of names that the recording itself looked up, and of others."""
+"""Values of name_sources.id: RECORDED for names that the recording itself resolved, LATER for others."""
 NAME_SOURCES = {RECORDED: "recorded", LATER: "report"}
 _CODES: dict[str, type[IntEnum] | type[IntFlag]] = {
     "frame_kind": FrameKind,
@@ -33,10 +33,17 @@ def code_rows() -> Iterator[CellRow]:
 
 
 class Codes:
-    """What the numbers of one file mean. What a newer pyprof added is not known; a row that uses it is refused."""
+    """The meaning of the numbers in one file.
+
+    Names that a newer pyprof added are unknown, and rows that use them are refused.
+    """
 
     def __init__(self, rows: TableRows) -> None:
-        """Raises FormatError."""
+        """Read the names.
+
+        Raises:
+            FormatError: A row is invalid.
+        """
         self._known: dict[str, dict[int, int]] = {code: {} for code in _CODES}
         for code, number, name in rows("codes"):
             members = {str(member.name).lower(): int(member) for member in _CODES.get(code, ())}
@@ -44,11 +51,11 @@ class Codes:
                 self._known[code][number] = members[name]
 
     def of(self, code: str) -> Mapping[int, int]:
-        """Our number by the file's."""
+        """Return a map from the numbers of the file to the numbers of this version."""
         return self._known[code]
 
     def bits(self, state: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """The states of samples in our bits."""
+        """Convert the states of samples to the bits of this version."""
         found = np.zeros(len(state), np.int32)
         for theirs, ours in self._known["state"].items():
             found |= np.where(state & theirs, ours, 0).astype(np.int32)

@@ -1,9 +1,9 @@
-"""Columns of numbers as bytes: the data of a window of samples, or of a block of things.
+"""Codec for columns of numbers: the data of a window of samples, or of a block of items.
 
-Data are zlib's deflate of their columns, one after the other. Each begins with a byte, its width in bytes, and a
-signed 64-bit number, its base, little-endian. Then comes each row's number minus the base, unsigned, of that width,
-in planes: first the lowest bytes of all rows, then the next ones. Width 0: all are the base. Width 255: the column
-is not known of any row. Behind the columns may stand texts.
+The data is the zlib-compressed sequence of the columns. Each column begins with its width in bytes (one byte) and its
+base (a signed 64-bit little-endian number). Then follows each row's number minus the base, unsigned, with that width,
+in planes: first the lowest bytes of all rows, then the next ones. Width 0: all numbers equal the base. Width 255: the
+column is unknown for all rows. Texts may follow the columns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ _LEVEL = 6
 
 
 def pack(columns: Sequence[I64 | None], texts: bytes = b"") -> bytes:
-    """columns: each (n,), None where it is not known of any row."""
+    """Encode columns.
+
+    Args:
+        columns: Each of shape (n,), None if it is unknown for all rows.
+        texts: Data that follows the columns.
+    """
     parts = []
     for column in columns:
         if column is None:
@@ -40,18 +45,30 @@ def pack(columns: Sequence[I64 | None], texts: bytes = b"") -> bytes:
 
 
 def unpack(data: bytes, rows: int, columns: int) -> list[I64 | None]:
-    """What pack() was given, without texts. Raises FormatError."""
+    """Decode columns that pack() encoded without texts.
+
+    Raises:
+        FormatError: The data is invalid.
+    """
     found, _ = unpack_texts(data, rows, columns, 0)
     return found
 
 
 def unpack_known(data: bytes, rows: int, columns: int) -> list[I64]:
-    """Where each column is known. Raises FormatError."""
+    """Decode columns, all of which must be known.
+
+    Raises:
+        FormatError: The data is invalid, or a column is unknown.
+    """
     return known(unpack(data, rows, columns))
 
 
 def known(columns: list[I64 | None]) -> list[I64]:
-    """Raises FormatError where one is not."""
+    """Return the columns, all of which must be known.
+
+    Raises:
+        FormatError: A column is unknown.
+    """
     given = [column for column in columns if column is not None]
     if len(given) != len(columns):
         raise FormatError("data", 0, "a column that each row has is missing")
@@ -59,7 +76,17 @@ def known(columns: list[I64 | None]) -> list[I64]:
 
 
 def unpack_texts(data: bytes, rows: int, columns: int, most_text: int) -> tuple[list[I64 | None], bytes]:
-    """What pack() was given. most_text: bytes of the texts. Raises FormatError."""
+    """Decode columns and texts that pack() encoded.
+
+    Args:
+        data: The encoded data.
+        rows: Number of rows.
+        columns: Number of columns.
+        most_text: Maximum number of bytes of texts.
+
+    Raises:
+        FormatError: The data is invalid.
+    """
     raw = _inflated(data, columns * (_HEAD.size + 8 * rows) + most_text)
     found: list[I64 | None] = []
     at = 0

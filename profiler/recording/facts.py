@@ -1,4 +1,4 @@
-"""What a recording did (model/summary.py) as rows of its file, and back."""
+"""Converts a Summary (model/summary.py) to rows of a recording file, and back."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ Value = TypeVar("Value")
 Number = TypeVar("Number", int, float)
 
 _PARTS: dict[str, Any] = {"stops": Stops(), "children": Children(), "names": NameCounts(), "shown": Shown()}
-"""Fields of a Summary that are values of their own, as they are without a recording."""
+"""Fields of a Summary that are records, with their default values."""
 
 _VALUES = frozenset({"shown.total"})
-"""Sums of the profile's values; all other numbers are of things, seconds, microseconds and kilobytes."""
+"""Sums of sample values. All other numbers count things, seconds, microseconds or kilobytes."""
 _MOST = 1 << 40
-"""Of these no recording has more. Sums over many recordings stay numbers that a file holds."""
+"""Limit for all numbers except sums of values. Sums over many recordings then still fit into a file."""
 
 SUMMARY_TABLES = (
     *("summary", "counters", "ends", "frame_sources", "module_sums", "problems", "notes", "languages", "evaluators"),
     *("functions_missing", "functions_missing_pids"),
 )
-"""Those that summary_rows() fills."""
+"""Tables that summary_rows() fills."""
 
 
 def _numbers(value: Any) -> dict[str, int | float | str]:
-    """The fields that are one number or one text, by name."""
+    """Return the fields that are one number or one text, by name."""
     fields = {name: getattr(value, name) for name in field_names(type(value))}
     return {name: each for name, each in fields.items() if isinstance(each, int | float | str)}
 
 
 def summary_rows(summary: Summary) -> Iterator[tuple[str, CellRow]]:
-    """(table, row)."""
+    """Yield (table, row) for all facts of a Summary."""
     for name, value in _numbers(summary).items():
         yield "summary", (name, value)
     for part in _PARTS:
@@ -87,7 +87,11 @@ def _language_rows(summary: Summary) -> Iterator[tuple[str, CellRow]]:
 
 
 def read_summary(rows: TableRows) -> Summary | None:
-    """None: the recording was interrupted before it could say. Raises FormatError."""
+    """Read the Summary, None if the recording was interrupted before it was written.
+
+    Raises:
+        FormatError: A row is invalid.
+    """
     stored = {str(key): value for key, value in rows("summary")}
     ends = rows("ends")
     shown = {label: value for label, _, value in ends if value is not None}
@@ -109,11 +113,17 @@ def read_summary(rows: TableRows) -> Summary | None:
 
 
 def _part(stored: dict[str, Any], prefix: str, usual: Value) -> Value:
-    """usual: a value whose fields have their defaults; a number that is not stored stays so."""
+    """Read one record.
+
+    Args:
+        stored: Values by name.
+        prefix: Prefix of the names.
+        usual: The default value, whose fields apply if a value is missing.
+    """
     found = {}
     for name, default in _numbers(usual).items():
         value = stored.get(prefix + name, default)
-        if isinstance(default, float) and isinstance(value, int):  # a caller of the library may give a whole number
+        if isinstance(default, float) and isinstance(value, int):  # a caller of the library may pass an int
             value = float(value)
         if not isinstance(value, type(default)):
             raise FormatError("summary", 0, f"{prefix}{name} is of another type")
@@ -124,7 +134,11 @@ def _part(stored: dict[str, Any], prefix: str, usual: Value) -> Value:
 
 
 def _counted(table: str, number: Number) -> Number:
-    """Raises FormatError; NaN is none, either."""
+    """Return a number if it is within the limits.
+
+    Raises:
+        FormatError: The number is too large, or NaN.
+    """
     if not -_MOST < number < _MOST:
         raise FormatError(table, 0, "a number that no recording has")
     return number

@@ -1,7 +1,7 @@
-"""A recording file that grows while its window is under way: what a kill or a power cut leaves can be read.
+"""A recording file that grows while its window is being recorded. It can be read after a kill or a power failure.
 
-A thread of its own adds each part in one short transaction, with a write-ahead log (FILE-wal) that it syncs. close()
-makes a single file of both. It has no row in `end`: the whole recording takes its place afterwards, in one step.
+A separate thread adds each part in one short transaction, with a write-ahead log (FILE-wal) that it syncs. close()
+merges both into one file. That file has no row in `end`; later the complete recording replaces it atomically.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _WAL = b"\2\2"
 
 
 class FileJournal:
-    """Where the file cannot be written, nothing is kept: the recording goes on, and its end says so."""
+    """The journal of one window.
+
+    If the file cannot be written, the journal stops, and the end of the recording reports it.
+    """
 
     def __init__(self, path: str, beginning: JournalBeginning) -> None:
         self._path = path
@@ -57,9 +60,14 @@ class FileJournal:
 
 
 def _begun(path: str, beginning: JournalBeginning) -> sqlite3.Connection:
-    """An empty recording at the path; what was there is gone. Raises OSError, OutputError, sqlite3.Error.
+    """Create an empty recording and replace the file at the path.
 
     SQLite opens the file and its log by their names, and follows links.
+
+    Raises:
+        OSError: The path does not belong to this user.
+        OutputError: The file cannot be written.
+        sqlite3.Error: The database cannot be opened.
     """
     if not output_file.is_ours(path):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
@@ -71,7 +79,8 @@ def _begun(path: str, beginning: JournalBeginning) -> sqlite3.Connection:
     output_file.replace(path, partial(_write, data[:18] + _WAL + data[20:]))
     database = sqlite3.connect(path, isolation_level=None)
     database.execute("PRAGMA synchronous = FULL")
-    database.execute("PRAGMA wal_autocheckpoint = 0")  # so that file and log can be copied while they grow
+    # no checkpoints, so that file and log can be copied while they grow
+    database.execute("PRAGMA wal_autocheckpoint = 0")
     return database
 
 

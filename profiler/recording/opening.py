@@ -1,8 +1,8 @@
-"""A recording file as a database in memory, which nothing else can change. The file is foreign input.
+"""Opens a recording file as a private database in memory. The file is untrusted input.
 
-It is read as bytes and given to SQLite only in memory. What it holds besides the tables of the schema (views, triggers,
-generated columns) is refused before anything is read. A file of an older version becomes one of this version. What a
-recording that was killed left beside it (FILE-wal) is put together with it in a private folder first.
+SQLite gets the bytes of the file only in memory. Anything in addition to the tables of the schema (views, triggers,
+generated columns) is refused before anything is read. A file of an older version is converted to this version. A
+recording that was killed may have left a log (FILE-wal), which is first merged with the file in a private folder.
 """
 
 from __future__ import annotations
@@ -25,21 +25,32 @@ MOST_BYTES = 1 << 32
 _HEADER = 100
 _LONGEST_FINDING = 200
 _LONGEST = 1 << 28
-"""Bytes of one text or blob."""
+"""Maximum number of bytes of one text or blob."""
 _FEWEST_STEPS, _STEPS_PER_BYTE = 1_000_000, 64
-"""Of SQLite's machine, until a file is known to be sound: pages that are named again and again are read without end."""
+"""Limits on the steps of SQLite's virtual machine until a file is checked.
+
+A file whose pages refer to each other in a cycle would otherwise be read forever.
+"""
 _LOOK_STEPS = 100_000
 _MAKER = "pyprof record -o NAME.pyprof makes one"
 
 
 def read_bytes(path: str, most: int = MOST_BYTES) -> bytes:
-    """A file that the user named, or its first bytes only. Raises RecordingError."""
+    """Read a file that the user named, or its first bytes only.
+
+    Args:
+        path: The file.
+        most: Maximum number of bytes.
+
+    Raises:
+        RecordingError: The file is too large, or cannot be read.
+    """
     try:
         with open(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size > MOST_BYTES and most >= MOST_BYTES:
                 raise RecordingError(f"{path} is larger than {MOST_BYTES >> 30} GiB, more than is read at once")
-            return file.read(min(size, most))  # which takes memory for so much before it reads
+            return file.read(min(size, most))  # read() allocates memory for the whole size first
     except FormatError as error:
         raise RecordingError(f"{path} is {error.problem}") from None
     except OSError as error:
@@ -51,7 +62,14 @@ def is_recording(data: bytes) -> bool:
 
 
 def opened(path: str) -> tuple[sqlite3.Connection, int]:
-    """The database, and how many bytes the file has. Raises RecordingError."""
+    """Open a recording file.
+
+    Returns:
+        (database in memory, size of the file in bytes).
+
+    Raises:
+        RecordingError: The file is no recording, broken or too new.
+    """
     data = read_bytes(path)
     if not is_recording(data):
         raise RecordingError(f"{path} is no recording of pyprof", _MAKER)
@@ -86,7 +104,8 @@ def _load(database: sqlite3.Connection, data: bytes, version: int) -> None:
     for entry in sorted(stored ^ expected, key=str):
         what = "is not the one of the format" if entry[1] in tables else "does not belong there"
         raise FormatError("schema", 0, f"{entry[0]} {entry[1]} {what}")
-    for (found,) in database.execute("PRAGMA quick_check(1)"):  # a page has one place: what follows reads it once
+    # each page then has one place, so what follows reads it once
+    for (found,) in database.execute("PRAGMA quick_check(1)"):
         if found != "ok":
             raise FormatError("pages", 0, str(found)[:_LONGEST_FINDING])
     upgrade(database, version, len(data))
@@ -94,7 +113,12 @@ def _load(database: sqlite3.Connection, data: bytes, version: int) -> None:
 
 
 def _bound(database: sqlite3.Connection, size: int) -> None:
-    """Until another handler is set. size: of the file."""
+    """Limit the steps of SQLite until another progress handler is set.
+
+    Args:
+        database: The database.
+        size: Size of the file in bytes.
+    """
     left = [(_FEWEST_STEPS + size * _STEPS_PER_BYTE) // _LOOK_STEPS]
 
     def is_over() -> bool:
@@ -105,7 +129,7 @@ def _bound(database: sqlite3.Connection, size: int) -> None:
 
 
 def _is_of_the_same_user(log: str, path: str) -> bool:
-    """Is it there, and no link? Others may have given that name in a shared folder."""
+    """Return True if the log is a regular file of the same user. In a shared folder another user may have made it."""
     try:
         found = os.lstat(log)
     except OSError:
@@ -114,7 +138,7 @@ def _is_of_the_same_user(log: str, path: str) -> bool:
 
 
 def _with_log(path: str, data: bytes) -> bytes:
-    """The file with what stands in its write-ahead log, as one file."""
+    """Merge the file with its write-ahead log, and return the result."""
     log = f"{path}-wal"
     with TemporaryDirectory(prefix="pyprof-") as folder:
         copy = Path(folder) / "recording"

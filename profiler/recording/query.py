@@ -1,4 +1,4 @@
-"""A recording for SQL: views with the samples and the names, made by the reader. docs/sql.md has queries."""
+"""SQL access to a recording: views of the samples and the names. docs/sql.md has queries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyprof.recording.reader import KEYS, MOST_VALUES, unsigned
 from pyprof.recording.unpacking import Blocks, FrameColumns, FunctionName, LineColumns
 
 _MOST_OF_WINDOW = 1 << 22
-"""Samples of a second that a query unpacks: what a file claims must not fill the memory."""
+"""Maximum number of samples of one second that a query unpacks, so that an untrusted count cannot exhaust memory."""
 
 TABLES = """\
 CREATE TEMP TABLE functions (id INTEGER PRIMARY KEY, name TEXT NOT NULL, system_name TEXT, source INTEGER NOT NULL);
@@ -32,7 +32,7 @@ CREATE TEMP TABLE lines (
 ) WITHOUT ROWID;
 CREATE TEMP TABLE stacks (id INTEGER PRIMARY KEY, parent INTEGER, frame INTEGER);
 """
-"""The things of blocks, as rows."""
+"""Tables for the items of blocks, as rows."""
 
 VIEWS = """\
 CREATE TEMP VIEW samples AS SELECT
@@ -84,7 +84,11 @@ LEFT JOIN functions ON functions.id = lines.function;
 
 @contextmanager
 def queried(path: str | PathLike[str]) -> Iterator[sqlite3.Connection]:
-    """A copy of the recording in memory, with the views. Raises RecordingError."""
+    """Open a copy of the recording in memory, with the views.
+
+    Raises:
+        RecordingError: The file is no recording, broken or too new.
+    """
     name = fspath(path)
     database, size = opened(name)
     with closing(database):
@@ -116,12 +120,16 @@ def queried(path: str | PathLike[str]) -> Iterator[sqlite3.Connection]:
 
 
 def _harmless(action: int, *_: object) -> int:
-    """Nothing else is opened or written: ATTACH does, and so does VACUUM."""
+    """Deny statements that open another file: ATTACH, and VACUUM, which attaches one."""
     return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_ATTACH else sqlite3.SQLITE_OK
 
 
 def _fill(database: sqlite3.Connection, blocks: Blocks) -> None:
-    """Raises FormatError."""
+    """Fill the tables from the blocks.
+
+    Raises:
+        FormatError: A block is invalid.
+    """
 
     def add(table: str, rows: Iterable[Sequence[object]], columns: int) -> None:
         database.executemany(f"INSERT INTO temp.{table} VALUES ({', '.join('?' * columns)})", rows)
@@ -140,7 +148,11 @@ def _fill(database: sqlite3.Connection, blocks: Blocks) -> None:
 
 
 def _refer(table: str, numbers: I64, count: int) -> None:
-    """Each is a row's number of a table with so many rows, or 0: none. Raises FormatError."""
+    """Check references to rows of a table; 0 refers to none.
+
+    Raises:
+        FormatError: A referenced row does not exist.
+    """
     if int(numbers.min(initial=0)) < 0 or int(numbers.max(initial=0)) > count:
         raise FormatError(table, 0, "refers to a row that does not exist")
 
@@ -148,7 +160,10 @@ def _refer(table: str, numbers: I64, count: int) -> None:
 def _functions(
     frames: FrameColumns, lines: LineColumns, names: Sequence[FunctionName]
 ) -> tuple[list[Sequence[object]], list[Sequence[object]]]:
-    """Rows of lines and of functions: a name with an address behind it is a function for each address."""
+    """Return rows of lines and of functions.
+
+    A name with an appended address is a separate function for each address.
+    """
     of_frame = np.repeat(np.arange(len(frames.lines)), frames.lines)
     depth = np.arange(len(of_frame)) - (np.cumsum(frames.lines) - frames.lines)[of_frame]
     columns = of_frame + 1, depth, lines.start, lines.function, frames.rel[of_frame] - lines.start

@@ -1,4 +1,7 @@
-"""A recording file as a Profile. Foreign input: every reference and every number is checked before it is used."""
+"""Reads a recording file as a Profile.
+
+The file is untrusted: every reference and number is checked before it is used.
+"""
 
 from __future__ import annotations
 
@@ -30,21 +33,28 @@ from pyprof.recording.writer import SECOND_NS
 from pyprof.records import dataclass, field_names, replace
 
 KEYS = 5
-"""Columns of a sample before its values: time, thread, stack, state, processor."""
+"""Number of columns of a sample before its values: time, thread, stack, state, processor."""
 MOST_NS = 1 << 62
-"""Sums of two stay within 64 bits."""
+"""Limit for times in nanoseconds. The sum of two stays within 64 bits."""
 _MOST_GAPS = 20_000
 MOST_VALUES = 16
-"""Values of a sample: a column that says nothing takes no bytes, and memory."""
+"""Maximum number of values of a sample. A constant column takes no bytes in the file, but takes memory."""
 _USUAL_SAMPLES = 1_000_000
 _MOST_PER_BYTE = 8
-"""A file may have so many samples a byte, and _USUAL_SAMPLES in any case: what it claims must not fill the memory."""
+"""Maximum number of samples for each byte of the file, if it is more than _USUAL_SAMPLES.
+
+This keeps an untrusted count from exhausting memory.
+"""
 
 INTERRUPTED = said("recording_interrupted")
 
 
 def load(path: str | PathLike[str]) -> Profile:
-    """Raises RecordingError."""
+    """Read a recording file.
+
+    Raises:
+        RecordingError: The file is no recording, broken or too new.
+    """
     name = fspath(path)
     database, size = opened(name)
     with closing(database):
@@ -56,7 +66,7 @@ def load(path: str | PathLike[str]) -> Profile:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Of all samples, with indices from 0 on but for stack, which is a node."""
+    """Columns of all samples. References are indices from 0, except `stack`, which is a node."""
 
     time_ns: I64
     thread: I64
@@ -74,7 +84,11 @@ class _Reader:
         self._codes = Codes(rows)
 
     def profile(self) -> Profile:
-        """Raises FormatError."""
+        """Read the profile.
+
+        Raises:
+            FormatError: A row is invalid.
+        """
         meta: dict[str, Any] = dict(self._rows("meta"))
         value_types = tuple(ValueType(kind, unit) for _, kind, unit in self._rows("value_types"))
         if not 0 < len(value_types) <= MOST_VALUES:
@@ -164,7 +178,7 @@ class _Reader:
         return tuple(found)
 
     def _lines(self, names: Sequence[FunctionName], lines: LineColumns, offsets: I64) -> tuple[Line, ...]:
-        """Those of all frames."""
+        """Return the functions of all frames."""
         files = [None, *self._blocks.files()]
         later = {source for source, name in self._rows("name_sources") if name == NAME_SOURCES[LATER]}
         found = []
@@ -222,7 +236,7 @@ class _Reader:
 
 
 def _interrupted(profile: Profile) -> Profile:
-    """What the recording could not say any more follows from its samples."""
+    """Complete the summary of an interrupted recording from its samples."""
     known = profile.summary
     summary = replace(
         known,
@@ -234,7 +248,12 @@ def _interrupted(profile: Profile) -> Profile:
 
 
 def _by_first_use(frames: tuple[Frame, ...], number: I64) -> tuple[tuple[Frame, ...], npt.NDArray[np.int32]]:
-    """Frames in the order in which nodes have them, as a recording numbers them. number: of each node's frame."""
+    """Renumber frames in the order in which nodes use them, as a recording does.
+
+    Args:
+        frames: The frames.
+        number: (nodes,) Number of each node's frame.
+    """
     used, first = np.unique(number[1:] - 1, return_index=True)
     order = np.concatenate([used[np.argsort(first)], np.setdiff1d(np.arange(len(frames)), used)])
     place = np.empty(len(frames) + 1, np.int32)
@@ -243,7 +262,7 @@ def _by_first_use(frames: tuple[Frame, ...], number: I64) -> tuple[tuple[Frame, 
 
 
 def unsigned(number: int) -> int:
-    """An address as SQLite's signed numbers have it."""
+    """Convert a signed number of SQLite to an address."""
     return number % (1 << 64)
 
 
@@ -255,7 +274,11 @@ def _fact(meta: dict[str, Any], key: str, kind: Any) -> Any:
 
 
 def _gaps(meta: dict[str, Any]) -> tuple[Span, ...]:
-    """In order, and none within another. Raises FormatError."""
+    """Read the gaps, which are in order and do not overlap.
+
+    Raises:
+        FormatError: They are invalid.
+    """
     try:
         found = [int(number) for number in str(meta.get("gaps", "")).replace("-", ",").split(",") if number]
     except ValueError:

@@ -1,7 +1,8 @@
 """The tables of a recording file: one SQL text, from which the file, its check and docs/sql.md are made.
 
-History: 1: the first version. 2: frames, their functions and files, and stacks are blocks, which were a row each.
-upgrades.py has what version 1 had in their place. 3: labels. 4: options of the command, beside the library's.
+History of versions. 1: first version. 2: frames, functions, files and stacks are packed as blocks instead of one row
+each; upgrades.py has the tables of version 1. 3: labels. 4: options of the command, in addition to those of the
+library.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import cache
 from pyprof.records import dataclass
 
 APPLICATION_ID = 0x70797072
-"""The letters "pypr"."""
+"""SQLite application id: the letters "pypr"."""
 VERSION = 4
 
 SCHEMA = """\
@@ -229,7 +230,7 @@ CREATE TABLE "end" (
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """meaning: the sentence that stands behind it in the schema."""
+    """A column. `meaning` is its comment in the schema."""
 
     name: str
     type: str
@@ -237,19 +238,19 @@ class Column:
 
     @property
     def kind(self) -> str:
-        """TEXT, INTEGER, BLOB, or "" for any of them."""
+        """Return TEXT, INTEGER, BLOB, or "" for any type."""
         word = self.type.partition(" ")[0]
         return "" if word == "NOT" else word
 
     @property
     def required(self) -> bool:
-        """May it not be NULL?"""
+        """Return True if the column may not be NULL."""
         return "NOT NULL" in self.type or "PRIMARY KEY" in self.type
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """sql: as SQLite keeps it."""
+    """A table. `sql` is the statement as SQLite stores it."""
 
     name: str
     sql: str
@@ -265,7 +266,7 @@ _COLUMN = re.compile(r'  "?(\w+)"? ?([A-Z ]*?),? -- (.*)')
 
 @cache
 def tables(schema: str = SCHEMA) -> dict[str, Table]:
-    """By name, in the order of the schema."""
+    """Return the tables by name, in the order of the schema."""
     return {
         found["name"]: Table(
             found["name"],
@@ -278,12 +279,12 @@ def tables(schema: str = SCHEMA) -> dict[str, Table]:
 
 
 def insertion(table: str) -> str:
-    """The statement that adds a row."""
+    """Return the statement that adds a row."""
     return f'INSERT INTO "{table}" VALUES ({", ".join("?" * len(tables()[table].columns))})'
 
 
 PAGE = 512
-"""Bytes of a page: a recording of few samples has thirty tables, and each takes one."""
+"""Page size in bytes. It is small, because a recording has thirty tables and each takes at least one page."""
 
 
 def create(database: sqlite3.Connection) -> None:

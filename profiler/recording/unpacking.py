@@ -1,7 +1,7 @@
-"""Blocks of things (blocks.py) as the columns that they were made of. Foreign input: what a file claims is bounded.
+"""Unpacks blocks (blocks.py) to the columns that they were made of. The file is untrusted, so all counts are limited.
 
-A block of a few bytes may claim many rows. A file may have a million frames, functions, names and files together, and
-a million nodes, or as many as it has bytes.
+A block of a few bytes may claim many rows. A file may have a million frames, functions, names and files together, and a
+million nodes, or as many as it has bytes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,18 @@ _USUAL_THINGS = 1_000_000
 _USUAL_NODES = 1_000_000
 _USUAL_TEXT = 64 << 20
 _DEFLATED = 16
-"""Bytes of text that a byte of the file may stand for, and _USUAL_TEXT in any case."""
+"""Maximum number of bytes of text for each byte of the file, if it is more than _USUAL_TEXT."""
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionName:
-    """addressed: an address stands behind the text: where the function starts in its module, or a frame's title
-    lies.
+    """The name of a function.
+
+    Attributes:
+        text: The name, perhaps without its address.
+        system_name: The mangled name, None if it is unknown.
+        source: Number of the source of the name.
+        addressed: True if an address must be appended: the function's start, or the place of a frame's title.
     """
 
     text: str
@@ -38,7 +43,10 @@ class FunctionName:
 
 @dataclass(frozen=True, slots=True)
 class FrameColumns:
-    """(f,) each, with the file's numbers. lines: how many functions a frame has."""
+    """Columns of frames, each of shape (f,), with the numbers of the file.
+
+    `lines` is the number of functions of a frame.
+    """
 
     module: I64
     rel: I64
@@ -52,7 +60,10 @@ class FrameColumns:
 
 @dataclass(frozen=True, slots=True)
 class LineColumns:
-    """(l,) each, with the file's numbers; 0: not known of file and line."""
+    """Columns of functions in frames, each of shape (l,), with the numbers of the file.
+
+    File and line are 0 if unknown.
+    """
 
     start: I64
     function: I64
@@ -61,7 +72,7 @@ class LineColumns:
 
 
 class Blocks:
-    """The things of one file. Each method raises FormatError."""
+    """The packed items of one file. Each method raises FormatError if a block is invalid."""
 
     def __init__(self, rows: TableRows, size: int) -> None:
         self._rows = rows
@@ -98,7 +109,7 @@ class Blocks:
         return found
 
     def frames(self) -> tuple[FrameColumns, LineColumns]:
-        """The frames have as many functions together as there are: each count is bounded, so that no sum wraps."""
+        """Unpack frames and their functions. Each count is checked first, so that their sum cannot overflow."""
         module, rel, base, *others = self._things("frame_blocks", FRAME_COLUMNS, 3)
         start, function, file, line = self._things("line_blocks", LINE_COLUMNS, 3)
         frames = FrameColumns(module, rel, base, *others)
@@ -108,7 +119,15 @@ class Blocks:
         return frames, LineColumns(start, function, file, line)
 
     def stacks(self, frames: int) -> I64:
-        """(nodes, 2): number of the parent, 0: none, and of the frame. The first row is the root. frames: how many."""
+        """Unpack the nodes of the tree.
+
+        Args:
+            frames: Number of frames.
+
+        Returns:
+            int64 array of shape (nodes, 2): number of the parent, 0 if there is none, and number of the frame. The
+                first row is the root.
+        """
         parents, node_frame = [0], [0]
         for nth, count, data in self._rows("stack_blocks"):
             self._nodes_left = _taken(nth, self._nodes_left, count)
@@ -129,7 +148,7 @@ class Blocks:
         return np.array([parents, node_frame], np.int64).T
 
     def _things(self, table: str, columns: int, deltas: int) -> list[I64]:
-        """The first columns say how far a number is from the one of the row before."""
+        """Unpack a table. Its first `deltas` columns hold differences from the row before."""
         parts: list[list[I64]] = []
         for nth, count, data in self._rows(table):
             self._things_left = _taken(nth, self._things_left, count)
@@ -151,7 +170,7 @@ def _taken(nth: int, left: int, count: int) -> int:
 
 
 def _text(nth: int, texts: bytes, at: int, length: int) -> tuple[str, int]:
-    """The text there, and where the next one begins."""
+    """Return the text at an offset, and the offset of the next one."""
     if not 0 <= length <= len(texts) - at:
         raise FormatError("blocks", nth, "a text is longer than what there is")
     try:

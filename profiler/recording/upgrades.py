@@ -1,7 +1,7 @@
-"""Files of older versions: made into what the schema says now, one version after the other, before anything is read.
+"""Converts files of older versions to the current schema, one version after the other, before anything else is read.
 
-In: the database in memory, foreign and checked to have the tables of its version. Out: one of the next version. What
-the cells mean is checked afterwards, like that of any file.
+The input is an untrusted database in memory, which is known to have the tables of its version. The result is a database
+of the next version. The contents of cells are checked afterwards, as in any file.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ CREATE TABLE name_sources (
 
 
 def tables_of(version: int) -> dict[str, Table]:
-    """The tables of a file of that version."""
+    """Return the tables of a file of a version."""
     since: dict[int, tuple[str, ...]] = {2: _BLOCKS_OF_2, 3: _NEW_IN_3}
     new = {name for later, names in since.items() if later > version for name in names}
     found = {name: table for name, table in tables().items() if name not in new}
@@ -93,14 +93,24 @@ def tables_of(version: int) -> dict[str, Table]:
 
 
 def upgrade(database: sqlite3.Connection, version: int, size: int) -> None:
-    """size: of the file, bytes. Raises FormatError, sqlite3.Error."""
+    """Convert a database to the current version.
+
+    Args:
+        database: The database.
+        version: Its version.
+        size: Size of the file in bytes.
+
+    Raises:
+        FormatError: A row is invalid.
+        sqlite3.Error: The database is broken.
+    """
     while step := _UPGRADES.get(version):
         step(database, size)
         version += 1
 
 
 def _to_2(database: sqlite3.Connection, size: int) -> None:
-    """Rows of frames, functions, files and stacks become blocks."""
+    """Convert rows of frames, functions, files and stacks to blocks."""
     rows = TableRows(database, size, tables_of(1))
     for name in _BLOCKS_OF_2:
         database.execute(tables(SCHEMA)[name].sql)
@@ -118,7 +128,7 @@ def _to_2(database: sqlite3.Connection, size: int) -> None:
 
 
 def _frames(rows: TableRows, blocks: BlockWriter) -> I64:
-    """Their numbers by those they had; that of no frame is first."""
+    """Convert frames. Return new numbers by old numbers; number 0 stands for no frame."""
     stored, functions = rows("frames"), rows("functions")
     files = [blocks.file(path) for _, path in rows("files")]
     lines: dict[int, list[LineRow]] = {}
@@ -154,13 +164,13 @@ def _signed(number: int) -> int:
 
 
 def _to_3(database: sqlite3.Connection, size: int) -> None:
-    """Nothing had labels."""
+    """Add the table of labels, which is empty."""
     for name in _NEW_IN_3:
         database.execute(tables()[name].sql)
 
 
 def _to_4(database: sqlite3.Connection, size: int) -> None:
-    """Options of the command were not kept, and no name had another source than the recording."""
+    """Replace two tables whose description changed. Their rows stay the same."""
     for name in tables(_UNTIL_3):
         kept = database.execute(f"SELECT * FROM {name}").fetchall()
         database.execute(f"DROP TABLE {name}")
@@ -169,4 +179,4 @@ def _to_4(database: sqlite3.Connection, size: int) -> None:
 
 
 _UPGRADES: dict[int, Callable[[sqlite3.Connection, int], None]] = {1: _to_2, 2: _to_3, 3: _to_4}
-"""By the version that they begin with."""
+"""Conversions by the version that they start from."""

@@ -1,6 +1,6 @@
-"""A profile as a recording file: an exporter like the others.
+"""Writes a profile as a recording file, as an exporter.
 
-The database is made in memory and written out as it is: equal profiles are equal bytes.
+The database is made in memory and then written as it is, so equal profiles give equal bytes.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ SECOND_NS = 1_000_000_000
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
-    """A recording holds everything: ExportOptions are for those who read it."""
+    """Write a recording. It contains everything, so ExportOptions have no effect."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         store(database, profile)
         out.write(database.serialize())
 
 
 def store(database: sqlite3.Connection, profile: Profile) -> None:
-    """Into an empty database."""
+    """Store a profile in an empty database."""
     create(database)
     database.execute("BEGIN")
     tables = TableWriter(database)
@@ -67,12 +67,12 @@ class TableWriter:
         self._database.executemany(insertion(table), rows)
 
     def _number(self, table: str) -> int:
-        """Of a table's next row."""
+        """Return the number of a table's next row."""
         self._count[table] = number = self._count.get(table, 0) + 1
         return number
 
     def _named(self, table: str, *values: object) -> int:
-        """The number of a row that stands once for all who refer to it."""
+        """Return the number of a row that is stored only once, and add it if it is new."""
         known = self._names.get((table, values))
         if known is None:
             known = self._names[table, values] = self._number(table)
@@ -97,7 +97,7 @@ class TableWriter:
         self._add("labels", labels)
 
     def rename_threads(self, threads: Mapping[int, ThreadInfo]) -> None:
-        """By index. Their labels stay."""
+        """Rename threads by index. Their labels stay."""
         change = "UPDATE threads SET process = ?, tid = ?, started_ns = ?, name = ? WHERE id = ?"
         self._database.executemany(change, [(*self._thread(thread), at + 1) for at, thread in threads.items()])
 
@@ -107,14 +107,19 @@ class TableWriter:
         return process, thread.tid, thread.started or None, cell(thread.name)
 
     def rename_frames(self, number: int, frames: Sequence[Frame]) -> None:
-        """All frames of the call of add_frames() of that number, from 0 on, with other names and lines."""
+        """Replace the names and lines of all frames of an earlier call of add_frames().
+
+        Args:
+            number: Index of that call, from 0.
+            frames: The new frames, in the order of that call.
+        """
         self._blocks.again(number, self._rows(frames))
         self._functions.clear()
 
     def add_frames(self, frames: Sequence[Frame]) -> None:
-        """Their modules are indices of the modules that were added."""
+        """Add frames. Their module numbers are indices into the modules that were added."""
         numbers = self._blocks.frames(self._rows(frames))
-        self._functions.clear()  # they have other numbers now
+        self._functions.clear()  # packing has renumbered the functions
         self._frame_number.frombytes(numbers.tobytes())
         marked = {int(number): frame for number, frame in zip(numbers, frames, strict=True) if frame.mark}
         self._add("marks", (_mark(number, frame) for number, frame in marked.items()))
@@ -152,12 +157,22 @@ class TableWriter:
         return number
 
     def add_stacks(self, parent: Iterable[int], frame: Iterable[int]) -> None:
-        """Nodes, parents first. parent: 0 is the root, n the nth node that was added. frame: indices of frames."""
+        """Add nodes, parents first.
+
+        Args:
+            parent: For each node 0 for the root, or n for the nth node that was added.
+            frame: For each node the index of its frame.
+        """
         numbers = np.frombuffer(self._frame_number, np.int64)
         self._blocks.stacks(np.array([*parent], np.int64), numbers[np.array([*frame], np.int64)])
 
     def add_samples(self, samples: SampleColumns, start_ns: int) -> None:
-        """start_ns: windows begin there, and each second from there on."""
+        """Add samples, grouped by second.
+
+        Args:
+            samples: The samples.
+            start_ns: Start of the first window. A window begins there and at each second after it.
+        """
         order = np.argsort(samples.time_ns, kind="stable")
         second = (samples.time_ns[order] - start_ns) // SECOND_NS
         begins = np.flatnonzero(np.diff(second, prepend=second[:1] - 1)).tolist()
@@ -178,14 +193,14 @@ class TableWriter:
         self._add("windows", [row])
 
     def replace_summary(self, summary: Summary) -> None:
-        """What the recording did so far."""
+        """Replace the summary by the current one."""
         for table in SUMMARY_TABLES:
             self._database.execute(f'DELETE FROM "{table}"')
         for table, row in summary_rows(summary):
             self._add(table, [row])
 
     def end(self, profile: Profile) -> None:
-        """The recording is whole."""
+        """Write the final facts, which mark the recording as complete."""
         self._add("meta", [("duration_ns", profile.duration_ns)])
         if profile.gaps:
             self._add("meta", [("gaps", ",".join(f"{begin}-{end}" for begin, end in profile.gaps))])
@@ -195,7 +210,7 @@ class TableWriter:
 
 
 def signed(address: int) -> int:
-    """SQLite's numbers are signed."""
+    """Convert an address to a signed number for SQLite."""
     return address - (1 << 64) if address >> 63 else address
 
 
