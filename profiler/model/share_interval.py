@@ -16,8 +16,10 @@ import numpy.typing as npt
 
 from pyprof.model.profile import Profile
 
+CONFIDENCE = 0.95
+"""The probability with which an interval holds the true share."""
 _Z = 1.96
-"""Standard deviations of a normal distribution that hold 95 % of it."""
+"""Standard deviations of a normal distribution that hold this part of it."""
 
 
 class SamplingBasis(NamedTuple):
@@ -57,12 +59,32 @@ def sampling_basis(counts: npt.NDArray[np.int64], amounts: npt.NDArray[np.int64]
         counts: samples of each row, 0 for time that no sample stands for; (n,).
         amounts: what each row stands for, such as nanoseconds; (n,).
     """
-    is_sampled = (counts > 0) & (amounts > 0)
-    count, amount = counts[is_sampled].astype(np.float64), amounts[is_sampled].astype(np.float64)
-    total, squares = float(amounts.sum()), float((amount * amount / count).sum())
-    if not squares:
-        return SamplingBasis(0.0, 0.0)
-    return SamplingBasis(float(amount.sum()) ** 2 / squares, float(amount.sum()) / total)
+    squares = float(squared_weights(counts, amounts).sum())
+    return basis_of_sums(float(amounts[counts > 0].sum()), float(amounts.sum()), squares)
+
+
+def squared_weights(counts: npt.NDArray[np.int64], amounts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Return the sum over the samples of each row of the squared amount that one sample stands for.
+
+    These sums can be added: rows that are merged lose how much each of their samples stood for, their squares do not.
+
+    Args:
+        counts: samples of each row, 0 for time that no sample stands for; (n,).
+        amounts: what each row stands for; its samples share it equally; (n,).
+    """
+    found: npt.NDArray[np.float64] = np.where(counts > 0, amounts.astype(np.float64) ** 2 / np.maximum(counts, 1), 0.0)
+    return found
+
+
+def basis_of_sums(sampled: float, total: float, squares: float) -> SamplingBasis:
+    """Return what shares rest on, from sums over all rows.
+
+    Args:
+        sampled: the amounts of rows with samples.
+        total: the amounts of all rows.
+        squares: see squared_weights().
+    """
+    return SamplingBasis(sampled**2 / squares, sampled / total) if squares else SamplingBasis(0.0, 0.0)
 
 
 def wilson(share: float, samples: float) -> tuple[float, float]:

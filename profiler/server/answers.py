@@ -13,7 +13,7 @@ from pyprof.exporters import registry
 from pyprof.exporters.base import ExportOptions
 from pyprof.model.functions import Function, costs, functions_of
 from pyprof.model.profile import Frame, Profile
-from pyprof.model.share_interval import SamplingBasis, profile_basis
+from pyprof.model.share_interval import CONFIDENCE, SamplingBasis
 from pyprof.records import replace
 from pyprof.server.access import Refused
 from pyprof.server.questions import Questions
@@ -22,6 +22,8 @@ from pyprof.server.selection import LABEL, Question, selection, whole_number
 _MOST_ROWS, _MOST_POINTS, _MOST_LINES = 1000, 2000, 12
 _FUNCTIONS, _POINTS = 100, 240
 _SERVICES_NAMED = 5
+_DIGITS = 6
+"""Digits of shares and their bounds: stores add up floating-point numbers in different orders."""
 Words = Mapping[str, str]
 Answer = dict[str, Any]
 WORDS: Mapping[str, frozenset[str]] = {
@@ -126,14 +128,14 @@ def timeline(store: Questions, tenant: str, words: Words) -> Answer:
 def functions(store: Questions, tenant: str, words: Words) -> Answer:
     """Answer which functions cost most by themselves, then by their total.
 
-    own_range and total_range hold the true share of all time with 95 % probability. They and samples are null if values
-    are measured and not sampled.
+    own_range and total_range hold the true share of all time with 95 % probability. They and `ranges`, which says how
+    they were made, are null where values are measured and not sampled.
     """
     limit = whole_number(words, "limit", _FUNCTIONS, _MOST_ROWS)
-    profile = store.profile(selection(tenant, words), by_service=True)
+    profile, basis = store.profile_with_basis(selection(tenant, words), by_service=True)
     found = costs(profile)
     rows = list(dict.fromkeys((*found.by_own(limit), *found.by_total(max(limit // 4, 1)))))
-    of_function, basis = _services_of(profile), profile_basis(profile)
+    of_function = _services_of(profile)
     shown = [
         {
             "function": cost.name,
@@ -148,13 +150,22 @@ def functions(store: Questions, tenant: str, words: Words) -> Answer:
         for cost in rows
     ]
     rest = _rest([cost.own for cost in found.functions if cost not in set(rows)])
-    samples = None if basis is None else round(basis.samples)
-    unit = profile.value_types[-1].unit
-    return {"unit": unit, "total": found.value, "samples": samples, "functions": shown, "rest": rest}
+    unit, samples = profile.value_types[-1].unit, None if basis is None else round(basis.samples)
+    head = {"unit": unit, "total": found.value, "samples": samples, "ranges": _ranges(basis)}
+    return {**head, "functions": shown, "rest": rest}
 
 
-def _range(basis: SamplingBasis | None, part: int, whole: int) -> tuple[float, float] | None:
-    return None if basis is None else basis.interval(part / whole)
+def _range(basis: SamplingBasis | None, part: int, whole: int) -> list[float] | None:
+    """Return the bounds of a share, None where it is measured."""
+    return None if basis is None else [round(bound, _DIGITS) for bound in basis.interval(part / whole)]
+
+
+def _ranges(basis: SamplingBasis | None) -> Answer | None:
+    """Return how ranges of shares were made."""
+    if basis is None:
+        return None
+    sampled, width = round(basis.sampled, _DIGITS), round(basis.half_width, _DIGITS)
+    return {"method": "wilson", "confidence": CONFIDENCE, "sampled": sampled, "half_width": width}
 
 
 def _services_of(profile: Profile) -> dict[object, list[str]]:

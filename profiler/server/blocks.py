@@ -106,6 +106,7 @@ def samples(segments: Sequence[SegmentRows], batches: Sequence[int]) -> Block:
         column("stack2", halves[:, 1]),
         column("value", np.concatenate([each.values for each in segments])),
         column("count", np.concatenate([each.counts for each in segments])),
+        column("squares", np.concatenate([each.squares for each in segments])),
     )
     return Block(sum(times), columns)
 

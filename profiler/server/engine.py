@@ -28,6 +28,8 @@ PASSWORD_VARIABLE = "PYPROF_STORE_PASSWORD"
 """The environment variable with the password of the ClickHouse user."""
 _HOST = re.compile(r"([\w.-]+)(?::(\d{1,5}))?", re.ASCII)
 _CODE = re.compile(r"\bCode: (\d{1,6})\b", re.ASCII)
+_COLUMN_EXISTS = (44, 15)
+"""Error codes of ClickHouse for a column that is there already: servers before 19.9 have no IF NOT EXISTS for one."""
 _OLD = 20
 """Major version below which a server lacks features (Dialect.old)."""
 
@@ -211,7 +213,11 @@ class HttpEngine:
 
     def run(self, sql: str) -> None:
         for host in self._where.hosts:
-            self._ask(host, sql)
+            try:
+                self._ask(host, sql)
+            except StoreError as error:
+                if error.code not in _COLUMN_EXISTS or " ADD COLUMN " not in sql:
+                    raise
 
     def put(self, sql: str) -> None:
         self._ask(self._where.hosts[0], sql, patience_s=_LONG_S)

@@ -24,6 +24,8 @@ _MEMORY = "SETTINGS max_bytes_before_external_group_by = 1073741824"
 _HEAD = "day, tenant, type, service"
 _KEYS = {"samples": "series, stack, stack2", "builds": "path, build_id"}
 _SUMS = {"samples": ("value", "count"), "builds": ("amount", "unnamed", "cut")}
+_FLOAT_SUMS: Mapping[str, tuple[str, ...]] = {"samples": ("squares",), "builds": ()}
+"""Columns that are added up, too, and whose sums depend on the order by a rounding error: they are not compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +85,13 @@ class Hours:
         )
 
     def _insert(self, table: str, number: int, counted: str) -> None:
-        keys, columns = _KEYS[table], _SUMS[table]
-        sums = ", ".join(f"sum({column})" for column in columns)
+        keys, compared = _KEYS[table], _SUMS[table]
+        columns = (*compared, *_FLOAT_SUMS[table])
+        sums, added = (", ".join(f"sum({column})" for column in each) for each in (compared, columns))
         by_windows, by_hours = self._of(f"window_{table}"), self._of(f"hour_{table}")
         self._engine.put(
             f"INSERT INTO {by_hours} ({_HEAD}, end_ns, roll, {keys}, {', '.join(columns)}) "
-            f"SELECT {_HEAD}, max(end_ns), toUInt64({number}), {keys}, {sums} FROM {by_windows} WHERE {counted} "
+            f"SELECT {_HEAD}, max(end_ns), toUInt64({number}), {keys}, {added} FROM {by_windows} WHERE {counted} "
             f"GROUP BY {_HEAD}, {keys} {_MEMORY}"
         )
         before = self._engine.rows(f"SELECT {sums} FROM {by_windows} WHERE {counted}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pyprof.importers.builder import About, Builder
 from pyprof.model.labels import Labels
 from pyprof.model.profile import Frame, Profile, ThreadInfo, ValueType
 from pyprof.model.reasons import said
-from pyprof.model.share_interval import profile_basis
+from pyprof.model.share_interval import SamplingBasis, basis_of_sums
 from pyprof.model.summary import Summary
 from pyprof.records import dataclass, replace
 from pyprof.server.frames import file_offset, frame_of, module_of
@@ -19,11 +19,12 @@ Stack = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class StackCost:
-    """The cost of a stack in one part of the span.
+    """What one stack cost in a part of the span.
 
     Attributes:
-        thread: Name of the thread, which stands for the service.
-        end_ns: Time of the part.
+        thread: What its samples have in common.
+        end_ns: The end of the part of the span.
+        squares: See squared_weights().
     """
 
     stack: Stack
@@ -32,6 +33,7 @@ class StackCost:
     end_ns: int
     value: int
     count: int
+    squares: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +73,17 @@ class ProfileHead:
 
 
 def profile_of(
-    costs: Iterable[StackCost], frames: Mapping[Stack, list[str]], head: ProfileHead, named: Named | None = None
-) -> Profile:
-    """Build a profile. Sample times are those of the span's parts; the duration is the time that windows cover.
+    costs: Sequence[StackCost], frames: Mapping[Stack, list[str]], head: ProfileHead, named: Named | None = None
+) -> tuple[Profile, SamplingBasis | None]:
+    """Return a profile of costs, and what its shares rest on: None where values are measured and not sampled.
+
+    Its times are those of the parts of the span. Its duration is the time that windows cover.
 
     Args:
-        named: Adds missing names to a frame, given its build ID and its offset in the file.
+        costs: of stacks.
+        frames: of each stack, outermost first.
+        head: what the profile says as a whole.
+        named: returns a frame of a build-id, at an offset in its file, with the names that it lacks.
     """
     builder = Builder()
     numbers: dict[str, int] = {}
@@ -91,10 +98,19 @@ def profile_of(
     about = About(head.title, kinds, head.note, head.from_ns, head.covered_ns, 1, Summary())
     found = builder.build(about)
     samples, notes = int(found.values[:, 0].sum()), found.summary.notes
-    if (basis := profile_basis(found)) is not None:
+    if (basis := _basis(costs, head.value_type)) is not None:
         count, width = f"{basis.samples:,.0f}", f"{100 * basis.half_width:.1f}"
         notes = (*notes, said("shares_of_windows", samples=count, sampled=round(100 * basis.sampled), width=width))
-    return replace(found, summary=replace(found.summary, samples=samples, notes=notes))
+    return replace(found, summary=replace(found.summary, samples=samples, notes=notes)), basis
+
+
+def _basis(costs: Iterable[StackCost], kind: ValueType) -> SamplingBasis | None:
+    """Return what shares of the costs rest on, however many samples were added up in each of them."""
+    sampled = total = squares = 0.0
+    for cost in costs:
+        total, squares = total + cost.value, squares + cost.squares
+        sampled += cost.value if cost.count else 0
+    return basis_of_sums(sampled, total, squares) if kind.type == "cpu" and total else None
 
 
 def _numbers(builder: Builder, numbers: dict[str, int], texts: Iterable[str], named: Named | None) -> list[int]:

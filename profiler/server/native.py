@@ -16,6 +16,8 @@ from pyprof.importers.protobuf import packed
 from pyprof.records import dataclass
 
 _EPOCH = date(1970, 1, 1).toordinal()
+_TYPES = {"int64": "Int64", "uint64": "UInt64", "float32": "Float32"}
+"""ClickHouse's names of types, by numpy's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,8 @@ def numbers(name: str, values: Sequence[int], times: Sequence[int], unsigned: bo
     return column(name, np.repeat(np.array(values, np.int64), times))
 
 
-def column(name: str, values: npt.NDArray[np.int64] | npt.NDArray[np.uint64]) -> BlockColumn:
-    return BlockColumn(name, "UInt64" if values.dtype == np.uint64 else "Int64", np.ascontiguousarray(values).tobytes())
+def column(name: str, values: npt.NDArray[np.int64] | npt.NDArray[np.uint64] | npt.NDArray[np.float32]) -> BlockColumn:
+    return BlockColumn(name, _TYPES[values.dtype.name], np.ascontiguousarray(values).tobytes())
 
 
 def lists(name: str, values: Iterable[Sequence[str]]) -> BlockColumn:

@@ -14,6 +14,7 @@ from typing import Any
 from pyprof.model.labels import Labels
 from pyprof.model.profile import Profile, ValueType
 from pyprof.model.reasons import said
+from pyprof.model.share_interval import SamplingBasis
 from pyprof.records import dataclass, field
 from pyprof.server.access import Refused
 from pyprof.server.cover import HOUR, CountedRows, Roll, above, cover
@@ -181,14 +182,19 @@ class Questions:
         )[0]
         return str(unit) or "nanoseconds", int(longest)
 
-    def profile(self, chosen: Question, by_service: bool = False) -> Profile:
-        """Return the profile of a selection.
+    def profile(self, chosen: Question) -> Profile:
+        """Return what was measured. Raises Refused where there is nothing."""
+        return self.profile_with_basis(chosen)[0]
+
+    def profile_with_basis(self, chosen: Question, by_service: bool = False) -> tuple[Profile, SamplingBasis | None]:
+        """Return a profile, and what its shares rest on: None where values are measured and not sampled.
 
         Args:
-            by_service: Name each sample's thread after its service.
+            chosen: the samples that are wanted.
+            by_service: True to make the service the thread of each sample.
 
         Raises:
-            Refused: There are no samples, or too many series.
+            Refused: There is nothing.
         """
         labels = self.labels(chosen)
         wanted = self._wanted(chosen, labels)
@@ -262,7 +268,7 @@ class Questions:
             "labelled": "series" if detail.labels else "toUInt64(0)",
             "part": f"intDiv(end_ns - 1 - {first_ns}, {part_ns})",
         }
-        summed = counted.summed("samples", keys, {"whole": "value", "times": "count"})
+        summed = counted.summed("samples", keys, {"whole": "value", "times": "count", "squared": "squares"})
         found = self._rows(f"{summed} LIMIT {_MOST_COSTS + 1}")
         return [
             StackCost(
@@ -272,6 +278,7 @@ class Questions:
                 first_ns + int(row[4]) * part_ns,
                 int(row[5]),
                 int(row[6]),
+                float(row[7]),
             )
             for row in found
         ]

@@ -20,6 +20,7 @@ from pyprof.importers.protobuf import TooManyRows
 from pyprof.model.columns import largest_sum
 from pyprof.model.labels import LONGEST, Labels
 from pyprof.model.profile import Frame, FrameKind, ValueType
+from pyprof.model.share_interval import squared_weights
 from pyprof.records import dataclass
 from pyprof.server.frames import cut_name, text_of
 from pyprof.server.known_frames import KnownFrames, ShownFrame, piece_of
@@ -50,15 +51,14 @@ BuildCost = tuple[str, str, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class SegmentRows:
-    """The rows of a segment.
+    """The rows of one segment: one for each stack and label set.
 
     Attributes:
+        stacks: Numbers of the stacks in the book; (n,).
+        series, values, counts: Label set, value and number of samples of each row; (n,).
+        squares: The sum over a row's samples of the squared value that one sample stands for; (n,).
+        labels: Label sets by the numbers in `series`.
         length_ns: Time that the segment covers.
-        stacks: Number in the book, for each stack with a set of labels.
-        series: Number of the labels of each row.
-        values: Value of each row.
-        counts: Number of samples of each row.
-        labels: Labels by series.
     """
 
     tenant: str
@@ -72,6 +72,7 @@ class SegmentRows:
     series: npt.NDArray[np.uint64]
     values: npt.NDArray[np.int64]
     counts: npt.NDArray[np.int64]
+    squares: npt.NDArray[np.float32]
     labels: dict[int, Labels]
     builds: list[BuildCost]
 
@@ -154,6 +155,8 @@ def _rows(
     order = np.argsort(keys, kind="stable")
     first = np.flatnonzero(np.diff(keys[order], prepend=-1))
     sums = np.add.reduceat(parts.values[order], first) if len(first) else parts.values
+    squares = squared_weights(parts.values[:, 0], parts.values[:, -1])
+    squares = np.add.reduceat(squares[order], first) if len(first) else squares
     stacks, sets = np.divmod(keys[order][first], len(labels))
     series = [number_of(each) for each in labels]
     hosts = (value for each in labels for label, value in each if label == HOST)
@@ -169,6 +172,7 @@ def _rows(
         np.array(series, np.uint64)[sets],
         np.ascontiguousarray(sums[:, -1]),
         np.ascontiguousarray(sums[:, 0]),
+        squares.astype(np.float32),
         dict(zip(series, labels, strict=True)),
         _builds(book, stacks, sums[:, -1]),
     )

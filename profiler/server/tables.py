@@ -59,6 +59,7 @@ class Dialect:
             "text": "String" if self.old else "LowCardinality(String)",
             "delta": "" if self.old else "CODEC(Delta, ZSTD(1))",
             "zstd": "" if self.old else "CODEC(ZSTD(3))",
+            "if_absent": "" if self.old else "IF NOT EXISTS",
             "ttl": "" if self.old else f"TTL day + INTERVAL {self.days} DAY",
         }
         return _WORD.sub(lambda match: words[match[1]], sql)

@@ -1,6 +1,6 @@
 -- All tables of the store. A line `-- N text` begins migration N. {text}, {delta} and {zstd} are a dialect's own words for a
--- text that recurs and for how a column is compressed; {ttl} drops what is older than the retention; {on_cluster} and {all}
--- are empty on one server. Of each table a cluster has a second one, NAME_all ({all}), for the rows of all servers.
+-- text that recurs and for how a column is compressed; {ttl} drops what is older than the retention; {if_absent} is
+-- empty for servers that do not know it (HttpEngine.run); {on_cluster} and {all} are empty on one server. Of each table a cluster has a second one, NAME_all ({all}), for the rows of all servers.
 
 -- 1 windows, samples, stacks, series and builds
 
@@ -221,3 +221,14 @@ DROP TABLE IF EXISTS samples_hours_all {on_cluster};
 DROP TABLE IF EXISTS samples_hours {on_cluster};
 DROP TABLE IF EXISTS builds_hours_all {on_cluster};
 DROP TABLE IF EXISTS builds_hours {on_cluster};
+
+-- 5 how much each sample stands for, so that intervals of shares stay right where rows are added up
+
+-- squares: the sum over a row's samples of the squared value that one sample stands for (model/share_interval.py). The
+-- samples of older rows are taken to stand for equal values.
+ALTER TABLE window_samples {on_cluster} ADD COLUMN {if_absent} squares Float32
+    DEFAULT if(count > 0, value / count * value, 0) {zstd};
+ALTER TABLE window_samples{all} {on_cluster} ADD COLUMN {if_absent} squares Float32;
+ALTER TABLE hour_samples {on_cluster} ADD COLUMN {if_absent} squares Float32
+    DEFAULT if(count > 0, value / count * value, 0) {zstd};
+ALTER TABLE hour_samples{all} {on_cluster} ADD COLUMN {if_absent} squares Float32;

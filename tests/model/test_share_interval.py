@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pyprof.model.profile import ValueType
-from pyprof.model.share_interval import profile_basis, sampling_basis, wilson
+from pyprof.model.share_interval import basis_of_sums, profile_basis, sampling_basis, squared_weights, wilson
 from pyprof.records import replace
 from tests.exporters.profiles import golden
 
@@ -32,6 +32,14 @@ def test_equal_samples_count_as_many_as_they_are() -> None:
 
 def test_sample_that_stands_for_most_of_the_time_counts_as_little_more_than_one() -> None:
     assert 1 < sampling_basis(np.array([1, 100]), np.array([10_000, 100])).samples < 1.1
+
+
+def test_rows_that_are_added_up_keep_how_much_their_samples_stand_for() -> None:
+    counts, amounts = np.array([4, 1, 10, 0]), np.array([80, 900, 100, 50])
+    squares = squared_weights(counts, amounts)
+    merged = basis_of_sums(float(amounts[:3].sum()), float(amounts.sum()), float(squares.sum()))
+    assert merged == sampling_basis(counts, amounts)
+    assert merged.samples < sampling_basis(np.array([15, 0]), np.array([1080, 50])).samples
 
 
 def test_time_without_samples_widens_the_interval() -> None:

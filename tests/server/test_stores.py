@@ -63,6 +63,10 @@ def check_life(found: dict[str, Any]) -> None:
     assert found["after second step"] != found["late of sealed"] == found["late of sealed again"]
     assert (len(found["due days"]), found["due days then"], found["part"]) == (1, [], "nothing_there")
     assert (found["torn"], found["torn then"]) == ([], found["due days"]) == ([], found["due days late"])
+    by_windows, by_hours = found["bases"]
+    assert by_windows == by_hours, "rows by hours know how much each sample stands for"
+    assert by_windows["samples"] < 0.6 * found["samples"]
+    assert by_windows["ranges"]["method"] == "wilson"
     before, rolled, sealed, dropped = found["rows"]
     assert before[1] == before[3] == before[5] == 0
     assert (rolled[0], rolled[2], rolled[4], rolled[5]) == (before[0], before[2], before[4], 4)
