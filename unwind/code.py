@@ -59,8 +59,9 @@ class SpaceCode:
         return mapping is not None and mapping.executable
 
     def is_readable(self, avma: int) -> bool:
-        """Return True if the address is code whose bytes are available. A core file may omit the code of mapped
-        files.
+        """Return True if the address is code whose bytes are available.
+
+        A core file may omit the code of mapped files.
         """
         return self.executable(avma) and bool(self.read(avma, 1))
 

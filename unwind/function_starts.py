@@ -1,5 +1,6 @@
-"""Start addresses of functions, from unwind tables that have an entry for each function. They name functions without a
-symbol.
+"""Start addresses of functions, from unwind tables that have an entry for each function.
+
+They name functions without a symbol.
 
 .ARM.exidx is not used, because its neighbours with equal rules share an entry. UnwindOptions.sources is not used
 either, because the name of a function does not depend on the rule that found its frame.

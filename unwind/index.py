@@ -305,8 +305,9 @@ class RuleIndex:
 
 
 class SpaceIndex:
-    """The unwind rules of one address space. All pcs are lookup pcs: pc - 1 for a return address
-    (model.walk.lookup_pc).
+    """The unwind rules of one address space.
+
+    All pcs are lookup pcs: pc - 1 for a return address (model.walk.lookup_pc).
     """
 
     def __init__(self, index: RuleIndex, space: AddressSpace) -> None:

@@ -69,8 +69,9 @@ class LaneMemory:
         return first, np.frombuffer(self._data, dtype, count, start).astype(np.uint64) if count else _NO_WORDS
 
     def native_words(self) -> npt.NDArray[np.unsignedinteger]:
-        """Return the stack copy as words in this machine's byte order. They mean nothing if the target has the other
-        byte order.
+        """Return the stack copy as words in this machine's byte order.
+
+        They mean nothing if the target has the other byte order.
         """
         size = self.size & -self._word
         return np.frombuffer(self._data, np.dtype(f"u{self._word}"), size // self._word, self._offset)

@@ -59,8 +59,7 @@ class Rule(NamedTuple):
             address.
         pac: The return address is signed. The unwinder strips the signature by the architecture's mask.
         replacing: The code overwrites the saved registers of its frame by those of another frame. Only the CFA is sure,
-            and
-            the return address must be proved.
+            and the return address must be proved.
     """
 
     cfa_reg: int

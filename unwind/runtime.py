@@ -18,13 +18,15 @@ RuleAt = Callable[[int, bool], Rule | None]
 
 
 class RuntimeRules(Protocol):
-    """Unwind rules of run-time generated code, for all processes. All addresses are those in the process. No method
-    raises.
+    """Unwind rules of run-time generated code, for all processes.
+
+    All addresses are those in the process. No method raises.
     """
 
     def refresh(self, space: AddressSpace) -> None:
-        """Read the current registrations of an address space. The unwinder calls this before it walks samples of the
-        space.
+        """Read the current registrations of an address space.
+
+        The unwinder calls this before it walks samples of the space.
         """
         ...
 

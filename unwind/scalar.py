@@ -428,8 +428,9 @@ class ScalarWalker:
         return outcome
 
     def _proved_caller(self, outcome: Outcome, pc: int, registers: Registers) -> Outcome:
-        """Return the caller of a frame that overwrites its registers, if a call proves it. Only its pc and sp are
-        known.
+        """Return the caller of a frame that overwrites its registers, if a call proves it.
+
+        Only its pc and sp are known.
         """
         if isinstance(outcome, NoCaller):
             return outcome if outcome.end is StackEnd.UNREADABLE else NoCaller(_UNWINDER, cfa=outcome.cfa)

@@ -179,8 +179,9 @@ class PlainRules:
         rules: list[int],
         most: int,
     ) -> tuple[U64, U64, U64, I64] | None:
-        """Return the next frames as long as they repeat the last few at equal distances, or None. They are compared in
-        blocks of growing size.
+        """Return the next frames as long as they repeat the last few at equal distances, or None.
+
+        They are compared in blocks of growing size.
         """
         period, stride = self._period(pcs, sps, rules)
         parts = []
@@ -284,8 +285,9 @@ class PlainRules:
 
 @dataclass(frozen=True, slots=True)
 class PlainWalker:
-    """The walk of one sample of one address space, for address spaces with few samples. It finds the frames that
-    ScalarWalker.walk() finds.
+    """The walk of one sample of one address space, for address spaces with few samples.
+
+    It finds the frames that ScalarWalker.walk() finds.
 
     It steps the innermost frame with all registers, and its callers by fast rules with pc, sp and fp alone. Where these
     rules do not apply, the reference unwinder continues. If that needs another register, it restarts with all

@@ -332,8 +332,7 @@ def load(avma: U64, lanes: Lanes, words: Words, mask: np.uint64) -> tuple[U64, M
 
     Returns:
         (words, outside the copy, misaligned in the copy, masked addresses), each of shape (k,). A word is 0 if one of
-        the
-            two masks is set.
+        the two masks is set.
     """
     avma = avma & mask if mask != _ALL else avma
     offset = avma - lanes.base

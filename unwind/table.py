@@ -52,8 +52,9 @@ _HIGHEST = (1 << 64) - 1
 
 
 class MetPcs:
-    """A direct-mapped cache of a number per address, such as the rule id of a pc. A newer address replaces an older one
-    in the same slot.
+    """A direct-mapped cache of a number per address, such as the rule id of a pc.
+
+    A newer address replaces an older one in the same slot.
     """
 
     def __init__(self) -> None:
@@ -82,8 +83,9 @@ class MetPcs:
 
 
 class RowCache:
-    """A sorted set of rows that do not overlap. A new row that would overlap another is cut to the one pc that needed
-    it.
+    """A sorted set of rows that do not overlap.
+
+    A new row that would overlap another is cut to the one pc that needed it.
     """
 
     def __init__(self) -> None:

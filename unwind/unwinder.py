@@ -186,8 +186,9 @@ class Unwinder:
             yield lanes[part == which]
 
     def _index(self, arch: Arch) -> RuleIndex:
-        """Return the index of an architecture and address size. The address size determines where pointer signatures
-        begin.
+        """Return the index of an architecture and address size.
+
+        The address size determines where pointer signatures begin.
         """
         key = arch.name, arch.pac_mask
         if key not in self._indexes:

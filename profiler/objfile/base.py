@@ -213,8 +213,9 @@ class ObjectFile(Protocol):
         ...
 
     def named_symbols(self, names: Sequence[bytes]) -> dict[bytes, int]:
-        """Return the addresses of the defined symbols among `names`, data as well as functions. A broken table is
-        skipped.
+        """Return the addresses of the defined symbols among `names`, data as well as functions.
+
+        A broken table is skipped.
         """
         ...
 

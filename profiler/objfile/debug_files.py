@@ -42,8 +42,7 @@ class DebugFiles:
             path: Its path, as the target names it.
             root: The directory at which the target's names start.
             rights: Permissions of the target. Names that the target chose are opened with these permissions, also below
-                the
-                root of this process. None stands for the permissions of this process.
+                the root of this process. None stands for the permissions of this process.
         """
         if file not in self._found:
             self._found[file] = self._search(file, path, root, rights)
@@ -160,8 +159,9 @@ def _prefixes(root: str) -> list[str]:
 
 
 def _crc(file: ObjectFile) -> int:
-    """Return the CRC-32 of a file. For a huge (sparse) file, only the beginning is read, so that the CRC does not
-    match.
+    """Return the CRC-32 of a file.
+
+    For a huge (sparse) file, only the beginning is read, so that the CRC does not match.
     """
     crc = at = 0
     while at < MAX_CRC:

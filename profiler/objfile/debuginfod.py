@@ -77,8 +77,9 @@ def fetch(build_ids: Iterable[str], urls: Sequence[str], seconds: float) -> list
 
 
 def _size(path: str) -> int:
-    """Return the size of a file in bytes, 0 if it is missing. An empty file in the cache means that servers had
-    none.
+    """Return the size of a file in bytes, 0 if it is missing.
+
+    An empty file in the cache means that servers had none.
     """
     try:
         return os.stat(path).st_size

@@ -207,8 +207,9 @@ def _check(found: int, rights: Rights | None) -> None:
 
 
 def _is_ordinary(found: int) -> bool:
-    """Return True if the file system has blocks. Those that the kernel generates (proc, sysfs, tracefs, cgroup) have
-    none.
+    """Return True if the file system has blocks.
+
+    Those that the kernel generates (proc, sysfs, tracefs, cgroup) have none.
     """
     return os.fstatvfs(found).f_blocks > 0
 

@@ -1,5 +1,6 @@
-"""Reader of a file to which its process keeps writing. It continues where it stopped, or restarts if the file was
-replaced.
+"""Reader of a file to which its process keeps writing.
+
+It continues where it stopped, or restarts if the file was replaced.
 """
 
 from __future__ import annotations

@@ -200,8 +200,9 @@ class ImageStore:
         self._diagnostics.problem(module.path, problem_counted(SILENT))
 
     def _windows(self, space: AddressSpace, avma: int) -> Image | None:
-        """Return the image of a Windows module that Wine mapped, or None. Its identity is used to find its symbol
-        file.
+        """Return the image of a Windows module that Wine mapped, or None.
+
+        Its identity is used to find its symbol file.
         """
         found = windows_module(space, avma)
         if found is None:

@@ -68,7 +68,8 @@ def read_tables(body: bytes, order: str) -> JitTables:
 
 
 def _is_header(data: bytes, order: str) -> bool:
-    """Return True if data begins like .eh_frame_hdr. An .eh_frame begins with a CIE's length, a multiple of 4, or with
-    0.
+    """Return True if data begins like .eh_frame_hdr.
+
+    An .eh_frame begins with a CIE's length, a multiple of 4, or with 0.
     """
     return len(data) >= 8 and data[0] == _HDR_VERSION and struct.unpack_from(order + "I", data)[0] % 4 != 0

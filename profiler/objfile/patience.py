@@ -266,8 +266,9 @@ def _local_mounts() -> dict[int, int]:
 
 
 def _mount(fd: int) -> int:
-    """Return the mount number of a descriptor, -1 if it is unknown. Avoids a file object, because it runs for each
-    call.
+    """Return the mount number of a descriptor, -1 if it is unknown.
+
+    Avoids a file object, because it runs for each call.
     """
     try:
         info = os.open(f"/proc/self/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC)

@@ -1,5 +1,6 @@
-"""Windows modules that Wine has mapped, read from memory. Their unwind tables are not used, because symbol files have
-them.
+"""Windows modules that Wine has mapped, read from memory.
+
+Their unwind tables are not used, because symbol files have them.
 
 windows_module() returns the module around an address and its identity (GUID, age and name of its PDB). PeImage gives
 its sections as an ObjectFile. Wine maps the headers of a file and, if the file's layout allows it, its sections.
@@ -71,8 +72,9 @@ class PeImage(AbsentFile):
 
 
 def windows_module(space: AddressSpace, avma: int) -> tuple[Module, StatedId] | None:
-    """Return the complete module around an address and its identity, or None if it is not a Windows module. Never
-    raises.
+    """Return the complete module around an address and its identity, or None if it is not a Windows module.
+
+    Never raises.
     """
     header = _header_mapping(space, avma)
     if header is None:

@@ -75,8 +75,9 @@ class TargetStructs:
         return layout.unpack(self.exactly(avma, layout.size))
 
     def text(self, avma: int) -> str:
-        """Return the string at an address, "" if there is none. Unreadable text is no error, because it only costs a
-        name.
+        """Return the string at an address, "" if there is none.
+
+        Unreadable text is no error, because it only costs a name.
         """
         found = bytearray()
         while avma and len(found) < MAX_TEXT and b"\0" not in found:

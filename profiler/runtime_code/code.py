@@ -89,8 +89,9 @@ class RuntimeCode:
         return process.rows(pc, exact, time_ns, rule_at) if process is not None else None
 
     def process(self, space: AddressSpace) -> ProcessCode | None:
-        """Return the code descriptions of a process, or None if its architecture is unknown. The first call reads
-        them.
+        """Return the code descriptions of a process, or None if its architecture is unknown.
+
+        The first call reads them.
         """
         process = self._processes.get(space.process)
         if process is None:
@@ -147,8 +148,7 @@ class RuntimeCode:
         Args:
             numbers: Numbers of the descriptions to which stacks refer.
             since_ns: CLOCK_MONOTONIC time. No sample from before it is still to come, so descriptions and processes
-                that ended
-                before are dropped.
+                that ended before are dropped.
         """
         self._codes = {number: code for number, code in self._codes.items() if number in numbers}
         self._described = {number: known for number, known in self._described.items() if number in numbers}

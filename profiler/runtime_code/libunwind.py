@@ -138,8 +138,7 @@ class LibunwindCode(NoImage):
             state: The state of the list, which is updated.
             found: The list.
             actions: Number of registrations and cancellations since the last read. New infos are at the front, so at
-                most this
-                many infos are new.
+                most this many infos are new.
         """
         present = {head.info for head in found.heads}
         if found.whole:
@@ -182,8 +181,9 @@ class LibunwindCode(NoImage):
             return read
 
     def _vote(self, state: _List, infos: list[DynInfo]) -> None:
-        """Determine the usual layout from the infos whose layout is certain. Mostly, one program has one version of the
-        headers.
+        """Determine the usual layout from the infos whose layout is certain.
+
+        Mostly, one program has one version of the headers.
         """
         votes = Counter(info.with_offset for info in infos if info.sure)
         if votes:

@@ -49,8 +49,9 @@ class PerfMapCode(NoImage):
         return False
 
     def _lines(self, file: GrowingFile, data: bytes, anew: bool) -> Iterator[NamedRanges]:
-        """Yield pieces up to the end of the file, or until another file replaces it. That file's first bytes are kept
-        for later.
+        """Yield pieces up to the end of the file, or until another file replaces it.
+
+        That file's first bytes are kept for later.
         """
         if anew:
             self._reader.restart()

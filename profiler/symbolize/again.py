@@ -129,8 +129,9 @@ def named(profile: Profile, places: Places, seconds: float | None = None) -> Pro
 
 
 def _is_code(frame: Frame) -> bool:
-    """Return True if a frame is code in a file. Addresses that no real file contains come from a malicious
-    recording.
+    """Return True if a frame is code in a file.
+
+    Addresses that no real file contains come from a malicious recording.
     """
     back = frame.pc - frame.lookup
     return (

@@ -53,8 +53,7 @@ def demangle(names: Iterable[str], most_s: float | None = None) -> dict[str, str
     Args:
         names: The symbol names.
         most_s: Time limit in seconds. Names that are not reached in time stay mangled, and so do names that need a
-            child
-            process.
+            child process.
     """
     until = time.monotonic() + (most_s if most_s is not None else math.inf)
     shown: dict[str, str] = {}
@@ -96,8 +95,9 @@ def is_harmless(name: str) -> bool:
 
 
 def isolated(names: Sequence[str]) -> list[str]:
-    """Demangle names in a child process, which may crash. The name that crashed it stays mangled. At most two children
-    run.
+    """Demangle names in a child process, which may crash.
+
+    The name that crashed it stays mangled. At most two children run.
     """
     import subprocess
 

@@ -49,8 +49,9 @@ class KernelNames:
         return (self._names[at], address - self._starts[at]) if at >= 0 else ("", address)
 
     def _read(self) -> list[int]:
-        """Return the start of each function, ascending, and set _names. Of several names with one start, the last is
-        used.
+        """Return the start of each function, ascending, and set _names.
+
+        Of several names with one start, the last is used.
         """
         try:
             with open(self._path, "rb") if self._path else open(current().kernel_symbols(), "rb") as file:

@@ -220,8 +220,9 @@ class NameCache:
             self._dropped += 1
 
     def rest(self) -> None:
-        """Drop data of lines that is no longer used, see FileNames.rest. Long-lived processes call this from time to
-        time.
+        """Drop data of lines that is no longer used, see FileNames.rest.
+
+        Long-lived processes call this from time to time.
         """
         for entry in self._entries.values():
             if isinstance(entry.value, FileNames) and entry.value.rest():

@@ -144,8 +144,9 @@ def _number(data: Bytes, at: I64) -> tuple[U64, I64, Flags]:
 
 
 def _read_line(text: bytes, start: int, end: int) -> tuple[int, int, int, int]:
-    """Return (start, end, offset of the name, size of the name in bytes) of a line. The size is 0 if the line is
-    invalid.
+    """Return (start, end, offset of the name, size of the name in bytes) of a line.
+
+    The size is 0 if the line is invalid.
     """
     match = _LINE.match(text, start, end)
     if match is not None:

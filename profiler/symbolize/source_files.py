@@ -44,8 +44,9 @@ class SourceFiles:
         self._read: dict[tuple[str, int], SourceText | None] = {}
 
     def text(self, path: str, last: int) -> SourceText | None:
-        """Return the text of a file, or None. A file with fewer than `last` lines is not the one that the profile
-        means.
+        """Return the text of a file, or None.
+
+        A file with fewer than `last` lines is not the one that the profile means.
         """
         if (path, last) not in self._read:
             self._read[path, last] = self._found(path, last)

@@ -119,8 +119,7 @@ class Symbolizer:
             names: Cache of what is read from each file.
             spaces: Address spaces by their id.
             source_budget_s: Time limit in seconds for reading lines and inlined functions in one resolve(). None for no
-                limit,
-                0 to read none.
+                limit, 0 to read none.
             code: Descriptions of run-time generated code.
             interpreter: Names interpreter frames.
             starts: Finds the start of functions without a symbol.
@@ -382,8 +381,9 @@ class Symbolizer:
                 item.function = self._starts(image, item.lookup, self._known_only)
 
     def _place(self, place: SourcePlace, image: Image | None) -> tuple[str | None, int]:
-        """Return file and line of a source place. For code that Cython translated, they are those of the Cython
-        source.
+        """Return file and line of a source place.
+
+        For code that Cython translated, they are those of the Cython source.
         """
         if self._known_only or not place.file or not place.line:
             return place.file, place.line

@@ -67,8 +67,7 @@ class Functions:
         Args:
             file: The file with the DWARF.
             symbol: Returns the name of the symbol that begins at an address, "" if there is none. It has priority over
-                DWARF's
-                name, which is short for functions without a linkage name.
+                DWARF's name, which is short for functions without a linkage name.
             find_alternate: Finds the file with DWARF that dwz has moved.
         """
         self._symbol = symbol
@@ -104,8 +103,9 @@ class Functions:
         return list(self._name_numbers)
 
     def records(self, shown: Callable[[str], str]) -> Iterator[bytes]:
-        """Yield FUNC records with their lines and calls, ascending. Of several at one address, the first is used,
-        marked "m".
+        """Yield FUNC records with their lines and calls, ascending.
+
+        Of several at one address, the first is used, marked "m".
         """
         names = self.names
         bodies = self._bodies

@@ -22,8 +22,9 @@ STACK_WIN = "stack_win"
 
 
 class SymbolInspection(Inspection):
-    """One symbol file. Addresses are relative to the module's load address. STACK WIN counts as a source for its rows
-    only.
+    """One symbol file.
+
+    Addresses are relative to the module's load address. STACK WIN counts as a source for its rows only.
     """
 
     def __init__(self, path: str, diagnostics: Diagnostics | None = None) -> None:
@@ -79,8 +80,9 @@ class SymbolInspection(Inspection):
         return {**{kind: count for kind, count in found.items() if count}, "lines in all": index.lines}
 
     def named(self, name: str) -> list[tuple[int, int]]:
-        """Return (start, end) of the FUNC and PUBLIC records with a name. A PUBLIC has no size, so that its range is
-        one byte.
+        """Return (start, end) of the FUNC and PUBLIC records with a name.
+
+        A PUBLIC has no size, so that its range is one byte.
         """
         hits: list[tuple[int, int]] = []
         for record in self.file.named_records():

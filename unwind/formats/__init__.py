@@ -1,5 +1,6 @@
-"""Readers of unwind formats. Each returns the rules of pyprof.unwind.rules, so that no other package depends on a
-format.
+"""Readers of unwind formats.
+
+Each returns the rules of pyprof.unwind.rules, so that no other package depends on a format.
 
 breakpad/   STACK CFI and STACK WIN records of Breakpad symbol files
 cfi/        DWARF call frame information: .eh_frame, .debug_frame

@@ -85,8 +85,9 @@ class CallSites:
         return self._through_jumps(target, pc, exact)
 
     def proves(self, ra: int, pc: int, exact: bool) -> bool:
-        """Return True if the call before `ra` calls the function that covers the lookup pc. Starts a new budget of
-        work.
+        """Return True if the call before `ra` calls the function that covers the lookup pc.
+
+        Starts a new budget of work.
         """
         self.begin()
         return self.link(ra, pc, exact) is CallEvidence.PROVED
@@ -149,8 +150,9 @@ class CallSites:
         return None
 
     def _pointer(self, slot: int | None) -> int | None:
-        """Return the function to which a GOT slot points. The dynamic linker bound the slot at the call, and it stays
-        bound.
+        """Return the function to which a GOT slot points.
+
+        The dynamic linker bound the slot at the call, and it stays bound.
         """
         size = self._arch.word
         data = self._space.read(slot, size) if slot is not None else b""

@@ -163,8 +163,7 @@ class DeepStacks:
 
         Returns:
             The address from which on all compared words are unchanged, or None if the chain cannot be used. Then the
-            address of
-                a word that must be read to decide, or 0.
+            address of a word that must be read to decide, or 0.
         """
         memory = LaneMemory(batch, lane)
         differs = highest_difference(known.slots, known.values, memory.low, _words(batch, lane))

@@ -176,16 +176,18 @@ class FramePointerRecovery:
                 yield _Place(fp, cfa + self._arch.sp_off, link)
 
     def _link(self, ra: int, callee: Registers) -> CallEvidence:
-        """Return the evidence that a return address gives for a frame. A signal handler returns to the signal
-        trampoline.
+        """Return the evidence that a return address gives for a frame.
+
+        A signal handler returns to the signal trampoline.
         """
         if returns_to_trampoline(self._index.known, ra):
             return CallEvidence.ALLOWED
         return self._calls.link(ra, lookup_pc(callee.values[self._arch.pc] or 0, callee.exact), callee.exact)
 
     def _joins(self, callee: Registers, caller: Registers) -> bool:
-        """Return True if the caller may have called the callee. If a signal interrupted the caller, the signal frame
-        proves it.
+        """Return True if the caller may have called the callee.
+
+        If a signal interrupted the caller, the signal frame proves it.
         """
         if caller.exact:
             return True
@@ -245,8 +247,9 @@ class _Trial:
 
 
 def _at_stated(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
-    """Return the walk from one of the places that the frame size gives. If a call proves the place, the walk may end
-    anywhere.
+    """Return the walk from one of the places that the frame size gives.
+
+    If a call proves the place, the walk may end anywhere.
     """
     for place in places:
         walk = trial.walk(place.fp) if place.link is not CallEvidence.REFUTED else None

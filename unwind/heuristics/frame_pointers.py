@@ -48,8 +48,9 @@ class Proof(IntEnum):
 
 
 def returns_to_trampoline(rules: Rules, return_address: int) -> bool:
-    """Return True if a function with this return address handles a signal. No call precedes the kernel's signal
-    trampoline.
+    """Return True if a function with this return address handles a signal.
+
+    No call precedes the kernel's signal trampoline.
     """
     known = rules(lookup_pc(return_address, False), False) if return_address else None
     return known is not None and known.rule.signal
@@ -113,8 +114,9 @@ class FramePointerFallback:
         return found
 
     def _by_convention(self, registers: Registers, memory: LaneMemory) -> Outcome:
-        """Find the caller by the frame record. At a pc that is not a return address, try the state before the record
-        exists too.
+        """Find the caller by the frame record.
+
+        At a pc that is not a return address, try the state before the record exists too.
         """
         if not registers.exact:
             return self._by_record(registers, memory)
@@ -191,8 +193,9 @@ class FramePointerFallback:
         return False
 
     def _frames_above(self, sp: int, memory: LaneMemory) -> bool:
-        """Return True if a return address stands further up. Only arguments and thread data lie above a thread's first
-        frame.
+        """Return True if a return address stands further up.
+
+        Only arguments and thread data lie above a thread's first frame.
         """
         word = self._arch.word
         for avma in range(sp, sp + MOST_ABOVE * word, word):
@@ -204,8 +207,9 @@ class FramePointerFallback:
         return False
 
     def _may_keep_records(self, avma: int) -> bool:
-        """Return True if the code is known to have no tables. The tables of a core file's modules may only be
-        unavailable here.
+        """Return True if the code is known to have no tables.
+
+        The tables of a core file's modules may only be unavailable here.
         """
         image = self._images.image(self._space, avma)
         return self._code.is_readable(avma) and (image is None or not image.lacks_tables)

@@ -150,8 +150,9 @@ class StackCache:
         return walk
 
     def learn(self, batch: SampleBatch, lane: int, registers: Registers, walker: ScalarWalker) -> None:
-        """Cache the walk of a deep stack that was walked completely. Skips threads whose earlier cached walks were not
-        reused.
+        """Cache the walk of a deep stack that was walked completely.
+
+        Skips threads whose earlier cached walks were not reused.
         """
         tid = int(batch.tid[lane])
         waiting = self._waiting.setdefault(tid, _Waiting())

@@ -168,8 +168,9 @@ def parse_line(line: bytes) -> LineRecord:
 
 
 def parse_inline(line: bytes) -> InlineRecord:
-    """Parse "INLINE depth call_line [call_file] origin (address size)+". The number of fields tells the two forms
-    apart.
+    """Parse "INLINE depth call_line [call_file] origin (address size)+".
+
+    The number of fields tells the two forms apart.
     """
     fields = line.split()[1:]
     if len(fields) < 5:

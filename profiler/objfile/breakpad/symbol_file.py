@@ -146,8 +146,7 @@ class SymbolFile:
 
         Returns:
             (start, end, [(address, rules that change there)]), ascending. The first entry is that of INIT. Entries
-            outside of
-                start..end are left out.
+            outside of start..end are left out.
         """
         at = int(np.searchsorted(self.index.cfi.address, np.uint64(address & 2**64 - 1), "right")) - 1
         found = self._cfi(at) if at >= 0 else None

@@ -231,8 +231,9 @@ class RequestDeadline:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to http and https only, a few times, and never from https to http. Credentials are never
-    sent.
+    """Follows redirects to http and https only, a few times, and never from https to http.
+
+    Credentials are never sent.
     """
 
     max_redirections = MAX_REDIRECTS

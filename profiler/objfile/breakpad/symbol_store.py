@@ -75,8 +75,9 @@ class SymbolStore:
         self._paths.setdefault(file, path)
 
     def find_mapped(self, file: ObjectFile) -> SymbolFile | None:
-        """Return the symbol file of an object file that know() registered. A separate debug file is not registered:
-        None.
+        """Return the symbol file of an object file that know() registered.
+
+        A separate debug file is not registered: None.
         """
         return self.find(file) if file in self._paths else None
 

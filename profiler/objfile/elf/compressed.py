@@ -1,5 +1,6 @@
-"""Compressed sections: SHF_COMPRESSED (gABI "Section Compression"), .zdebug_ (older), .gnu_debugdata. Sizes are
-limited.
+"""Compressed sections: SHF_COMPRESSED (gABI "Section Compression"), .zdebug_ (older), .gnu_debugdata.
+
+Sizes are limited.
 """
 
 from __future__ import annotations

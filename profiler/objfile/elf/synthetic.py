@@ -101,8 +101,9 @@ def _dynamic_symbols(elf: ElfFile, dynamic: e.SectionHeader) -> dict[str, e.Sect
 
 
 def _symbol_count(elf: ElfFile, tags: dict[int, int]) -> int:
-    """Return the number of dynamic symbols. Only the hash tables give it: nchain of DT_HASH, or the end of
-    DT_GNU_HASH.
+    """Return the number of dynamic symbols.
+
+    Only the hash tables give it: nchain of DT_HASH, or the end of DT_GNU_HASH.
     """
     if DT_HASH in tags:
         head = elf.at_svma(tags[DT_HASH], 8)

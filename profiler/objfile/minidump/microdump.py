@@ -1,5 +1,6 @@
-"""Microdumps: crash dumps that Breakpad writes into a log if it cannot write a file. They contain one thread and its
-stack.
+"""Microdumps: crash dumps that Breakpad writes into a log if it cannot write a file.
+
+They contain one thread and its stack.
 
 read_microdump() takes text, with or without the log's prefix on each line, and returns a CrashDump. The first letter of
 a line gives its content: O system, processor and version; R signal, its name, address; S stack; C registers; M a
@@ -113,8 +114,9 @@ class _Reader:
         self._stack.append((avma, bytes.fromhex(fields[1])))
 
     def _cpu(self, rest: str) -> None:
-        """Read the registers. The writer cuts lines at 2047 bytes; x86_64 keeps its needed registers, and half a byte
-        at the end.
+        """Read the registers.
+
+        The writer cuts lines at 2047 bytes; x86_64 keeps its needed registers, and half a byte at the end.
         """
         registers = read_context(self._processor, bytes.fromhex(rest[: len(rest) & ~1]))
         if registers is None:

@@ -23,8 +23,9 @@ class Deadline:
 
 
 class Data:
-    """The bytes of one section. Its readers return (value, offset after it) and raise FormatError at the end of the
-    section.
+    """The bytes of one section.
+
+    Its readers return (value, offset after it) and raise FormatError at the end of the section.
     """
 
     __slots__ = ("byteorder", "bytes", "name")

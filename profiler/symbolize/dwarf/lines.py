@@ -93,8 +93,9 @@ class SourceLines:
         return places
 
     def _unit_of(self, svma: int, deadline: Deadline) -> int | None:
-        """Return the unit of an address by .debug_aranges. Other units are read only if that does not cover the
-        address.
+        """Return the unit of an address by .debug_aranges.
+
+        Other units are read only if that does not cover the address.
         """
         try:
             if (named := self._dwarf.aranges.find(svma)) is not None:

@@ -31,8 +31,7 @@ class Callee:
 
     Attributes:
         parameters: Size in bytes of its arguments on the stack, from its STACK WIN rather than its FUNC record; 0 in
-            the
-            innermost frame.
+            the innermost frame.
         innermost: There is no callee.
     """
 

@@ -71,8 +71,9 @@ class Cie:
 
     @property
     def program_key(self) -> tuple[object, ...]:
-        """A key that is equal for CIEs whose FDEs may share decoded instructions. Each compilation unit has its own
-        copy of a CIE.
+        """A key that is equal for CIEs whose FDEs may share decoded instructions.
+
+        Each compilation unit has its own copy of a CIE.
         """
         return (self.address_size, self.code_align, self.data_align, self.ra, self.signal, self.initial, self.encoding)
 

@@ -31,8 +31,9 @@ MAX_NESTED = 64
 
 @dataclass(frozen=True)
 class CfiIndex:
-    """The FDEs of a section, sorted by start. Of equal starts the smallest is last, of equal ranges the first in the
-    section.
+    """The FDEs of a section, sorted by start.
+
+    Of equal starts the smallest is last, of equal ranges the first in the section.
 
     Attributes:
         start: uint64 of shape (n,): start of each function in the file (svma).
@@ -72,8 +73,7 @@ def build_index(
         entries: Reads the entries of the section.
         stop_at_terminator: The section's end is uncertain, so that a zero length ends it.
         live: (start, end) ranges of file addresses. The linker dropped a function that starts outside of them. ()
-            stands
-            for everywhere.
+            stands for everywhere.
     """
     section = entries.section
     oddities: Counter[str] = Counter()

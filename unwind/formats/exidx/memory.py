@@ -1,5 +1,6 @@
-"""An .ARM.exidx in the target's memory, together with its .ARM.extab and code. All addresses are those in the
-process.
+"""An .ARM.exidx in the target's memory, together with its .ARM.extab and code.
+
+All addresses are those in the process.
 """
 
 from __future__ import annotations

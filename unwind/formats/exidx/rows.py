@@ -185,8 +185,9 @@ class RowReader:
         return sure
 
     def _at_depth(self, rule: Rule, base: int, depth: int) -> Rule:
-        """Return the rule while cfa = base + depth. Registers whose slot lies below sp are not saved there yet, or no
-        longer.
+        """Return the rule while cfa = base + depth.
+
+        Registers whose slot lies below sp are not saved there yet, or no longer.
         """
         whole = base != self._sp
         regs = tuple((column, how) for column, how in rule.regs if whole or -how.n <= depth)

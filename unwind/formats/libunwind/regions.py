@@ -171,8 +171,9 @@ class _Walk:
         return Placed(self._low, self._high, self._rule(state))
 
     def _reached(self, offset: int) -> bool:
-        """Return True if the target lies at or after an offset. In both cases, bound the range of the rule at that
-        offset.
+        """Return True if the target lies at or after an offset.
+
+        In both cases, bound the range of the rule at that offset.
         """
         if offset <= self._target:
             self._low = max(self._low, offset)

@@ -167,8 +167,9 @@ class FdeReader:
         return self._known[avma]
 
     def _read(self, avma: int) -> FunctionRows:
-        """Read an FDE and its CIE into one section. The FDE keeps its own address, so that its relative pointers stay
-        valid.
+        """Read an FDE and its CIE into one section.
+
+        The FDE keeps its own address, so that its relative pointers stay valid.
         """
         structs = self._structs
         fde = self._entry(avma)

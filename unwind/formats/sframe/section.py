@@ -68,8 +68,7 @@ class SFrame:
     Attributes:
         version: 1 to 3.
         exact: The rows hold at every instruction. Before V3 they do not in PLTs, nor where the producer dropped rows
-            that
-            the format could not express (docs/unwind-tables.md).
+            that the format could not express (docs/unwind-tables.md).
         frame_pointers: The producer promises that all functions of the object keep the frame pointer
             (SFRAME_F_FRAME_POINTER), so that code without an FDE may be unwound by it.
     """
@@ -127,8 +126,9 @@ class SFrame:
         return start, start + self.index.size[order].astype(np.uint64)
 
     def functions(self) -> Iterator[FunctionRows]:
-        """Yield all functions that have rows, ascending by start. A broken one is counted and reported as a problem of
-        the file.
+        """Yield all functions that have rows, ascending by start.
+
+        A broken one is counted and reported as a problem of the file.
         """
         budget = len(self._data)  # functions must not share rows, so that the work stays linear in the section's size
         for i in range(len(self.index)):
@@ -205,8 +205,9 @@ class SFrame:
         return FunctionRows(entry.start, end, absolute, tuple(rules[: len(absolute)]), entry.repeat)
 
     def _read_rows(self, entry: FunctionEntry, at: int, start_size: int) -> tuple[list[int], list[Rule]]:
-        """Return (offsets from the function or block, rules), ascending. Of several rows at one offset the last is
-        used.
+        """Return (offsets from the function or block, rules), ascending.
+
+        Of several rows at one offset the last is used.
         """
         data, end, order = self._data, self.index.rows_end, self.index.byteorder
         rule, flex, signal = self._reader.rule, entry.flex, entry.signal
