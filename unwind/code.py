@@ -120,7 +120,5 @@ class SpaceCode:
         return self._arch.calls.call_target(self.read(return_address - CALL_BYTES, CALL_BYTES), return_address)
 
     def is_jump(self, avma: int) -> bool:
-        """Return True if the code at an address only jumps to another place, as a PLT entry or a linker's trampoline
-        does.
-        """
+        """Return True if the code at an address only jumps elsewhere, as a PLT entry or a linker's trampoline does."""
         return self._arch.calls.jumps(self.read(avma, 16))

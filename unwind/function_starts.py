@@ -45,13 +45,15 @@ class FunctionStarts:
         self._files: dict[int, tuple[ObjectFile, FileTables]] = {}
 
     def __call__(self, image: Image, avma: int, known_only: bool = False) -> int | None:
-        """Return the start address in the file (svma) of the function that covers a lookup pc, or None if no table
-        covers it.
+        """Return the start address in the file of the function that covers a lookup pc.
 
         Args:
             image: The module at the pc.
             avma: The lookup pc in the process.
             known_only: Use only functions that unwinding has already decoded.
+
+        Returns:
+            The address (svma), or None if no table covers the pc.
         """
         svma = image.svma(avma)
         walked = self.walked.decoded(image, svma, TABLES) if self.walked is not None else None

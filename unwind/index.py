@@ -88,9 +88,7 @@ class FileTables:
         return self.function(svma, exact)
 
     def decoded(self, svma: int, names: Collection[str]) -> FunctionRows | None:
-        """Return the function that covers a file address if an earlier lookup decoded it from one of the named
-        sources.
-        """
+        """Return the function that covers a file address if one of the named sources has already decoded it."""
         for source, (starts, functions) in zip(self.sources, self._functions, strict=True):
             at = bisect_right(starts, svma) - 1
             if source.name in names and at >= 0 and svma < functions[at].end:
@@ -176,8 +174,9 @@ class RuleIndex:
         return open_sources(file, self.arch, self._names, self._diagnostics, self._readers) if file is not None else ()
 
     def row(self, image: Image, code: SpaceCode, pc: int, exact: bool) -> Row:
-        """Return the row of a pc in an image, with addresses relative to the image's base; with UNCOVERED_ID if none
-        covers it.
+        """Return the row of a pc in an image, with addresses relative to the image's base.
+
+        If no source covers the pc, the row has UNCOVERED_ID.
         """
         known = self._file_rows.get(id(image.file))
         if known is None:
@@ -285,8 +284,9 @@ class RuleIndex:
         return (first + low, first + high, rule)
 
     def without_source(self, code: SpaceCode, pc: int, exact: bool) -> int:
-        """Return the rule id of a lookup pc that no source covers, by its code: a signal trampoline, or the
-        instructions after it.
+        """Return the rule id of a lookup pc that no source covers, from its code.
+
+        The code is a signal trampoline, or its instructions lead to a return.
         """
         return self.uncovered(code, pc, exact) or self._epilogue(code, pc, exact)
 
@@ -297,9 +297,7 @@ class RuleIndex:
         return UNCOVERED_ID if rule is None else self.rules.intern(rule, Trust.EPILOGUE)
 
     def uncovered(self, code: SpaceCode, pc: int, exact: bool) -> int:
-        """Return the rule id of a lookup pc that no table covers: the rule of the kernel's signal trampoline, or
-        UNCOVERED_ID.
-        """
+        """Return the rule id of a lookup pc that no table covers: that of a signal trampoline, or UNCOVERED_ID."""
         frame = self.arch.signals.trampoline_at(code.read, pc if exact else pc + 1, exact)
         return UNCOVERED_ID if frame is None else self.rules.intern(sigreturn_rule(self.arch, frame), Trust.SIGRETURN)
 
@@ -418,9 +416,7 @@ class SpaceIndex:
         return image is not None and any(map(promises_frame_pointers, self._index.tables(image).sources))
 
     def function_start(self, pc: int, exact: bool) -> int | None:
-        """Return the address in the process at which the function that covers pc begins, according to the unwind
-        tables.
-        """
+        """Return the start in the process of the function that covers pc, according to the unwind tables."""
         found = self.function_range(pc, exact)
         return None if found is None else found[0]
 

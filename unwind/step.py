@@ -48,8 +48,9 @@ NO_CALLER = SLOW | UNCOVERED | OUTERMOST
 
 @dataclass(slots=True)
 class Words:
-    """The stack copies of a batch as words, in the target's byte order. words[first[i] + k] stands at base[i] + k *
-    word.
+    """The stack copies of a batch as words in the target's byte order.
+
+    words[first[i] + k] stands at base[i] + k * word.
 
     Attributes:
         words: The words of all copies.

@@ -107,8 +107,12 @@ class Unwinder:
         return self._space(arch, space).index.function_range(lookup_pc(pc, exact), exact)
 
     def decoded(self, image: Image, svma: int, names: Collection[str]) -> FunctionRows | None:
-        """Return the function that covers a file address if a walk has decoded it from one of the named sources, else
-        None.
+        """Return the function that covers a file address if a walk has already decoded it, else None.
+
+        Args:
+            image: The module.
+            svma: Address in the file.
+            names: Names of the sources that may have decoded it.
         """
         found = (index.decoded(image, svma, names) for index in self._indexes.values())
         return next(filter(None, found), None)

@@ -1,5 +1,4 @@
-"""The walk of a batch: steps of all samples together, single samples where that does not suffice, one Walk as the
-result.
+"""The walk of a batch: steps of all samples together, and single samples where that does not suffice.
 
 Samples of one address space are stepped together, and so are address spaces with a few samples each. The reference
 unwinder (scalar.py) walks a sample from its first frame if it meets a SLOW rule or an unknown register, or has more

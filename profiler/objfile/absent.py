@@ -60,9 +60,7 @@ class AbsentFile:
         """Ignore the request, because no section is cached."""
 
     def at_svma(self, svma: int, size: int) -> memoryview:
-        """Return the bytes in memory: mostly code around pcs in a small dump, everything in a full dump or a live
-        process.
-        """
+        """Return the bytes in memory: mostly code around pcs in a small dump, all bytes in a live process."""
         if not 0 <= svma < self.size:
             return memoryview(b"")
         return memoryview(self._read(self._start + svma, min(size, self.size - svma)))

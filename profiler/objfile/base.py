@@ -137,8 +137,9 @@ class ObjectFile(Protocol):
 
     @property
     def identity(self) -> Hashable:
-        """A key that is equal for two objects of one file: build ID and size, else the file system's identity of the
-        file.
+        """A key that is equal for two objects of one file.
+
+        It is the build ID and the size, or without a build ID the file system's identity of the file.
         """
         ...
 

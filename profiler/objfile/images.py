@@ -146,8 +146,10 @@ class ImageStore:
         return found
 
     def forget(self, *spaces: AddressSpace) -> Set[ObjectFile]:
-        """Drop the images that only these address spaces need, and return the files that no address space uses any
-        more.
+        """Drop the images that only these address spaces need.
+
+        Returns:
+            The files that no address space uses any more.
         """
         ids, pids = {space.id for space in spaces}, {space.pid for space in spaces}
         self._by_space = {key: image for key, image in self._by_space.items() if key[0] not in ids}
@@ -217,8 +219,9 @@ class ImageStore:
         return image
 
     def _stated(self, space: AddressSpace, module: Module, avma: int, stated: StatedId) -> Image:
-        """Return the image of a module in a crash dump: a file with the stated identity, else the content of the dump,
-        else only the identity.
+        """Return the image of a module in a crash dump.
+
+        It is a file with the stated identity, else the content of the dump, else only the identity.
         """
         differs = False
         for candidate in candidates(space, module, self._opened, partial(self._silent, module)):
@@ -256,8 +259,11 @@ class ImageStore:
         return self._made(Image(module, elf, bias, space.root, from_memory=True))
 
     def _made(self, image: Image, name: str = "") -> Image:
-        """Complete and return an image. `name` is the name by which symbol files identify the module, "" for that of
-        its path.
+        """Complete and return an image.
+
+        Args:
+            image: The image.
+            name: Name by which symbol files identify the module, "" for that of its path.
         """
         for oddity in image.file.oddities:
             self._diagnostics.count(oddity)

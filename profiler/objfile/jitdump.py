@@ -1,5 +1,4 @@
-"""A reader of jitdump: the binary log in which a JIT compiler writes each piece of code, with name, lines and unwind
-tables.
+"""A reader of jitdump, the binary log in which a JIT compiler records its code with names, lines and unwind tables.
 
 JitdumpReader takes the bytes of the file in pieces, and returns Loaded and Moved records in the order of the file. It
 skips the bytes of the code.

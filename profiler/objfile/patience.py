@@ -40,13 +40,15 @@ _over: Callable[[], bool] = bool
 
 
 def heed(over: Callable[[], bool]) -> None:
-    """Set the function that tells whether the caller's time is over. Pending calls then end at once."""
+    """Set the function that returns True when this process has no time left. Pending waits for file systems end
+    then.
+    """
     global _over
     _over = over
 
 
 def answered(event: threading.Event, seconds: float) -> bool:
-    """Wait for an event and return True if it is set within `seconds` and before the caller's time is over."""
+    """Wait for an event and return True if it is set within `seconds` and while this process has time left."""
     until = time.monotonic() + seconds
     while not event.wait(min(_LOOK_S, max(until - time.monotonic(), 0))):
         if _over() or time.monotonic() >= until:
@@ -176,8 +178,9 @@ def at(found: int, is_file: bool = False) -> None:
 
 
 def _answers(found: int) -> bool:
-    """Return True if a child process that reads a file's first byte, or looks up a name in a directory, ends in
-    time.
+    """Probe a mount in a child process, and return True if the child ends in time.
+
+    The child reads a file's first byte, or looks up a name in a directory.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # safe: the child only makes system calls
@@ -218,8 +221,11 @@ def status(fd: int) -> os.stat_result:
 
 
 def reader(fd: int, local: bool) -> Callable[[int, int], bytes]:
-    """Return a function (size, offset) -> bytes that reads a descriptor by pread. `local` is the result of
-    is_local().
+    """Return a function (size, offset) -> bytes that reads a descriptor by pread.
+
+    Args:
+        fd: The descriptor.
+        local: Result of is_local() for its file system.
     """
     if local:
         return partial(os.pread, fd)

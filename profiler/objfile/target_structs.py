@@ -61,8 +61,9 @@ class TargetStructs:
         return bytes(data)
 
     def peek(self, avma: int, size: int) -> bytes:
-        """Return the readable part of `size` bytes at an address that the target chose; b"" if the address is
-        invalid.
+        """Return the readable part of `size` bytes at an address.
+
+        The target may have chosen any address: the result is b"" if it is invalid.
         """
         return self.read(avma, size) if 0 <= avma <= self.arch.mask - size else b""
 

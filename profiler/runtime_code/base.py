@@ -74,8 +74,8 @@ class CodeSource(Protocol):
         ...
 
     def rows(self, span: Span[Any], pc: int, exact: bool, rule_at: RuleAt) -> Rows | None:
-        """Return the unwind rows that cover a lookup pc in a span, with addresses in the process; None if there are
-        none.
+        """Return the unwind rows that cover a lookup pc in a span, or None. Their addresses are those in the
+        process.
         """
         ...
 

@@ -157,8 +157,9 @@ def _tidy(name: str, text: str) -> str:
 
 
 def _unescape(match: re.Match[str]) -> str:
-    """Decode an escape of Rust's legacy mangling: "$LT$" is "<", "$u20$" a space, ".." "::" (rustc-demangle,
-    legacy.rs).
+    """Decode an escape of Rust's legacy mangling (rustc-demangle, legacy.rs).
+
+    "$LT$" is "<", "$u20$" a space, ".." is "::".
     """
     letters, code = match.group(1), match.group(2)
     if letters:

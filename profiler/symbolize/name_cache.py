@@ -74,8 +74,9 @@ class FileNames:
 
     @property
     def kept(self) -> int:
-        """A measure of the file's memory use: units whose lines were read, and results and shown names in groups of
-        16.
+        """A measure of the file's memory use.
+
+        It counts units whose lines were read, and results and demangled names in groups of 16, because these are small.
         """
         lines = self.__dict__.get("lines")
         return (len(self.found) + len(self.shown)) // _NAMES_A_PART + (lines.units if lines is not None else 0)

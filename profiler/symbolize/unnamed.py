@@ -73,8 +73,6 @@ def name_it(region: str) -> str:
 
 
 def _program(space: AddressSpace) -> str:
-    """Return the name of the program, which is the file with the lowest mapping on every architecture; "" for a
-    library.
-    """
+    """Return the name of the program: the file with the lowest mapping. It is "" if that is a library."""
     name = next((module.name for module in space.modules if module.has_file), "")
     return "" if ".so" in name else name

@@ -159,8 +159,8 @@ class Inspection:
         raise UsageError(f"{self.name} has no {name}", f"it has: {', '.join(self.sources) or 'none'}")
 
     def count(self, name: str) -> int | None:
-        """Return the number of functions that a source covers, without decoding their rows; None if its index is
-        broken.
+        """Return the number of functions that a source covers; None if its index is broken. Their rows are not
+        decoded.
         """
         try:
             return len(self.sources[name].extents()[0])

@@ -182,8 +182,7 @@ class CallSites:
         return self._jumped[key]
 
     def _search(self, target: int, low: int, high: int) -> CallEvidence:
-        """Return whether the function at `target` jumps to an address in low..high, directly or through other
-        functions.
+        """Return whether the function at `target` jumps to an address in low..high, directly or indirectly.
 
         A jump may enter the middle of a function: GCC places cold parts of a function apart from the rest.
         """

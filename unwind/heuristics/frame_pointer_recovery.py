@@ -70,9 +70,7 @@ class _Shape:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A candidate for the frame pointer, with the caller's sp and the evidence of the call before the return
-    address.
-    """
+    """A candidate for the frame pointer, with the caller's sp and the evidence of the call."""
 
     fp: int
     caller_sp: int
@@ -124,9 +122,7 @@ class FramePointerRecovery:
         return found
 
     def _shape(self, known: KnownRule | None) -> _Shape | None:
-        """Return where a rule finds the return address from the frame pointer, or None if the rule does not work like
-        that.
-        """
+        """Return how a rule finds the return address from the frame pointer, or None if it does not use that."""
         arch = self._arch
         if known is None:
             chain = arch.chain
@@ -259,8 +255,9 @@ def _at_stated(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
 
 
 def _proved(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
-    """Return the walk to the root from the innermost place that a call proves, if no other such walk has as many
-    frames.
+    """Return the walk to the root from the innermost place that a call proves.
+
+    It must have more frames than all other such walks; otherwise the result is None.
     """
     walks = _to_root(trial, [place for place in places if place.link is CallEvidence.PROVED])
     if not walks or len(walks) == MAX_RIVALS or any(len(walk.frames) >= len(walks[0].frames) for walk in walks[1:]):

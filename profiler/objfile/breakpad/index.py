@@ -242,8 +242,10 @@ class _Chunk:
         out.offset.append(starts[good] + self._base)
 
     def _number(self, at: I64, base: int) -> tuple[U64, I64, npt.NDArray[np.bool_]]:
-        """Parse a field that ends at white space and return (value, offset of the next field, mask of valid
-        numbers).
+        """Parse a field that ends at white space.
+
+        Returns:
+            (values, offsets of the next fields, mask of valid numbers)
         """
         buf = self._buf
         value = np.zeros(len(at), np.uint64)

@@ -89,8 +89,8 @@ class WinRecord:
         parameters: Size of the arguments on the stack.
         saved: Size of the saved registers.
         locals: Size of the local variables.
-        program: The program, "" if the record has a flag instead.
-        allocates_base_pointer: The flag.
+        program: Program that computes the caller's registers, "" if the record has none.
+        allocates_base_pointer: Without a program: the function uses ebp for other purposes and saves it.
     """
 
     type: int
@@ -190,8 +190,10 @@ def parse_file(line: bytes) -> str:
 
 
 def parse_origin(line: bytes) -> tuple[str, int | None]:
-    """Parse "INLINE_ORIGIN id [file] name" and return (name, number of the function's FILE in the old form, else
-    None).
+    """Parse "INLINE_ORIGIN id [file] name".
+
+    Returns:
+        (name, number of the function's FILE). The number is None in the new form, which does not have it.
     """
     name = line.split(None, 2)[2]
     first, _, rest = name.partition(b" ")
@@ -217,8 +219,9 @@ def parse_rules(rules: bytes) -> dict[str, str]:
 
 
 def parse_win(line: bytes) -> WinRecord:
-    """Parse "STACK WIN type rva size prologue epilogue parameters saved locals max_stack has_program
-    program_or_flag".
+    """Parse a STACK WIN record.
+
+    Its fields: type rva size prologue epilogue parameters saved locals max_stack has_program program_or_flag.
     """
     fields = line.split(None, 12)[2:]
     if len(fields) < 11:

@@ -1,9 +1,9 @@
-"""Search for symbol files in single files, directories with the layout NAME/ID/NAME.sym, and HTTP servers of that
-layout.
+"""Search for symbol files in single files, and in directories and HTTP servers with the layout NAME/ID/NAME.sym.
 
 For a Windows module, NAME is its PDB, and the file is NAME/ID/NAME-without-.pdb.sym. SymbolStore takes the places that
 the user named, and returns the SymbolFile of an object file, proved by its identifier. A symbol file of another build
 is reported and not used. Files may be compressed (.gz, .xz). Only a place that does not exist raises UsageError.
+
 Source: src/processor/simple_symbol_supplier.cc of Breakpad.
 """
 

@@ -186,8 +186,9 @@ def register_word(elf: ElfFile) -> int:
 
 
 def _prstatus(elf: ElfFile, at: int, data: memoryview) -> CoreThread:
-    """Read struct elf_prstatus: siginfo (12), cursig, sigpend, sighold, four pids, four timevals, registers,
-    fpvalid.
+    """Read struct elf_prstatus.
+
+    Its fields: siginfo (12 bytes), cursig, sigpend, sighold, four pids, four timevals, registers, fpvalid.
     """
     wide = elf.elf_class == 64
     pid_at, registers_at = (32, 112) if wide else (24, 72)

@@ -65,8 +65,19 @@ def section_header(
     info: int = 0,
     index: int = -1,
 ) -> SectionHeader:
-    """Create a SectionHeader. `kind` is SHT_*, `flags` is SHF_*, `index` is -1 for a section that the file does not
-    have.
+    """Create a SectionHeader.
+
+    Args:
+        name: Name of the section.
+        kind: SHT_*.
+        flags: SHF_*.
+        addr: First address.
+        offset: Offset of its bytes in the file.
+        size: Size in bytes.
+        entsize: Size of one entry in bytes.
+        link: sh_link.
+        info: sh_info.
+        index: Index in the header table, -1 for a section that the file does not have.
     """
     stored = kind != SHT_NOBITS
     code = bool(flags & SHF_EXECINSTR)

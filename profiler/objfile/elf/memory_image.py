@@ -53,10 +53,10 @@ def bias_by_headers(elf: ElfFile, at: int) -> int | None:
 
 
 def header_mapping(space: AddressSpace, module: Module, avma: int) -> Mapping | None:
-    """Return the mapping with the file's first page: the nearest one of the same file at or below an address with
-    offset 0.
+    """Return the mapping with the file's first page, or None.
 
-    It need not belong to the module: lld's layout maps the first page a second time, together with the code.
+    It is the nearest mapping of the same file at or below an address with offset 0. It need not belong to the module:
+    lld's layout maps the first page a second time, together with the code.
     """
     best = None
     for mapping in space.mappings:

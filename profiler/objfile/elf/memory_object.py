@@ -53,8 +53,10 @@ def memory_object(data: bytes, name: str) -> ElfFile:
 
 
 def _place_symbols(elf: ElfFile, section: SectionHeader, changed: bytearray) -> np.ndarray:
-    """Turn symbol values into addresses, in place, and return (known, value) of each symbol in an array of shape
-    (n,).
+    """Turn symbol values into addresses, in place.
+
+    Returns:
+        (known, value) of each symbol, an array of shape (n,).
     """
     layout = symbol_layout(elf)
     count = section.size // layout.itemsize

@@ -51,8 +51,10 @@ LAYOUTS = {
 
 
 def read_context(processor: str, data: bytes | memoryview) -> dict[str, int] | None:
-    """Return the registers by the names of the architecture's columns, or None if data is not a context of that
-    processor.
+    """Return the registers in a CPU context, or None if it is not a context of that processor.
+
+    Returns:
+        Values by the names of the architecture's columns.
     """
     layout = LAYOUTS.get(processor)
     if layout is None or len(data) < layout.size:

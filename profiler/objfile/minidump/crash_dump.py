@@ -1,5 +1,6 @@
-"""The content of a crash dump, independent of its format. minidump/file.py and minidump/microdump.py create these
-values.
+"""The content of a crash dump, independent of its format.
+
+minidump/file.py and minidump/microdump.py create these values.
 """
 
 from __future__ import annotations

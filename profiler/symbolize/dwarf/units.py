@@ -213,8 +213,10 @@ class Unit:
                 yield start, end
 
     def function(self, attributes: dict[int, f.Attribute]) -> tuple[bytes, bool, tuple[Unit, int] | None]:
-        """Return (name, whether it is the linkage name, where it is declared) of the subprogram that an entry is or
-        refers to.
+        """Return the name of the subprogram that an entry is or refers to.
+
+        Returns:
+            (name, whether it is the linkage name, unit and offset of its declaration or None)
         """
         unit, name = self, b""
         at: tuple[Unit, int] | None = None

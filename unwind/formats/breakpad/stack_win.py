@@ -60,9 +60,7 @@ def parameters_at(file: SymbolFile, address: int) -> int:
 
 
 def frame_size(record: WinRecord, callee: Callee) -> int:
-    """Return the distance in bytes from esp to the return address: locals, saved registers and the callee's
-    arguments.
-    """
+    """Return the bytes from esp to the return address: locals, saved registers and the callee's arguments."""
     return record.locals + record.saved + callee.parameters
 
 

@@ -58,8 +58,9 @@ def signed64(value: int) -> int:
 
 
 def fixed_size(encoding: int, address_size: int) -> int:
-    """Return the size in bytes of a pointer with this encoding, 0 if the size varies (LEB128, aligned) or is
-    unknown.
+    """Return the size in bytes of a pointer with this encoding.
+
+    It is 0 if the size varies (LEB128, aligned) or the encoding is unknown.
     """
     if encoding & APPLICATION == ALIGNED:
         return 0

@@ -174,7 +174,7 @@ class StateMachine:
         return self._state(reg, off, expr, state.pac, state.regs, state.said)
 
     def _column(self, register: int) -> int | None:
-        """Return the key of a DWARF register in State.regs, or None if the Arch does not have the register (xmm0, for
+        """Return the key of a DWARF register in State.regs, or None if the Arch does not have it (xmm0, for
         example).
         """
         column = self.arch.dwarf.get(register)

@@ -133,9 +133,7 @@ class ExidxIndex:
         return max(start, end)
 
     def extents(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """Return arrays (start, end) of file addresses, of shape (n,), for the entries that do not say "cannot
-        unwind".
-        """
+        """Return arrays (start, end) of the entries that do not say "cannot unwind": file addresses of shape (n,)."""
         words = np.array(self._words, np.uint64)[self._order]
         known = np.flatnonzero(words != CANT_UNWIND)
         ends = [self.end(position) for position in known.tolist()]

@@ -90,8 +90,9 @@ class RowReader:
         return found
 
     def _prologue(self, rule: Rule, start: int, insns: list[Insn], first: int) -> Spans:
-        """Return the spans up to the instruction that completes the frame, {} if the code does not add up to the frame
-        size.
+        """Return the spans up to the instruction that completes the frame.
+
+        The result is {} if the code does not add up to the frame size.
         """
         begin, depth = _span(start, insns, first)[0], 0
         depths: list[int] = []

@@ -44,13 +44,15 @@ def find_list(file: ObjectFile, arch: Arch, debug: ObjectFile | None) -> tuple[i
 
 
 def decode_getter(code: bytes, svma: int, arch: Arch) -> tuple[int, bool] | None:
-    """Return the address that a function returns, in the form of find_list(), if its code computes it relative to
-    itself.
+    """Return the address that a function returns, if its code computes it relative to itself.
 
     Args:
         code: The function's code.
         svma: Its file address.
         arch: The architecture.
+
+    Returns:
+        As find_list().
     """
     if arch.name == "x86_64":
         return _decode_x86_64(code, svma)

@@ -256,16 +256,21 @@ class _Walk:
             self._state = self._levels.pop()
 
     def _without_memory(self, state: _State) -> _State:
-        """Return the state after sp is back at its value at the entry: only values that registers keep are still
-        valid.
+        """Return the state after sp is back at its value at the entry.
+
+        Only values that registers keep are still valid then.
         """
         regs = {column: how for column, how in state.regs.items() if how.kind is RegKind.REG_PLUS}
         ra = state.ra if state.ra.kind is RegKind.REG_PLUS else self._entry.ra
         return replace(self._entry, regs=regs, ra=ra)
 
     def _alias(self, op: Op) -> Placed | None:
-        """Return the rule of the other code if the target lies inside the region, else take over its state at the
-        region's end.
+        """Apply an ALIAS directive.
+
+        Returns:
+            The rule of the other code if the target lies inside the region. Otherwise None, and the other code's state
+            at the
+            region's end is taken over.
         """
         inside = self._target - self._start
         if self._length and inside < self._length:

@@ -129,8 +129,9 @@ class RowReader:
         return RegRule(RegKind.REG_PLUS, 0, self._arch.lr)
 
     def _saved(self, word: int, at: int) -> RegRule:
-        """Return the rule for a word of ra or fp in a DEFAULT row: an offset from the CFA, or a register on s390x
-        before V3.
+        """Return the rule for a word of ra or fp in a DEFAULT row.
+
+        The word is an offset from the CFA, or a register on s390x before V3.
         """
         if self._encoded_registers and word & 1:
             return self._register(word >> 1, 0, False, at)
