@@ -134,7 +134,7 @@ class FramePath:
         return int(pc[0]), int(sp[0]), int(fp[0]), bool(exact[0])
 
     def cut(self, frames: int) -> CachedFrames:
-        """Return the first frames."""
+        """Return the first `frames` frames of the path as columns."""
         pc, sp, _, exact, trust, _ = self.since(0)
         return CachedFrames(pc[:frames], exact[:frames], trust[:frames], sp[:frames])
 
