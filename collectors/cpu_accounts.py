@@ -115,8 +115,7 @@ def missed(old: Account, account: Account) -> tuple[int, int]:
     """Return the time in missed sampling times between two accounts, in nanoseconds.
 
     A sampler with priority misses few sampling times, and all functions alike. A sampler that waits for processors
-    misses
-    the busy times, so its missed time must be marked as not sampled.
+    misses the busy times, so its missed time must be marked as not sampled.
 
     Returns:
         (time to mark as not sampled, other missed time).
@@ -200,14 +199,11 @@ class Accounts:
     """Processor time of the process trees of a recording.
 
     It is kept only if samples should stand for all time on processors. `on` is False if sleeping threads are sampled
-    too,
-    or only some threads.
+    too, or only some threads.
 
     The kernel's account does not judge samples by events on processors. If another processor makes a thread preempt,
-    the
-    thread is charged from that decision on (rq_clock_skip_update in kernel/sched), though it runs only after the
-    interrupt.
-    On a virtual machine memcached under load was charged 12 to 20 % too much, and its clients too little.
+    the thread is charged from that decision on (rq_clock_skip_update in kernel/sched), though it runs only after the
+    interrupt. On a virtual machine memcached under load was charged 12 to 20 % too much, and its clients too little.
 
     Attributes:
         waits: See Account.
@@ -381,8 +377,7 @@ class Accounts:
         """Return the share of missing user time that was really spent in the kernel.
 
         "Missing" is the time that no sample stands for. The kernel tells user and kernel time apart by its timer. That
-        is exact
-        up to chance for long processes, but wrong for short ones.
+        is exact up to chance for long processes, but wrong for short ones.
         """
         endings = self._endings()
         if endings is None or missing_ns <= endings.missing_ns:

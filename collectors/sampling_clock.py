@@ -78,8 +78,7 @@ class SamplingClock:
         """Advance to the next slot and return the monotonic time at which to sample.
 
         `weight` is then the number of slots that the sample stands for: its own, and those that the limit or the stride
-        leaves
-        out.
+        leaves out.
         """
         following = self._slot + 1
         strided = following + self._stride.every - 1

@@ -1,8 +1,8 @@
-"""Pages of a stack that the thread has never written: the kernel's copy ends at the first of them.
+"""Page-in of stack pages that a thread has never written: the kernel's copy ends at the first of them.
 
-The kernel copies in an interrupt, where it cannot wait for a page to be made. A frame with a large buffer that is
-hardly used has such pages (16 KB in memcached). A read from outside has the kernel map its page of zeroes there, which
-costs the target no memory. Later copies are whole. A page that was swapped out comes back, too, and may leave again.
+The kernel copies in an interrupt, where it cannot wait for a page fault. A frame with a large, mostly unused buffer has
+such pages (16 KB in memcached). A read from outside makes the kernel map its zero page there, which costs the target no
+memory. Later copies are complete. A page that was swapped out returns too, and may leave again.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pyprof.collectors.linux import procfs
 _PAGE = mmap.PAGESIZE
 _MOST_KNOWN = 1 << 14
 _AGAIN_NS = 10_000_000_000
-"""Who is short of memory gets no page back more often than that for our sake."""
+"""Minimum time between two forced page-ins of one page, because the machine may be short of memory."""
 
 
 class AbsentPages:
-    """most: bytes of a stack that the kernel copies."""
+    """A reader of pages at which the kernel's copies ended too early; `most` is the copy size in bytes."""
 
     def __init__(self, most: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._most = np.uint64(most)
@@ -31,8 +31,8 @@ class AbsentPages:
         self._read: dict[tuple[int, int], int] = {}
 
     def learn(self, feedback: Feedback) -> None:
-        """Read the pages between the end of each copy and the word that its walk needed, where the copy ended too
-        early: at the start of a page.
+        """Read the pages between the end of each copy and the word that its walk needed, if the copy ended early at a
+        page boundary.
         """
         batch, missing = feedback.batch, feedback.missing
         base = batch.stack.base
@@ -42,7 +42,7 @@ class AbsentPages:
             self.bring(pid, first, last)
 
     def bring(self, pid: int, first: int, last: int) -> None:
-        """Read the pages of these addresses and those between them, but for those that were read a moment ago."""
+        """Read one byte of each page from `first` to `last`, except for pages that were read recently."""
         if len(self._read) > _MOST_KNOWN:
             self._read.clear()
         read, now = procfs.read_memory(pid), self._clock()

@@ -1,4 +1,4 @@
-"""struct perf_event_attr as bytes, and what the kernel says when it refuses one (perf_event_open(2))."""
+"""struct perf_event_attr as bytes, and the reasons for which the kernel refuses one (perf_event_open(2))."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ SAMPLE_REGS_USER, SAMPLE_STACK_USER = 1 << 12, 1 << 13
 SAMPLE_CALLCHAIN = 1 << 5
 
 SAMPLE_TYPE = SAMPLE_IP | SAMPLE_TID | SAMPLE_TIME | SAMPLE_CPU | SAMPLE_REGS_USER | SAMPLE_STACK_USER
-"""What a record holds; perf/records.py reads it in this order. With SAMPLE_CALLCHAIN it stands before the registers."""
+"""Contents of a sample record, which perf/records.py reads in this order. SAMPLE_CALLCHAIN comes before the
+registers.
+"""
 
 SAMPLE_TIDS = SAMPLE_TID | SAMPLE_TIME | SAMPLE_CPU
-"""What every record ends with."""
+"""Fields at the end of every record."""
 
 MOST_STACK = 65_528
-"""The kernel's limit for sample_stack_user. A record has at most 65,535 bytes: the last few hundred are cut off."""
+"""The kernel's limit for sample_stack_user. A record has at most 65,535 bytes, so the last few hundred are cut off."""
 
 _DISABLED, _INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HV, _EXCLUDE_IDLE = 1 << 0, 1 << 1, 1 << 5, 1 << 6, 1 << 7
 _MMAP, _COMM, _FREQ, _TASK, _WATERMARK, _SAMPLE_ID_ALL = 1 << 8, 1 << 9, 1 << 10, 1 << 13, 1 << 14, 1 << 18
@@ -42,14 +44,13 @@ _HARDWARE, _SOFTWARE = 0, 1
 _CYCLES, _CPU_CLOCK, _CONTEXT_SWITCHES = 0, 0, 3
 
 TIME_RUNNING = 1 << 1
-"""What is read of an event: its count, and the time in which it counted."""
-"""Format of what is read from an event: beside its count, how long it counted."""
+"""Format for reading an event: its count, and the time for which it counted."""
 
 TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 
 
 class EventKind(Protocol):
-    """What can be counted of a thread."""
+    """An event that can be opened on a thread."""
 
     @property
     def children(self) -> bool: ...
@@ -58,15 +59,17 @@ class EventKind(Protocol):
 
 
 class PerfNotAllowed(CollectorRefused):
-    """perf_events cannot be used here; ptrace still may."""
+    """The kernel refuses perf_events; ptrace may still work."""
 
 
 _DUMMY = 9
 
 
 def ring_owner(watermark: int) -> bytes:
-    """Counts nothing. watermark: whoever polls it is woken when more bytes than these have come into its ring, each
-    time; 0: never.
+    """Return the attributes of an event that counts nothing and owns a ring.
+
+    Args:
+        watermark: Number of new bytes in the ring after which the kernel wakes a poll, each time; 0 for never.
     """
     flags = _EXCLUDE_KERNEL | _EXCLUDE_HV | _USE_CLOCKID | (_WATERMARK if watermark else 0)
     return _ATTR.pack(
@@ -77,8 +80,15 @@ def ring_owner(watermark: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What is counted, and how often it makes a sample. name: for the reader. children: processes that a thread forks
-    inherit the event, too; threads always do. chains: samples have the kernel's frames.
+    """A sampling event.
+
+    Attributes:
+        name: Its name for the user.
+        type: Type for perf_event_attr.
+        config: Configuration for perf_event_attr.
+        user_only: True if it does not count in the kernel.
+        children: True if forked processes inherit it. Threads always do.
+        chains: True if samples have the kernel's frames.
     """
 
     name: str
@@ -89,7 +99,7 @@ class Event:
     chains: bool
 
     def attr(self, rate_hz: float, stack_size: int, tid: int = 0) -> bytes:
-        """struct perf_event_attr. tid: negative for whatever runs on a processor."""
+        """Return struct perf_event_attr. A negative tid stands for all threads of a processor."""
         flags = _INHERIT | _EXCLUDE_HV | _MMAP | _MMAP2 | _COMM | _COMM_EXEC | _TASK | _SAMPLE_ID_ALL | _USE_CLOCKID
         flags |= 0 if self.children else _INHERIT_THREAD
         flags |= _EXCLUDE_IDLE if tid < 0 else 0
@@ -103,14 +113,16 @@ class Event:
         )  # fmt: skip
 
     def period(self, rate_hz: float) -> int:
-        """Return what the kernel takes for rate_hz samples a second: nanoseconds, of cycles the rate itself in Hz."""
+        """Return the kernel's parameter for a rate: the period in nanoseconds, or for cycles the rate itself in Hz."""
         return max(round(rate_hz if self.type == _HARDWARE else 1e9 / rate_hz), 1)
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchEvent:
-    """Records of each time a thread leaves its processor or comes back, with stacks a sample (with the kernel's frames)
-    at some of the leaves. The kernel counts these for itself: whoever may not see its time gets no samples.
+    """Records of context switches, and stacks of threads that leave their processors.
+
+    Some of the leaves have a sample with the kernel's frames if `stacks` is set. The kernel counts switches as its own
+    time: without permission to sample the kernel there are no samples.
     """
 
     stacks: bool
@@ -118,7 +130,7 @@ class SwitchEvent:
     periods: Periods
 
     def attr(self, rate_hz: float, stack_size: int, tid: int) -> bytes:
-        """struct perf_event_attr. rate_hz: not used."""
+        """Return struct perf_event_attr; `rate_hz` is not used."""
         flags = _INHERIT | _EXCLUDE_HV | _TASK | _SAMPLE_ID_ALL | _USE_CLOCKID | _CONTEXT_SWITCH
         flags |= _EXCLUDE_CALLCHAIN_USER if self.stacks else _EXCLUDE_KERNEL
         flags |= 0 if self.children else _INHERIT_THREAD
@@ -135,13 +147,18 @@ class SwitchEvent:
 
 
 def choose_event(tid: int, cpu: int, options: CollectOptions) -> Event:
-    """The best event that the kernel lets us have on a thread: time in the kernel included if it may be (it must be
-    where its frames are wanted), cycles if they can be counted; nothing where threads that run are not wanted.
-    On a processor (tid < 0) its time is counted, not its cycles: those stand still as often as it idles, so that their
-    number for a sample would have to be guessed anew after each rest.
+    """Return the best event that the kernel permits on a thread or processor.
 
-    With time in the kernel included, a sample taken there has the registers and the stack with which it was entered.
-    Raises PerfNotAllowed, ProcessLookupError.
+    Time in the kernel is included if that is permitted, and must be if kernel frames are wanted. Cycles are preferred
+    to CPU time. If running threads are not wanted, the event counts nothing. A sample taken in the kernel has the
+    registers and the stack with which the kernel was entered.
+
+    On a processor (tid < 0) the event counts time instead of cycles. Cycles stand still while the processor idles, so
+    the kernel would have to estimate their number for a sample again after each idle time.
+
+    Raises:
+        PerfNotAllowed: The kernel permits no event.
+        ProcessLookupError: The thread has ended.
     """
     refused = 0
     kinds = [(_HARDWARE, _CYCLES, "cycles"), (_SOFTWARE, _CPU_CLOCK, "cpu-clock")]
@@ -165,7 +182,14 @@ def choose_event(tid: int, cpu: int, options: CollectOptions) -> Event:
 def refusal(
     error: int, tid: int, paranoid: Callable[[], int | None] | None = None, kernel: bool = False
 ) -> PerfNotAllowed:
-    """Why perf_event_open failed, with the command that mends it. kernel: its frames were asked for."""
+    """Return an error that explains why perf_event_open failed and which command helps.
+
+    Args:
+        error: The errno.
+        tid: The thread, negative for all threads of a processor.
+        paranoid: Returns the value of kernel.perf_event_paranoid.
+        kernel: True if kernel frames are wanted.
+    """
     level = (paranoid or paranoid_level)()
     if level is None or error == errno.ENOSYS:
         return PerfNotAllowed("This kernel has no perf_events.", "--collector ptrace needs none.")
@@ -199,7 +223,7 @@ def refusal(
 
 
 def counted_ns(fd: int) -> int:
-    """read(2) of an event that was opened with TIME_RUNNING; 0 where it has ended."""
+    """Return the time for which an event that was opened with TIME_RUNNING has counted, 0 if it cannot be read."""
     try:
         found = os.read(fd, 16)
     except OSError:
@@ -208,7 +232,7 @@ def counted_ns(fd: int) -> int:
 
 
 def max_sample_rate() -> float:
-    """Return kernel.perf_event_max_sample_rate, in samples a second; infinity where the kernel does not say."""
+    """Return kernel.perf_event_max_sample_rate in samples per second, or infinity if it cannot be read."""
     try:
         with open("/proc/sys/kernel/perf_event_max_sample_rate", encoding="ascii") as file:
             return float(file.read())
@@ -217,7 +241,7 @@ def max_sample_rate() -> float:
 
 
 def paranoid_level() -> int | None:
-    """kernel.perf_event_paranoid; None in a kernel without perf_events."""
+    """Return kernel.perf_event_paranoid, or None if the kernel has no perf_events."""
     try:
         with open("/proc/sys/kernel/perf_event_paranoid", encoding="ascii") as file:
             return int(file.read())

@@ -1,4 +1,4 @@
-"""Records that were read from the rings, as sample batches: one per address space, as views of the rings' memory."""
+"""Conversion of records in the rings to sample batches. Their stacks are views of the rings' memory."""
 
 from __future__ import annotations
 
@@ -41,12 +41,19 @@ _LOOK_NS = 1_000_000_000
 Mask = npt.NDArray[np.bool_]
 
 Elsewhere = Callable[[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int64]], npt.NDArray[np.bool_]]
-"""(pid, tid, time) of samples -> those of threads that another collector has taken over"""
+"""(pid, tid, time) of samples -> mask of those whose thread another collector has taken over"""
 
 
 @dataclass(frozen=True, slots=True)
 class RingBatches:
-    """Of one look into the rings: batches of threads that run, all lanes of the switched samples, those wanted."""
+    """The result of one scan of the rings.
+
+    Attributes:
+        scan: The scan.
+        running: Batches of threads on processors.
+        switched: All samples of threads that left their processors.
+        wanted: Mask of the samples of `switched` to keep.
+    """
 
     scan: Scan
     running: list[SampleBatch]
@@ -55,8 +62,14 @@ class RingBatches:
 
 
 class BatchMaker:
-    """untracked: processes that are not looked at. sampled: threads (tid, started). lost: records that found no room.
-    elsewhere: samples to leave out; those from end_ns on are, too.
+    """A converter of records to sample batches.
+
+    Attributes:
+        untracked: Processes whose samples are ignored.
+        sampled: Threads that were sampled, as (tid, started).
+        lost: Number of records that found no room in a ring.
+        elsewhere: Function that finds samples of threads that another collector has taken over.
+        end_ns: Time from which on samples are left out.
     """
 
     def __init__(
@@ -69,7 +82,12 @@ class BatchMaker:
         source_id: int,
         ours: set[int],
     ) -> None:
-        """source_id: of its batches. ours: processes of the profiler, which are in no batch."""
+        """Create a converter.
+
+        Args:
+            source_id: Identifier of its batches.
+            ours: Processes of the profiler, which are left out.
+        """
         self._source_id = source_id
         self._ours = ours
         self.untracked: set[int] = set(ours)
@@ -87,15 +105,21 @@ class BatchMaker:
 
     @cached_property
     def nothing(self) -> SampleBatch:
-        """A batch without samples: callers come to their turn."""
+        """A batch without samples, which lets the consumer act between batches."""
         return self._batch(NO_SAMPLES, np.zeros(0, np.uint64), {}, np.zeros(0, np.int32))
 
     def batches(self, found: Scan) -> list[SampleBatch]:
-        """One of 64-bit code, and one of 32-bit code if there is any."""
+        """Return a batch of 64-bit code, and one of 32-bit code if there is any."""
         return self.take(found, NO_SAMPLES, self._rings.words).running
 
     def take(self, found: Scan, switched: SampleRecords, words: U64) -> RingBatches:
-        """switched: further samples, of the same interval but in other rings, words."""
+        """Convert a scan, with further samples of the same time from other rings.
+
+        Args:
+            found: The scan.
+            switched: Samples of threads that left their processors.
+            words: Memory of the rings of `switched`.
+        """
         lost = 0
         for record in found.others:
             if record.kind in (LOST, LOST_SAMPLES):
@@ -125,7 +149,7 @@ class BatchMaker:
         return RingBatches(found, by_width(batch, kept, samples.narrow), further, switched_kept)
 
     def _count_left_out(self, pids: npt.NDArray[np.int32]) -> None:
-        """Samples without user registers; those of idle processors are of nobody."""
+        """Count samples without user registers, except for those of idle processors."""
         kernel = among(pids, self._of_kernel(set(pids[pids > 0].tolist())))
         if kernel.any():
             self._diagnostics.count("sample of a kernel thread", int(np.count_nonzero(kernel)))
@@ -133,12 +157,16 @@ class BatchMaker:
             self._diagnostics.count("sample without registers (a thread that ends)", int(np.count_nonzero(ending)))
 
     def _of_kernel(self, pids: set[int]) -> set[int]:
-        """Which of these are the kernel's own?"""
+        """Return the pids that are kernel threads."""
         self._kernel.update(pid for pid in pids - self._tracked.histories.keys() - self._kernel if _of_kernel(pid))
         return pids & self._kernel
 
     def _place(self, *parts: SampleRecords) -> tuple[dict[int, AddressSpace], list[npt.NDArray[np.int32]]]:
-        """The spaces, and of each part that of each sample; 0: of a process that is not known."""
+        """Find the address space of each sample.
+
+        Returns:
+            All address spaces, and for each part a column of their identifiers; 0 for unknown processes.
+        """
         spaces: dict[int, AddressSpace] = {}
         space = [np.zeros(len(part), np.int32) for part in parts]
         sampled = {pid for part in parts for pid in distinct(part.pid).tolist()}
@@ -160,7 +188,7 @@ class BatchMaker:
         return spaces, space
 
     def _kept(self, samples: SampleRecords, space: npt.NDArray[np.int32]) -> Mask:
-        """Which samples are wanted."""
+        """Return a mask of the samples to keep, and count those of unknown processes."""
         unknown = (space == 0) & ~among(samples.pid, self._ours)
         if unknown.any():
             self._diagnostics.count("sample of a process that is not known", int(np.count_nonzero(unknown)))
@@ -170,7 +198,7 @@ class BatchMaker:
         return kept
 
     def wanted(self, tid: npt.NDArray[np.integer], time_ns: npt.NDArray[np.int64]) -> Mask:
-        """Which of these threads, at these times, are asked for?"""
+        """Return a mask of the threads that the user selected, each at a time."""
         if self._pattern is None:
             return np.ones(len(tid), np.bool_)
         threads = list(zip(tid.tolist(), self._tracked.lives.started(tid, time_ns).tolist(), strict=True))
@@ -178,7 +206,7 @@ class BatchMaker:
         return np.array([self._pattern.search(names[thread]) is not None for thread in threads], np.bool_)
 
     def forget_untracked(self) -> None:
-        """Those that have ended: others may come to have their numbers."""
+        """Forget ignored processes that have ended, because the kernel may reuse their pids."""
         now = time.monotonic_ns()
         if now > self._looked_ns + _LOOK_NS:
             self._looked_ns = now
@@ -186,14 +214,19 @@ class BatchMaker:
                 those.difference_update([pid for pid in those if not os.path.exists(f"/proc/{pid}")])
 
     def known(self, pid: npt.NDArray[np.integer]) -> Mask:
-        """Which of these are processes of the recording? The kernel's own, which never leave it, only once sampled."""
+        """Return a mask of the pids that belong to the recording.
+
+        Kernel threads, which never leave their processors for user space, belong to it only after a sample.
+        """
         if self._scope.everything:
             fresh = set(pid.tolist()) - self._tracked.histories.keys() - self.untracked - self._kernel
             self._meet(fresh - self._of_kernel(fresh))
         return among(pid, self._tracked.histories)
 
     def shown(self, tid: npt.NDArray[np.integer], time_ns: npt.NDArray[np.int64]) -> Mask:
-        """Which of these threads are asked for, and can be named? They are as if they had been sampled."""
+        """Return a mask of the threads that the user selected and that have names. They count as sampled from now
+        on.
+        """
         named = [each for each in set(tid.tolist()) if each in self._tracked.names]
         found: Mask = self.wanted(tid, time_ns) & among(tid, named)
         self._saw(tid[found], self._tracked.lives.started(tid[found], time_ns[found]))
@@ -205,7 +238,7 @@ class BatchMaker:
     def _batch(
         self, samples: SampleRecords, words: U64, spaces: dict[int, AddressSpace], space: npt.NDArray[np.int32]
     ) -> SampleBatch:
-        """All samples, as if they were of 64-bit code."""
+        """Return all samples as one batch, with the registers of 64-bit code."""
         kind = np.full(len(samples), SampleKind.STOPPED, np.uint8)
         started = self._tracked.lives.started(samples.tid, samples.time_ns)
         self._saw(samples.tid, started)
@@ -240,7 +273,7 @@ def _of_kernel(pid: int) -> bool:
 
 
 def by_width(batch: SampleBatch, kept: Mask, narrow: Mask) -> list[SampleBatch]:
-    """Of the lanes that are kept a batch of 64-bit code, and one of 32-bit code if there is any."""
+    """Split the samples to keep into a batch of 64-bit code and, if there is any, one of 32-bit code."""
     if narrow.any():
         some = batch.take(np.flatnonzero(kept & narrow))
         regs = some.regs[:, HERE.narrow_columns] & np.uint64(NARROW.mask)

@@ -1,4 +1,4 @@
-"""What a process's history waits to take in: new mappings, execs, and maps as they were found."""
+"""Changes of a process's mappings that are not applied yet: new mappings, execs, and readings of its maps."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from pyprof.records import dataclass, field
 
 Mappings = tuple[Mapping, ...]
 Change = Mapping | Mappings | None
-"""A new mapping, all mappings as they were found, or None for an exec."""
+"""A new mapping, all mappings of a reading of /proc/PID/maps, or None for an exec."""
 
 _MOST_CHANGES, _MOST_WORK = 1 << 16, 1 << 26
-"""So many new mappings are taken in one by one, fewer where each is laid over many others (changes times mappings). Of
-more, what is found mapped afterwards counts.
+"""Limits for applying new mappings one by one: their number, and the number of changes times that of existing mappings.
+
+Beyond them, the process's maps are read afterwards instead.
 """
 _MOST_SEEN = 4096
 
 
 @dataclass(eq=False)
 class PendingChanges:
-    """Changes by their times. skipped: more new mappings came than are kept."""
+    """Changes in order of time; `skipped` is True if more new mappings came than are kept."""
 
     skipped: bool = False
     _changes: list[tuple[int, int, Change]] = field(default_factory=list)
@@ -34,7 +35,11 @@ class PendingChanges:
         return ((at, change) for at, _, change in self._changes)
 
     def have_room(self, mapped: int) -> bool:
-        """For a new mapping, where there are so many? If not, one has been skipped."""
+        """Return True if there is room for another new mapping, else note that one was skipped.
+
+        Args:
+            mapped: Number of existing mappings.
+        """
         self.skipped = self.skipped or len(self._changes) >= min(_MOST_CHANGES, _MOST_WORK // (mapped + 1))
         return not self.skipped
 
@@ -45,14 +50,16 @@ class PendingChanges:
 
 @dataclass(eq=False)
 class CodePlaces:
-    """Where code of which file was mapped. _seen: places by inode."""
+    """Addresses at which each file's code was mapped, by inode."""
 
     _seen: dict[int, set[tuple[int, int]]] = field(default_factory=dict)
     _count: int = 0
 
     def note(self, mapping: Mapping, image: ProgramImage) -> None:
-        """Where two files were mapped at one address, memory read now may be that of either. A program may map a
-        thousand files there: the place is noted once.
+        """Note a mapping. If two files were mapped at one address, mark the range of the image as contested.
+
+        Memory that is read now may be that of either file. A place is noted once, because a program may map a thousand
+        files there.
         """
         place = mapping.start, mapping.end
         if not mapping.inode or place in self._seen.get(mapping.inode, ()) or self._count == _MOST_SEEN:

@@ -1,8 +1,8 @@
-"""Samples from the kernel's perf_events: no thread is ever stopped.
+"""A collector that uses the kernel's perf_events: no thread is ever stopped.
 
-The kernel copies registers and stack of a running thread into rings; here they become batches that look into the rings
-themselves: nothing is copied before it is unwound, and a ring's room is released when the next batch is asked for.
-What was mapped when is known from records in the same rings.
+The kernel copies registers and stack of a running thread into rings. Batches are views of the rings: nothing is copied
+before it is unwound, and a ring's room is released when the next batch is requested. Records in the same rings report
+mappings.
 """
 
 from __future__ import annotations
@@ -45,16 +45,29 @@ NEVER_STOPPED = said("never_stopped")
 
 
 class PerfCollector:
-    """Samples pid (and its children with options.subprocesses) until they end or stop() is called.
+    """A collector that samples a process, with its children if options.subprocesses is set, until they end or stop() is
+    called.
 
-    A sample is taken each 1/rate seconds of a thread's own time on a processor: threads that do not run cost nothing.
-    source_id: of its batches. members: the processes. maker: makes the batches. watch: called while batches() waits:
-    in how many ns it wants to be called again at the latest, None: somebody else is to take over. slots: sampling times
-    of whoever else takes samples, those kept and those missed. handover: the flushes of the recording. most_copy: bytes
-    of a stack that a sample can hold.
-    wakes: the rings hold no samples, and whoever makes these wakes us where there is news. hold_s: see
-    Cadence; young_wait_ns: so long samples wait for others where a process is young.
-    Raises PerfNotAllowed where the kernel refuses, NoSuchProcess, AccessDenied.
+    It takes a sample each 1/rate seconds of a thread's own time on a processor, so threads that do not run cost
+    nothing.
+
+    Attributes:
+        source_id: Identifier of its batches.
+        members: The processes of the recording.
+        maker: Converter of records to batches.
+        watch: Function to call while batches() waits. It returns the time until its next call in ns, or None if another
+            collector is to take over.
+        slots: Returns (kept, missed) sampling times of other collectors.
+        handover: The flushes of the recording.
+        most_copy: Maximum number of stack bytes in a sample.
+        wakes: True if the rings hold no samples, and the kernel wakes the collector when records arrive.
+        hold_s: See Cadence.
+        young_wait_ns: Maximum time for which samples wait for others if a process is young.
+
+    Raises:
+        PerfNotAllowed: The kernel permits no event.
+        NoSuchProcess: The process has ended.
+        AccessDenied: The process may not be sampled.
     """
 
     most_copy = MOST_STACK
@@ -72,9 +85,14 @@ class PerfCollector:
         selection: Selection | None = None,
         before_exec: bool = False,
     ) -> None:
-        """ring_size: bytes of each processor's ring, a power of two; 0: chosen by the rate and by what is allowed.
-        ids: shared with others, where several collectors make one recording. selection: further processes,
-        those to come included. before_exec: pid is to become another program, and only that one is wanted.
+        """Open the events of a process.
+
+        Args:
+            pid: The process.
+            ring_size: Bytes of each processor's ring, a power of two; 0 chooses it by the rate and the memory limit.
+            ids: Identifiers shared with other collectors of the recording.
+            selection: Further processes, including those that will match later.
+            before_exec: True if pid will call exec, and only the new program is wanted.
         """
         ids = ids or Identities()
         self.source_id = ids.next_id()
@@ -109,7 +127,7 @@ class PerfCollector:
             self._undo = undo.pop_all()
 
     def _open(self, pid: int, size: int, diagnostics: Diagnostics, undo: contextlib.ExitStack) -> None:
-        """undo: what is opened is closed by it."""
+        """Open the rings and the events; `undo` closes them."""
         cpus = online_cpus()
         options, members = self._options, self.members
         scope = self._scope(pid, cpus[0])
@@ -131,11 +149,14 @@ class PerfCollector:
         return choose_scope(pid, cpu, self._options, self.members.everything)
 
     def _lost(self) -> Lost:
-        """Nothing else is missing where events stand on processors and nobody stops threads."""
+        """Return the sampling times whose records were lost.
+
+        No other samples are missing if events are on processors and no collector stops threads.
+        """
         return Lost(self._events.lost, self._events.scope.processors and self.slots() == (0, 0))
 
     def _all_lost(self) -> Lost:
-        """Those of processors that were offline, too."""
+        """Return the lost sampling times, including those of processors that were offline."""
         if not self._silent:
             return self._lost()
         from pyprof.collectors.perf.cpu_events import missed
@@ -143,24 +164,24 @@ class PerfCollector:
         return missed(self._silent, self._options.rate_hz, self._lost())
 
     def _endings(self) -> Endings | None:
-        """Where no samples come from stops."""
+        """Return times of ended threads, or None if there are samples by stops."""
         return self._events.endings() if self.slots() == (0, 0) else None
 
     def _longest_wait_ns(self) -> int:
-        """No ring is full before."""
+        """Return the time before which no ring can be full."""
         return self._events.longest_wait_ns()
 
     def _full(self) -> bool:
-        """Is a ring to be read now, that may be full before?"""
+        """Return True if a ring must be read earlier than its calculated time."""
         return False
 
     def _begin(self) -> None:
-        """Events on all that there is now."""
+        """Open events on all existing threads or processors."""
         self.members.meet(self._events.begin(self.members.named, self.members.children))
         self._accounts.begin(self.members.tracked.roots)
 
     def _resume(self) -> None:
-        """After the first samples, which had to wait until tables were read."""
+        """Reopen the events after the first samples. They were paused while unwind tables were read."""
         late = self._events.scan(FOREVER_NS)
         self._events.took(late, self.maker.lost)
         self.members.tracked.take(late.others)
@@ -197,11 +218,11 @@ class PerfCollector:
                 yield self.maker.nothing
 
     def _silent_ns(self) -> int:
-        """So long nothing may be yielded at most."""
+        """Return the maximum time without a batch."""
         return round(1e9 * self._options.flush_s)
 
     def _patience_ns(self) -> int:
-        """So long samples may wait for others, whatever they cost."""
+        """Return the maximum time for which samples may wait for others."""
         patience_ns = self._longest_wait_ns()
         if self.members.tracked.young:
             patience_ns = min(patience_ns, self.young_wait_ns)
@@ -210,7 +231,7 @@ class PerfCollector:
         return patience_ns
 
     def _wait(self, due_ns: int) -> None:
-        """Until then, unless something comes between."""
+        """Wait until a time, or until something needs attention."""
         handover = self.handover
         while not (self._stopping or self._full()):
             left = min(due_ns, handover.next_ns) - time.monotonic_ns()
@@ -229,7 +250,9 @@ class PerfCollector:
                 break
 
     def _until_watched(self, watch: Callable[[], int | None]) -> int | None:
-        """Call it if it is time: in how many ns it is time again, None: somebody else is to take over."""
+        """Call `watch` if it is due, and return the time until its next call in ns, or None if another collector takes
+        over.
+        """
         now, notified = time.monotonic_ns(), self._waiter.notified
         if self._watch_times.due(now, notified):
             self._waiter.notified = False
@@ -246,13 +269,15 @@ class PerfCollector:
             tracked.ended(fd)
 
     def drain(self, until_ns: int = FOREVER_NS) -> Iterator[SampleBatch]:
-        """What there is until then, without waiting, for callers that have their own clock."""
+        """Yield the samples up to a time without waiting, for callers that have their own schedule."""
         self._hear_of_ends()
         self._events.change_rates()
         yield from self._hand_out(until_ns)
 
     def take(self, until_ns: int, switched: SampleRecords, words: U64) -> RingBatches:
-        """What there is until then, and further samples of that time, in other rings; done_with() is to be called."""
+        """Return the samples up to a time, with further ones of that time in other rings. The caller must call
+        done_with().
+        """
         self._hear_of_ends()
         self._events.change_rates()
         found = self._events.scan(until_ns)
@@ -261,7 +286,7 @@ class PerfCollector:
         return taken
 
     def done_with(self, found: Scan) -> None:
-        """All batches of it have been unwound."""
+        """Release a scan's memory after all its batches were unwound, and look for new processes."""
         members, untracked = self.members, self.maker.untracked
         members.heard(found)
         found.give_back()
@@ -273,19 +298,19 @@ class PerfCollector:
         members.tracked.forget_ended()
 
     def without_trial(self) -> None:
-        """The first samples are like all others."""
+        """Treat the first samples like all others, instead of pausing the events after them."""
         self._trial = False
         self._events.settle_now(self.members.tracked.alive)
 
     def _hand_out(self, until_ns: int) -> Iterator[SampleBatch]:
-        """What is in the rings, whose room is released when it has been unwound."""
+        """Yield the contents of the rings up to a time, and release their room after they were unwound."""
         last = until_ns == FOREVER_NS
         self._revive()
         found = self._events.scan(until_ns)
         self._events.took(found, self.maker.lost)
         self._accounts.look(self.members.tracked.roots, self._trial or last, self.slots())
         first = self._trial and bool(found.samples) and not (last or self._stopping)
-        if first or last:  # no samples while tables are read: that takes longer than the rings have room
+        if first or last:  # the events pause while tables are read: that takes longer than the rings have room
             self._events.pause()
         for batch in map(self._decimation.thinned, self.maker.batches(found)):
             self.saw(batch)
@@ -303,7 +328,7 @@ class PerfCollector:
             self.done_with(found)
 
     def _revive(self) -> None:
-        """Processors that were offline, or came anew, have events again."""
+        """Open events on processors that were offline or are new."""
         for cpu, ns in self._revived().items():
             self._silent[cpu] = self._silent.get(cpu, 0) + ns
 
@@ -314,7 +339,7 @@ class PerfCollector:
         return found
 
     def saw(self, batch: SampleBatch) -> None:
-        """Samples of its processes, of all collectors."""
+        """Account a batch of the recording's processes, also one of another collector."""
         self._accounts.saw(batch, self.members.tracked.root_of)
 
     def learn(self, feedback: Feedback) -> None:
@@ -323,8 +348,10 @@ class PerfCollector:
         self._look = feedback.look
 
     def leave(self, elsewhere: Elsewhere) -> None:
-        """End batches() when what was taken has been yielded; drain() goes on, or batches() another time. elsewhere:
-        which samples are not wanted any more, for somebody else takes them by stops.
+        """End batches() after the current samples. drain() continues, and batches() may be called again.
+
+        Args:
+            elsewhere: Finds samples that another collector takes by stops from now on.
         """
         self._leaving = True
         self.maker.elsewhere = elsewhere

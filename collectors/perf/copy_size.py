@@ -1,6 +1,6 @@
-"""How much of each stack the kernel is asked to copy: all that it can at first, then what the walks needed, with room.
+"""The number of stack bytes that the kernel copies: first the maximum, then what walks needed, with some room.
 
-One size for all threads of a recording: it belongs to the event, which new threads inherit.
+All threads of a recording have one size, because it belongs to the event, which new threads inherit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyprof.collectors.perf.ring import LEAST_RING
 from pyprof.options import HOLD, CollectOptions
 
 BATCH = 2000
-"""Samples of one thread that make a batch."""
+"""Number of samples of one thread that make a batch."""
 SLACK_S = 0.1
 TOO_LONG = "stacks that are longer than the kernel copies, or go on in another stack"
 
@@ -23,16 +23,26 @@ _MOST_RING = 16 << 20
 _MOST_RINGS = 32 << 20
 _LEAST = 2048
 _FAR = 4
-"""What lies so many times the longest copy away is in another stack."""
+"""A word at this multiple of the longest copy, or farther, is in another stack."""
 _SURE_AFTER = 256
 _LIKELY_AFTER, _LIKELY_ROOM = 8, 4
 
 
 class StackSize:
-    """bytes: what is copied now. most: the limit."""
+    """The copy size of stacks.
+
+    Attributes:
+        bytes: The current size.
+        most: The limit.
+    """
 
     def __init__(self, most: int, first: int) -> None:
-        """first: of the samples after the first ones, which have all that can be had."""
+        """Start with the maximum size, for the first samples.
+
+        Args:
+            most: The limit in bytes.
+            first: Size after the first samples.
+        """
         self.most = most
         self.bytes = most
         self._first = min(first, most)
@@ -42,38 +52,44 @@ class StackSize:
         self._short = False
 
     def learn(self, feedback: Feedback) -> None:
-        """What the walks of a batch read: up to top, or for a copy that was too short up to missing."""
+        """Learn the part of each stack that the walks of a batch read: up to `top`, or up to `missing` if a copy was
+        too short.
+        """
         base = feedback.batch.stack.base
         reach = np.maximum(feedback.top, feedback.missing)
         need = reach[reach > base] - base[reach > base]
         self._seen += len(base)
         if len(need):
-            near = need[need < _FAR * self.most]  # farther: another stack
+            near = need[need < _FAR * self.most]  # words beyond it are in another stack
             self._need = max(self._need, int(near.max()) if len(near) else 0)
         self._short = self._need > self.bytes
 
     def settle(self) -> None:
-        """After the first samples."""
+        """Choose the size after the first samples."""
         self.bytes = max(self._first, self.wanted)
 
     def tighten(self) -> None:
-        """As small as may be, from few samples on: they are taken often."""
+        """Make copies as small as possible, because samples will be taken often. Few samples are enough evidence from
+        now on.
+        """
         self._sure_after = _LIKELY_AFTER
         self.bytes = self.wanted if self._seen >= self._sure_after else max(self._first, self.wanted)
 
     def forget(self) -> None:
-        """Stacks from now on are other threads'."""
+        """Forget what was learned, because other threads are sampled from now on."""
         self._seen = self._need = 0
         self._short = False
 
     @property
     def wanted(self) -> int:
-        """What the walks so far ask for."""
+        """The size that the walks need, with some room."""
         return min(max(_LEAST, (self._need + self._need // 2 + 1023) & ~1023), self.most)
 
     def change(self) -> int:
-        """The size to change to, 0 to keep what is there. Grows at once, shrinks once that is safe: large copies, of
-        whatever else runs there, too, fill the rings of a busy machine before we have had a processor.
+        """Return a new size, or 0 to keep the current one.
+
+        The size grows at once, and shrinks when enough samples support that. Large copies, also those of other
+        processes on the same processors, fill the rings of a busy machine before the profiler gets a processor.
         """
         wanted = self.wanted
         if self._short and self.bytes < wanted:
@@ -90,7 +106,7 @@ class StackSize:
 
 
 def ring_size(options: CollectOptions, cpus: int) -> int:
-    """Room for all samples of two batches, as far as that is not too much memory."""
+    """Return the size of a ring that holds the samples of two batches, limited by the memory for all rings."""
     wanted = (min(options.rate_hz * HOLD * options.flush_s, BATCH) + 2 * SLACK_S * options.rate_hz) * (OVERHEAD + 8192)
     most = max(min(_MOST_RING, _MOST_RINGS // cpus), LEAST_RING)
     size = 8 << 20
@@ -102,15 +118,23 @@ def ring_size(options: CollectOptions, cpus: int) -> int:
 
 
 def elsewhere(feedback: Feedback, most: int = MOST_STACK) -> npt.NDArray[np.bool_]:
-    """Whose walks needed what lies so far away, or below, that it is in another stack? most: as in beyond_copy()."""
+    """Return a mask of samples whose walk needed a word so far from the copy that it is in another stack.
+
+    Args:
+        most: Maximum copy size in bytes.
+    """
     missing, base = feedback.missing, feedback.batch.stack.base
     found: npt.NDArray[np.bool_] = (missing > 0) & ((missing < base) | (missing - base >= _FAR * most))
     return found
 
 
 def beyond_copy(feedback: Feedback, most: int = MOST_STACK) -> npt.NDArray[np.bool_]:
-    """Whose walks needed what no copy of the kernel can hold? What is nearer comes with larger copies. most: bytes of
-    one.
+    """Return a mask of samples whose walk needed a word that no copy of the kernel can contain.
+
+    Nearer words will be part of larger copies.
+
+    Args:
+        most: Maximum copy size in bytes.
     """
     missing, base = feedback.missing, feedback.batch.stack.base
     found: npt.NDArray[np.bool_] = (missing > 0) & ((missing < base) | (missing - base > most * 7 // 8))

@@ -1,7 +1,8 @@
-"""One event on each processor, and another one in its place where the processor was offline.
+"""One event on each processor, which is replaced after the processor was offline.
 
-The kernel takes an event off a processor that goes (perf_event_exit_cpu), for a suspend, too, and does not bring it
-back with it: it counts no more, and nothing says so. So it is read now and then whether it counts.
+When a processor goes offline, also for a suspend, the kernel takes its events off (perf_event_exit_cpu). It does not
+restore them: they no longer count, and nothing reports that. So the events are read from time to time to see if they
+count.
 """
 
 from __future__ import annotations
@@ -19,18 +20,27 @@ from pyprof.model.reasons import said
 _LOOK_NS = 2_000_000_000
 
 Silent = dict[int, int]
-"""Processor -> for how many ns at most it had no event that counts."""
+"""Processor -> maximum time in ns for which it had no counting event."""
 
 
 class ProcessorEvents:
-    """open_on: processor -> descriptor of an event on it, negative where it is offline. fds: by processor. What is read
-    of such an event has the time for which it counted (PERF_FORMAT_TOTAL_TIME_RUNNING).
+    """Events on processors.
+
+    The events must be opened with PERF_FORMAT_TOTAL_TIME_RUNNING.
+
+    Args:
+        cpus: The processors.
+        open_on: Opens an event on a processor and returns its descriptor, negative if the processor is offline.
+        clock: Monotonic clock in nanoseconds.
+
+    Attributes:
+        fds: Descriptors by processor.
     """
 
     def __init__(
         self, cpus: Iterable[int], open_on: Callable[[int], int], clock: Callable[[], int] = time.monotonic_ns
     ) -> None:
-        """Raises what open_on raises; none is left open then."""
+        """Open the events. If open_on raises an error, none is left open."""
         self.fds: dict[int, int] = {}
         self._open_on = open_on
         self._clock = clock
@@ -53,7 +63,12 @@ class ProcessorEvents:
         return True
 
     def revive(self, online: Callable[[], Iterable[int]]) -> Silent:
-        """Processors that have another event now, or came anew. Looks each two seconds at most."""
+        """Replace events that no longer count, and open events on new processors. This checks at most every two
+        seconds.
+
+        Returns:
+            Processors with a new event, and for how long each had none.
+        """
         now, before = self._clock(), self._looked_ns
         if now < before + _LOOK_NS:
             return {}
@@ -66,7 +81,7 @@ class ProcessorEvents:
         return found
 
     def _counts(self, cpu: int, now: int) -> bool:
-        """Has its event counted since the last look?"""
+        """Return True if a processor's event has counted since the last check."""
         counted = counted_ns(self.fds[cpu]) if cpu in self.fds else 0
         if counted <= self._counted.get(cpu, 0):
             return False
@@ -89,7 +104,10 @@ class ProcessorEvents:
 
 
 def missed(silent: Silent, rate_hz: float, others: Lost) -> Lost:
-    """Sampling times without records, at most; that no others are missing holds no more."""
+    """Return the maximum number of sampling times without records, including offline processors.
+
+    After that, others may be missing too.
+    """
     return Lost(others.times + sum(silent.values()) * rate_hz / 1e9, False)
 
 

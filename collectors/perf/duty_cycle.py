@@ -14,16 +14,21 @@ from pyprof.collectors.perf.records import I64
 from pyprof.collectors.switch_events import LEAST_ON_NS, Gap
 
 _FAST_HZ = 5000.0
-"""A thread that leaves its processor more often than this is recorded only for a part of the time."""
+"""Rate of context switches above which a thread is recorded only for a part of the time."""
 _MOST_TURNS = 9
 _FIRST_LOOK_S = 0.02
 
 
 class DutyCycle:
-    """Switch rates, and whose events are off. Events of the whole machine (everything) are off or on for all threads.
+    """Measured switch rates, and the threads whose events are off.
 
-    paused: threads whose events are off. rests: of how many they ever were off. rates: tid -> switches a second, of a
-    measurement that nobody has taken yet. inherited: a thread above the limit has no events of its own.
+    If events are on the whole machine (`everything`), they are on or off for all threads.
+
+    Attributes:
+        paused: Threads whose events are off.
+        rests: Number of threads whose events were ever off.
+        rates: Switches per second by tid, from a measurement that was not used yet.
+        inherited: True if a thread above the limit only has inherited events.
     """
 
     def __init__(self, everything: bool, processors: int) -> None:
@@ -42,19 +47,24 @@ class DutyCycle:
 
     @property
     def off(self) -> frozenset[int]:
-        """The threads whose events are off, as EventSet.switch() takes them."""
+        """Threads whose events are off, in the form that EventSet.switch() expects."""
         return frozenset({EVERY_THREAD}) if self._gap is not None else self.paused
 
     def gaps(self) -> list[Gap]:
-        """The time in which the machine's events were off, until now or until they came on again."""
+        """Return the time in which the machine's events were off, until now or until they were switched on again."""
         gap = self._gap
         if gap is not None and gap[1] != FOREVER_NS:
             self._gap = None
         return [gap] if gap is not None else []
 
     def measure(self, tids: I64) -> tuple[dict[int, int], float] | None:
-        """tids: of switches off a processor. Result: how many each thread made, and in how many seconds; None: the
-        measurement goes on.
+        """Count switches, and return the counts when the measurement is complete.
+
+        Args:
+            tids: Thread of each switch off a processor.
+
+        Returns:
+            Number of switches by thread and the duration in seconds, or None while the measurement continues.
         """
         if self.off:
             return None
@@ -92,15 +102,19 @@ class DutyCycle:
         self._turns = min(math.ceil(most_hz / _FAST_HZ), _MOST_TURNS + 1)
 
     def retire(self) -> None:
-        """Forget which threads rested, of those that have ended: only their number is reported."""
+        """Forget ended threads whose events were off. Only their number is reported."""
         self._rested = {tid for tid in self._rested if tid == EVERY_THREAD or os.path.exists(f"/proc/{tid}")}
 
     def taken(self) -> None:
-        """Rates were used."""
+        """Discard the rates after they were used."""
         self.rates, self.inherited = {}, False
 
     def resume(self, events: EventSet | None) -> tuple[frozenset[int], int]:
-        """A batch is done with. Result: threads whose events are on again, and from when on."""
+        """Switch events on again after enough batches.
+
+        Returns:
+            Threads whose events are on again, and from when on.
+        """
         if self._turns:
             self._turns -= 1
         off = self.off

@@ -1,6 +1,6 @@
-"""The events of a recording: what they stand on, how much of each stack they copy, and how long they have counted.
+"""The events of a recording: their scope, their copy size, and the time that they have counted.
 
-The kernel cannot change the size of an event's copies: others take its place.
+The kernel cannot change the copy size of an event, so new events replace the old ones.
 """
 
 from __future__ import annotations
@@ -32,19 +32,26 @@ _FIRST_BATCHES_S = 0.6
 _LEAST_FIRST = 8192
 _SOON_S = 0.25
 _LEAST_WAIT_S = 0.006
-"""More records are made only as far as a quarter of a ring holds those of such a time."""
+"""More records than samples are made only as long as a quarter of a ring holds those of this time."""
 
 
 class Ticks:
-    """Sampling rate that the kernel reached: the time in which events counted, next to the number of records. An event
-    counts while its thread is on a processor, and makes a record each 1/rate seconds of that. Both are read at the same
-    moment.
+    """The sampling rate that the kernel reached: the time in which events counted, and the number of records.
 
-    used: records of samples that found room, as far as a stride lets them be used (of all processes, where events
-    stand on processors: it is the same part of each). ticking_ns: the time in which they were due.
+    An event counts while its thread is on a processor, and makes a record each 1/rate seconds of that. Both are read at
+    the same moment.
 
-    by_records: no records are made of some of the time that events count (in the kernel, where that is left out; of
-    idle processors, where events stand on those, at least at first): only what was lost is known.
+    Args:
+        rate_hz: Sampling rate.
+        by_records: True if events also count time without records. That is time in the kernel if it is left out. For
+            events on processors it is idle time, at least at first. Then only the records and those that were lost are
+            known.
+        stride: Use only every n-th sample.
+
+    Attributes:
+        used: Number of sample records that found room and that the stride lets pass. For events on processors it
+            includes those of all processes, because the stride uses the same share of each.
+        ticking_ns: Time in which they were due.
     """
 
     def __init__(self, rate_hz: float, by_records: bool, stride: Stride) -> None:
@@ -55,7 +62,13 @@ class Ticks:
         self._lost = self._closed_ns = 0
 
     def took(self, found: Scan, lost: int, events: EventSet | None) -> None:
-        """Records have been read. lost: how many found no room, since the beginning."""
+        """Count records that were read, and lost ones.
+
+        Args:
+            found: The scan.
+            lost: Total number of records that found no room.
+            events: The current events.
+        """
         taken = sum(map(len, found.samples))
         self.used += taken / self._stride.every
         if self._by_records:
@@ -66,15 +79,19 @@ class Ticks:
         self._lost = lost
 
     def close(self, events: EventSet) -> None:
-        """They count no more: others stand in their place."""
+        """Close events that other ones replace, and keep the time that they counted."""
         if not self._by_records:
             self._closed_ns += events.counted_ns()
         events.close()
 
 
 class EventManager:
-    """scope: what the events stand on now. ticks: how often the kernel took samples. lost: sampling times whose records
-    found no room.
+    """The events of a recording.
+
+    Attributes:
+        scope: Current scope of the events.
+        ticks: Sampling rate that the kernel reached.
+        lost: Number of sampling times whose records found no room.
     """
 
     def __init__(self, scope: Scope, options: CollectOptions, reader: RingReader) -> None:
@@ -83,9 +100,9 @@ class EventManager:
         self._rate_hz = options.rate_hz
         self._reader = reader
         self._ring_size = size = reader.rings.size
-        # a ring that holds less than a few records loses them, and cannot even say so
+        # a ring that holds less than a few records loses them, and cannot even report it
         most = max(min(options.stack_size, MOST_STACK, size // 4) & ~7, 8)
-        # the first batches take long: tables are read for the first time
+        # the first batches take long, because tables are read for the first time
         room = max(round(size / (options.rate_hz * _FIRST_BATCHES_S)), _LEAST_FIRST) & ~7
         self._size = StackSize(most, room)
         self._events: EventSet | None = None
@@ -101,15 +118,25 @@ class EventManager:
 
     @property
     def stack_size(self) -> int:
-        """Bytes of each stack that are copied."""
+        """Number of bytes that are copied of each stack."""
         return self._size.bytes
 
     def begin(self, named: Iterable[int], children: Callable[[], list[int]]) -> list[int]:
-        """Events on all that there is now. named: the processes asked for; children: looks for theirs. Result: all of
-        these. Raises PerfNotAllowed, ProcessLookupError.
+        """Open events on all existing processes.
+
+        Args:
+            named: The selected processes.
+            children: Finds their children.
+
+        Returns:
+            All processes.
+
+        Raises:
+            PerfNotAllowed: The kernel permits no event.
+            ProcessLookupError: The processes have ended.
         """
         events = self._events = self._fresh(self._size.bytes)
-        if self.scope.processors:  # before the children are looked for: those to come are reported then
+        if self.scope.processors:  # before the children are found: the events report later ones
             self.scope.attach(events, named, self._reader.forks)
             return [*named, *children()]
         pids = [*named, *children()]
@@ -117,23 +144,33 @@ class EventManager:
         return pids
 
     def add(self, pid: int) -> None:
-        """A further process. Raises PerfNotAllowed, ProcessLookupError."""
+        """Open events on another process.
+
+        Raises:
+            PerfNotAllowed: The kernel permits no event.
+            ProcessLookupError: The process has ended.
+        """
         if self._events is not None and not self.scope.processors:
             self._events.attach([pid], self._reader.forks)
 
     @property
     def counting(self) -> bool:
-        """Are there events?"""
+        """True if there are events."""
         return self._events is not None
 
     def revive(self) -> Silent:
-        """Processors that were offline, or came anew, and have events again; of events on threads none."""
+        """Open events on processors that were offline or are new; events on threads need nothing.
+
+        Returns:
+            Processors with a new event, and for how long each had none.
+        """
         return self._events.revive() if self._events is not None else {}
 
     def change_rates(self) -> int:
-        """Give other rates to events from time to time, so that no program runs in step with them.
+        """Change the rates of events from time to time, so that no program runs in step with them.
 
-        Return in how many nanoseconds this is to be called again.
+        Returns:
+            Time until the next call in nanoseconds.
         """
         if self._events is None or not self._has_random_rates:
             return FOREVER_NS
@@ -147,17 +184,17 @@ class EventManager:
 
     @property
     def _has_random_rates(self) -> bool:
-        """Events on threads have none: heirs would keep the rate with which they were born."""
+        """True for events on processors. Inherited events on threads would keep the rate of their creation."""
         return self.scope.processors and self.scope.samples
 
     def pause(self) -> None:
-        """No samples until begin()."""
+        """Close the events; begin() opens new ones."""
         if self._events is not None:
             self.ticks.close(self._events)
             self._events = None
 
     def scan(self, until_ns: int) -> Scan:
-        """What there is in the rings until then, of the samples those that are wanted."""
+        """Return the records in the rings up to a time, with the samples to use."""
         if self._has_random_rates:
             self._counter.count(self._counted)
         found = self._reader.scan(until_ns)
@@ -167,20 +204,30 @@ class EventManager:
         return found
 
     def took(self, found: Scan, lost: int) -> None:
-        """Records have been read. lost: how many found no room, since the beginning."""
+        """Count records that were read, and lost ones.
+
+        Args:
+            found: The scan.
+            lost: Total number of records that found no room.
+        """
         self.lost += (lost - self._lost_records) / self._thinning.factor
         self._lost_records = lost
         self.ticks.took(found, lost, self._events)
 
     def endings(self) -> Endings | None:
-        """What the last records of threads say. None where time in the kernel counts; of events on processors."""
+        """Return times of ended threads, or None if time in the kernel counts or events are on processors."""
         if self.scope.processors or not self.scope.event.user_only:
             return None
         return self._last_records.endings(round(self.lost * 1e9 / self._rate_hz))
 
     def unwound(self, found: Scan, alive: Iterable[int]) -> None:
-        """What was read has been unwound: events of threads that ended are closed, others take the place of those that
-        copy too little or too much. alive: processes to be sampled.
+        """Close events of ended threads, and replace events that copy too little or too much.
+
+        The caller has unwound the scan.
+
+        Args:
+            found: The scan.
+            alive: Processes to sample.
         """
         if self._events is not None:
             self._events.update(found.others)
@@ -190,8 +237,12 @@ class EventManager:
             self._replace(size, alive)
 
     def multiply(self, alive: Iterable[int]) -> None:
-        """Much of the time of short threads is in no record: more are made, where events stand on threads. alive:
-        processes to be sampled.
+        """Make more records than samples, because much of the time of short threads is in no record.
+
+        Only events on threads need that.
+
+        Args:
+            alive: Processes to sample.
         """
         if self._events is None or self.scope.processors or self._multiplied:
             return
@@ -200,12 +251,12 @@ class EventManager:
         self._replace(self._size.bytes, alive)
 
     def settle(self) -> None:
-        """After the first samples: from now on copies are as large as they need to be."""
+        """Reduce the copy size to what stacks need, after the first samples."""
         self._size.settle()
         self._narrow()
 
     def settle_now(self, alive: Iterable[int]) -> None:
-        """The first samples are like all others."""
+        """Replace the events at once by those with the copy size for later samples."""
         self._size.settle()
         self._replace(self._size.bytes, alive)
 
@@ -213,12 +264,14 @@ class EventManager:
         self._size.learn(feedback)
 
     def forget(self) -> None:
-        """Stacks from now on are other threads'."""
+        """Forget the learned copy size, because other threads are sampled from now on."""
         self._size.forget()
 
     def longest_wait_ns(self) -> int:
-        """Until a ring is filled so far that there is still room for SLACK_S, or at least a quarter: on one processor
-        only one thread at a time is sampled. Where all that runs there is, others included, until half of it is.
+        """Return how long the rings may fill before they are read.
+
+        Room for SLACK_S, or at least a quarter of the ring, must remain then: one processor samples only one thread at
+        a time. If all processes of the machine are sampled and filtered, half of the ring must remain.
         """
         size, record = self._ring_size, OVERHEAD + self._size.bytes
         rate = self._rate_hz * self._thinning.factor
@@ -226,7 +279,9 @@ class EventManager:
         return round(max(fill / record, 1) * 1e9 / rate)
 
     def _narrow(self) -> bool:
-        """Leave the processors, where what others do there fills the rings too soon?"""
+        """Move from processors to threads if samples of other processes fill the rings too fast. Return True if that
+        happened.
+        """
         soon = self.scope.samples and self._size.wanted * self._rate_hz * _SOON_S > self._ring_size / 2
         if not self.scope.filtered or not (soon or self._losses.many(self._lost_records)):
             return False

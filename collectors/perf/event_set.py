@@ -1,6 +1,6 @@
 """Events on threads: one for each thread and processor, whose samples go to that processor's ring.
 
-The kernel wants it so: an event that new threads inherit can have a ring only if it is bound to a processor.
+The kernel requires this: an event that new threads inherit can have a ring only if it is bound to a processor.
 """
 
 from __future__ import annotations
@@ -32,13 +32,17 @@ _FORK_SHOWS_S = 0.001
 EVERY_THREAD = -1
 
 Fork = tuple[int, int, int]
-"""(time, tid, parent's tid)"""
+"""(time, tid, tid of the parent)"""
 
 
 @dataclass(slots=True, eq=False)
 class _Events:
-    """Those that were opened on one thread. fds: by processor. threads: that live and have them, heirs included.
-    certain: no birth among them was missed. To close them ends them for the heirs, too.
+    """The events that were opened on one thread. Closing them also ends the inherited ones.
+
+    Attributes:
+        fds: Descriptors by processor.
+        threads: Number of living threads that have them, including those that inherited them.
+        certain: False if the start of such a thread may have been missed.
     """
 
     fds: dict[int, int]
@@ -48,9 +52,10 @@ class _Events:
 
 @dataclass
 class EventSet:
-    """All events of one stack size.
+    """All events of one copy size.
 
-    since_ns: tid -> monotonic time from which on its children inherit our events, of threads that were there already.
+    Attributes:
+        since_ns: Maps a tid to the monotonic time from which on its children inherit these events.
     """
 
     event: EventKind
@@ -69,10 +74,18 @@ class EventSet:
         self.rates = RandomRates(self.rate_hz)
 
     def attach(self, pids: Iterable[int], forks: Callable[[], list[Fork]]) -> None:
-        """Events on all threads of processes. A thread that is born meanwhile inherits its parent's events if these
-        were there before it, else it gets its own; forks (all that were reported so far) say which.
+        """Open events on all threads of processes.
 
-        Raises PerfNotAllowed; ProcessLookupError if nothing is left to attach to.
+        A thread that starts meanwhile inherits its parent's events if these existed before it. Otherwise it gets its
+        own. The fork records decide that.
+
+        Args:
+            pids: The processes.
+            forks: Returns all forks that were reported so far.
+
+        Raises:
+            PerfNotAllowed: The kernel permits no event.
+            ProcessLookupError: All threads have ended.
         """
         pids = list(pids)
         for turn in range(_ROUNDS):
@@ -89,7 +102,11 @@ class EventSet:
             raise ProcessLookupError(*pids[:1])
 
     def attach_machine(self) -> None:
-        """Events on every thread of the machine, those to come included. Raises PerfNotAllowed."""
+        """Open events on every thread of the machine, including later ones.
+
+        Raises:
+            PerfNotAllowed: The kernel permits no event.
+        """
         from pyprof.collectors.perf.cpu_events import ProcessorEvents
 
         self._machine = ProcessorEvents([*self.rings.owners], self._open_on)
@@ -97,7 +114,9 @@ class EventSet:
         self._every.add(mine)
 
     def _open_on(self, cpu: int) -> int:
-        """An event on whatever runs on a processor; negative where that is offline."""
+        """Open an event on all threads of a processor and return its descriptor, negative if the processor is
+        offline.
+        """
         owner = self.rings.ring_on(cpu)
         if owner < 0:
             return owner
@@ -111,7 +130,11 @@ class EventSet:
         return fd
 
     def revive(self) -> Silent:
-        """Of a machine: processors that were offline, or came anew, and have events again."""
+        """Open events on processors that were offline or are new, if the events are on the whole machine.
+
+        Returns:
+            Processors with a new event, and for how long each had none.
+        """
         return self._machine.revive(online_cpus) if self._machine is not None else {}
 
     def _inherit(self, forks: list[Fork]) -> None:
@@ -121,12 +144,16 @@ class EventSet:
                 self._born(at, tid, parent)
 
     def update(self, others: Iterable[Other]) -> None:
-        """Records of births and ends, all there were up to a time. Events are closed when all that had them ended."""
+        """Process records of thread starts and ends, and close events that no living thread has any more.
+
+        Args:
+            others: All such records up to some time.
+        """
         if not self._of:
             return
         tasks = []
         for record in others:
-            if record.kind == LOST:  # a birth, perhaps
+            if record.kind == LOST:  # perhaps a thread's start
                 for events in self._every:
                     events.certain = False
             elif record.kind in (FORK, EXIT) and (ids := parse_task(record.body)) is not None:
@@ -144,7 +171,7 @@ class EventSet:
             events.threads += 1
 
     def _ended(self, at: int, tid: int) -> None:
-        if self.since_ns.get(tid, at) > at:  # another one, of the same number
+        if self.since_ns.get(tid, at) > at:  # it is the end of an earlier thread with the same tid
             return
         self.since_ns.pop(tid, None)
         self._own.pop(tid, None)
@@ -176,54 +203,52 @@ class EventSet:
         self.since_ns[tid] = time.monotonic_ns()
 
     def counted_ns(self) -> int:
-        """How long these events have counted, all together: the kernel's own account, of heirs and those that ended,
-        too.
-        """
+        """Return the total time for which these events have counted, including inherited and closed ones."""
         return self._ended_ns + sum(counted_ns(fd) for events in self._every for fd in events.fds.values())
 
     def owns(self, tid: int) -> bool:
-        """Are there events on this very thread, not inherited ones?"""
+        """Return True if events were opened on this thread, so that it did not inherit them."""
         return tid in self._own
 
     @property
     def inherited(self) -> bool:
-        """Are there threads with events that were opened on others?"""
+        """True if there are threads with inherited events."""
         return len(self._of) > len(self._own)
 
     def change_rates(self, samples: Mapping[int, int]) -> None:
-        """Give other rates to events on processors that kept theirs long enough.
+        """Change the rates of events on processors that have kept theirs long enough.
 
         Args:
-            samples: those of each processor since the last call.
+            samples: Number of samples of each processor since the last call.
         """
         assert isinstance(self.event, Event)
         fds = self._own[EVERY_THREAD].fds if EVERY_THREAD in self._own else {}
         for cpu, count in samples.items():
             if (fd := fds.get(cpu, -1)) >= 0 and self.rates.is_over(fd, count):
                 period = struct.pack("=Q", self.event.period(self.rates.change(fd)))
-                with contextlib.suppress(OSError):  # its processor goes offline
+                with contextlib.suppress(OSError):  # the processor goes offline
                     fcntl.ioctl(fd, _PERIOD, period)
 
     def retune(self, periods: Periods) -> None:
-        """Other periods of events on switches, for each thread that has events of its own, and for those to come."""
+        """Set new periods of switch events, for threads that have their own events and for later ones."""
         assert isinstance(self.event, SwitchEvent)
         before, self.event = self.event.periods, replace(self.event, periods=periods)
         for tid, events in self._own.items():
             if (period := periods.of(tid)) != before.of(tid):
                 for fd in events.fds.values():
-                    with contextlib.suppress(OSError):  # it is ending
+                    with contextlib.suppress(OSError):  # the thread is ending
                         fcntl.ioctl(fd, _PERIOD, struct.pack("=Q", period))
 
     def switch(self, tids: Iterable[int], on: bool) -> None:
-        """Stop the events of threads for a while, and of those that inherited them; or let them go on."""
+        """Switch events of threads on or off, including those that other threads inherited from them."""
         for events in [self._own[tid] for tid in tids if tid in self._own]:
-            events.certain &= on  # births are not reported meanwhile
+            events.certain &= on  # starts of threads are not reported while events are off
             for fd in events.fds.values():
                 with contextlib.suppress(OSError):
                     fcntl.ioctl(fd, _ENABLE if on else _DISABLE, 0)
 
     def close(self) -> None:
-        """End these events, also where they were inherited."""
+        """Close the events, which also ends the inherited ones."""
         for events in self._every:
             self._close(events)
         self._every.clear()
@@ -233,14 +258,14 @@ class EventSet:
 
     def _close(self, events: _Events) -> None:
         for fd in events.fds.values():
-            with contextlib.suppress(OSError):  # a forked writer of an earlier window may hold it open
+            with contextlib.suppress(OSError):  # a forked writer of an earlier window may keep it open
                 fcntl.ioctl(fd, _DISABLE, 0)
             os.close(fd)
             self.rates.forget(fd)
 
 
 def forks_of(others: Iterable[Other]) -> list[Fork]:
-    """Those among the records."""
+    """Return the forks among the records."""
     found = ((record.time_ns, parse_task(record.body)) for record in others if record.kind == FORK)
     return [(at, ids[2], ids[3]) for at, ids in found if ids is not None]
 

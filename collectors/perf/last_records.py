@@ -1,13 +1,13 @@
-"""What threads ran in user space after their last record: events on threads begin a period anew with each thread.
+"""Estimates of the user time that threads spent after their last record: each thread starts with a full period.
 
-Where time in the kernel is left out, the kernel's account does not show that. It divides the time of a process by where
-its own timer found the process. All time of a process that ended before the timer found it counts as user space, though
-such a process is in the kernel most of the time (fork, exec, exit).
+If time in the kernel is left out, the kernel's account does not show that user time. The account divides the time of a
+process by where the kernel's timer found the process. All time of a process that ended before the timer found it counts
+as user time. In fact such a process is in the kernel most of the time (fork, exec, exit).
 
-A thread ends in the kernel. If a period or more lies between its last record and its end, the next record fell into
-the kernel, and nothing is missing. If less does, the thread left user space at some moment of that gap. How long the
-way out takes at least is the shortest gap of all threads. Of a thread that lived shorter than a period without a record
-it is assumed that it was in user space for the same part of its life as those that lived longer.
+A thread ends in the kernel. If a period or more lies between its last record and its end, the next record fell into the
+kernel, and nothing is missing. If the gap is shorter, the thread left user space at some moment of it. The minimum
+duration of the way out is the shortest gap of all threads. Threads that lived shorter than a period may have no record.
+Their share of user time is assumed to be that of threads that lived longer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyprof.records import dataclass
 
 @dataclass(slots=True)
 class _Life:
-    """Of a thread. born_ns: 0 if it was there before."""
+    """Records of a thread; `born_ns` is 0 if the thread existed before the recording."""
 
     born_ns: int = 0
     last_ns: int = 0
@@ -29,7 +29,7 @@ class _Life:
 
 
 class LastRecords:
-    """Of threads that are alive, and what is known of those that ended."""
+    """Records of living threads, and sums over ended ones."""
 
     def __init__(self) -> None:
         self._lives: dict[int, _Life] = {}
@@ -39,7 +39,13 @@ class LastRecords:
         self._unseen_ns = self._seen_ns = self._user_ns = 0
 
     def took(self, found: Scan, words: U64, period_ns: int) -> None:
-        """All records of a time. period_ns: of processor time between two records."""
+        """Add all records of a time.
+
+        Args:
+            found: The scan.
+            words: Memory of the rings.
+            period_ns: Processor time between two records.
+        """
         if period_ns != self._period_ns:
             self._earlier_ns = self._tails_ns()
             self._gaps_ns = self._near = 0
@@ -88,7 +94,11 @@ class LastRecords:
         return self._earlier_ns + self._gaps_ns - self._near * self._shortest_ns
 
     def endings(self, lost_ns: int) -> Endings:
-        """lost_ns: of records that found no room."""
+        """Return the sums over ended threads.
+
+        Args:
+            lost_ns: Time of records that found no room.
+        """
         unseen_ns = self._unseen_ns
         if self._seen_ns > 0:
             unseen_ns = round(unseen_ns * min(self._user_ns / self._seen_ns, 1))

@@ -1,4 +1,4 @@
-"""Which processes belong to a recording: those that were named, those that match later, and their children."""
+"""The processes of a recording: the selected ones, those that match later, and their children."""
 
 from __future__ import annotations
 
@@ -16,14 +16,26 @@ from pyprof.options import CollectOptions
 
 
 class Members:
-    """tracked: what the kernel's records say of them. everything: all processes are. joined: called with processes that
-    have come to fit. had_news: news() the last time.
+    """The processes of a recording.
+
+    Attributes:
+        tracked: State of the processes according to the kernel's records.
+        everything: True if all processes of the machine are recorded.
+        joined: Function to call with processes that match later.
+        had_news: True if the last call of news() found something.
     """
 
     def __init__(
         self, pid: int, selection: Selection | None, options: CollectOptions, tracked: TrackedProcesses
     ) -> None:
-        """selection: further processes, those to come included."""
+        """Create the set of processes.
+
+        Args:
+            pid: The selected process.
+            selection: Further processes, including those that will match later.
+            options: Options of the recording.
+            tracked: State of the processes.
+        """
         self.tracked = tracked
         self.everything = selection is not None and selection.everything
         self.joined: Callable[[list[int]], None] = lambda pids: None
@@ -37,24 +49,29 @@ class Members:
 
     @property
     def named(self) -> dict[int, None]:
-        """The processes that were asked for, one after the other."""
+        """The selected processes in order."""
         return dict.fromkeys([self._pid, *(self._selection.pids if self._selection else ())])
 
     @property
     def ours(self) -> set[int]:
-        """Processes of the profiler: they are never part of the recording."""
+        """Processes of the profiler, which are never recorded."""
         return {os.getpid(), *(self._selection.ours if self._selection else ())}
 
     def children(self) -> list[int]:
-        """Those of the named ones that are there now, if they are followed."""
+        """Return the existing children of the selected processes, if children are followed."""
         return list(descendants(self.named)) if self._children else []
 
     def watch(self, rings: Rings) -> None:
-        """Where the records of births and execs are."""
+        """Set the rings that contain the records of forks and execs."""
         self._news = ProcessNews(rings, self._is_sampled, self._children or self.everything)
 
     def meet(self, pids: list[int]) -> None:
-        """Processes that are sampled from now on. Raises ProcessLookupError and PermissionError of the first one."""
+        """Start to track processes.
+
+        Raises:
+            ProcessLookupError: The selected process has ended.
+            PermissionError: The selected process may not be read.
+        """
         for pid in pids:
             try:
                 self.tracked.meet(pid)
@@ -70,8 +87,15 @@ class Members:
         diagnostics: Diagnostics,
         is_over: Callable[[], bool] = lambda: False,
     ) -> Iterator[int]:
-        """Take in processes that have come to fit, until is_over(). known: not looked at any more; attach: puts events
-        on one. Result: those that may not be looked at.
+        """Add processes that match the selection now, until is_over() returns True.
+
+        Args:
+            known: Processes that need not be checked again.
+            attach: Opens events on a process.
+            diagnostics: Counts processes that may not be read.
+
+        Yields:
+            Processes that may not be read.
         """
         if self._selection is None or self.everything or is_over():
             return
@@ -93,12 +117,12 @@ class Members:
         return list(self.tracked.alive)
 
     def heard(self, found: Scan) -> None:
-        """Take forks, execs and mappings from these, whose room is released after that, if anybody asks for news()."""
+        """Read forks, execs and mappings of a scan before its memory is released, if news() is in use."""
         if self._news is not None and self._asked:
             self._fresh |= self._news.heard(found)
 
     def news(self) -> set[int]:
-        """Processes that have come, or run other code than before, since this was asked last; some may have ended."""
+        """Return processes that appeared or run new code since the last call. Some may have ended."""
         self._asked = True
         if self._news is not None:
             self._fresh |= self._news.look()
@@ -107,7 +131,7 @@ class Members:
         return fresh
 
     def follows(self, pid: int) -> bool:
-        """Is it a process of the recording, perhaps one whose birth was not taken in yet?"""
+        """Return True if a process belongs to the recording, even if its fork record was not processed yet."""
         return self._news.knows(pid) if self._news is not None else self._is_sampled(pid)
 
     @property
@@ -124,7 +148,7 @@ class Members:
 
     @property
     def goes_on(self) -> bool:
-        """Is there still anything to sample?"""
+        """True if there is still a process to sample, or one may appear."""
         if self._lasting:
             return True
         if self._children:
@@ -133,5 +157,5 @@ class Members:
 
     @property
     def refused(self) -> tuple[str, ...]:
-        """What keeps some of them from being recorded, a sentence each."""
+        """One sentence for each reason why processes cannot be recorded."""
         return self._selection.refused if self._selection else ()

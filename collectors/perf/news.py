@@ -21,17 +21,23 @@ from pyprof.collectors.perf.records import (
 from pyprof.collectors.perf.ring import Ring, Rings
 
 _MOST_RECORDS = 20_000
-"""Of one ring, in one look."""
+"""Maximum number of records of one ring that one call reads."""
 _BODY = 1 << 13
 _GENERATIONS = 16
 _COMING_NS = 10_000_000_000
-"""No record waits longer in the rings."""
+"""Maximum time for which a record waits in the rings."""
 _WRITTEN_NS = 10_000_000
-"""A record is there so long after its time at the latest."""
+"""Maximum delay between a record's time and its appearance in the ring."""
 
 
 class ProcessNews:
-    """sampled: is it a process of the recording? children: are those that it forks?"""
+    """A reader of the rings that reports processes with new code.
+
+    Args:
+        rings: The rings.
+        sampled: Returns True for a process of the recording.
+        children: True if forked processes belong to it too.
+    """
 
     def __init__(self, rings: Rings, sampled: Callable[[int], bool], children: bool) -> None:
         self._rings = rings
@@ -42,7 +48,7 @@ class ProcessNews:
         self._coming: dict[int, int] = {}
 
     def look(self) -> set[int]:
-        """Pids that were reported since the last reading."""
+        """Return the pids that were reported since the last reading."""
         self._looked_ns = time.monotonic_ns()
         named_pids: set[int] = set()
         born: dict[int, int] = {}
@@ -51,7 +57,9 @@ class ProcessNews:
         return self._ours(named_pids, born)
 
     def heard(self, found: Scan) -> set[int]:
-        """The same, where all records up to a time have been read anyway; their room is released then."""
+        """Return the pids that a scan reports, for a caller that has read all records up to a time and then releases
+        them.
+        """
         named_pids: set[int] = set()
         born: dict[int, int] = {}
         for record in found.others:
@@ -72,11 +80,11 @@ class ProcessNews:
         return ours
 
     def knows(self, pid: int) -> bool:
-        """Is it a process of the recording, or will it be when its birth is taken out of the rings?"""
+        """Return True if a process belongs to the recording, or will when its fork record is consumed."""
         return pid in self._coming or self._sampled(pid)
 
     def _walk(self, ring: Ring, position: int, named_pids: set[int], born: dict[int, int]) -> int:
-        """Up to where it was read."""
+        """Read new records of a ring and return the position after the last one."""
         head, words = ring.head, self._rings.words
         for _ in range(_MOST_RECORDS):
             if position >= head:

@@ -1,4 +1,4 @@
-"""The processes of a recording as the kernel reports them: their spaces, their threads' names, who is still alive."""
+"""The processes of a recording as the kernel reports them: their address spaces, thread names, and which are alive."""
 
 from __future__ import annotations
 
@@ -27,15 +27,25 @@ _YOUNG_NS = 10_000_000_000
 
 
 class TrackedProcesses:
-    """histories: by pid. alive: pid -> pidfd of the processes that have not ended. lives: when threads began. names: of
-    threads.
+    """The processes of a recording.
 
-    filters: there are records of processes that do not belong to it. follows: the children of those that do, do.
+    Attributes:
+        histories: Mappings over time, by pid.
+        alive: Maps the pid of each process that has not ended to its pidfd.
+        lives: Start times of threads.
+        names: Names of threads.
+        filters: True if the records include processes that do not belong to the recording.
     """
 
     filters = False
 
     def __init__(self, ids: Identities, follows: bool = True) -> None:
+        """Create the set without processes.
+
+        Args:
+            ids: Identifiers shared by all collectors of the recording.
+            follows: True if children of recorded processes are recorded.
+        """
         self._follows = follows
         self.histories: dict[int, History] = {}
         self.alive: dict[int, int] = {}
@@ -46,7 +56,12 @@ class TrackedProcesses:
         self._came_ns = 0
 
     def add(self, pid: int) -> None:
-        """A process that runs already. Raises ProcessLookupError, PermissionError."""
+        """Add a running process.
+
+        Raises:
+            ProcessLookupError: The process has ended.
+            PermissionError: The process may not be read.
+        """
         directory = procfs.ProcDir(pid)
         try:
             root = self._root(pid, directory)
@@ -67,21 +82,26 @@ class TrackedProcesses:
 
     @property
     def roots(self) -> dict[int, int]:
-        """Of the processes that have not ended, the one that was asked for to whose tree each belongs."""
+        """Maps each process that has not ended to the selected process of its tree."""
         return {pid: self.histories[pid].root for pid in self.alive}
 
     def root_of(self, pid: int) -> int:
-        """The same of any process that was sampled."""
+        """Return the selected process of the tree of any process, alive or not."""
         history = self.histories.get(pid)
         return history.root if history is not None else pid
 
     def parent_of(self, pid: int) -> int:
-        """The process that forked it and whose program it still runs, 0 if none is known."""
+        """Return the process that forked this one, if it still runs that program; else 0."""
         history = self.histories.get(pid)
         return history.parent if history is not None else 0
 
     def meet(self, pid: int) -> None:
-        """A process that may be known, after some time without records. Raises what add() raises."""
+        """Add a process, or check a known one after some time without records.
+
+        Raises:
+            ProcessLookupError: The process has ended.
+            PermissionError: The process may not be read.
+        """
         known = self.histories.get(pid)
         if known is None or not known.unmoved():
             if known is not None:
@@ -90,7 +110,7 @@ class TrackedProcesses:
 
     @property
     def young(self) -> bool:
-        """Has one come, or begun to run another program, a short time ago?"""
+        """True if a process appeared or called exec recently."""
         return time.monotonic_ns() - self._came_ns < _YOUNG_NS
 
     def _watch(self, pid: int) -> None:
@@ -99,7 +119,7 @@ class TrackedProcesses:
                 self.alive[pid] = os.pidfd_open(pid)
 
     def take(self, others: Iterable[Other]) -> None:
-        """Records in order of time."""
+        """Apply records in order of time."""
         for record in others:
             if record.kind == MMAP2:
                 self._mapped(record)
@@ -145,7 +165,7 @@ class TrackedProcesses:
             self._watch(pid)
 
     def _belongs(self, pid: int, parent: int) -> bool:
-        """Is a new process or thread of this parent part of the recording? Others may reuse an earlier number."""
+        """Return True if a new process or thread belongs to the recording. Others may reuse an earlier pid."""
         if pid == parent or (self._follows and parent in self.histories):
             return parent in self.histories
         if pid in self.histories and pid not in self.alive:
@@ -158,7 +178,7 @@ class TrackedProcesses:
             self.histories[ids[0]].ended()
 
     def ended(self, pidfd: int) -> None:
-        """What poll said of a process."""
+        """Note the end of a process, which poll reported for its pidfd."""
         for pid, fd in list(self.alive.items()):
             if fd == pidfd:
                 os.close(fd)
@@ -166,7 +186,7 @@ class TrackedProcesses:
                 self.histories[pid].ended()
 
     def forget_ended(self) -> None:
-        """Drop what had ended already when this was called last: late samples have come."""
+        """Drop processes that had already ended at the last call. Late samples of them have arrived by now."""
         for pid in self._ended:
             history = self.histories.get(pid)
             if history is not None and not history.image.alive:

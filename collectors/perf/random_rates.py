@@ -1,8 +1,8 @@
 """Random rates of events, so that no program runs in step with its samples.
 
 An event has a period that the kernel keeps. A program that alternates between two functions with that period would be
-sampled in one of them only. So each event has a rate of its own around the wanted one, and gets another one after the
-time of some samples. Any two samples of different lives of an event are independent.
+sampled in one of them only. So each event has a different rate near the wanted one, and gets another one after the time
+of some samples. Any two samples that an event takes at different rates are independent.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ SPREAD = (0.5, 1.5)
 """Rates are uniformly distributed between these multiples of the wanted rate. The periods that follow from them differ
 by more than the wanted period, so samples of a program with that period fall evenly on all of its phases."""
 _LOST_BY_CHANGE = 0.5
-"""Samples that a change of the rate costs on average: the kernel begins a whole new period then."""
+"""Average number of samples that a change of the rate costs, because the kernel then begins a whole new period."""
 
 
 class RandomRates:
     """The rates of the events of one set, by descriptor.
 
-    Every other rate of an event mirrors the one before, so that their average is soon the wanted rate: the number of
-    samples says how much time was spent.
+    Every second rate of an event mirrors the previous one, so that their average is soon the wanted rate: the number of
+    samples measures the time that was spent.
     """
 
     def __init__(self, mean_hz: float, uniform: Callable[[float, float], float] = random.uniform) -> None:
@@ -52,7 +52,7 @@ class RandomRates:
         self._hz[fd] = rate_hz
 
     def change(self, fd: int) -> float:
-        """Return the next rate of an event in Hz, which it has from now on."""
+        """Choose the next rate of an event and return it in Hz."""
         corrected = self._corrected_hz()
         mirrored = sum(SPREAD) * corrected - self._hz[fd]
         if fd in self._fresh and SPREAD[0] * corrected <= mirrored <= SPREAD[1] * corrected:
@@ -67,8 +67,8 @@ class RandomRates:
     def is_over(self, fd: int, samples: int) -> bool:
         """Count samples that an event made, and return True if it is time for another rate.
 
-        The time that the samples stand for decides, not their number: the average of the rates is the wanted one
-        only if high and low rates last equally long. Time in which the event did not count is left out.
+        The time that the samples stand for decides, not their number. The average of the rates is the wanted one only
+        if high and low rates last equally long. Time in which the event did not count is left out.
         """
         if fd not in self._hz:
             return False
@@ -80,21 +80,21 @@ class RandomRates:
         return True
 
     def forget(self, fd: int) -> None:
-        """An event was closed."""
+        """Remove an event that was closed."""
         self._hz.pop(fd, None)
         self._fresh.discard(fd)
         self._samples.pop(fd, None)
 
 
 class SampleCounter:
-    """Counts the samples in the rings when they come, long before they are read."""
+    """A counter of samples in the rings, which counts them long before they are consumed."""
 
     def __init__(self, rings: Rings) -> None:
         self._rings = rings
         self._positions: dict[int, int] = {}
 
     def count(self, into: Counter[int]) -> None:
-        """Add the samples of each processor since the last call."""
+        """Add the number of samples of each processor since the last call."""
         for cpu, ring in self._rings.rings.items():
             head = ring.head
             position = max(self._positions.get(cpu, 0), ring.tail)
@@ -108,7 +108,7 @@ class SampleCounter:
             header: int = view[first + (position // 8 & mask)]
             size = header >> 48
             if size < 8 or size & 7:
-                break  # the reader of the ring counts what is broken
+                break  # the reader of the ring counts broken data
             found += header & 0xFFFF_FFFF == SAMPLE
             position += size
         return found

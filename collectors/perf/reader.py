@@ -1,4 +1,4 @@
-"""Reads the rings: their records up to a time, in order of time."""
+"""A reader of the rings: their records up to a time, in order of time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ FOREVER_NS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class RingReader:
-    """Scanning releases nothing: a ring's room is free when its Scan releases it. known: pids of the recording, None
-    where records of others are wanted, too.
+    """A reader of all rings. A ring's room is free only when the Scan releases it.
+
+    Attributes:
+        rings: The rings.
+        diagnostics: Counts broken rings.
+        known: Pids of the recording, or None if records of other processes are wanted too.
     """
 
     rings: Rings
@@ -36,5 +40,5 @@ class RingReader:
         return found
 
     def forks(self) -> list[Fork]:
-        """All forks in the rings, of others, too; they stay as they are."""
+        """Return all forks in the rings, including those of other processes. Nothing is consumed."""
         return forks_of(self._scan(Scan(), FOREVER_NS).others)

@@ -1,8 +1,9 @@
 """Records in the rings, in bulk: samples as columns over the ring's own words, all others one by one.
 
-linux/perf_event.h: a record begins with a word {type: u32, misc: u16, size: u16} and its size is a multiple of 8. With
-SAMPLE_TYPE of perf_attr a sample is, in words: header, ip, (pid, tid), time, (cpu, 0), abi, registers, stack size,
-stack, and how much of the stack is valid; every other record ends with (pid, tid), time, (cpu, 0).
+See linux/perf_event.h. A record begins with a word {type: u32, misc: u16, size: u16}, and its size is a multiple of 8.
+With SAMPLE_TYPE of perf/attr.py a sample consists of these words: header, ip, (pid, tid), time, (cpu, 0), abi,
+registers, stack size, stack, and the number of valid stack bytes. Every other record ends with (pid, tid), time, (cpu,
+0).
 """
 
 from __future__ import annotations
@@ -27,26 +28,33 @@ I64 = npt.NDArray[np.int64]
 LOST, COMM, EXIT, THROTTLE, UNTHROTTLE, FORK, SAMPLE, MMAP2, LOST_SAMPLES = 2, 3, 4, 5, 6, 7, 9, 10, 13
 MISC_COMM_EXEC = 1 << 13
 _OF_PROCESSES = frozenset((COMM, EXIT, FORK, MMAP2))
-"""Their first word is the process, and of EXIT and FORK its parent."""
+"""Records whose first word is the process, and for EXIT and FORK also its parent."""
 
 _KIND_AND_SIZE = np.uint64(0xFFFF_0000_FFFF_FFFF)
 TIME = 3
-"""Word of a sample that has its time."""
+"""Index of a sample's word that has its time."""
 TID = 2
-"""Of a sample and in a sample's word: the process below, the thread above."""
+"""Index of a sample's word with the process in its low half and the thread in its high half."""
 _CPU, _ABI, _REGS = 4, 5, 6
 _CHAIN = 5
-"""Of a sample with the kernel's frames: their number, in front of the frames and of all that follows."""
+"""Index of the word with the number of kernel frames. The frames and all other fields follow it."""
 _MARKS = 2**64 - 4095
 OVERHEAD = 8 * (_REGS + len(HERE.words) + 2)
-"""Bytes of a sample's record beside its stack."""
+"""Bytes of a sample's record without its stack."""
 
 ABI_32, ABI_64 = 1, 2
 
 
 @dataclass(slots=True)
 class Other:
-    """A record that is no sample. time_ns: CLOCK_MONOTONIC. body: without header and without the closing words."""
+    """A record that is not a sample.
+
+    Attributes:
+        kind: Type of the record.
+        misc: Its flags.
+        time_ns: CLOCK_MONOTONIC.
+        body: Its contents without the header and without the three words at the end.
+    """
 
     kind: int
     misc: int
@@ -56,10 +64,16 @@ class Other:
 
 @dataclass(slots=True)
 class Scan:
-    """One look into all rings. samples: indices of the samples' first words, a piece a run. tails: bytes up to which a
-    ring was read. broken: rings that held something else than records. known: pids of the recording's processes, None
-    where all records are wanted. strange: (time, word, words) of records of processes that are not known; kin() looks
-    at them when all rings have been read.
+    """The records in all rings at some moment.
+
+    Attributes:
+        samples: Indices of the samples' first words, one array for each run of equal records.
+        others: Other records.
+        tails: Position up to which each ring was read, in bytes.
+        broken: Number of rings with invalid data.
+        known: Pids of the recording's processes, or None if all records are wanted.
+        strange: (time, word, size in words) of records of unknown processes. kin() checks them after all rings were
+            read.
     """
 
     samples: list[I64] = field(default_factory=list)
@@ -70,14 +84,15 @@ class Scan:
     strange: list[tuple[int, int, int]] = field(default_factory=list)
 
     def keep(self, words: U64, header: int, time_ns: int, word: int, size: int) -> None:
-        """A record that is no sample. size: in words."""
+        """Add a record that is not a sample; its size is in words."""
         body = words[word + 1 : word + size - 3].tobytes()
         self.others.append(Other(header & 0xFFFF_FFFF, header >> 32 & 0xFFFF, time_ns, body))
 
     def kin(self, words: U64) -> None:
-        """Children that known processes have forked are known, too: their records may stand in other rings."""
+        """Add records of processes that known processes have forked. They may be in other rings than the fork."""
         forks = [(record.time_ns, record.body[:4]) for record in self.others if record.kind == FORK]
-        births = {int.from_bytes(pid, "little"): at for at, pid in sorted(forks, reverse=True)}  # the first one's
+        # the earliest fork counts
+        births = {int.from_bytes(pid, "little"): at for at, pid in sorted(forks, reverse=True)}
         if self.known is None or not births.keys() - self.known:
             return
         for time_ns, word, size in sorted(self.strange):
@@ -93,7 +108,7 @@ class Scan:
 
 
 def scan(ring: Ring, words: U64, until_ns: int, into: Scan) -> None:
-    """Records of a ring up to until_ns, which lets records of several rings be put in order of time."""
+    """Add the records of a ring up to until_ns. The limit allows to sort records of several rings by time."""
     position, head, known, view = ring.tail, ring.head, into.known, words.data
     if not 0 <= head - position <= ring.size:
         into.broken += 1
@@ -135,7 +150,7 @@ def scan(ring: Ring, words: U64, until_ns: int, into: Scan) -> None:
 
 
 def _run(words: U64, word: int, size: int, most: int) -> int:
-    """How many samples of the same size follow each other, the one at `word` included; at least 1."""
+    """Return the number of consecutive samples of the same size, including the one at `word`; at least 1."""
     if most < 2:
         return 1
     heads = words[word : word + most * (size // 8) : size // 8] & _KIND_AND_SIZE
@@ -145,9 +160,20 @@ def _run(words: U64, word: int, size: int, most: int) -> int:
 
 @dataclass(slots=True)
 class SampleRecords:
-    """Columns of n samples in order of time. regs: (n, k) in the columns of perf_arch.WIDE. offset, size: bytes of
-    the valid part of the stack copy, offset in the whole array of words. kernel_stack, kernel_stacks: see SampleBatch.
-    narrow: of 32-bit code, whose registers stand in the same columns.
+    """Columns of n samples in order of time.
+
+    Attributes:
+        time_ns: CLOCK_MONOTONIC.
+        pid: Processes.
+        tid: Threads.
+        cpu: Processors.
+        regs: Registers (n, k), in the columns of perf_arch.WIDE.
+        base: Address of the stack copy in the target.
+        offset: Offset of the copy in the array of words, in bytes.
+        size: Valid bytes of the copy.
+        kernel_stack: See SampleBatch.
+        kernel_stacks: See SampleBatch.
+        narrow: True for 32-bit code, whose registers are in the same columns.
     """
 
     time_ns: I64
@@ -169,13 +195,22 @@ class SampleRecords:
 def read_samples(
     words: U64, pieces: list[I64], chains: bool = False, pids: Iterable[int] | None = None, machine: PerfArch = HERE
 ) -> tuple[SampleRecords, npt.NDArray[np.int32]]:
-    """Samples at these words, and of those that were left out because they had no user registers the pids: 0 of an
-    idle processor. chains: they have the kernel's frames. pids: only samples of these processes.
+    """Read the samples at given words.
+
+    Args:
+        words: Memory of the rings.
+        pieces: Indices of the samples' first words.
+        chains: True if the samples have kernel frames.
+        pids: Use only samples of these processes; None for all.
+        machine: Architecture of the records.
+
+    Returns:
+        The samples, and the pids of samples that have no user registers; 0 for an idle processor.
     """
     first = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
     if pids is not None:
         first = first[np.isin(words[first + TID].astype(np.uint32), np.array([*pids], np.uint32))]
-    at = first + _chain_lengths(words, first) + 1 if chains else first  # of what follows the chain
+    at = first + _chain_lengths(words, first) + 1 if chains else first  # start of the fields after the chain
     abi = words[at + _ABI]
     usable = (abi == ABI_64) | (abi == ABI_32)
     left_out = words[first[~usable] + TID].view(np.int32)[::2]
@@ -213,12 +248,13 @@ NO_SAMPLES = read_samples(np.zeros(0, np.uint64), [])[0]
 
 
 def _chain_lengths(words: U64, first: I64) -> I64:
-    within: U64 = np.minimum(words[first + _CHAIN], words[first] >> np.uint64(51))  # the record's own size in words
+    # limited by the record's own size in words
+    within: U64 = np.minimum(words[first + _CHAIN], words[first] >> np.uint64(51))
     return within.astype(np.int64)
 
 
 def _kernel_frames(words: U64, first: I64) -> tuple[npt.NDArray[np.int32], tuple[KernelStack, ...]]:
-    """Which chain each sample has, and the chains. In between stand marks of where the addresses come from."""
+    """Return the index of each sample's chain, and the chains without the kernel's context markers."""
     known: dict[bytes, int] = {}
     kernel_stacks: dict[KernelStack, int] = {(): 0}
     kernel_stack = np.zeros(len(first), np.int32)
@@ -234,7 +270,7 @@ def _kernel_frames(words: U64, first: I64) -> tuple[npt.NDArray[np.int32], tuple
 
 
 _PLACE = struct.Struct("=QQQIIQQII")
-"""Of an MMAP2, after pid and tid."""
+"""Fields of an MMAP2 record after pid and tid."""
 _MOST_KEPT = 256
 _TASK = struct.Struct("=IIII")
 _TWO = struct.Struct("=II")
@@ -242,7 +278,7 @@ _LOST = struct.Struct("=QQ")
 
 
 def parse_mmap2(body: bytes) -> Mapping | None:
-    """A new mapping, executable. None for a body that is too short."""
+    """Parse the record of a new executable mapping. Return None if it is too short."""
     place = body[_TWO.size :]
     if len(place) < _PLACE.size:
         return None
@@ -250,7 +286,7 @@ def parse_mmap2(body: bytes) -> Mapping | None:
 
 
 def _mapping(place: bytes) -> Mapping:
-    """place: the body after pid and tid."""
+    """Parse the part of an MMAP2 record after pid and tid."""
     start, length, offset, major, minor, inode, _, prot, flags = _PLACE.unpack_from(place)
     path = os.fsdecode(place[_PLACE.size :].split(b"\0", 1)[0])
     if path == "//anon":
@@ -262,23 +298,23 @@ def _mapping(place: bytes) -> Mapping:
 
 
 _known_mapping = lru_cache(1 << 13)(_mapping)
-"""A program may map the same again and again, thousands of times a second."""
+"""A cached _mapping(), because a program may map the same thing again thousands of times a second."""
 
 
 def mapping_process(body: bytes) -> int | None:
-    """The pid of an MMAP2, None of one without a file, and of a body that is too short."""
+    """Return the pid of an MMAP2 record, or None if it has no file or is too short."""
     if len(body) < _TWO.size + _PLACE.size or not _PLACE.unpack_from(body, _TWO.size)[5]:
         return None
     return int.from_bytes(body[:4], "little")
 
 
 def parse_task(body: bytes) -> tuple[int, int, int, int] | None:
-    """(pid, parent's pid, tid, parent's tid) of a FORK or EXIT."""
+    """Return (pid, parent's pid, tid, parent's tid) of a FORK or EXIT record."""
     return _TASK.unpack_from(body) if len(body) >= _TASK.size else None
 
 
 def parse_comm(body: bytes) -> tuple[int, int, str] | None:
-    """(pid, tid, name)."""
+    """Return (pid, tid, name) of a COMM record."""
     if len(body) < _TWO.size:
         return None
     pid, tid = _TWO.unpack_from(body)
@@ -286,7 +322,7 @@ def parse_comm(body: bytes) -> tuple[int, int, str] | None:
 
 
 def parse_lost(kind: int, body: bytes) -> int:
-    """How many records were lost."""
+    """Return the number of lost records that a LOST or LOST_SAMPLES record reports."""
     if kind == LOST and len(body) >= _LOST.size:
         return int(_LOST.unpack_from(body)[1])
     return int.from_bytes(body[:8], "little") if kind == LOST_SAMPLES else 0

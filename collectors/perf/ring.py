@@ -1,9 +1,10 @@
-"""The kernel's ring buffers, one a processor, side by side in one range of memory.
+"""The kernel's ring buffers, one for each processor, adjacent in one range of memory.
 
-So all rings of a collector are one array, and a batch refers to records of several of them without a copy. Behind
-each ring stands spare room: a record that wraps around the ring's end is continued there, and lies in one piece.
+So all rings of a collector are one array, and a batch refers to records of several rings without a copy. Spare room
+follows each ring. The rest of a record that wraps around the ring's end is copied there, so that the record is
+contiguous.
 
-linux/perf_event.h, struct perf_event_mmap_page: data_head at 1024, data_tail at 1032.
+See linux/perf_event.h, struct perf_event_mmap_page: data_head at 1024, data_tail at 1032.
 """
 
 from __future__ import annotations
@@ -25,11 +26,16 @@ _HEAD, _TAIL = 1024 // 8, 1032 // 8
 _SPILL = (1 << 16) + _PAGE
 LEAST_RING = 64 << 10
 _MUCH = 4
-"""Such a part of a ring is much."""
+"""A ring should be read when more than one part in this many is used."""
 
 
 class Ring:
-    """One ring. first: index of its first data word in Rings.words; size: bytes of data, a power of two."""
+    """One ring.
+
+    Attributes:
+        first: Index of its first data word in Rings.words.
+        size: Bytes of data, a power of two.
+    """
 
     def __init__(self, words: npt.NDArray[np.uint64], control: int, size: int) -> None:
         self._words = words
@@ -39,23 +45,28 @@ class Ring:
 
     @property
     def head(self) -> int:
-        """Bytes that the kernel has written since the beginning. They are there for whoever reads them after this."""
+        """Number of bytes that the kernel has written since the beginning. They may be read after this call."""
         head = int(self._words[self._control + _HEAD])
         settle()
         return head
 
     @property
     def tail(self) -> int:
-        """Bytes that were released."""
+        """Number of bytes that were released."""
         return int(self._words[self._control + _TAIL])
 
     def give_back(self, tail: int) -> None:
-        """The kernel may overwrite everything before tail."""
+        """Release everything before `tail`, so that the kernel may overwrite it."""
         settle()
         self._words[self._control + _TAIL] = tail
 
     def mend(self, at: int, size: int) -> None:
-        """Make the record of size bytes at byte `at` of the data lie in one piece."""
+        """Make a record contiguous that wraps around the ring's end.
+
+        Args:
+            at: Offset of the record in the data.
+            size: Its size in bytes.
+        """
         over = at + size - self.size
         if over > 0:
             end = self.first + self.size // 8
@@ -63,11 +74,26 @@ class Ring:
 
 
 class Rings:
-    """A ring on each of some processors. words: all of them, as words; see Ring.first. owners: processor -> fd."""
+    """The rings of several processors.
+
+    Attributes:
+        words: Memory of all rings as 64-bit words; see Ring.first.
+        rings: Rings by processor.
+        owners: Descriptor of the event that owns each processor's ring.
+    """
 
     def __init__(self, cpus: Sequence[int], size: int, wakes: bool = False, more: Sequence[int] = ()) -> None:
-        """size: bytes of each ring, a power of two. wakes: whoever polls the owners is woken when much of a ring is
-        used. more: processors that may come (ring_on). Raises PerfNotAllowed, RingTooLarge.
+        """Map the rings.
+
+        Args:
+            cpus: Processors that get a ring now.
+            size: Bytes of each ring, a power of two.
+            wakes: True if the kernel should wake a poll on an owner when much of its ring is used.
+            more: Processors that may get a ring later (ring_on).
+
+        Raises:
+            PerfNotAllowed: The kernel permits no ring.
+            RingTooLarge: A smaller ring may be permitted.
         """
         self.size = size
         self._owner = ring_owner(size // _MUCH if wakes else 0)
@@ -88,7 +114,9 @@ class Rings:
             raise
 
     def _map(self, cpu: int) -> None:
-        """The ring belongs to an event that counts nothing, so that it outlives those that write into it."""
+        """Map a processor's ring. Its owner is an event that counts nothing, so that the ring outlives the events that
+        fill it.
+        """
         fd = libc.perf_event_open(self._owner, 0, cpu)
         if -fd == errno.ENODEV:  # the processor went offline
             return
@@ -102,8 +130,11 @@ class Rings:
         self.rings[cpu] = Ring(self.words, place // 8, self.size)
 
     def ring_on(self, cpu: int) -> int:
-        """The owner of a processor's ring, which is made if there may be one; negative: there is none. Raises
-        PerfNotAllowed.
+        """Return the owner of a processor's ring, and map the ring if it does not exist yet. The result is negative if
+        it cannot.
+
+        Raises:
+            PerfNotAllowed: The kernel permits no ring.
         """
         if cpu not in self.owners and cpu in self._places:
             try:
@@ -115,11 +146,11 @@ class Rings:
 
     @property
     def much_used(self) -> bool:
-        """Is it time to read them?"""
+        """True if the rings should be read now."""
         return any(ring.head - ring.tail > self.size // _MUCH for ring in self.rings.values())
 
     def close(self) -> None:
-        """Give the rings back to the kernel. Arrays that still look at them see zeros."""
+        """Return the rings to the kernel. Arrays that still refer to them then contain zeros."""
         for cpu in self.rings:
             libc.map_over(self._address + self._places[cpu], _PAGE + self.size, -1)
         for fd in self.owners.values():
@@ -129,7 +160,7 @@ class Rings:
 
 
 class RingTooLarge(PerfNotAllowed):
-    """A smaller ring may be allowed."""
+    """The kernel refuses a ring of this size; a smaller one may be permitted."""
 
 
 def _refused(error: int, size: int) -> PerfNotAllowed:
@@ -142,13 +173,17 @@ def _refused(error: int, size: int) -> PerfNotAllowed:
 
 
 def online_cpus() -> list[int]:
-    """Processors on which a thread may run. Raises OSError where the kernel does not say."""
+    """Return the processors on which a thread may run.
+
+    Raises:
+        OSError: The kernel does not list them.
+    """
     with open("/sys/devices/system/cpu/online", encoding="ascii") as file:
         return _listed(file.read())
 
 
 def present_cpus() -> list[int]:
-    """Those that are there, offline ones included."""
+    """Return the processors of the machine, including offline ones."""
     with open("/sys/devices/system/cpu/present", encoding="ascii") as file:
         return _listed(file.read())
 
@@ -162,7 +197,7 @@ def _listed(text: str) -> list[int]:
 
 
 def open_rings(cpus: list[int], size: int, exactly: bool, wakes: bool) -> Rings:
-    """The largest rings up to size that the kernel gives. wakes: as of Rings."""
+    """Open the largest rings up to `size` that the kernel permits. See Rings for `wakes`."""
     while True:
         try:
             return Rings(cpus, size, wakes, present_cpus())

@@ -1,8 +1,8 @@
-"""What the events stand on: on each processor, whatever runs there, or on the threads of the recording.
+"""The scope of events: each processor with all its threads, or the threads of the recording.
 
-An event on a thread counts that thread's own time, and one that a new thread inherits begins a period of its own: a
-thread that lives shorter than a period is never sampled. On a processor time goes on whoever runs, so that each moment
-is as likely as any other; what is not of the recording is left out where the rings are read. That needs
+An event on a thread counts that thread's own time. If a new thread inherits it, it begins a new period, so a thread
+that lives shorter than a period is never sampled. On a processor the event counts all threads' time, so each moment is
+equally likely to be sampled. Samples of other processes are dropped when the rings are read. Events on processors need
 CAP_PERFMON or a kernel.perf_event_paranoid of 0 or less.
 """
 
@@ -21,9 +21,11 @@ _FIRST_NS = 2_000_000_000
 
 
 class Losses:
-    """Are records lost all the time, so that fewer of them must be made? Not those of the first two seconds: tables are
-    read then for the first time, and rings wait. Events on threads would find other moments of threads that run
-    briefly and often: they count anew at each switch (docs/sampling.md).
+    """A check whether records are lost all the time, so that fewer of them must be made.
+
+    Losses in the first two seconds do not count: unwind tables are read then for the first time, and the rings wait.
+    Events on threads would sample other moments of threads that run briefly and often, because they count separately at
+    each switch (docs/sampling.md).
     """
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
@@ -32,7 +34,11 @@ class Losses:
         self._first = 0
 
     def many(self, lost: int) -> bool:
-        """lost: records that found no room so far."""
+        """Return True if too many records were lost.
+
+        Args:
+            lost: Total number of records that found no room.
+        """
         if self._clock() < self._first_until_ns:
             self._first = lost
         return lost - self._first > _MOST_LOST
@@ -40,8 +46,14 @@ class Losses:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """event: what is counted. processors: on each processor. everything: all processes belong to the recording.
-    on_threads: what can be counted on threads instead. samples: the event makes some, beside records of what happens.
+    """The scope of a recording's events.
+
+    Attributes:
+        event: The event.
+        processors: True if it is on each processor.
+        everything: True if all processes belong to the recording.
+        on_threads: Event that can be used on threads instead.
+        samples: True if the event makes samples in addition to records of forks, mappings and so on.
     """
 
     event: Event
@@ -51,16 +63,21 @@ class Scope:
     samples: bool = True
 
     def narrowed(self) -> Scope:
-        """Events on threads: what others do on the processors does not fill the rings then."""
+        """Return the scope of events on threads, so that other processes do not fill the rings."""
         return Scope(self.on_threads, False, False, samples=self.samples) if self.on_threads is not None else self
 
     @property
     def filtered(self) -> bool:
-        """Do the rings hold what does not belong to the recording?"""
+        """True if the rings contain records that do not belong to the recording."""
         return self.processors and not self.everything
 
     def attach(self, events: EventSet, pids: Iterable[int], forks: Callable[[], list[Fork]]) -> None:
-        """Raises PerfNotAllowed; ProcessLookupError where none of the processes is there."""
+        """Open the events.
+
+        Raises:
+            PerfNotAllowed: The kernel permits no event.
+            ProcessLookupError: All processes have ended.
+        """
         if self.processors:
             events.attach_machine()
         else:
@@ -68,7 +85,18 @@ class Scope:
 
 
 def choose_scope(pid: int, cpu: int, options: CollectOptions, everything: bool) -> Scope:
-    """The best that is allowed. pid: one of the recording. Raises what choose_event() raises."""
+    """Return the best scope that the kernel permits.
+
+    Args:
+        pid: A process of the recording.
+        cpu: Any processor.
+        options: Options of the recording.
+        everything: True if all processes are recorded.
+
+    Raises:
+        PerfNotAllowed: The kernel permits no event.
+        ProcessLookupError: The process has ended.
+    """
     if everything:
         return Scope(choose_event(EVERY_THREAD, cpu, options), True, True)
     on_thread = choose_event(pid, cpu, options)
@@ -82,8 +110,14 @@ def choose_scope(pid: int, cpu: int, options: CollectOptions, everything: bool) 
 
 
 def scope_of_records(pid: int, cpu: int, options: CollectOptions, everything: bool) -> Scope:
-    """The same, of records without samples. On processors, where that is allowed: an event on a thread makes each of
-    its switches longer, by a fifth of a round trip between two threads. Raises what choose_event() raises.
+    """Return the best scope for records without samples.
+
+    Events on processors are preferred. An event on a thread makes each of its switches longer, by a fifth of a round
+    trip between two threads.
+
+    Raises:
+        PerfNotAllowed: The kernel permits no event.
+        ProcessLookupError: The process has ended.
     """
     silent = replace(options, running=False, kernel=False)
     on_thread = choose_event(pid, cpu, silent)

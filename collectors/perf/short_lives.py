@@ -1,8 +1,8 @@
-"""Events on threads that live shorter than a period: more records are made than samples are wanted.
+"""Events on threads that live shorter than a period: more records are made than samples are used.
 
-An event that a new thread inherits begins a period of its own, and what the thread ran after its last period is lost.
-So a thread that lives shorter than a period is never sampled. With a period of 0.125 ms little is lost. As
-many records as fit into one period of the wanted rate make one sample: one of them, chosen by chance.
+An event that a new thread inherits begins a new period, and the time after a thread's last period is lost. So a thread
+that lives shorter than a period is never sampled. With a period of 0.125 ms little is lost. The records of one period
+of the wanted rate make one sample: one of them, chosen at random.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pyprof.model.sample import SampleBatch
 from pyprof.records import replace
 
 _RATE_HZ = 8000
-"""Records a second of a thread's time, at most."""
+"""Maximum number of records per second of a thread's time."""
 _JUDGED_NS, _MUCH = 50_000_000, 0.15
-"""When so much time was due, and such a part of it has no samples."""
+"""Time that must be due for a decision, and the share of it without samples above which more records are made."""
 _SOON_NS, _NO_HURRY_NS = 100_000_000, 1 << 62
 
 
 class Draw:
-    """One of each run of so many, runs going on from call to call; begin() begins a new one."""
+    """A random choice of one item from each group of n consecutive items. Groups continue from call to call."""
 
     def __init__(self) -> None:
         self._of = 1
@@ -35,11 +35,11 @@ class Draw:
         return np.random.default_rng()  # numpy.random takes 20 ms to load
 
     def begin(self, of: int) -> None:
-        """Of so many from now on. What a run that was begun has is kept or not, as it was drawn."""
+        """Start groups of a new size. The choice in the current group is already made."""
         self._of, self._skip, self._pick = of, 0, 0
 
     def take(self, n: int) -> I64:
-        """Indices of the next n."""
+        """Return the indices of the chosen ones of the next n items."""
         runs = np.arange(-self._skip, n, self._of)
         picks = self._random.integers(self._of, size=len(runs))
         if self._skip:
@@ -52,7 +52,7 @@ class Draw:
 
 
 class Thinning:
-    """factor: of so many records one is kept, if they were made after since_ns."""
+    """A filter that keeps one of `factor` records, of those that were made after the first begin()."""
 
     def __init__(self) -> None:
         self.factor = 1
@@ -60,14 +60,25 @@ class Thinning:
         self._draw = Draw()
 
     def begin(self, rate_hz: float, most_hz: float, now_ns: int) -> None:
-        """From now on. rate_hz: of samples. most_hz: what the rings can hold."""
+        """Choose the factor for records from now on.
+
+        Args:
+            rate_hz: Rate of samples.
+            most_hz: Rate of records that the rings can hold.
+            now_ns: Current time.
+        """
         before, self.factor = self.factor, max(int(min(_RATE_HZ, most_hz) / rate_hz), 1)
         if before == 1:
             self._since_ns = now_ns
         self._draw.begin(self.factor)
 
     def kept(self, words: U64, pieces: list[I64]) -> list[I64]:
-        """pieces: first words of samples. Of all older ones, and of one in `factor` of the others."""
+        """Return the samples to keep: all older ones, and one in `factor` of the others.
+
+        Args:
+            words: Memory of the rings.
+            pieces: Indices of the samples' first words.
+        """
         if self.factor == 1 or not pieces:
             return pieces
         first = np.concatenate(pieces)
@@ -78,8 +89,10 @@ class Thinning:
 
 
 class Starvation:
-    """Is much of the time without samples, because threads are short? patience_ns: how long the next question may wait;
-    not long before the first judgement.
+    """A check whether much of the time has no samples because threads are short.
+
+    Attributes:
+        patience_ns: Maximum time until the next call of found(). It is short before the first decision.
     """
 
     def __init__(self, rate_hz: float) -> None:
@@ -88,8 +101,12 @@ class Starvation:
         self._due = self._seen = self._births = 0
 
     def found(self, births: int, due_ns: int, seen_ns: int) -> bool:
-        """In the time since the last judgement. births: of threads and processes since the last question; of each not
-        more than a period is missing. due_ns: what samples should stand for; seen_ns: what they do.
+        """Return True if too much time since the last decision has no samples.
+
+        Args:
+            births: Number of threads and processes that started since the last call. Each can miss one period at most.
+            due_ns: Total time that samples should stand for.
+            seen_ns: Total time that they stand for.
         """
         self._births += births
         due, missing = due_ns - self._due, due_ns - self._due - (seen_ns - self._seen)
@@ -101,8 +118,9 @@ class Starvation:
 
 
 class Decimation:
-    """One of so many samples in place of them all, as a Stride says: its weight is theirs. For samples that the
-    kernel takes anyway; what is left out is not unwound, and counted.
+    """A filter that keeps one of n samples, as a Stride demands, and gives it the weight of all n.
+
+    It is for samples that the kernel takes anyway. Samples that it drops are counted and not unwound.
     """
 
     def __init__(self, stride: Stride) -> None:

@@ -26,22 +26,24 @@ _NEAR_NS = 20_000_000
 _MOST_REPLACED = 16
 _MOST_SEGMENTS = 8
 _READ_BUDGET = 5
-"""Reading what is mapped takes a fifth of the time at most, however much there is."""
-_EXEC_NS = 20_000_000  # so long after an exec the old program's registers may still be seen
+"""Reading a process's maps takes a fifth of the time at most, however long they are."""
+_EXEC_NS = 20_000_000  # time after an exec in which samples may still have the old program's registers
 
 
 class MappingLayout:
-    """What is mapped, by addresses. A program may make thousands of mappings anew between two samples: each costs what
-    it covers, however many others there are.
+    """The mappings of a process, by address.
+
+    A program may replace thousands of mappings between two samples. A new mapping costs as much as what it covers,
+    however many others there are.
     """
 
     def __init__(self, mappings: Mappings) -> None:
-        """mappings: by their starts, none over another."""
+        """Create a layout from mappings that are sorted by their starts and do not overlap."""
         self._all: Mappings | None = mappings
         self._made = list(mappings)
 
     def begin(self, mappings: Mappings) -> None:
-        """These, and no others."""
+        """Replace all mappings."""
         self._all, self._made = mappings, list(mappings)
 
     def __len__(self) -> int:
@@ -57,12 +59,12 @@ class MappingLayout:
         return tuple(self._made)
 
     def holds(self, mapping: Mapping) -> bool:
-        """Is the same part of the same file there already?"""
+        """Return True if the same part of the same file is already mapped there."""
         at = bisect_left(self._made, mapping.start, key=_start)
         return bool(mapping.inode) and at < len(self._made) and self._made[at] == mapping
 
     def cover(self, mapping: Mapping) -> None:
-        """A new one over others: what it covers is cut out of those."""
+        """Add a mapping, and cut what it covers out of the existing ones."""
         made = self._made
         first = max(bisect_right(made, mapping.start, key=_start) - 1, 0)
         if made and made[first].end <= mapping.start:
@@ -76,12 +78,19 @@ class MappingLayout:
 
 @dataclass(eq=False)
 class History:
-    """The mappings of one process over time. Times are CLOCK_MONOTONIC. root: of its process tree, the
-    process that was asked for. parent: the process that forked it, 0 if that is not known or it runs another program by
-    now.
+    """The mappings of one process over time (CLOCK_MONOTONIC).
 
-    _changes: those that no settle() has taken in yet. _now: what was found last. _stale: that was before a change.
-    _look_ns: not to be looked again before.
+    Attributes:
+        pid: The process.
+        next_id: Returns identifiers for address spaces.
+        layout: The mappings.
+        root: The selected process of its process tree.
+        parent: The process that forked it; 0 if that is unknown or it has called exec since.
+        image: Its current program image.
+        _changes: Changes that no settle() has applied yet.
+        _stale: True if `_now` was read before a change.
+        _look_ns: Time before which the maps are not read again.
+        _now: The mappings that were read last.
     """
 
     pid: int
@@ -106,28 +115,28 @@ class History:
 
     @property
     def mappings(self) -> Mappings:
-        """As of the last settle()."""
+        """The mappings as of the last settle()."""
         return self.layout.mappings
 
     def hide(self) -> None:
-        """Of the program that runs now nothing is wanted, only of those that it becomes by an exec."""
+        """Hide samples of the current program. Those after an exec are wanted."""
         self._hidden = self.image
 
     def takes_mappings(self) -> bool:
-        """Not when more have been made since the last settle() than are taken in one by one."""
+        """Return False if more mappings were made since the last settle() than can be applied one by one."""
         return self._changes.have_room(len(self.layout))
 
     def mapped(self, time_ns: int, mapping: Mapping) -> None:
-        """A new executable mapping."""
+        """Note a new executable mapping."""
         self._places.note(mapping, self.image)
         self._changes.note(time_ns, mapping)
 
     def executed(self, time_ns: int) -> None:
-        """A new program image begins."""
+        """Note the start of a new program image."""
         self._changes.note(time_ns, None)
 
     def child(self, pid: int, time_ns: int) -> History:
-        """A forked process has the mappings that its parent has at that time."""
+        """Return the history of a forked process, which has the mappings of its parent at that time."""
         layout = MappingLayout(self.mappings)
         for at, change in self._changes:
             if at <= time_ns:
@@ -137,11 +146,17 @@ class History:
     def settle(
         self, times_ns: npt.NDArray[np.int64], pcs: npt.NDArray[np.uint64]
     ) -> tuple[npt.NDArray[np.int32], dict[int, AddressSpace]]:
-        """The space of each sample. times_ns: (k,) ascending. Result: (k,) ids, HIDDEN of samples that are not wanted,
-        and the spaces of these ids.
+        """Find the address space of each sample, and apply the changes.
 
-        Changes are taken in with it: a sample that comes late is given what holds then. One that the kernel took inside
-        an exec still has the old program's pc.
+        A sample that arrives later gets the state after these changes. A sample that the kernel took inside an exec
+        still has the old program's pc.
+
+        Args:
+            times_ns: Times of k samples, ascending.
+            pcs: Their pcs.
+
+        Returns:
+            Identifiers of their address spaces, HIDDEN for unwanted samples; and the address spaces by identifier.
         """
         ids = np.zeros(len(times_ns), np.int32)
         spaces: dict[int, AddressSpace] = {}
@@ -166,8 +181,9 @@ class History:
         return ids, spaces
 
     def _taken_changes(self) -> list[tuple[int, Change]]:
-        """Those to take in now, with their times. What was read while it changed is of no one moment: it counts only
-        where more changed than is kept.
+        """Return the changes to apply now, with their times.
+
+        A reading of the maps during a change mixes two moments. It is used only if more changed than is kept.
         """
         changes, self._changes = self._changes, PendingChanges()
         reported = [at for at, change in changes if not isinstance(change, tuple)]
@@ -183,7 +199,7 @@ class History:
         ]
 
     def settle_unseen(self) -> None:
-        """Take in the changes of a process that was not sampled; of one that has ended they wait for late samples."""
+        """Apply the changes of a process that was not sampled. If it has ended, they wait for late samples."""
         if self._changes and not self._over:
             self.settle(np.zeros(0, np.int64), np.zeros(0, np.uint64))
 
@@ -194,7 +210,7 @@ class History:
         ids: npt.NDArray[np.int32],
         spaces: dict[int, AddressSpace],
     ) -> None:
-        """Give samples that were taken before the new program ran to the old one."""
+        """Assign samples that were taken before the new program ran to the old one."""
         for at, old in self._replaced:
             for lane in np.flatnonzero((times_ns >= at) & (times_ns < at + _EXEC_NS)).tolist():
                 pc = int(pcs[lane])
@@ -205,13 +221,13 @@ class History:
             self._replaced = [(at, old) for at, old in self._replaced if at + _EXEC_NS > last][-_MOST_REPLACED:]
 
     def doubt(self) -> None:
-        """Records may have been lost: what is mapped is read, or, where that was just done, with the next changes."""
+        """Read the maps because records may have been lost. If they were just read, wait for the next changes."""
         self._stale = True
         if time.monotonic_ns() >= self._look_ns:
             self.look()
 
     def look(self) -> None:
-        """Read what is mapped. It counts from now on: records of what was mapped before may still be to come."""
+        """Read the maps. The result is valid from now on, because records of earlier mappings may still arrive."""
         at = time.monotonic_ns()
         now = _maps(self.pid)
         self._stale = False
@@ -221,7 +237,7 @@ class History:
             self._changes.note(at, now)
 
     def unmoved(self) -> bool:
-        """Is the code that is mapped still where it was?"""
+        """Return True if all executable mappings are still where they were."""
         now = _maps(self.pid)
         return self.image.alive and not self._changes and _code(now) == _code(self.mappings)
 
@@ -235,7 +251,8 @@ class History:
                 return
             if self.image is self._hidden and not now & before:  # the record of its exec was lost
                 self.image = self._next_image()
-        if isinstance(change, Mapping) and self.layout.holds(change):  # made anew where it was
+        # the same file was mapped again at the same address
+        if isinstance(change, Mapping) and self.layout.holds(change):
             return
         self._lay(self.layout, change)
         self._space = None
@@ -248,7 +265,7 @@ class History:
                 layout.cover(each)
 
     def _segments(self, code: Mapping) -> Sequence[Mapping]:
-        """The mapping and the data of the same file around it, where it still stands."""
+        """Return the mapping and the file's data mappings next to it, if the mapping still exists."""
         at = bisect_left(self._now, code.start, key=_start)
         if not code.inode or at == len(self._now) or not _same(code, self._now[at]):
             return (code,)
@@ -272,7 +289,7 @@ class History:
         return ProgramImage(alive=not self._over, contested=self.image.contested)
 
     def ended(self) -> None:
-        """What it executed before may be heard of later."""
+        """Note the end of the process. Records of earlier execs may arrive later."""
         self._over = True
         self.image.alive = False
 
@@ -282,7 +299,7 @@ def _uncontested(read: ReadMemory, image: ProgramImage) -> ReadMemory:
 
 
 def _maps(pid: int) -> Mappings:
-    """What a process has mapped, () if it is gone."""
+    """Return the mappings of a process, or () if it has ended."""
     try:
         directory = ProcDir(pid)
     except OSError:
@@ -304,7 +321,7 @@ def _code(mappings: Iterable[Mapping]) -> set[tuple[int, int, int, int]]:
 
 
 def _left_over(covered: Sequence[Mapping], mapping: Mapping) -> Iterator[Mapping]:
-    """The mapping, and what it leaves of those that it meets. covered: by their starts."""
+    """Yield the mapping, and the parts of the overlapped ones that remain, which are sorted by their starts."""
     if covered and covered[0].start < mapping.start:
         yield replace(covered[0], end=mapping.start)
     yield mapping

@@ -1,4 +1,4 @@
-"""At which of its switches a thread is sampled: at each one, or at each n-th.
+"""The number of context switches between two samples of a thread.
 
 All threads together stay within a budget. A thread that switches rarely is sampled each time.
 """
@@ -10,7 +10,9 @@ from collections.abc import Callable, Collection, Mapping
 from pyprof.records import dataclass, field
 
 PERIODS = (1, 3, 7, 17, 41, 101, 251, 631, 1583, 3967, 9973)
-"""Odd, most of them prime: a thread that waits in two places in turn is seen in both."""
+"""Possible periods. They are odd and mostly prime, so that a thread that waits in two places in turn is sampled in
+both.
+"""
 
 _TOO_MANY, _TOO_FEW = 1.5, 6
 _LEAST_S, _HURRY_S = 1.0, 0.1
@@ -18,7 +20,12 @@ _LEAST_S, _HURRY_S = 1.0, 0.1
 
 @dataclass(frozen=True, slots=True)
 class Periods:
-    """default: of threads that are not in own (tid -> period), and of what they inherit it to."""
+    """Periods of threads.
+
+    Attributes:
+        default: Period of threads that are not in `own`, and of threads that inherit their events.
+        own: Maps a tid to its period.
+    """
 
     default: int
     own: Mapping[int, int] = field(default_factory=dict)
@@ -27,15 +34,23 @@ class Periods:
         return self.own.get(tid, self.default)
 
     def suits(self, rates: Mapping[int, float], better: Periods, budget_hz: float) -> bool:
-        """Is it not worth while to change to better ones? rates: leaves a second of each thread."""
+        """Return True if a change to better periods is not worthwhile.
+
+        Args:
+            rates: Switches off a processor per second, by tid.
+            better: The other periods.
+            budget_hz: Samples per second of all threads.
+        """
         if sum(hz / self.of(tid) for tid, hz in rates.items()) > _TOO_MANY * budget_hz:
             return self == better
         return all(self.of(tid) < _TOO_FEW * better.of(tid) for tid in rates)
 
 
 class Tuning:
-    """The periods in force, and when others are worth while: at once after the first look; later only by what was
-    counted for a second, or where there are by far too many samples.
+    """The current periods, and the decision when to change them.
+
+    They change at once after the first measurement. Later they change only after a second of measurement, or if there
+    are far too many samples.
     """
 
     def __init__(self, first: Periods) -> None:
@@ -45,14 +60,19 @@ class Tuning:
         self._wait_s, self._hurry_s = 0.0, _HURRY_S
 
     def count(self, leaves: Mapping[int, int], seconds: float) -> None:
-        """How often each thread left a processor, in so long."""
+        """Count how often each thread left a processor in some time."""
         for tid, count in leaves.items():
             self._counts[tid] = self._counts.get(tid, 0) + count
         self._seconds += seconds
         self._since_s += seconds
 
     def better(self, own: Callable[[int], bool], budget_hz: float) -> Periods | None:
-        """Periods to change to, None for no others. own: can the thread have one of its own?"""
+        """Return new periods, or None to keep the current ones.
+
+        Args:
+            own: Returns True if a thread can have its own period.
+            budget_hz: Samples per second of all threads.
+        """
         if not self._seconds:
             return None
         rates = {tid: count / self._seconds for tid, count in self._counts.items()}
@@ -61,7 +81,7 @@ class Tuning:
             return None
         self._since_s, self._wait_s = 0.0, _LEAST_S
         self._hurry_s = min(2 * self._hurry_s, _LEAST_S) if many else _HURRY_S
-        if self._seconds >= _LEAST_S:  # of what was longer ago less and less remains
+        if self._seconds >= _LEAST_S:  # the weight of older measurements decreases
             self._seconds /= 2
             self._counts = {tid: count / 2 for tid, count in self._counts.items() if count >= 1}
         found = periods(rates, {tid for tid in rates if own(tid)}, budget_hz)
@@ -69,8 +89,12 @@ class Tuning:
 
 
 def periods(rates: Mapping[int, float], own: Collection[int], budget_hz: float) -> Periods:
-    """rates: leaves a second. own: threads that can have a period of their own; all others, those to come included,
-    share one.
+    """Return periods that keep all threads within the budget.
+
+    Args:
+        rates: Switches off a processor per second, by tid.
+        own: Threads that can have their own period. All others, including later ones, share one.
+        budget_hz: Samples per second of all threads.
     """
     others_hz = sum(hz for tid, hz in rates.items() if tid not in own)
     default = _at_least(2 * others_hz / budget_hz)

@@ -1,8 +1,8 @@
-"""Records of switches in the rings, in bulk: runs of them are columns, whatever their length.
+"""Records of switches in the rings, in bulk: runs of them become columns, whatever their length.
 
-linux/perf_event.h: PERF_RECORD_SWITCH is a header and the closing words (pid, tid), time, (cpu, 0); of the whole
-machine (SWITCH_CPU_WIDE) one word more stands in between. The header says which way, and whether the thread could have
-run on.
+See linux/perf_event.h. PERF_RECORD_SWITCH is a header and the words (pid, tid), time, (cpu, 0). The variant for the
+whole machine (SWITCH_CPU_WIDE) has one more word after the header. The header states the direction, and whether the
+thread was preempted.
 """
 
 from __future__ import annotations
@@ -20,14 +20,18 @@ _TID, _TIME = -3, -2
 _KIND_AND_SIZE = np.uint64(0xFFFF_0000_FFFF_FFFF)
 _FIRST_LOOK = 16
 _FULL = 1 << 16
-"""A record has at most so many bytes."""
+"""Maximum size of a record in bytes."""
 _FOREVER_NS = 2**62
 
 
 @dataclass(slots=True)
 class SwitchScan:
-    """See perf_records.Scan. ends: of each run of switches, the index of the word behind each record, and the words of
-    one record. gaps: of which records were lost. heard_ns: processor -> time of the last record.
+    """The records in all rings at some moment; see perf.records.Scan.
+
+    Attributes:
+        ends: For each run of switches: the index of the word after each record, and the record size in words.
+        gaps: Times of which records were lost.
+        heard_ns: Time of the last record of each processor.
     """
 
     samples: list[I64] = field(default_factory=list)
@@ -43,7 +47,7 @@ class SwitchScan:
             ring.give_back(tail)
 
     def switches(self, words: U64) -> tuple[I64, I64, I64, I64]:
-        """(pid, tid, time_ns, kind) of all."""
+        """Return columns (pid, tid, time_ns, kind) of all switches."""
         if not self.ends:
             none = np.zeros(0, np.int64)
             return none, none, none, none
@@ -57,7 +61,14 @@ class SwitchScan:
 
 
 def scan(ring: Ring, words: U64, until_ns: int, into: SwitchScan, heard_ns: int) -> int:
-    """Records of a ring up to until_ns; the time of the last one. heard_ns: of the last one before."""
+    """Add the records of a ring up to until_ns.
+
+    Args:
+        heard_ns: Time of the last earlier record.
+
+    Returns:
+        Time of the last record.
+    """
     position, head = ring.tail, ring.head
     if not 0 <= head - position <= ring.size:
         into.broken += 1
@@ -99,13 +110,13 @@ def scan(ring: Ring, words: U64, until_ns: int, into: SwitchScan, heard_ns: int)
             into.others.append(Other(kind, header >> 32 & 0xFFFF, time_ns, body))
         position += size
     into.tails.append((ring, position))
-    if head - ring.tail > ring.size - min(_FULL, ring.size // 8):  # what comes next may be lost already
+    if head - ring.tail > ring.size - min(_FULL, ring.size // 8):  # the next records may already be lost
         into.gaps.append((heard_ns, _FOREVER_NS))
     return heard_ns
 
 
 def _run(words: U64, word: int, step: int, most: int) -> int:
-    """How many records of the same kind and size follow each other, the one at `word` included; at least 1."""
+    """Return the number of consecutive records of the same kind and size, including the one at `word`; at least 1."""
     look, run = _FIRST_LOOK, 1
     first = words[word] & _KIND_AND_SIZE
     while run < most:

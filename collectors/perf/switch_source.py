@@ -1,4 +1,4 @@
-"""perf_events as a source of switches: samples of threads that run, and beside them when each leaves its processor."""
+"""A source of context switches: samples of running threads, and the times at which they leave processors."""
 
 from __future__ import annotations
 
@@ -22,8 +22,14 @@ from pyprof.records import dataclass, field, replace
 
 @dataclass
 class PerfSwitchSource:
-    """See SwitchSource. running: samples threads on processors; switches: says when they leave them. Both are this
-    one's to close, once it is made. Raises PerfNotAllowed.
+    """A SwitchSource that uses perf_events. It closes both of its parts.
+
+    Args:
+        running: Samples threads on processors.
+        switches: Reports when threads leave processors.
+
+    Raises:
+        PerfNotAllowed: The kernel permits no events.
     """
 
     running: PerfCollector
@@ -34,7 +40,7 @@ class PerfSwitchSource:
     def __post_init__(self) -> None:
         self.running.without_trial()
         self.running.members.joined = self.switches.attach
-        with contextlib.suppress(ProcessLookupError):  # it has ended already
+        with contextlib.suppress(ProcessLookupError):  # the process has already ended
             self.switches.attach(self.running.members.alive)
 
     @property
@@ -70,7 +76,7 @@ class PerfSwitchSource:
         )
 
     def done(self) -> tuple[frozenset[int], int]:
-        assert self._under_way is not None  # take() was called
+        assert self._under_way is not None  # the caller has called take()
         switched, taken = self._under_way
         self._under_way = None
         self.running.done_with(taken.scan)

@@ -1,7 +1,7 @@
-"""Context switches of threads, and their stacks when they left their processor: events in rings of their own.
+"""Context switches of threads, and their stacks when they left their processor: events in separate rings.
 
-PERF_RECORD_SWITCH gives the time of each switch, also where time in the kernel may not be sampled. The context-switch
-event gives a sample with user registers and stack. Its period follows the threads (perf/switch_periods.py). A thread
+PERF_RECORD_SWITCH gives the time of each switch, even if time in the kernel may not be sampled. The context-switch
+event gives a sample with user registers and stack. Its period depends on the threads (perf/switch_periods.py). A thread
 that switches thousands of times a second is sampled by duty cycle.
 """
 
@@ -51,8 +51,15 @@ _NO_THREAD = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Switched:
-    """What the rings held. pid: of each switch. gaps: time of which there are no records. paused: threads of
-    which there are no records.
+    """The contents of the rings.
+
+    Attributes:
+        samples: Samples of threads that left their processor.
+        switches: Switches, and ends of threads.
+        pid: Process of each switch.
+        gaps: Times without records.
+        paused: Threads without records.
+        scan: The scan, which releases the memory.
     """
 
     samples: SampleRecords
@@ -65,8 +72,13 @@ class Switched:
 
 @dataclass
 class Switches:
-    """source_id: of batches of its samples. stacks: may there be samples? cycle: whose events are off. lost_ns: time of
-    which records were lost.
+    """Events that record context switches.
+
+    Attributes:
+        source_id: Identifier of batches of its samples.
+        stacks: True if samples of switches are permitted.
+        cycle: Threads whose events are off.
+        lost_ns: Time of which records were lost.
     """
 
     options: CollectOptions
@@ -102,7 +114,12 @@ class Switches:
         return False
 
     def attach(self, pids: Iterable[int]) -> None:
-        """Begin, or go on with further processes. Raises PerfNotAllowed, ProcessLookupError."""
+        """Open events on processes, in addition to those that already have some.
+
+        Raises:
+            PerfNotAllowed: The kernel permits no event.
+            ProcessLookupError: The processes have ended.
+        """
         if self._events is None:
             self._events = self._attached(pids)
         elif not self.everything:
@@ -123,12 +140,12 @@ class Switches:
 
     @property
     def since_ns(self) -> dict[int, int]:
-        """tid -> from when on its switches are known, of the threads that were there already."""
+        """Maps a tid to the time from which its switches are known, for threads that already existed."""
         return self._events.since_ns if self._events is not None else {}
 
     @property
     def flush_s(self) -> float:
-        """How long the rings may be left alone."""
+        """Maximum time between two readings of the rings, in seconds."""
         return 0.1 if self.rings.size >= _MOST_RING // 4 else 0.03
 
     def _scan(self, until_ns: int) -> SwitchScan:
@@ -148,7 +165,7 @@ class Switches:
         return found
 
     def take(self, until_ns: int) -> Switched:
-        """All that happened until then; its memory is the rings' until done_with()."""
+        """Return everything that happened until a time. Its memory belongs to the rings until done_with()."""
         found = self._scan(until_ns)
         self._heard_ns |= found.heard_ns
         samples, _ = read_samples(self.rings.words, found.samples, self.stacks)
@@ -168,7 +185,8 @@ class Switches:
         columns = zip((pid, tid, time_ns), gone.T, strict=True)
         pid, tid, time_ns = (np.concatenate([column, further]) for column, further in columns)
         kind = np.concatenate([kind, np.full(len(gone), ENDED, np.int64)])
-        some = np.flatnonzero((tid > 0) & (tid < _NO_THREAD))  # the idle ones; who has ended has no number any more
+        # idle threads have tid 0, and ended threads have no tid any more
+        some = np.flatnonzero((tid > 0) & (tid < _NO_THREAD))
         switches = Points.of(tid[some], time_ns[some], kind[some])
         return Switched(samples, switches, pid[some], gaps, paused, found)
 
@@ -176,7 +194,7 @@ class Switches:
         self._size.learn(feedback)
 
     def _count(self, tids: I64) -> None:
-        """Switch rate per thread. Threads above the limit are sampled by duty cycle."""
+        """Measure the switch rate of each thread. Threads above the limit are sampled by duty cycle."""
         measured = self.cycle.measure(tids)
         if measured is not None:
             self._tuning.count(*measured)
@@ -184,8 +202,14 @@ class Switches:
                 self.cycle.pause(self._events)
 
     def done_with(self, found: Switched, pids: Iterable[int]) -> tuple[frozenset[int], int]:
-        """The samples have been unwound. pids: of processes that live. Result: threads whose records come again, and
-        from when on.
+        """Release the memory after the samples were unwound.
+
+        Args:
+            found: The result of take().
+            pids: Processes that are alive.
+
+        Returns:
+            Threads whose records are on again, and from when on.
         """
         found.scan.give_back()
         if self._events is not None:
@@ -196,7 +220,7 @@ class Switches:
         return self.cycle.resume(self._events)
 
     def _tune(self, pids: Iterable[int]) -> None:
-        """Other periods and sizes where they are wanted, and events of threads' own."""
+        """Change periods and copy sizes if necessary, and open separate events for threads that inherited theirs."""
         events = self._events
         if events is None:
             return
@@ -209,7 +233,7 @@ class Switches:
         if better is not None:
             self._tuning.periods = better
             if self.everything or (events.inherited and better.default != before.default):
-                again = True  # what was inherited stays as it is
+                again = True  # inherited events keep their period
         if (size or again) and now > self._renew_ns:
             first, self._renew_ns = not self._renew_ns, now + self._least_ns
             self._least_ns = self._least_ns if first else min(2 * self._least_ns, _MOST_RENEW_NS)
@@ -219,7 +243,7 @@ class Switches:
             events.retune(better)
 
     def _renew(self, size: int, pids: Iterable[int]) -> bool:
-        """Other events in the place of these, if there may be."""
+        """Replace the events, and return True if the kernel permits that."""
         old, before = self._events, self._size.bytes
         self._size.changed(size)
         try:

@@ -1,4 +1,4 @@
-"""Names of threads by the kernel's records, each as it was last."""
+"""The latest names of threads, from the kernel's records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FOREVER_NS = 2**62
 
 
 class ThreadNames:
-    """lives: when the threads began."""
+    """Names of threads; `lives` has their start times."""
 
     def __init__(self, lives: ThreadLives) -> None:
         self._lives = lives
@@ -29,24 +29,24 @@ class ThreadNames:
         return tid in self._names
 
     def at(self, tid: int, time_ns: int) -> tuple[int, str] | None:
-        """(pid, name) of the thread that had a tid at a time, the last one's where nothing is known of that."""
+        """Return (pid, name) of the thread that had a tid at a time, or those of the tid's last known thread."""
         names = self._names.get(tid)
         if not names:
             return None
         return names.get(self._lives.at(tid, time_ns)) or names[max(names)]
 
     def _of(self, tid: int, started: int) -> tuple[int, str] | None:
-        """Of one thread; the last one's of its number where nothing is known of it."""
+        """Return (pid, name) of a thread, or those of the last known thread with its tid."""
         names = self._names.get(tid)
         return (names.get(started) or names[max(names)]) if names else None
 
     def pids(self, tids: npt.NDArray[np.integer], time_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """The processes of threads at times; a thread of which nothing is known is its own."""
+        """Return the processes of threads at times. An unknown thread is its own process."""
         columns = zip(tids.tolist(), time_ns.tolist(), strict=True)
         return np.array([(self.at(tid, at) or (tid, ""))[0] for tid, at in columns], np.int32)
 
     def retire(self, sampled: set[tuple[int, int]]) -> None:
-        """A window was closed: forget threads that had ended when the one before was, here and in sampled."""
+        """Forget threads that had ended when the previous window was closed, here and in `sampled`."""
         known = sampled | {(tid, started) for tid, names in self._names.items() for started in names}
         there = {tid: self._lives.at(tid, _FOREVER_NS) for tid in {tid for tid, _ in known} if _exists(tid)}
         gone = {(tid, started) for tid, started in known if there.get(tid) != started}
@@ -59,7 +59,7 @@ class ThreadNames:
         self._lives.retire()
 
     def infos(self, threads: Iterable[tuple[int, int]]) -> list[ThreadInfo]:
-        """What is known of threads (tid, started); one that nothing is known of has its number for a name."""
+        """Describe threads (tid, started). The name of an unknown thread is its tid."""
         found = []
         for tid, started in threads:
             pid, name = self._of(tid, started) or (tid, str(tid))

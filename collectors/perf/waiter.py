@@ -1,4 +1,4 @@
-"""Waits for processes to end, or to be woken; and how long samples may wait in the rings."""
+"""Waits for the end of processes or a wakeup, and the time that samples may wait in the rings."""
 
 from __future__ import annotations
 
@@ -13,24 +13,30 @@ from pyprof.options import HOLD, CollectOptions
 FIRST_FLUSH_NS = 20_000_000
 
 _WATCH_NS, _WATCHES = 10_000_000, 50
-"""News are looked at no more often; nor more often than so many times while samples may wait. Programs that begin all
-the time would wake us each time.
+"""Minimum time between two checks for new processes, and their maximum number while samples may wait.
+
+Programs that start all the time would otherwise wake the collector each time.
 """
 _CALM_NS = 2_000_000_000
-"""A program that begins maps its files one after the other: after news we look again, later and later, up to so long
-after the last look.
+"""Maximum time between repeated checks after something new was found.
+
+A starting program maps its files one after the other, so the checks follow at growing distances.
 """
 
 _TRIAL_NS, _LONG_TRIAL_NS = 1_000_000, 10_000_000
 _FEW = 400
-"""Samples of a processor. More of them cost no less each for being more."""
+"""Number of samples of a processor above which a larger batch does not make a sample cheaper."""
 _HAND_OUT_NS = 200_000_000
-"""Processor time that a batch may take, about: who ends a recording waits for the last one."""
+"""Approximate processor time that a batch may take. The end of a recording waits for the last batch."""
 
 
 class Waiter:
-    """Of one thread. wake() may be called from a signal handler, and by others. notified: a ring says that there is
-    news; set back by whoever looks at them.
+    """A wait of one thread on pidfds, rings and wakeups.
+
+    wake() may be called from a signal handler and from other threads.
+
+    Attributes:
+        notified: True after a ring reported new processes. The caller resets it.
     """
 
     def __init__(self) -> None:
@@ -42,11 +48,14 @@ class Waiter:
         self._ring = -1
         self._rings: set[int] = set()
         self._closed = False
-        self._lock = threading.RLock()  # a handler may come inside
+        self._lock = threading.RLock()  # a signal handler may interrupt the owner of the lock
 
     def of_rings(self, ring: int, others: Iterable[int]) -> None:
-        """Descriptors of rings whose writers wake us: ring where it is full and where there is news, others where they
-        are full.
+        """Register the rings that wake the waiter.
+
+        Args:
+            ring: Descriptor of the ring that reports new processes, and wakes when it is full.
+            others: Descriptors of rings that only wake when they are full.
         """
         self._ring = ring
         self._rings = {ring}
@@ -54,13 +63,18 @@ class Waiter:
         self.also_of(others)
 
     def also_of(self, others: Iterable[int]) -> None:
-        """Further rings; those that are known stay as they are."""
+        """Register further rings."""
         for fd in set(others) - self._rings:
             self._rings.add(fd)
             self._poll.register(fd, select.EPOLLIN | select.EPOLLET)
 
     def wait(self, ns: float, pidfds: Iterable[int]) -> list[int]:
-        """Until one of the processes ends, or we are woken; the pidfds of those that have ended."""
+        """Wait until a process ends or a wakeup arrives, and return the pidfds of ended processes.
+
+        Args:
+            ns: Maximum duration.
+            pidfds: Processes.
+        """
         for fd in pidfds:
             if fd not in self._watched:
                 self._watched.add(fd)
@@ -69,7 +83,7 @@ class Waiter:
         for fd, _ in self._poll.poll(max(ns, 0) / 1e9):
             self.notified |= fd == self._ring
             if fd == self._wake:
-                os.eventfd_read(fd)  # or each later wait would return at once
+                os.eventfd_read(fd)  # otherwise each later wait would return at once
             if fd in self._watched:
                 ended.append(fd)
         for fd in ended:
@@ -91,10 +105,10 @@ class Waiter:
 
 
 class WatchTimes:
-    """When news are looked at: where they wake us as soon as there are some, else again and again."""
+    """The times of checks for new processes: soon after a wakeup if the kernel sends some, else periodically."""
 
     def __init__(self, options: CollectOptions, wakes: bool) -> None:
-        """wakes: news do."""
+        """Start with an immediate check; `wakes` is True if the kernel reports new processes by wakeups."""
         self._wakes = wakes
         self._each_ns = max(_WATCH_NS, round(1e9 * options.flush_s / _WATCHES))
         self._soonest_ns = self._due_ns = 0
@@ -104,7 +118,13 @@ class WatchTimes:
         return self.left_ns(now_ns, notified) == 0
 
     def watched(self, now_ns: int, again_ns: int, found: bool) -> None:
-        """again_ns: until the next look, if there is no news. found: there was some."""
+        """Note that a check was made.
+
+        Args:
+            now_ns: Time of the check.
+            again_ns: Time until the next check without a wakeup.
+            found: True if the check found something new.
+        """
         self._soonest_ns = now_ns + self._each_ns
         self._calm_ns = self._each_ns if found else 2 * self._calm_ns
         if not self._wakes:
@@ -115,29 +135,36 @@ class WatchTimes:
             self._due_ns = now_ns + again_ns
 
     def left_ns(self, now_ns: int, notified: bool) -> int:
-        """Until the next look. notified: we were woken for news."""
+        """Return the time until the next check; `notified` is True after a wakeup."""
         return max((self._soonest_ns if notified else self._due_ns) - now_ns, 0)
 
 
 class Cadence:
-    """wait_ns: how long samples may wait in the rings for others, now. Short at first, so that learning begins."""
+    """The time for which samples may wait for others in the rings (`wait_ns`). It starts short, so that learning
+    begins.
+    """
 
     def __init__(self, options: CollectOptions, trial: bool, hold_s: float = 0.0) -> None:
-        """trial: the first samples are handled apart from all others. hold_s: they wait up to twice HOLD times flush_s
-        for others, where they are few up to four times that, if it is no longer.
+        """Choose the limits.
+
+        Args:
+            options: Options of the recording.
+            trial: True if the first samples are handled separately.
+            hold_s: Maximum time for which samples wait. It is limited to twice HOLD times flush_s, or to four times
+                that if samples are few.
         """
         self.flush_ns = round(options.flush_s * 1e9)
-        # a batch costs much of its time for being a batch
+        # a large part of a batch's cost does not depend on its size
         usual_s = HOLD * options.flush_s
         long_s = max(2 * usual_s, min(4 * usual_s, _FEW / options.rate_hz))
         self._full_batch_ns = round(1e9 * min(BATCH / options.rate_hz, max(usual_s, min(long_s, hold_s))))
         self.wait_ns = _TRIAL_NS if trial else FIRST_FLUSH_NS
 
     def tried(self, again: bool) -> None:
-        """A trial is over. again: there was nothing in it."""
+        """Note the end of a trial; `again` is True if it had no samples."""
         self.wait_ns = min(2 * self.wait_ns, _LONG_TRIAL_NS) if again else FIRST_FLUSH_NS
 
     def flushed(self, took_ns: int) -> None:
-        """All that there was has been yielded, in so much processor time: on a slow machine batches are shorter."""
+        """Note that everything was yielded, and the processor time for that. On a slow machine batches are shorter."""
         most_ns = min(self._full_batch_ns, self.wait_ns * _HAND_OUT_NS // max(took_ns, 1))
         self.wait_ns = max(min(2 * self.wait_ns, most_ns), min(self.flush_ns, 2 * self.wait_ns))
