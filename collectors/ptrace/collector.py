@@ -1,7 +1,7 @@
-"""Samples of live processes by ptrace: each running thread is stopped for some microseconds and read.
+"""A collector that samples live processes by ptrace: each running thread is stopped for some microseconds and read.
 
-Nobody stays attached. What a sample needs to know about sleeping threads comes from /proc (ptrace/sampler.py), the stop
-itself is in ptrace/stop.py, the processes and their threads in ptrace/targets.py, the times in ptrace/scheduler.py.
+No thread stays attached. Information about sleeping threads comes from /proc (ptrace/sampler.py). The stop is in
+ptrace/stop.py, processes and threads are in ptrace/targets.py, sampling times in ptrace/scheduler.py.
 """
 
 from __future__ import annotations
@@ -44,11 +44,19 @@ _PENDING_SLEEP_NS = 300_000
 
 
 class PtraceCollector:
-    """Samples pid (and its children with options.subprocesses) until they end or stop() is called.
+    """A collector that samples a process, with its children if options.subprocesses is set, until they end or stop() is
+    called.
 
-    batches(), learn() and close() belong to one thread: the kernel ties a tracee to the thread that seized it.
-    source_id: of its batches. Raises NoSuchProcess, AccessDenied where the process cannot even be looked at (see
-    attach.check_target).
+    One thread must call batches(), learn() and close(), because the kernel ties a tracee to the thread that seized it.
+
+    Attributes:
+        source_id: Identifier of its batches.
+        acknowledges: True if it acknowledges flushes itself.
+        flushed_ns: End of the time whose samples it has yielded.
+
+    Raises:
+        NoSuchProcess: The process has ended.
+        AccessDenied: The process may not even be read (see attach.check_target).
     """
 
     def __init__(
@@ -62,9 +70,17 @@ class PtraceCollector:
         selection: Processes | None = None,
         wanted: Callable[[int, int], bool] | None = None,
     ) -> None:
-        """note: what the reader should know of why this collector was taken. ids: shared with others, where
-        several collectors make one recording. readers: makes the reader of a process's interpreter, by pid.
-        selection: further processes, those to come included. wanted: (pid, tid) -> is this thread sampled?
+        """Prepare to sample a process.
+
+        Args:
+            pid: The process.
+            options: Options of the recording.
+            diagnostics: Counts problems.
+            note: Reason for which this collector was chosen, for the user.
+            ids: Identifiers shared with other collectors of the recording.
+            readers: Returns the reader of a process's interpreter by its pid.
+            selection: Further processes, including those that will match later.
+            wanted: Returns True if a thread (pid, tid) should be sampled.
         """
         ids = ids or Identities()
         self.source_id = ids.next_id()
@@ -73,7 +89,8 @@ class PtraceCollector:
         self._diagnostics = diagnostics
         self._selection = selection
         self._look: Callable[[], None] | None = None
-        raise_file_limit(1 << 16)  # two descriptors a thread stay open, a third of those that ran
+        # two descriptors stay open for each thread, and a third one for threads that have run
+        raise_file_limit(1 << 16)
         arches = native_arches(os.uname().machine)
         self._builder = BatchBuilder(arches, ArenaMemory(options.stack_size), self.source_id)
         self._stopper = Stopper(arches, self._builder, diagnostics, options)
@@ -108,9 +125,10 @@ class PtraceCollector:
         return self._sampler.refused
 
     def batches(self) -> Iterator[SampleBatch]:
-        """Batches as they come; the first after the first tick, so that learning begins. Samples wait for others for
-        HOLD times flush_s, but only flush_s where a process, a module or a thread is new to the worker, or a walk
-        has found that more is to be copied.
+        """Yield batches; the first one after the first sampling time, so that learning begins.
+
+        Samples wait for others for HOLD times flush_s. They wait only for flush_s if a process, a module or a thread is
+        new to the worker, or if a walk has found that more must be copied.
         """
         scheduler, targets = self._scheduler, self._targets
         sign = self._builder.take()[0]
@@ -154,18 +172,18 @@ class PtraceCollector:
             self._sampler.turns.close()
 
     def _find(self) -> None:
-        """Processes that fit, and were not there before."""
+        """Add processes that match the selection and are new."""
         if self._selection is not None:
             self._targets.add_all(self._selection.find(self._targets.by_pid.keys() | self._targets.refused))
 
     def _round(self, rest: RestOfRound | None = None) -> Iterator[SampleBatch]:
-        """One, or what is left of one."""
+        """Make one round of samples, or the rest of one."""
         yield from self._tick(rest)
         self._scheduler.ticked()
         self._targets.round_passed()
 
     def _passed(self) -> None:
-        """Some rounds are over, or it was waited for one in vain."""
+        """Update accounts after some rounds, or after a wait without a round."""
         self._account()
         if self._targets.fresh:
             self._targets.fresh = False
@@ -180,7 +198,7 @@ class PtraceCollector:
             self._targets.settle_young(self._accounts.spent_ns)
 
     def _look_after(self, most_ns: int) -> bool:
-        """Read and release threads that stop late, for so long at most; False if there are none."""
+        """Read and release threads that stop late, for a limited time. Return False if there are none."""
         if not self._stopper.held:
             return False
         try:
@@ -192,7 +210,7 @@ class PtraceCollector:
         return True
 
     def _tick(self, rest: RestOfRound | None = None) -> Iterator[SampleBatch]:
-        """One round of samples, or what is left of one."""
+        """Sample all threads of one round, or of the rest of one."""
         stopped_before = self._stopper.stopped_ns
         try:
             self._guard.enter()
@@ -210,7 +228,7 @@ class PtraceCollector:
                 yield from self._rounds.check(target, checks, first, self._flush)
                 if self._scheduler.stopping:
                     return
-                with contextlib.suppress(OSError):  # it has ended: the next look says so
+                with contextlib.suppress(OSError):  # it has ended, which the next look() reports
                     yield from self._rounds.check(target, target.late(), first, self._flush)
                 if target.spaces.restless:
                     with contextlib.suppress(OSError):
@@ -225,12 +243,14 @@ class PtraceCollector:
         self._scheduler.clock.stopped(self._stopper.stopped_ns - stopped_before)
 
     def _visit(self) -> None:
-        """Go to the processors one after the other from now on, where that is better."""
+        """Switch to visiting the processors one after the other if that gives better samples."""
         if self._sampler.turns.visit(self._targets.by_pid, self._targets.brief):
             self._scheduler.visit(len(self._sampler.turns.visited))
 
     def _sample_displaced(self) -> Thread | None:
-        """The thread whose processor we have, before it goes elsewhere; None if it is none of the targets'."""
+        """Sample the thread that the sampler displaced from its processor, before it moves. Return None if it is not a
+        target's.
+        """
         if self._builder.full:
             return None
         for target in self._targets.by_pid.values():
@@ -243,7 +263,7 @@ class PtraceCollector:
         return self._catch(child) if child else None
 
     def _catch(self, child: int) -> Thread | None:
-        """A new process that is not known: it may end while it is looked at, unless it stands still."""
+        """Sample a new, unknown process. It is stopped first, because it may end while its /proc files are read."""
         outcome = self._stopper.catch(child, lambda: self._targets.opened(child, self._builder), 1)
         target = self._targets.by_pid.get(child)
         thread = target.threads.get(child) if target is not None else None
@@ -254,17 +274,17 @@ class PtraceCollector:
         return thread
 
     def _to_look_at(self) -> list[TracedProcess]:
-        """All processes; none where the one thread that is sampled at this visit has been looked for."""
+        """Return all processes, or none if this visit samples only one thread and that was already looked for."""
         targets, turns = list(self._targets.by_pid.values()), self._sampler.turns
         done = turns.searches and not turns.is_for_steady and all(target.is_searched for target in targets)
         return [] if done else targets
 
     def _is_there(self, target: TracedProcess) -> bool:
-        """Look at a process before its threads."""
+        """Update the state of a process. Return False if it has ended or may not be read."""
         try:
             target.look(self._builder)
         except ProcessLookupError:
-            if self._targets.root_of(target.pid) == target.pid:  # its account may be gone soon
+            if self._targets.root_of(target.pid) == target.pid:  # its account may disappear soon
                 self._account(force=True)
             self._targets.end(target)
         except PermissionError:
@@ -274,7 +294,7 @@ class PtraceCollector:
         return False
 
     def _flush(self) -> list[SampleBatch]:
-        """The batches so far, at least one."""
+        """Return the batches collected so far, at least one."""
         self._rounds.decode()
         self._rest()
         self._targets.settle(self._builder)
@@ -289,7 +309,7 @@ class PtraceCollector:
         return batches
 
     def _rest(self) -> None:
-        """Before others work: nobody looks after a thread that stops late meanwhile, so none may be held."""
+        """Release all stopped threads before other components work, because late stops are not handled meanwhile."""
         deadline = time.monotonic_ns() + _FREE_NS
         while time.monotonic_ns() < deadline and self._look_after(_PENDING_SLEEP_NS):
             pass
@@ -314,16 +334,18 @@ class PtraceCollector:
 
     @property
     def heads(self) -> tuple[int, ...]:
-        """Of the processes that have not ended, those that descend from no other one."""
+        """The processes that have not ended and do not descend from another one."""
         roots = self._targets.roots
         return tuple(pid for pid, root in roots.items() if pid == root or root not in roots)
 
     def totals(self) -> tuple[int, int, int]:
-        """Threads and processes that were found, nanoseconds that samples should stand for, and those that they do."""
+        """Return (threads and processes that were found, nanoseconds that samples should stand for, nanoseconds that
+        they stand for).
+        """
         return (self._targets.births, *self._accounts.totals())
 
     def news(self) -> set[int]:
-        """Processes that have come, or run other code than before, since this was asked last."""
+        """Return processes that appeared or called exec since the last call."""
         return self._targets.news()
 
     def threads(self) -> list[ThreadInfo]:
@@ -363,7 +385,7 @@ class PtraceCollector:
 
 
 def _seldom(threads: int) -> tuple[str, ...]:
-    """What the reader should know of threads of which stops have cut system calls short."""
+    """Return a note for the summary about threads whose system calls stops have cut short."""
     if not threads:
         return ()
     return (said("calls_cut_short", threads=f"{threads} thread{'s' * (threads > 1)}", rounds=TRANSFERRING),)

@@ -1,9 +1,10 @@
 """Stacks that are longer than what one stop copies.
 
-The inner part is copied at each stop. The rest is read once, after the thread runs again. Later stops read small parts
-of it only. Where a frame is so large that the next one lies where the stack began (alloca), a walk needs no more than
-that, and the rest is not read. Else the walk decides whether the rest is unchanged (unwind/heuristics/deep_stacks.py).
-Its feedback makes the collector look at a word that the walk has to see, copy more, or read the rest again.
+Each stop copies the inner part. The rest is read once, after the thread runs again; later stops read only small parts
+of it. A frame may be so large that its caller's frame is near the root of the stack (alloca). Then the copy of the
+stack's end suffices for a walk, and the rest is not read. Otherwise the walk decides whether the rest is unchanged
+(unwind/heuristics/deep_stacks.py). Its feedback makes the collector read a missing word, copy more, or read the rest
+again.
 """
 
 from __future__ import annotations
@@ -21,17 +22,19 @@ from pyprof.records import dataclass, field
 
 _LEAST = 64 << 10
 _OVERLAP = 16 << 10
-"""So much of the copy lies in what was read before."""
+"""Number of bytes of the copy that must lie in what was read before."""
 _END = 32 << 10
-"""So much of the stack's outermost part is looked at each time: where a recursion was called from, as a rule."""
+"""Number of the stack's outermost bytes that each stop reads, because a recursion was usually called from there."""
 _PLACE = 2048
+"""Number of bytes before a word that a walk missed which later stops read."""
 _MOST_PLACES = 32
-"""So much around a word that a walk had to see is looked at each time, at the last places of so many."""
+"""Maximum number of missed words around which each stop reads."""
 _SPOTS = 32
 _SPOT = 4096
 _MOST_OUTER = 256 << 20
+"""Maximum number of bytes that are kept of one stack."""
 _MOST_ALL = 512 << 20
-"""Bytes, of one stack and of all."""
+"""Maximum number of bytes that are kept of all stacks."""
 _SLICE = 1 << 20
 _MOST_REST = 256
 _SURE_AFTER = 64
@@ -42,10 +45,16 @@ _kept: weakref.WeakSet[OuterStack] = weakref.WeakSet()
 
 @dataclass(slots=True, eq=False)
 class DeepStack:
-    """What is known of one thread's stack. reach: bytes that are copied at a stop. due: the rest is to be read anew.
-    rest: so many times it is not, since that was of no use. longest: the most of it that was seen. places: ends of the
-    parts that walks had to see. bridged: of the copy so many bytes were needed by a walk that went on where the stack
-    began, 0 where none did.
+    """State of one thread's long stack.
+
+    Attributes:
+        outer: The part that was read while the thread ran.
+        reach: Number of bytes that a stop copies.
+        due: True if the rest must be read again.
+        rest: Number of times that reading is skipped, because it was not useful before.
+        longest: Maximum length seen.
+        places: Ends of the parts that walks missed.
+        bridged: Number of bytes of the copy that a walk needed which continued at the root of the stack; 0 if none did.
     """
 
     outer: OuterStack | None = None
@@ -61,7 +70,7 @@ class DeepStack:
     _turn: itertools.count[int] = field(default_factory=itertools.count)
 
     def to_copy(self, base: int, most: int) -> int:
-        """Bytes to copy of a stack from base on, if they are fewer than all; `most` where the rest must be read."""
+        """Return the number of bytes to copy of a stack from `base` on; `most` if the rest must be read again."""
         outer = self.outer
         if self.bridged:
             return min(most, max(2 * self.bridged, _LEAST))
@@ -70,8 +79,10 @@ class DeepStack:
         return min(most, max(self.reach, outer.avma + _OVERLAP - base))
 
     def spots(self, first: int, end: int) -> list[tuple[int, int]]:
-        """(avma, size) of what is looked at beyond a copy: others each time, of equal distance; where a walk had to
-        look; and what follows the copy, where the walk of the copy alone has to look.
+        """Return the parts (avma, size) to read beyond a copy.
+
+        They are equally distant places, which differ at each stop, the places that walks missed, the part after the
+        copy, and the outermost part.
         """
         last = max(first, end - _END)
         stride = max((last - first) // _SPOTS & -8, _SPOT)
@@ -82,20 +93,20 @@ class DeepStack:
         return [(low, high - low) for low, high in ahead if low < high]
 
     def holds(self, base: int, size: int) -> bool:
-        """Does a copy reach into what was read before, or is that not needed?"""
+        """Return True if a copy overlaps what was read before, or if that is not needed."""
         if self.bridged:
             return True
         return self.outer is not None and not self.due and base + size >= self.outer.avma + _OVERLAP
 
     def may_read(self, length: int) -> bool:
-        """Is the rest to be read now? length: of all."""
+        """Return True if the rest should be read now, given the length of the whole stack."""
         if self.rest > 0:
             self.rest -= 1
             return False
         return length <= _MOST_OUTER and sum(outer.words.nbytes for outer in _kept) + length <= _MOST_ALL
 
     def read(self, ptrace: PtraceCalls, pid: int, base: int, copy: memoryview, length: int, word: int) -> None:
-        """All from base on. copy: its first part, as it was at the stop."""
+        """Read the whole stack from `base` on; `copy` is its first part, as it was at the stop."""
         words = np.empty(length // word, f"u{word}")
         data = words.view(np.uint8)
         data[: len(copy)] = copy
@@ -112,9 +123,17 @@ class DeepStack:
         _kept.add(self.outer)
 
     def learn(self, beyond: Beyond, whole: bool, missing: int, most: int, needed: int = 0) -> bool:
-        """What the walk of a sample made of it. beyond: as the sample had it. missing: as in Feedback. needed: bytes of
-        the copy, where it was whole without what was read before, else 0. Result: is another part looked at from now
-        on?
+        """Learn from the walk of a sample.
+
+        Args:
+            beyond: The long stack's data in the sample.
+            whole: True if the walk reached the root.
+            missing: Address of a missing word; see Feedback.
+            most: Maximum number of bytes to copy.
+            needed: Number of bytes of the copy that a complete walk needed without earlier data, else 0.
+
+        Returns:
+            True if another part is read from now on.
         """
         if needed or self.bridged:
             self.bridged = max(self.bridged, needed) if whole else 0
@@ -142,7 +161,7 @@ class DeepStack:
 
 
 def pieces(spans: list[tuple[int, int]], data: memoryview) -> tuple[Piece, ...]:
-    """What was read of some spans one behind the other, as far as it goes."""
+    """Split data that was read for consecutive spans, as far as it goes."""
     found, at = [], 0
     for avma, size in spans:
         if at + size > len(data):

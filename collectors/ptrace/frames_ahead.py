@@ -1,4 +1,4 @@
-"""An interpreter's frames that machine code has read in a stop, as their reader asks for them."""
+"""Access to interpreter frames that machine code has read in a stop."""
 
 from __future__ import annotations
 
@@ -15,19 +15,27 @@ _COUNT = struct.Struct("=Q")
 
 @dataclass(frozen=True, slots=True)
 class FramesRead:
-    """plan: what was to be read; gather: gives what was."""
+    """The plan of what to read, and a function that returns what was read."""
 
     plan: FramesAhead
     gather: Gather
 
 
 class WasRead:
-    """A model.interpreter.Gather of what was read in a stop: at the first call all that was to be read at once, then
-    what the chain has led to. What was not read is missing.
+    """A model.interpreter.Gather that returns what was read in a stop.
+
+    The first call returns everything that the plan reads at once. Later calls return what the chain of frames led to.
+    What was not read is missing.
     """
 
     def __init__(self, memory: memoryview, begin: int, size: int) -> None:
-        """memory: what was read, from begin on. size: of what was to be read at once."""
+        """Parse the results of machine code.
+
+        Args:
+            memory: Its buffer.
+            begin: Start of the results.
+            size: Number of bytes that the plan reads at once.
+        """
         self._memory = memory
         self._begin = begin
         self._first: memoryview | None = memory[begin : begin + size]

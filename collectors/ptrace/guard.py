@@ -1,4 +1,4 @@
-"""Nothing of ours may come between a stop and its DETACH: signals wait, the garbage collector is off."""
+"""Protection of the time between a stop and its DETACH: signals wait, and the garbage collector is off."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyprof.collectors.linux.libc import PtraceCalls
 
 
 class StopGuard:
-    """Holds from enter() to leave(); for the one thread that is the tracer."""
+    """A guard from enter() to leave(), for the thread that is the tracer."""
 
     def __init__(self, ptrace: PtraceCalls) -> None:
         self._ptrace = ptrace
@@ -19,21 +19,25 @@ class StopGuard:
         self._old_sigchld: object = None
 
     def hear_sigchld(self) -> None:
-        """A kernel that may drop SIGCHLD does not report stops."""
+        """Restore the default action of SIGCHLD if it is ignored, because the kernel may then not report stops."""
         ignored = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
         if ignored and threading.current_thread() is threading.main_thread():
             self._old_sigchld = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def enter(self) -> None:
-        """Called inside the try of leave()."""
+        """Block signals and the garbage collector. The caller calls it inside the try block whose finally calls
+        leave().
+        """
         self._gc = gc.isenabled()
         self._entered = True
         self._ptrace.block_signals()
         gc.disable()
 
     def leave(self) -> None:
-        """An exception of a signal handler may come as soon as signals are let in; earlier only where another thread
-        of the process took the signal. Then close() does what is left.
+        """Allow signals and garbage collection again.
+
+        A signal handler may raise an exception as soon as signals are allowed. It may do so earlier only if another
+        thread of the process received the signal. Then close() does the rest.
         """
         if self._entered:
             if self._gc:
@@ -42,7 +46,7 @@ class StopGuard:
             self._entered = False
 
     def close(self) -> None:
-        """Signals are as they were. In the thread that entered."""
+        """Restore the signals, in the thread that called enter()."""
         self.leave()
         if self._old_sigchld is not None:
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""A thread between SEIZE and DETACH, and how its stop ends."""
+"""A thread between SEIZE and DETACH, and the outcome of its stop."""
 
 from __future__ import annotations
 
@@ -10,14 +10,23 @@ from pyprof.collectors.targets.spaces import SpaceTracker
 from pyprof.records import dataclass
 
 BOUND_NS = 200_000
-"""Longest wait for one thread to stop; then it is looked after between the other samples. A running thread stops in
-some 10 us, one that waits for a processor when it gets one."""
+"""Maximum wait for one thread to stop. After that it is checked between the other samples.
+
+A running thread stops in some 10 us. A thread that waits for a processor stops when it gets one.
+"""
 
 
 @dataclass(eq=False, slots=True)
 class HeldThread:
-    """since_ns: monotonic, when it was last known to run; asked_ns: when it was told to stop. asleep: the call in which
-    it slept before that, None where it ran.
+    """A thread that is seized.
+
+    Attributes:
+        thread: The thread.
+        spaces: Its address space.
+        weight: Weight of its sample.
+        since_ns: Monotonic time at which it was last known to run.
+        asked_ns: Monotonic time at which it was interrupted.
+        asleep: The system call in which it slept before that, or None if it ran.
     """
 
     thread: Thread
@@ -29,16 +38,16 @@ class HeldThread:
 
 
 def nobody() -> None:
-    """No thread is held without being known."""
+    """Return None: no thread is held outside Stopper.held."""
     return None
 
 
 class Outcome(IntEnum):
-    """Of a stop."""
+    """The outcome of a stop."""
 
     TAKEN = 0
-    PENDING = 1  # it has not stopped yet (uninterruptible sleep, no processor for it)
-    REFUSED = 2  # a debugger has it, or we may not
+    PENDING = 1  # it has not stopped yet (uninterruptible sleep, or it waits for a processor)
+    REFUSED = 2  # a debugger traces it, or we may not
     GONE = 3
     UNUSABLE = 4  # it stopped, but there is nothing to unwind
-    ASLEEP = 5  # it had fallen asleep before it stopped, and sleepers are not wanted
+    ASLEEP = 5  # it had fallen asleep before it stopped, and sleeping threads are not sampled

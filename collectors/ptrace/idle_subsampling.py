@@ -1,9 +1,9 @@
-"""Subsampling of idle threads: which threads a round of samples checks, and with which weight.
+"""Subsampling of idle threads: the threads that a round of samples checks, and their weights.
 
-To check a sleeping thread takes 3 us, 8 us with cold caches. For 500 threads at 100 Hz that is 15 % of a processor.
-Where there are many, a thread that was asleep at its last checks is checked in one round of EVERY, chosen at random, or
-of more, so that about MOST are checked in a round. If it runs then, its sample counts for all of these rounds. So the
-expected time of each thread is the time that it ran.
+Checking a sleeping thread takes 3 us, or 8 us with cold caches. For 500 threads at 100 Hz that is 15 % of a processor.
+So if a process has many threads, a thread that slept at its last checks is checked in one random round of EVERY. With
+more threads the distance is larger, so that a round checks about MOST threads. If the thread runs at a check, its
+sample counts for all of these rounds. So the expected time of each thread is the time that it ran.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from pyprof.collectors.ptrace.threads import Thread
 
 EVERY = 8
 MOST = 256
-"""Sleeping threads that are checked in one round, about."""
+"""Approximate number of sleeping threads that one round checks."""
 MANY = 64
-"""With less threads all are looked at in each round."""
+"""Number of threads below which each round checks all."""
 STILL = 16
-"""Looks in a row at which a thread slept, until it is looked at less often. Where there are more than USUAL threads, as
-much fewer as there are more threads; so with SORT."""
+"""Number of consecutive checks that find a thread asleep before it is checked less often.
+
+With more than USUAL threads it is reduced in proportion; so is SORT.
+"""
 USUAL = 512
 SORT = 32
-"""Rounds after which it is found out anew which threads are quiet."""
+"""Number of rounds after which threads are divided into active and quiet ones again."""
 _LEAST = 2
 
 
 class IdleSubsampling:
-    """Of one process. random: uniform in [0, 1)."""
+    """Subsampling for one process; `random` returns a number uniform in [0, 1)."""
 
     def __init__(self, random: Callable[[], float]) -> None:
         self._random = random
@@ -39,7 +41,7 @@ class IdleSubsampling:
         self._every = EVERY
 
     def choose(self, threads: list[Thread]) -> list[tuple[Thread, int]]:
-        """(thread, rounds that a look at it stands for)."""
+        """Return the threads to check, each with the number of rounds that its check stands for."""
         if len(threads) < MANY:
             return [(thread, 1) for thread in threads]
         woken = [thread for thread in self._asked if not thread.still]

@@ -1,6 +1,6 @@
-"""What our stop has done to the system call of a thread: undone where that can be, else counted.
+"""The effect of a stop on a thread's system call: undone if possible, else counted.
 
-before_release() is called while the thread is stopped: it keeps what only then can be seen, and raises nothing.
+before_release() is called while the thread is stopped. It saves what is visible only then, and raises no exception.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ RESTARTED = "system call of the target restarted"
 INTERRUPTED = "system call of the target may have failed with EINTR"
 
 _MEMORY = 32 << 10
-"""Bytes: two arrays of as many struct iovec as there may be."""
+"""Size of the buffer in bytes: two arrays of the maximum number of struct iovec."""
 _INTERRUPT_STOP = signal.SIGTRAP | libc.PTRACE_EVENT_STOP << 8
 
 
 class InterruptedCalls:
-    """Of one thread at a time."""
+    """The check of one stopped thread at a time."""
 
     def __init__(self, ptrace: libc.PtraceCalls, diagnostics: Diagnostics) -> None:
         self._ptrace = ptrace
@@ -32,7 +32,16 @@ class InterruptedCalls:
         self._tid = 0
 
     def before_release(self, tid: int, status: int, regset: Regset) -> ShortCall | None:
-        """status: of the stop. Returns the call that the stop may have cut short, for after_release()."""
+        """Undo an interrupted call if possible, before the thread is released.
+
+        Args:
+            tid: The thread.
+            status: Wait status of the stop.
+            regset: Its registers.
+
+        Returns:
+            A call that the stop may have cut short, for after_release().
+        """
         self._tid = tid
         if regset.interrupted:
             self._restart(status, regset)
@@ -41,7 +50,7 @@ class InterruptedCalls:
         if number < 0 or result < 0:
             return None
         found = short_call(regset.arch, tid, number, regset.args, result, self.read)
-        if found is None or (status >> 8 and status != _INTERRUPT_STOP):  # a SIGSTOP would have cut it, too
+        if found is None or (status >> 8 and status != _INTERRUPT_STOP):  # a SIGSTOP would also have cut it
             return None
         if regset.restarts(self.read) or handled_signal_due(tid, 0 if status >> 8 else status):
             return None
@@ -49,30 +58,30 @@ class InterruptedCalls:
         return found
 
     def _mark(self, regset: Regset) -> None:
-        """Let the kernel forget the call's number, so that the next stop does not find the same call again.
+        """Clear the call's number in the kernel, so that the next stop does not find the same call again.
 
-        A thread that had no processor since the last stop stands where it stood. Only the restart of a call needs the
-        number, and this one has a result. Nothing else depends on it, so that we may be killed before and after.
+        A thread that had no processor since the last stop is still at the same place. Only a restart needs the number,
+        and this call already has a result. Nothing else depends on it, so the profiler may be killed before or after.
         """
         number = regset.leave_call()
         self._ptrace.write_registers(self._tid, regset.arch.kernel.regset_size)
         regset.put_call(number)
 
     def after_release(self, tid: int, found: ShortCall | None) -> bool:
-        """Has the stop cut a call short? Then it is counted."""
+        """Return True if the stop has cut a call short, and count it."""
         if found is None or by_itself(found, tid):
             return False
         self._diagnostics.count(f"system call of the target cut short by a stop: {found.name}")
         return True
 
     def _restart(self, status: int, regset: Regset) -> None:
-        """Undo the EINTR of a call in which the thread fell asleep between our look and our interrupt.
+        """Undo the EINTR of a call in which the thread fell asleep between the check and the interrupt.
 
-        Only where that is the same as if nothing had been: the call is one that returns EINTR before it has done
-        anything, no signal is about to be handled (else the EINTR is the signal's), and the bytes before pc are the
-        syscall instruction. A signal that comes between the last look and the DETACH is handled as if it had come
-        just before the call. Where the first argument and the result share a register the kernel does not give the
-        argument back (ARM, AArch64), so that nothing can be undone; there the register set does not show the call.
+        This is done only if the effect is as if there had been no stop. The call must return EINTR before it has any
+        effect. No signal may be about to be handled, else the EINTR is the signal's. The bytes before pc must be the
+        syscall instruction. A signal that arrives between the last check and the DETACH is handled as if it had arrived
+        just before the call. If the first argument and the result share a register (ARM, AArch64), the kernel does not
+        restore the argument. Then nothing can be undone; the register set does not show the call there.
         """
         arch, number, tid = regset.arch, regset.call, self._tid
         if number < 0 or status != _INTERRUPT_STOP or signal_due(tid):
@@ -89,7 +98,7 @@ class InterruptedCalls:
         self._diagnostics.count(RESTARTED if done else INTERRUPTED)
 
     def read(self, avma: int, size: int) -> bytes:
-        """Memory of the thread, b"" if it is not there."""
+        """Read memory of the thread. Return b"" if it is not readable."""
         if not 0 < size <= self._memory.size or not 0 <= avma < 1 << 64:
             return b""
         got = self._ptrace.read_memory(self._tid, avma, size, self._memory.address)

@@ -1,4 +1,4 @@
-"""Opens the collector that samples by short stops."""
+"""The function that opens the collector that samples by short stops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
-    """None, or why not: more is wanted than stops show, or the process may not be traced."""
+    """Return None, or an error if stops cannot show what is wanted or the process may not be traced."""
     if options.kernel:
         return CollectorRefused("a stop does not show the kernel's frames", "-k --collector perf")
     if options.wakers:
@@ -34,7 +34,12 @@ def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
 
 
 def open(request: Request) -> PtraceCollector:
-    """Raises what PtraceCollector raises; NotTraceable where somebody else traces all of the processes."""
+    """Open the collector.
+
+    Raises:
+        NotTraceable: Another process traces all of the processes.
+        PyprofError: Any other error of PtraceCollector.
+    """
     if not request.launched:
         _check(request.selection.pids)
     reasons = " ".join(f"{error.message.rstrip('.')}. {error.hint}".strip() for error in request.refusals)
@@ -43,7 +48,7 @@ def open(request: Request) -> PtraceCollector:
 
 
 def _check(pids: tuple[int, ...]) -> None:
-    """Can one of them be stopped?"""
+    """Raise an error if none of the processes can be stopped."""
     errors: list[PyprofError] = []
     for pid in pids:
         try:
@@ -55,7 +60,7 @@ def _check(pids: tuple[int, ...]) -> None:
 
 
 def by_stops(request: Request, pids: tuple[int, ...], note: str = "") -> PtraceCollector:
-    """Of some of the processes, or of others of the same recording."""
+    """Open a collector for some processes of a recording."""
     from pyprof.collectors.ptrace.collector import PtraceCollector
 
     return PtraceCollector(

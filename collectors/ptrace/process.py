@@ -1,4 +1,4 @@
-"""One process that is sampled: its threads, its address spaces, its end."""
+"""One sampled process: its threads, its address spaces, its end."""
 
 from __future__ import annotations
 
@@ -29,15 +29,21 @@ from pyprof.options import CollectOptions
 
 _RELIST_NS = 50_000_000
 _LATEST_LIST_NS = 1_000_000_000
-_LIST_BUDGET = 100  # a listing that took t is followed by none for 100 t
+_LIST_BUDGET = 100  # after a listing that took t there is none for 100 t
 _NAMES_NS = 1_000_000_000
 _FEW = 16
-"""Threads of which the displaced one is looked for before all others: each costs 0.02 ms."""
+"""Maximum number of threads for which the displaced one is looked for first. Each check costs 0.02 ms."""
 
 
 class TracedProcess:
-    """started: of its first thread, see ThreadKey. Raises ProcessLookupError and PermissionError from every method that
-    looks at the process. bridged: see DeepStack, of the last of its threads with a long stack.
+    """A process that is sampled.
+
+    Every method that reads the process raises ProcessLookupError if it has ended, and PermissionError if it may not be
+    read.
+
+    Attributes:
+        started: Start of its first thread; see ThreadKey.
+        bridged: See DeepStack; of the last of its threads with a long stack.
     """
 
     def __init__(
@@ -50,8 +56,16 @@ class TracedProcess:
         wanted: Wants | None = None,
         kin: YoungThreads | None = None,
     ) -> None:
-        """reader: of its interpreter's frames, None where they are not wanted. wanted: (pid, tid) -> is this thread
-        wanted? kin: the short-lived threads of its process tree.
+        """Open the /proc files of a process.
+
+        Args:
+            pid: The process.
+            options: Options of the recording.
+            ids: Identifiers shared by all collectors of the recording.
+            diagnostics: Counts problems.
+            reader: Reader of its interpreter's frames, or None if they are not wanted.
+            wanted: Returns True if a thread (pid, tid) should be sampled.
+            kin: The short-lived threads of its process tree.
         """
         self.pid = pid
         self._lives = ids.lives
@@ -85,7 +99,7 @@ class TracedProcess:
         self._turn: list[tuple[Thread, int]] = []
 
     def look(self, builder: BatchBuilder[ArenaMemory]) -> None:
-        """Before a tick: modules and threads as they are now."""
+        """Update modules and threads before a round of samples."""
         self.look_at_modules(builder)
         if self.spaces.exec_count != self._execs:
             self._execs = self.spaces.exec_count
@@ -105,15 +119,19 @@ class TracedProcess:
             self.reader.look(self.spaces.current, self.threads)
 
     def has_ended(self) -> bool:
-        """Also where another process has its number now."""
+        """Return True if the process has ended, even if another one has its pid now."""
         try:
             return self.directory.stat().is_zombie
         except OSError:
             return True
 
     def look_at_modules(self, builder: BatchBuilder[ArenaMemory], force: bool = False, last: bool = False) -> None:
-        """Read the modules if the budget allows; samples since the last read find the space that they belong to. last:
-        before they leave.
+        """Read the modules if the budget allows, and assign samples since the last reading to their address space.
+
+        Args:
+            builder: The batch with the samples.
+            force: Ignore the budget.
+            last: True before the batch is yielded.
         """
         for lane, space in self.spaces.refresh(time.monotonic_ns, force, last=last):
             builder.move(lane, space)
@@ -136,16 +154,20 @@ class TracedProcess:
 
     @property
     def is_many(self) -> bool:
-        """Are there so many threads that not each round looks at all?"""
+        """True if there are so many threads that not every round checks all."""
         return len(self.threads) >= MANY
 
     @property
     def thread_count(self) -> int:
-        """As of the last look."""
+        """Number of threads at the last listing."""
         return self._count
 
     def _meet(self, tid: int) -> Thread:
-        """A thread that was not known. Raises ProcessLookupError."""
+        """Add an unknown thread.
+
+        Raises:
+            ProcessLookupError: The thread has ended.
+        """
         shape = StackShape(self._options.stack_size)
         share, deep = ProcessorShare(self._kin), DeepStack(bridged=self.bridged)
         thread = Thread(
@@ -159,17 +181,22 @@ class TracedProcess:
         thread.started = self._lives.seen(tid)
         self.threads[tid] = thread
         self._kin.born += 1
-        self.spaces.distrust()  # its stack may be new
+        self.spaces.distrust()  # its stack may be a new mapping
         return thread
 
     @property
     def is_searched(self) -> bool:
-        """Does find_displaced() look at all of its threads?"""
+        """True if find_displaced() checks all threads of the process."""
         return self._options.thread is None and 0 < self._count <= _FEW
 
     def find_displaced(self, is_displaced: Callable[[bytes], bool]) -> Thread | None:
-        """The thread whose /proc/TID/sched says that we have its processor, the youngest first; None where all threads
-        are to be looked at before one is chosen, or there are too many for a search. Raises ProcessLookupError.
+        """Return the thread that the sampler displaced from its processor, according to /proc/TID/sched. It begins with
+        the youngest.
+
+        It returns None if threads are selected by name, or if there are too many.
+
+        Raises:
+            ProcessLookupError: The process has ended.
         """
         if not self.is_searched:
             return None
@@ -180,24 +207,28 @@ class TracedProcess:
         return None
 
     def _newcomer(self, tid: int) -> Thread:
-        """A thread that was not known, for a sample before look(). Raises ProcessLookupError."""
+        """Add an unknown thread that is sampled before the next look().
+
+        Raises:
+            ProcessLookupError: The thread has ended.
+        """
         thread = self._meet(tid)
         if self.reader is not None:
             self.reader.look(self.spaces.current, self.threads)
         return thread
 
     def round(self) -> list[tuple[Thread, int]]:
-        """The threads to look at now, and for how many rounds each look stands."""
+        """Return the threads to check now, each with the number of rounds that its check stands for."""
         wanted = self._choice.of(self.threads, self.describe)
         self._turn = [(thread, 1) for thread in wanted] if self._options.idle else self._rounds.choose(wanted)
         return self._turn
 
     def _has_lost_one(self) -> bool:
-        """Has a thread ended of those that were looked at in this round? Only a look shows it."""
+        """Return True if a thread that was checked in this round has ended. Only the check shows that."""
         return any(thread.ended for thread, _ in self._turn)
 
     def late(self) -> list[tuple[Thread, int]]:
-        """Threads that have come in the place of others since look(): their number alone did not show it."""
+        """Return threads that replaced ended ones since look(). The number of threads alone did not show that."""
         if not self._has_lost_one():
             return []
         known = set(self.threads)
@@ -209,13 +240,13 @@ class TracedProcess:
         return self._turn
 
     def settle(self, builder: BatchBuilder[ArenaMemory]) -> None:
-        """Before the batch leaves: no lane stays unsettled."""
+        """Assign all samples to address spaces before the batch is yielded."""
         with contextlib.suppress(OSError):
             self.look_at_modules(builder, force=self.spaces.stale, last=True)
         self.spaces.forget_unsettled()
 
     def names(self, now_ns: int, force: bool = False) -> Iterator[ThreadInfo]:
-        """Names of the threads that were sampled, at most once a second."""
+        """Yield the names of sampled threads, at most once a second."""
         if now_ns < self._names_at and not force:
             return
         self._names_at = now_ns + _NAMES_NS
@@ -236,13 +267,13 @@ class TracedProcess:
         return self.info(tid, name)
 
     def info(self, tid: int, name: str) -> ThreadInfo:
-        """A thread that is there, by this name."""
+        """Return the description of an existing thread with a given name."""
         thread = self.threads.get(tid)
         started = thread.started if thread else 0
         return ThreadInfo(self.pid, tid, name, self.name, started, self.started)
 
     def _left(self, thread: Thread) -> None:
-        """A thread is not there any more."""
+        """Close a thread that has ended."""
         thread.close()
         self._lives.ended(thread.tid, thread.started)
         name = self.reader.left(thread.tid) if self.reader is not None else ""
@@ -250,19 +281,19 @@ class TracedProcess:
             self._departed.append(ThreadInfo(self.pid, thread.tid, name, self.name, thread.started, self.started))
 
     def departed(self) -> list[ThreadInfo]:
-        """Threads that have ended since this was asked last, by the names that an interpreter gave them."""
+        """Return threads that ended since the last call, with the names that an interpreter gave them."""
         departed, self._departed = self._departed, []
         return departed
 
     def end(self) -> None:
-        """The process has ended."""
+        """Close the process after it has ended."""
         for thread in self.threads.values():
             self._left(thread)
         self.threads.clear()
         self.close()
 
     def close(self) -> None:
-        """It is not sampled any more."""
+        """Close the process's files; it is not sampled any more."""
         for thread in self.threads.values():
             thread.close()
         self.threads.clear()

@@ -1,4 +1,4 @@
-"""How much of the time in which it could run a thread had a processor, and so how often it is to be sampled."""
+"""A runnable thread's share of a processor, which decides how often it is sampled."""
 
 from __future__ import annotations
 
@@ -8,15 +8,23 @@ from pyprof.collectors.ptrace.young_threads import YoungThreads
 from pyprof.records import dataclass, field
 
 WINDOW_NS = 100_000_000
-"""So long a thread runs and waits until its share is known: the kernel counts at ticks and switches."""
+"""Time that a thread must run and wait before its share is known. The kernel updates both times at ticks and
+switches.
+"""
 WHOLE = 0.9
-"""What is missing then is what we have disturbed, or a few switches."""
+"""Share above which a thread counts as always running. The rest is caused by the profiler or by a few switches."""
 
 
 @dataclass(eq=False, slots=True)
 class ProcessorShare:
-    """young: of the threads of the same processes that are too young to be known. ran, waited: when the share was found
-    last, ns, -1: never; share: -1 as long as it is not known; credit: a sample is due at 1.
+    """A thread's share of a processor.
+
+    Attributes:
+        young: Threads of the same processes whose share is not known yet.
+        ran: Running time in ns when the share was last computed; -1 before.
+        waited: Waiting time in ns at that moment.
+        share: The share, or -1 if it is not known yet.
+        credit: A sample is due when it reaches 1.
     """
 
     young: YoungThreads = field(default_factory=YoungThreads)
@@ -26,9 +34,11 @@ class ProcessorShare:
     credit: float = field(default_factory=random.random)
 
     def due(self, schedstat: bytes) -> bool:
-        """Is a thread that could run to be sampled now? As often as it had a processor, of the time in which it ran or
-        waited for one: else ten threads on two processors would have ten seconds of processor time in each second.
-        One that never had one is where it was born, however long it waits there.
+        """Return True if a runnable thread should be sampled now.
+
+        It is sampled in the share of its runnable time in which it had a processor. Otherwise ten threads on two
+        processors would get ten seconds of processor time in each second. A thread that never had a processor is not
+        sampled, however long it waits.
         """
         ran, waited, turns = map(int, schedstat.split()[:3])
         if not turns:

@@ -1,11 +1,11 @@
-"""Rounds of samples by machine code (collectors/native), and what becomes of what it brings.
+"""Rounds of samples by machine code (collectors/native), and the conversion of their results.
 
-It is for what is usual: threads of processes that stay as they are, which run in user mode on the stack that is known,
-or sleep. A thread that is anything else is looked at in Python, at once, and the round goes on. Where Python would be
-asked at each sample its code is cold each time; so at 100 Hz it costs 2.3 times what it costs at 1,000.
+Machine code handles the usual case: a process that does not change, and threads that sleep or run in user mode on the
+known stack. Python checks any other thread at once, and then the round continues. Python code that runs only at each
+sample has cold caches: at 100 Hz it costs 2.3 times as much per sample as at 1,000 Hz.
 
-What has been copied gets its place in the batch at once, in the order of the stops. An interpreter's frames are decoded
-when nothing is under way.
+A copied sample gets its place in the batch at once, in the order of the stops. Interpreter frames are decoded when no
+thread is stopped.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ from pyprof.model.modules import AddressSpace
 from pyprof.options import CollectOptions
 
 _DECODING_NS = 200_000
-"""So long it takes to decode the frames of a sample, at most, mostly."""
+"""Approximate maximum time to decode the frames of a sample."""
 
 
 class InPython(NamedTuple):
-    """What is done with a thread that is unusual. check: looks at it, for how many rounds that stands; concluded: its
-    stop has ended so.
+    """Functions that handle unusual threads.
+
+    Attributes:
+        check: Checks a thread, with the number of rounds that the check stands for.
+        concluded: Handles the outcome of a stop.
     """
 
     check: Callable[[Thread, int], None]
@@ -42,16 +45,21 @@ class InPython(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """Slots of sampling times, as of SamplingClock. shift_ns: by how much they have moved since the first one."""
+    """The slots of a SamplingClock; shift_ns is how far they have moved since the first one."""
 
     period_ns: int
     shift_ns: int
 
 
 class Came(NamedTuple):
-    """What came of rounds. done: that are over; passed: of those that were asked for, also those for which it was too
-    late; shift_ns: of the grid; left: checks of the one under way, None if none is; changed: none of them, for the
-    process is not as it was.
+    """The result of rounds.
+
+    Attributes:
+        done: Number of rounds that are over.
+        passed: Number of requested rounds that are over or were too late.
+        shift_ns: Shift of the grid.
+        left: Remaining checks of the current round, or None if there is no current round.
+        changed: True if the process has changed, so that none of the remaining checks is valid.
     """
 
     done: int
@@ -62,8 +70,14 @@ class Came(NamedTuple):
 
 
 class _Undecoded(NamedTuple):
-    """A sample whose frames are to be decoded. offset: of the stack's copy in the builder's memory. plan: by which its
-    frames were read.
+    """A sample whose interpreter frames must be decoded.
+
+    Attributes:
+        lane: Number of the sample in the batch.
+        thread: Its thread.
+        came: Result of machine code.
+        offset: Offset of the stack copy in the builder's memory.
+        plan: Plan by which the frames were read.
     """
 
     lane: int
@@ -74,7 +88,11 @@ class _Undecoded(NamedTuple):
 
 
 class QuickRounds:
-    """Of one collector. taken: threads that have samples, until who reads it clears it."""
+    """Rounds by machine code for one collector.
+
+    Attributes:
+        taken: Threads that got samples, until the reader of this set clears it.
+    """
 
     def __init__(
         self, stopper: Stopper, builder: BatchBuilder[ArenaMemory], turns: Turns, options: CollectOptions
@@ -96,12 +114,13 @@ class QuickRounds:
         stopper.unclaimed = self._unclaimed
 
     def stop(self) -> None:
-        """From any thread: nothing more is sampled."""
+        """Stop sampling. Any thread may call this."""
         self._rows.stop.value = 1
 
     def usable(self, target: TracedProcess) -> bool:
-        """Now, for a process. Threads that are still to stop, processors that are visited and 32-bit programs are
-        Python's.
+        """Return True if machine code can sample a process now.
+
+        Python handles threads that have not stopped yet, visited processors and 32-bit programs.
         """
         suits = self._wanted and target.spaces.image.arch.word == WORD
         return suits and self._is_free() and sample_rounds(not libc.reads_without_gil()) is not None
@@ -110,11 +129,23 @@ class QuickRounds:
         return not (self._stopper.held or self._turns.visited or self._builder.full or self._undecoded)
 
     def runs_on(self, target: TracedProcess) -> bool:
-        """May it also wait for sampling times? Not where other threads of ours want the interpreter meanwhile."""
+        """Return True if machine code may also wait for sampling times. It may not if other Python threads need the
+        interpreter.
+        """
         return libc.reads_without_gil() and self.usable(target)
 
     def now(self, target: TracedProcess, checks: Sequence[Check], weight: int, python: InPython) -> Sequence[Check]:
-        """The checks of a round; those that are left for Python. weight: of one that stands for one round. usable."""
+        """Make the checks of one round. usable() must be True.
+
+        Args:
+            target: The process.
+            checks: The checks.
+            weight: Weight of a check that stands for one round.
+            python: Handles unusual threads.
+
+        Returns:
+            Checks that Python must make.
+        """
         rounds = self._rounds
         self._prepare(target, [Round(NOW, checks)], weight)
         rounds.under_way, rounds.news = 1, -1
@@ -125,10 +156,17 @@ class QuickRounds:
         return left or ()
 
     def ahead(self, target: TracedProcess, ahead: Sequence[Round], grid: Grid, news: int, python: InPython) -> Came:
-        """Rounds that are to come. news: a descriptor that can be read when a process has begun, -1. runs_on.
+        """Make future rounds. runs_on() must be True.
 
-        It waits for most of them. While frames are decoded, the others are made as they come. What is still to be
-        decoded waits for decode().
+        Machine code waits for most of the rounds. The others are made as they become due while frames are decoded.
+        Remaining frames wait for decode().
+
+        Args:
+            target: The process.
+            ahead: The rounds.
+            grid: The slots of the sampling clock.
+            news: Descriptor that becomes readable when a process has started, or -1.
+            python: Handles unusual threads.
         """
         rounds, first, last = self._rounds, ahead[0].due[0], ahead[-1].due[0]
         meanwhile = min(len(ahead) ** 2 * _DECODING_NS // max(last - first, 1), len(ahead) // 2)
@@ -149,7 +187,7 @@ class QuickRounds:
         rounds.policy = ptrace.policy if turns.own < 0 and ptrace.hurries else -1
 
     def _run(self, target: TracedProcess, ahead: Sequence[Round], python: InPython) -> None:
-        """Until all is done, or nothing but Python may go on."""
+        """Call machine code until all rounds are done, or until only Python can continue."""
         rounds, rows = self._rounds, self._rows
         while True:
             self._call()
@@ -177,7 +215,7 @@ class QuickRounds:
         self._learn_our_turn()
 
     def _say_our_turn(self) -> None:
-        """What Python knows in this round of when our own turn began."""
+        """Pass on what Python knows about the start of the sampler's turn in this round."""
         began, rounds = self._turns.began, self._rounds
         rounds.own_is_read, rounds.own_began_ns = began is not None, max(began or 0, 0)
         rounds.own_is_wanted = self._turns.is_wanted
@@ -187,7 +225,7 @@ class QuickRounds:
         self._turns.learned(bool(rounds.own_is_read), rounds.own_began_ns, bool(rounds.own_is_wanted))
 
     def _goes_on(self, target: TracedProcess) -> bool:
-        """May machine code go on, after a thread was looked at in Python?"""
+        """Return True if machine code may continue after Python has checked a thread."""
         spaces, stopper, turns = target.spaces, self._stopper, self._turns
         is_same = spaces.current is self._space and spaces.settled
         return is_same and not (stopper.held or turns.visited or self._builder.full)
@@ -206,7 +244,7 @@ class QuickRounds:
         call(address_of(rounds))
 
     def _unclaimed(self) -> HeldThread | None:
-        """A thread that was left stopped when an exception came before anybody knew."""
+        """Return a thread that was left stopped when an exception arrived before Stopper.held had it."""
         rounds = self._rounds
         if self._is_handed_over or rounds.why != Why.STOPPED or not rounds.samples_count:
             return None
@@ -214,7 +252,7 @@ class QuickRounds:
         return self._rows.held(last.check, 0) if last.ending in (StopEnding.HELD, StopEnding.PENDING) else None
 
     def _place(self, target: TracedProcess) -> Outcome | None:
-        """What becomes of a thread that was left stopped, at once; and the lanes of the samples that have come."""
+        """Finish a thread that was left stopped, and add the new samples to the batch."""
         rounds, rows, builder, stopper = self._rounds, self._rows, self._builder, self._stopper
         outcome: Outcome | None = None
         held: HeldThread | None = None
@@ -229,7 +267,7 @@ class QuickRounds:
         lane = builder.reserve(count, rounds.into - builder.memory.address)
         self._placed = rounds.samples_count
         asked = target.spaces.question[0] >= 0
-        if not asked:  # they are compared with the next list of mappings
+        if not asked:  # they are compared with the next reading of the maps
             self._fill(target, first, count, lane, offset)
         if held is not None:
             stopper.ptrace.hurry()
@@ -240,7 +278,7 @@ class QuickRounds:
         return outcome
 
     def _fill(self, target: TracedProcess, first: int, count: int, lane: int, offset: int) -> None:
-        """The lanes of samples, in the space in which they were taken, with the registers that the program had then."""
+        """Set the batch's rows of samples, with the registers and the address space at their time."""
         assert self._space is not None
         assert self._arch is not None
         for number in range(first, first + count):
@@ -249,16 +287,16 @@ class QuickRounds:
             self._stopper.took(held, self._space, self._arch, came, lane, offset)
             self.taken.add(held.thread)
             if came.frames:
-                plan = self._rows.plans[held.thread]  # its next sample may have another
+                plan = self._rows.plans[held.thread]  # its next sample may have another plan
                 self._undecoded.append(_Undecoded(lane, held.thread, came, offset, plan))
             lane, offset = lane + 1, offset + (came.size + 7 & ~7)
 
     def _decode_until(self, ahead: Sequence[Round]) -> bool:
-        """Decode frames until the next sampling time comes.
+        """Decode frames until the next sampling time.
 
         Returns:
-            True if machine code has a round to make now; False if all frames are decoded, or if nothing more is to be
-            sampled. Machine code makes no round then, so a sampling time that has come would be asked for without end.
+            True if machine code has a round to make now. False if all frames are decoded or sampling stops. Machine
+                code makes no round after a stop, so a sampling time that has come would be requested forever.
         """
         rounds = self._rounds
         due = rounds.due
@@ -270,7 +308,9 @@ class QuickRounds:
         return False
 
     def decode(self) -> None:
-        """All frames that wait for it. Who is still to stop is not kept waiting. Where signals are blocked."""
+        """Decode all remaining frames, while signals are blocked. Threads that have not stopped yet are polled in
+        between.
+        """
         waiting, self._undecoded = self._undecoded, []
         for each in waiting:
             self._decode(each)
@@ -282,12 +322,12 @@ class QuickRounds:
         self._stopper.copy.take_frames(each.thread, each.lane, each.came, each.offset, read)
 
     def _left(self) -> Sequence[Check] | None:
-        """Of the round under way."""
+        """Return the remaining checks of the current round."""
         rounds, rows = self._rounds, self._rows
         return rows.checks[rounds.check : rows.behind[rounds.due]] if rounds.under_way else None
 
     def _learn(self, thread: Thread, row: ThreadRow) -> None:
-        """What was seen of a thread, whether or not it has samples."""
+        """Update a thread with what machine code saw of it, whether or not it was sampled."""
         thread.still += row.still
         if row.asked:
             thread.woke()

@@ -1,4 +1,4 @@
-"""What machine code (collectors/native) is told of the rounds that it makes."""
+"""The data that machine code (collectors/native) gets for the rounds that it makes."""
 
 from __future__ import annotations
 
@@ -33,32 +33,39 @@ from pyprof.model.interpreter import FramesAhead
 MOST_SAMPLES = 256
 _FRAMES = 4 << 20
 _FURTHER = 32 << 10
-"""Bytes of frames that are read one by one."""
+"""Number of bytes for frames that are read one by one."""
 WORD = 8
-"""Bytes of a register."""
+"""Size of a register in bytes."""
 _LINKS = 2
-"""Of a folder without folders."""
+"""Number of hard links of a directory without subdirectories."""
 
 Check = tuple[Thread, int]
-"""A thread that is looked at, and for how many rounds that stands."""
+"""A thread to check, and the number of rounds that the check stands for."""
 Due = tuple[int, int]
-"""When to sample, and from when on it is too late: monotonic ns."""
+"""(sampling time, time after which it is too late), in monotonic ns."""
 NOW: Due = (0, 0)
 Plan = tuple[FramesAhead, int]
-"""What is read of a thread's frames, and bytes that are read at once."""
+"""The plan for reading a thread's frames, and the number of bytes that are read at once."""
 
 
 class Round(NamedTuple):
-    """checks: all at that time, in their order."""
+    """A round of samples: all checks at one time, in their order."""
 
     due: Due
     checks: Sequence[Check]
 
 
 class RoundRows:
-    """rounds: the structure that is given to machine code. samples: what it brings. checks: of all rounds, one after
-    the other; threads: of them, each once, by its row; behind: of each round the check behind its last one. plans: of
-    the interpreter's frames, as the rows have them now.
+    """The structures that machine code reads and fills.
+
+    Attributes:
+        rounds: The structure that machine code gets.
+        samples: Its results.
+        checks: Checks of all rounds, one after the other.
+        threads: Threads of the checks, each once, in the order of their rows.
+        behind: For each round the index after its last check.
+        plans: Current plans for interpreter frames.
+        stop: Flag that ends the rounds.
     """
 
     def __init__(self) -> None:
@@ -88,7 +95,7 @@ class RoundRows:
         )
 
     def fill(self, target: TracedProcess, ahead: Sequence[Round]) -> None:
-        """For rounds of a process."""
+        """Set the structures for rounds of a process."""
         rounds, spaces, process = self.rounds, target.spaces, self._process
         self._kept, self.plans, self._target = [], {}, target
         self._fill_machine(spaces.image.arch)
@@ -111,7 +118,7 @@ class RoundRows:
         machine.call_code, machine.call_size = int.from_bytes(code, "little"), len(code)
 
     def _fill_checks(self, target: TracedProcess, ahead: Sequence[Round]) -> None:
-        """Rounds of the same checks share them."""
+        """Set the checks of all rounds. Rounds with equal checks share them."""
         self.checks, self.behind = [], []
         dues: list[int] = []
         before: Sequence[Check] | None = None
@@ -139,7 +146,7 @@ class RoundRows:
         return self._rows[self._numbers[thread]]
 
     def refill(self, target: TracedProcess, thread: Thread) -> None:
-        """The row of a thread, as it is known now."""
+        """Set the row of a thread from its current state."""
         row, image = self.row_of(thread), target.spaces.image
         row.still = row.asked = row.waiting = row.shared = row.slept_size = 0
         row.tid, row.schedstat, row.syscall = thread.tid, thread.schedstat_fd, -1
@@ -155,7 +162,7 @@ class RoundRows:
             self._fill_runner(row, thread, plan)
 
     def _fill_runner(self, row: ThreadRow, thread: Thread, plan: FramesAhead | None) -> None:
-        """A thread that is sampled by machine code if it runs."""
+        """Set the row of a thread that machine code samples if it runs."""
         shape, share, home = thread.shape, thread.share, thread.shape.home
         assert home is not None
         row.syscall, row.sched, row.process = thread.syscall_fd, thread.sched_fd, address_of(self._process)
@@ -170,7 +177,7 @@ class RoundRows:
             self.plans[thread] = plan, size
 
     def _fill_frames(self, plan: FramesAhead) -> tuple[int, int]:
-        """Where the plan stands for machine code, and bytes that are read at once."""
+        """Convert a plan for machine code, and return (address, number of bytes that are read at once)."""
         spans = array("Q", chain.from_iterable(plan.spans))
         chunks = array("Q", chain.from_iterable(plan.chunks))
         loose = array("Q", chain.from_iterable(plan.loose))
@@ -186,19 +193,19 @@ class RoundRows:
         return address_of(row), size
 
     def frames_of(self, came: SampleRow, planned: Plan) -> FramesRead:
-        """What was read of the interpreter's frames for a sample."""
+        """Return what was read of the interpreter's frames for a sample."""
         plan, size = planned
         return FramesRead(plan, WasRead(self._memory, came.frames - self._arena.address, size))
 
     def held(self, check: int, weight: int) -> HeldThread:
-        """The thread of a check that is stopped. weight: of a check that stands for one round."""
+        """Return the stopped thread of a check; `weight` is that of a check that stands for one round."""
         assert self._target is not None
         thread, rounds = self.checks[check]
         return HeldThread(thread, self._target.spaces, rounds * weight)
 
 
 def _is_usual(thread: Thread, arch: Arch, pac_known: bool) -> bool:
-    """May machine code sample a thread, but for its interpreter's frames?"""
+    """Return True if machine code may sample a thread, apart from its interpreter's frames."""
     return (
         thread.shape.home is not None
         and thread.last_sp > 0

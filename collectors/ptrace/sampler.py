@@ -1,4 +1,4 @@
-"""How one thread gets its sample: not at all, from outside, or by a stop."""
+"""The sampling of one thread: without reading it, by reading from outside, or by a stop."""
 
 from __future__ import annotations
 
@@ -22,12 +22,22 @@ from pyprof.options import CollectOptions
 _TRIES = 3
 
 TRANSFERRING = 64
-"""A thread of which a stop has cut a system call short is stopped in one round of so many, chosen at random, and its
-sample counts for all of them. Nothing shows of a running thread whether it is in such a call (docs/sampling.md)."""
+"""Number of rounds of which one random one stops a thread whose system call a stop has cut short before.
+
+The sample then counts for all of these rounds. Nothing shows whether a running thread is in such a call
+(docs/sampling.md).
+"""
 
 
 class Sampler:
-    """turns: see there. unchanged, blocked: samples taken without a stop. refused: threads that may not be stopped."""
+    """A sampler of single threads.
+
+    Attributes:
+        turns: Information about which threads have a processor.
+        unchanged: Number of samples of threads that have not run since their last sample.
+        blocked: Number of samples of sleeping threads that were read from outside.
+        refused: Threads that may not be stopped.
+    """
 
     def __init__(
         self,
@@ -37,7 +47,11 @@ class Sampler:
         options: CollectOptions,
         all_threads: bool = True,
     ) -> None:
-        """all_threads: no other collector samples threads of the same processes."""
+        """Create a sampler.
+
+        Args:
+            all_threads: True if no other collector samples threads of the same processes.
+        """
         self.unchanged = 0
         self.blocked = 0
         self.refused: set[int] = set()
@@ -50,37 +64,48 @@ class Sampler:
 
     @property
     def full(self) -> bool:
-        """Is there no room for a further sample?"""
+        """True if there is no room for another sample."""
         return self._builder.full
 
     def relax(self) -> None:
-        """No thread is to be stopped for now."""
+        """Return to normal priority, because no thread must be stopped now."""
         self._stopper.relax()
 
     def look_at_modules(self, target: TracedProcess) -> None:
-        """Something of the last sample is not known. Raises ProcessLookupError, PermissionError."""
+        """Read the modules of a process, because the last sample needs an unknown one.
+
+        Raises:
+            ProcessLookupError: The process has ended.
+            PermissionError: The process may not be read.
+        """
         target.look_at_modules(self._builder, force=True)
 
     def sleeps_on(self, thread: Thread) -> bool:
-        """Has it slept since its last sample, and are sleepers not wanted? Then that is all: most threads are such."""
+        """Return True if a thread has slept since its last sample and sleeping threads are not sampled. Most threads
+        are such.
+        """
         try:
             if self._idle or thread.slept is None or thread.schedstat() != thread.slept:
                 return False
-        except OSError:  # sample() tells
+        except OSError:  # sample() reports the error
             return False
         thread.still += 1
         return True
 
     def sample(self, thread: Thread, spaces: SpaceTracker, weight: int) -> bool:
-        """Is there a lane of this thread now? Raises ProcessLookupError, PermissionError.
+        """Sample a thread, and return True if the batch has a sample of it now.
 
-        schedstat is read on both sides of a look at a sleeping thread: equal means that it has not run in between
-        (of a running thread that file alone proves nothing: it moves only at ticks and switches).
+        schedstat is read before and after a sleeping thread is read. If both are equal, the thread has not run in
+        between. That does not hold for a running thread, because the file changes only at ticks and switches.
+
+        Raises:
+            ProcessLookupError: The thread has ended.
+            PermissionError: The thread may not be read.
         """
         if thread.no_user_stack:
             return False
         held = self._stopper.held.get(thread.tid)
-        if held is not None:  # its sample, when it stops at last, stands for this one too
+        if held is not None:  # when it stops at last, its sample stands for this one too
             if self._idle or self.turns.is_due(thread, thread.schedstat()):
                 held.weight += weight
             return False
@@ -136,7 +161,11 @@ class Sampler:
         at_ns: int,
         evidence: MapsEvidence,
     ) -> int:
-        """The lane of the first sample of a sleep, just copied, or of the first look after our stop in it."""
+        """Add the first sample of a sleep, or the first one after a stop in it, from the copy that was just made.
+
+        Returns:
+            Number of the sample in the batch.
+        """
         stopped = thread.stopped
         if stopped is not None and stopped[:2] == (call.sp, call.pc) and self._stopper.copy.equals(stopped[2]):
             thread.slept = slept
@@ -174,7 +203,7 @@ class Sampler:
         return self.concluded(thread, self._stopper.stop(thread, spaces, weight, asleep))
 
     def concluded(self, thread: Thread, outcome: Outcome) -> bool:
-        """How a stop ended. Is there a lane of the thread now?"""
+        """Handle the outcome of a stop. Return True if the batch has a sample of the thread now."""
         if outcome is Outcome.ASLEEP:
             self.turns.fell_asleep()
         elif outcome is Outcome.GONE:

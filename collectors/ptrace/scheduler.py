@@ -1,4 +1,4 @@
-"""When the threads are sampled, and when a batch leaves."""
+"""The times at which threads are sampled and at which a batch is yielded."""
 
 from __future__ import annotations
 
@@ -10,18 +10,27 @@ from pyprof.collectors.sampling_clock import SamplingClock
 from pyprof.options import HOLD, CollectOptions
 
 _SLEEP_NS = 20_000_000
-_PENDING_SLEEP_NS = 300_000  # another thread of ours may have taken the SIGCHLD that says so
+_PENDING_SLEEP_NS = 300_000  # another thread of the profiler may have received the SIGCHLD that reports it
 _FIRST_FLUSH_NS = 20_000_000
 _WALK_NS = 100_000_000
-"""So long the walk of a batch may take, about: who ends a recording waits for that of the last one."""
+"""Approximate maximum time for the walk of a batch. The end of a recording waits for the last walk."""
 REST_NS = 50_000
-"""So long we sleep at least, for the others to have our processor. A sampling time while we work would find that none
-of them runs there; and those while we wait for a processor are missed, so that most of the others would be such."""
+"""Minimum sleep before a sampling time, so that other threads run on the sampler's processor.
+
+If the sampler worked until a sampling time, no other thread would run there. Sampling times while the sampler waits for
+a processor are missed, so the remaining ones would mostly be of that kind.
+"""
 
 
 class Scheduler:
-    """stopping: nothing is sampled any more. ticks: sampling times that were kept, in ticking_ns. visits: processors to
-    which we go at each of them, one after the other; 1 where we look at all from one.
+    """The schedule of samples and batches.
+
+    Attributes:
+        stopping: True if sampling has ended.
+        ticks: Number of sampling times that were kept.
+        ticking_ns: Time in which they were due.
+        visits: Number of processors that are visited one after the other at each sampling time; 1 if all threads are
+            sampled from one.
     """
 
     def __init__(self, options: CollectOptions) -> None:
@@ -33,13 +42,14 @@ class Scheduler:
         self._options = options
         self.handover = options.handover
         self._soon_ns = round(options.flush_s * 1e9)
-        self._most_ns = self._soon_ns if options.idle else HOLD * self._soon_ns  # sleepers wait for what we learn
+        # sleeping threads wait for what the walks teach
+        self._most_ns = self._soon_ns if options.idle else HOLD * self._soon_ns
         self._walkable_ns = self._most_ns
         self._flush_every_ns = 0
         self.begin()
 
     def begin(self) -> None:
-        """From now on."""
+        """Start the schedule now."""
         self._began_ns = self._flushed_ns = self._alive_ns = time.monotonic_ns()
         self._start_clock()
 
@@ -50,21 +60,23 @@ class Scheduler:
         self._due_ns: int | None = None
 
     def visit(self, processors: int) -> None:
-        """From now on go to so many."""
+        """Visit a number of processors from now on."""
         self._missed += self.clock.skipped / self.visits
         self.visits = processors
         self._start_clock()
 
     def ahead(self, most_ns: int) -> list[tuple[int, int]]:
-        """The next sampling times, and when it is too late for each, until a batch is due; at most in most_ns. None
-        where not every one is used.
+        """Return the next sampling times until a batch is due, at most in most_ns, each with the time at which it is
+        too late.
+
+        The result is empty if not every sampling time is used.
         """
         now, clock = time.monotonic_ns(), self.clock
         until = min(now + most_ns, self._flushed_ns + self._flush_every_ns, self.handover.next_ns)
         if not clock.is_plain or self.visits != 1 or now + clock.period_ns > until:
             return []
         first = self._due(now)
-        if clock.weight != 1:  # this one was chosen when not every one was used
+        if clock.weight != 1:  # it was chosen when not every slot was used
             return []
         found = [(first, clock.slot_after(0)[1])]
         while found[-1][1] < until:
@@ -72,24 +84,29 @@ class Scheduler:
         return found
 
     def passed(self, slots: int, used: int, shift_ns: int) -> None:
-        """Count sampling times of ahead() that are over, and those of them that were used.
+        """Count sampling times of ahead() that are over.
 
         Args:
-            shift_ns: the grid's shift after them (SamplingClock.shift_ns).
+            slots: Their number.
+            used: Number of them that were used.
+            shift_ns: The grid's shift after them (SamplingClock.shift_ns).
         """
         if slots:
             self.clock.passed(slots, used, shift_ns)
             self._due_ns = None
 
     def _due(self, now: int) -> int:
-        """The next sampling time."""
+        """Return the next sampling time."""
         if self._due_ns is None:
             self._due_ns = self.clock.next_due(now + REST_NS)
         return self._due_ns
 
     def wait(self, look_after: Callable[[int], bool]) -> bool:
-        """Sleep until a sampling time. False if it is time for a sign of life first, or to stop. look_after: sleeps for
-        so many nanoseconds at most while threads are still to stop; False if there are none.
+        """Sleep until a sampling time. Return False if an empty batch is due first, or sampling stops.
+
+        Args:
+            look_after: Handles threads that have not stopped yet, and sleeps for at most the given nanoseconds. It
+                returns False if there are none.
         """
         due = self._due(time.monotonic_ns())
         alive_ns = self._alive_ns + max(self._soon_ns, _SLEEP_NS)
@@ -106,7 +123,7 @@ class Scheduler:
         return False
 
     def ticked(self, rounds: int = 1) -> None:
-        """All threads were looked at, so often."""
+        """Count rounds of samples that were made."""
         self._kept += rounds / self.visits
         passed_ns = time.monotonic_ns() - self._began_ns
         self.ticking_ns = max(passed_ns, round(self.ticks * self.clock.period_ns * self.visits))
@@ -117,43 +134,44 @@ class Scheduler:
 
     @property
     def skipped(self) -> int:
-        """Sampling times that were missed."""
+        """Number of sampling times that were missed."""
         return round(self._missed + self.clock.skipped / self.visits)
 
     @property
     def slots(self) -> tuple[int, int]:
-        """Sampling times so far, those kept and those missed."""
+        """(kept, missed) sampling times so far."""
         return self.ticks, self.skipped
 
     @property
     def is_flush_due(self) -> bool:
-        """The first batch leaves after the first sampling time, so that learning begins."""
+        """True if a batch is due. The first one is due after the first sampling time, so that learning begins."""
         now = time.monotonic_ns()
         return now - self._flushed_ns >= self._flush_every_ns or now >= self.handover.next_ns
 
     @property
     def is_sign_due(self) -> bool:
-        """Is a sign of life due, though no batch is?"""
+        """True if an empty batch is due to show that the collector is alive."""
         return time.monotonic_ns() - self._alive_ns >= self._soon_ns
 
     def flushed(self, samples: bool) -> None:
-        """A batch leaves. samples: it is not empty; those to come wait longer then, up to HOLD times flush_s, as long
-        as their walk is short.
+        """Note that a batch is yielded.
+
+        If it has samples, later ones wait longer, up to HOLD times flush_s, as long as their walk is short.
         """
         self._flushed_ns = self._alive_ns = time.monotonic_ns()
         if samples:
             self._flush_every_ns = min(max(2 * self._flush_every_ns, _FIRST_FLUSH_NS), self._walkable_ns)
 
     def showed_life(self) -> None:
-        """Without samples."""
+        """Note that an empty batch was yielded."""
         self._alive_ns = time.monotonic_ns()
 
     def walked(self, sampled_ns: int, took_ns: int) -> None:
-        """The walk of the samples of some time took so long."""
+        """Learn how long the walk took of samples from some time."""
         if sampled_ns > 0 and took_ns > 0:
             self._walkable_ns = min(max(sampled_ns * _WALK_NS // took_ns, self._soon_ns), self._most_ns)
             self._flush_every_ns = min(self._flush_every_ns, self._walkable_ns)
 
     def hasten(self) -> None:
-        """There is something to learn: samples wait no longer than flush_s for now."""
+        """Limit the wait of samples to flush_s, because there is something to learn."""
         self._flush_every_ns = min(self._flush_every_ns, self._soon_ns)

@@ -1,6 +1,6 @@
-"""The copy of a thread's stack, and of the memory in which its interpreter's frames are.
+"""The copy of a thread's stack, and of the memory with its interpreter's frames.
 
-copy() is called while the thread is stopped: it reads into memory that was allocated before, and raises nothing.
+copy() is called while the thread is stopped. It reads into memory that was allocated before, and raises no exception.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from pyprof.model.sample import Beyond, Piece, SampleKind
 
 _SCAN = 64 << 10
 _FRAMES = 1 << 20
-"""Bytes of memory for what interpreters' frames need."""
+"""Bytes of memory for the interpreter's frames."""
 _SPOT_BYTES = 256 << 10
 
 
 class StackCopy:
-    """The copy that was made last: base and size in the builder's arena, at what is not used yet; a second part, of the
-    home stack of a thread that is on another one.
+    """The latest copy of a stack, in the unused part of the builder's memory.
+
+    If a thread is on another stack than its home stack, there is a second part of the home stack.
     """
 
     def __init__(
         self, ptrace: libc.PtraceCalls, builder: BatchBuilder[ArenaMemory], diagnostics: Diagnostics, stack_size: int
     ) -> None:
-        """stack_size: as CollectOptions has it."""
+        """Allocate the memory; `stack_size` is that of CollectOptions."""
         self._ptrace = ptrace
         self._builder = builder
         self._diagnostics = diagnostics
@@ -49,11 +50,11 @@ class StackCopy:
         self._spotted = memoryview(b"")
 
     def clear(self) -> None:
-        """Nothing is copied yet."""
+        """Forget the latest copy."""
         self._size = self._piece_size = self._length = 0
 
     def copy(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
-        """The thread's stack, and what its interpreter's frames need."""
+        """Copy the thread's stack, and the memory with its interpreter's frames."""
         self._copy(thread, spaces, sp)
         if thread.reader is not None:
             self._copy_frames(thread)
@@ -69,8 +70,14 @@ class StackCopy:
             self._reader_failed(thread)
 
     def take_frames(self, thread: Thread, lane: int, came: SampleRow, offset: int, read: FramesRead) -> None:
-        """Of a lane whose stack others have copied to this offset of the memory: what its interpreter ran. read: what
-        they read of that.
+        """Decode the interpreter's frames of a sample that machine code has copied.
+
+        Args:
+            thread: The thread.
+            lane: Number of the sample in the batch.
+            came: Result of machine code.
+            offset: Offset of the stack copy in the memory.
+            read: Interpreter data that machine code has read.
         """
         if thread.reader is None:
             return
@@ -86,7 +93,7 @@ class StackCopy:
                 self._builder.set_chain(lane, chain)
 
     def warm_up(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
-        """A copy for its effects: on our caches, and on what the reader of the interpreter asks for at once."""
+        """Make a copy for its effects on caches, and on what the reader of the interpreter requests at once."""
         self.copy(thread, spaces, sp)
         if thread.reader is not None:
             try:
@@ -95,12 +102,12 @@ class StackCopy:
                 self._reader_failed(thread)
 
     def _reader_failed(self, thread: Thread) -> None:
-        """Whatever the target's memory made it do: the thread goes on, and its native stack is good."""
+        """Give up the reader of the interpreter's frames. Sampling continues, because the native stack is valid."""
         self._diagnostics.count("reader of an interpreter's frames failed, its frames are left out")
         thread.reader = None
 
     def _copy(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
-        """The thread's stack into the builder's arena: base and size in _base, _size, a second part in _piece_*."""
+        """Copy the thread's stack into the builder's memory, and set _base and _size; for a second part _piece_*."""
         memory, ptrace, shape = self._memory, self._ptrace, thread.shape
         into = memory.address + memory.used
         self._length = 0
@@ -108,7 +115,7 @@ class StackCopy:
         if size > shape.most:
             size = self._begin_deep(thread, size)
         got = ptrace.read_memory(thread.tid, self._base, size, into)
-        if got <= 0 and self._base < sp:  # the red zone reaches into a page that is not there
+        if got <= 0 and self._base < sp:  # the red zone extends into an unmapped page
             size -= (sp & ~7) - self._base
             self._base = sp & ~7
             got = ptrace.read_memory(thread.tid, self._base, size, into)
@@ -130,7 +137,7 @@ class StackCopy:
             self._piece_size = max(got, 0)
 
     def _begin_deep(self, thread: Thread, length: int) -> int:
-        """How much to copy of a stack that is longer than what may be."""
+        """Return the number of bytes to copy of a stack that exceeds the limit."""
         self._length = length
         most = thread.shape.most
         return most if thread.reader is not None else thread.deep.to_copy(self._base, most)
@@ -143,7 +150,7 @@ class StackCopy:
             self._spotted = self._spots(self._spans)
 
     def _beyond(self, thread: Thread) -> Beyond:
-        """What is known of the rest of the stack that was copied last; now the thread goes on."""
+        """Return what is known of the rest of the stack that was just copied. The thread runs again."""
         deep, word = thread.deep, thread.arch.word
         deep.longest = max(deep.longest, self._length)
         spots = pieces(self._spans, self._spotted)
@@ -158,7 +165,9 @@ class StackCopy:
     def lane(
         self, kind: SampleKind, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int, evidence: MapsEvidence
     ) -> int:
-        """A lane of what was copied last, in the space that the evidence names."""
+        """Add a sample with the latest copy, in the address space that the evidence indicates, and return its
+        number.
+        """
         if evidence.text or evidence.changed:
             with suppress(OSError):  # the process may have ended since
                 for earlier, space in spaces.refresh(time.monotonic_ns, force=True, text=evidence.text):
@@ -184,16 +193,16 @@ class StackCopy:
         return lane
 
     def empty_lane(self, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> int:
-        """A lane that stands for the thread's last one."""
+        """Add a sample that repeats the thread's last one, and return its number."""
         made = Lane(
             thread.arch, SampleKind.UNCHANGED, at_ns, thread.pid, thread.tid, spaces.current, weight, thread.started
         )
         return self._builder.add(made, 0, 0)
 
     def equals(self, earlier: bytes) -> bool:
-        """Is the copy under way (no lane yet) the same stack as an earlier one of this base?
+        """Return True if the current copy, which is in no sample yet, equals an earlier one with the same base.
 
-        Above a thread's frames the kernel keeps on which processor it runs: that may differ although it did not run.
+        The kernel stores a thread's processor above its frames. That may differ although the thread did not run.
         """
         size = min(self._size, len(earlier)) & ~7
         now = np.frombuffer(self._memory.bytes, np.uint64, size // 8, self._memory.used)
@@ -203,8 +212,14 @@ class StackCopy:
 
 
 def _is_rseq(differ: list[int], now: int, before: int) -> bool:
-    """Are the words that differ those of struct rseq (linux/rseq.h) that name the processor? The first holds
-    cpu_id_start and cpu_id, the fourth node_id and mm_cid. now, before: the first one.
+    """Return True if only those words of struct rseq (linux/rseq.h) differ that name the processor.
+
+    The first has cpu_id_start and cpu_id, the fourth has node_id and mm_cid.
+
+    Args:
+        differ: Indices of the differing words.
+        now: The first of them now.
+        before: The same word in the earlier copy.
     """
     first = differ[0]
     return differ in ([first], [first, first + 3]) and all(word >> 32 == word & 0xFFFF_FFFF for word in (now, before))

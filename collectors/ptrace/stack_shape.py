@@ -1,4 +1,4 @@
-"""How much of a thread's stack to copy, learned per thread from what the walks needed.
+"""The amount of a thread's stack to copy, learned for each thread from what the walks needed.
 
 The home stack is the stack on which the thread usually runs. Its first copy extends to the end of the mapping, later
 copies to the highest address that a walk has used. If a thread is on another stack (of a signal handler, of a
@@ -13,10 +13,10 @@ from pyprof.collectors.targets.maps_text import StackMapping
 from pyprof.records import dataclass
 
 RED_ZONE = 128
-"""Bytes below sp that a leaf function may use (System V ABI, x86-64)."""
+"""Number of bytes below sp that a leaf function may use (System V ABI, x86-64)."""
 
 RegionAt = Callable[[int], StackMapping | None]
-"""The writable memory around an address, None where it is not listed."""
+"""address -> the writable mapping around it, or None if it is unknown"""
 
 LEAST = 4096
 SLACK = 256
@@ -26,7 +26,14 @@ _GROWTH = 16 << 10
 
 @dataclass(slots=True)
 class StackShape:
-    """most: --stack-size. home: None until known. top: highest address needed in it, 0 until learned."""
+    """The known extent of a thread's stack.
+
+    Attributes:
+        most: Maximum copy in bytes (--stack-size).
+        home: The home stack, or None if it is not known yet.
+        top: Highest address in it that a walk needed; 0 if not known yet.
+        away: Number of bytes to copy of another stack.
+    """
 
     most: int
     home: StackMapping | None = None
@@ -34,7 +41,7 @@ class StackShape:
     away: int = _AWAY
 
     def is_home(self, sp: int, region_at: RegionAt) -> bool:
-        """Does sp lie in the home stack? The first stack that is seen becomes it."""
+        """Return True if sp is in the home stack. The first stack that is seen becomes the home stack."""
         home = self.home
         if home is not None and home.start <= sp < (self.top or home.end):
             return True
@@ -42,7 +49,7 @@ class StackShape:
         if home is None:
             self.home = region
             return region is not None
-        if region is None:  # not listed yet: a main stack grows downwards
+        if region is None:  # an unlisted part of a main stack, which grows downwards
             return home.end - max(self.most, 8 << 20) <= sp < home.start
         if region.start < home.end and home.start < region.end:
             self.home = region
@@ -51,17 +58,17 @@ class StackShape:
 
     @property
     def occupied(self) -> StackMapping | None:
-        """Where the frames of the home stack can be."""
+        """The part of the home stack that can contain frames."""
         home = self.home
         return StackMapping(home.start, self.top or home.end) if home is not None else None
 
     def span(self, sp: int, region_at: RegionAt) -> tuple[int, int]:
-        """(avma, size) of the copy for a thread with this sp."""
+        """Return (avma, size) of the copy for a thread with this sp."""
         base, length = self.length(sp, region_at)
         return base, min(length, self.most)
 
     def length(self, sp: int, region_at: RegionAt) -> tuple[int, int]:
-        """(avma, size) of the stack of a thread with this sp, as far as it may be needed."""
+        """Return (avma, size) of the stack of a thread with this sp, as far as it may be needed."""
         base = max(sp - RED_ZONE, 0) & ~7
         if self.is_home(sp, region_at):
             assert self.home is not None
@@ -69,7 +76,8 @@ class StackShape:
             if sp < self.top:
                 end = min(end, max(self.top + SLACK, base + LEAST))
         else:
-            # a new thread's stack may be newer than the last list of mappings: the read ends where the stack does
+            # the stack of a new thread may be newer than the last reading of the maps: then the read ends where the
+            # stack does
             end = base + min(self.away if self.home else self.most, self.most)
             region = region_at(sp)
             if region is not None:
@@ -77,7 +85,7 @@ class StackShape:
         return base, end - base
 
     def home_span(self, lowest: int) -> tuple[int, int]:
-        """(avma, size) of the home stack's part from its lowest interesting address on."""
+        """Return (avma, size) of the home stack from its lowest needed address on."""
         assert self.home is not None
         base = max(lowest - RED_ZONE, 0) & ~7
         end = self.home.end
@@ -86,9 +94,16 @@ class StackShape:
         return base, min(end - base, self.most)
 
     def learn(self, base: int, top: int, missing: int, region: StackMapping | None) -> bool:
-        """What one walk needed. base: of its copy; top, missing: as in Feedback; region: around missing.
+        """Learn what one walk needed.
 
-        True if the next copy will be another.
+        Args:
+            base: Address of the copy.
+            top: See Feedback.
+            missing: See Feedback.
+            region: Mapping around `missing`.
+
+        Returns:
+            True if the next copy will differ.
         """
         home = self.home
         before = home, self.top, self.away

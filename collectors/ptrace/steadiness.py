@@ -1,7 +1,7 @@
-"""Does a thread keep its processor until others want it, or does it leave it all the time?
+"""A check whether a thread keeps its processor until others want it, or gives it up all the time.
 
-To stop a thread on another processor takes some 0.05 ms, in which it runs on. One that leaves its processor seldom is
-still at its place then. One that leaves it often is found where it waits.
+Stopping a thread on another processor takes some 0.05 ms, during which it continues to run. A thread that rarely gives
+up its processor is still at the same place then. A thread that often gives it up is found where it waits.
 """
 
 from __future__ import annotations
@@ -9,14 +9,17 @@ from __future__ import annotations
 from pyprof.records import dataclass
 
 STEADY_NS = 4_000_000
-"""So long a steady thread runs before it waits for something, on average."""
+"""Average running time between two waits from which a thread is steady."""
 _WINDOW_NS = 50_000_000
 _WINDOW_TIMES = _WINDOW_NS // STEADY_NS
 
 
 @dataclass(eq=False, slots=True)
 class Steadiness:
-    """steady: by the last 0.05 s for which it ran, by all of them before, and False as long as nothing is known."""
+    """A thread's behaviour in the last 0.05 s of its running time.
+
+    Before it has run that long, all of its running time counts. `steady` is False while nothing is known.
+    """
 
     steady: bool = False
     _young: bool = True
@@ -24,7 +27,7 @@ class Steadiness:
     _waits: int = 0
 
     def learn(self, ran_ns: int, waits: int) -> None:
-        """How long it has run since it began, and how often it left its processor by itself."""
+        """Update the state from the thread's total running time and its number of voluntary switches."""
         ran, times = ran_ns - self._ran_ns, waits - self._waits
         whole = ran >= _WINDOW_NS or times > _WINDOW_TIMES
         if whole or self._young:

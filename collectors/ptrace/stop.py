@@ -1,10 +1,10 @@
 """One stop of one thread: SEIZE, INTERRUPT, read registers and stack, DETACH.
 
-The caller owes: all signals blocked and the garbage collector off, so that nothing of ours runs between the stop and
-the DETACH. Whatever happens here, a thread that was seized is in `held` until it is detached or has ended.
+The caller must block all signals and switch off the garbage collector, so that nothing else of the profiler runs
+between the stop and the DETACH. In all cases a thread that was seized is in `held` until it is detached or has ended.
 
-Measured (kernel 6.18, 2 cores): to sleep at once until SIGCHLD is better than to poll first: a target that shares
-our core is stopped only when we leave it (two spinning threads: pause p50 34 us against 2-6 ms).
+Measured (kernel 6.18, 2 cores): it is better to sleep at once until SIGCHLD than to poll first. A target that shares
+the sampler's core is stopped only when the sampler leaves it (two spinning threads: pause p50 34 us against 2-6 ms).
 """
 
 from __future__ import annotations
@@ -38,18 +38,28 @@ from pyprof.model.sample import SampleKind
 from pyprof.options import CollectOptions
 
 _COLD_NS = 3_000_000
-"""After so long a rest the stop is rehearsed before: code and page tables come back into the caches while the target
-still runs."""
+"""Time since the last stop after which a stop is rehearsed first.
+
+The rehearsal brings code and page tables back into the caches while the target still runs.
+"""
 _PATIENCE_NS = 100_000_000
 _SLICE_NS = 100_000
 FELL_ASLEEP = "thread blocked before the stop"
 
 
 class Stopper:
-    """held: what is seized now. copy: of the stack of the thread that was stopped last. pauses: each stop in ns, from
-    the last moment at which the thread surely ran; stopped_ns: their sum. transferring: threads of which a stop has cut
-    a system call short. ended: pid -> sampling times at which a thread of it ran and ended before it stopped, until who
-    reads them clears them. unclaimed: gives a thread that others have stopped and not put into held.
+    """The stops of threads.
+
+    Attributes:
+        held: Threads that are seized now, by tid.
+        copy: Copy of the stack of the thread that was stopped last.
+        pauses: Duration of each stop in ns, from the last moment at which the thread surely ran.
+        stopped_ns: Their sum.
+        transferring: Number of threads of which a stop has cut a system call short.
+        ended: Maps a pid to the number of sampling times at which one of its threads ran but ended before it stopped.
+            The reader clears it.
+        unclaimed: Returns a thread that machine code has stopped and that is not in `held`.
+        last_stop_ns: End of the last stop.
     """
 
     def __init__(
@@ -59,7 +69,7 @@ class Stopper:
         diagnostics: Diagnostics,
         options: CollectOptions,
     ) -> None:
-        """arches: what the threads of this machine may run."""
+        """Create a stopper; `arches` are the architectures of threads on this machine."""
         self.ptrace = libc.PtraceCalls()
         self.held: dict[int, HeldThread] = {}
         self.transferring = 0
@@ -76,7 +86,7 @@ class Stopper:
         self.last_stop_ns = 0
 
     def stop(self, thread: Thread, spaces: SpaceTracker, weight: int, asleep: BlockedCall | None = None) -> Outcome:
-        """Sample a thread by stopping it; its lane is in the builder if TAKEN. asleep: as HeldThread has it."""
+        """Stop and sample a thread. If the outcome is TAKEN, the batch has its sample. See HeldThread for `asleep`."""
         self.ptrace.hurry()
         try:
             return self._stop(thread, spaces, weight, asleep)
@@ -84,8 +94,15 @@ class Stopper:
             self.relax()
 
     def catch(self, tid: int, known: Callable[[], tuple[Thread, SpaceTracker] | None], weight: int) -> Outcome:
-        """Sample a thread that nobody has looked at yet: it stands still while known() does that, which takes longer
-        than many a process lives. That is part of its pause. known: None where it may not be looked at.
+        """Stop and sample an unknown thread.
+
+        It is stopped while known() reads its /proc files, because that takes longer than many a process lives. The time
+        counts as part of its pause.
+
+        Args:
+            tid: The thread.
+            known: Returns the thread and its address space, or None if it may not be read.
+            weight: Weight of the sample.
         """
         since_ns, failed = time.monotonic_ns(), libc.seize(tid)
         if failed:
@@ -103,7 +120,9 @@ class Stopper:
         return self._await(held)
 
     def _abandon(self, tid: int) -> None:
-        """A thread that was seized and is not known. If it does not stop in time it goes on when we end."""
+        """Detach from a thread that was seized and is not known. If it does not stop in time, it continues when the
+        profiler ends.
+        """
         deadline = time.monotonic_ns() + _PATIENCE_NS
         while time.monotonic_ns() < deadline:
             status = self.ptrace.poll_stop(tid)
@@ -120,7 +139,7 @@ class Stopper:
             self.ptrace.wait_sigchld(_SLICE_NS)
 
     def relax(self) -> None:
-        """Step back behind others, unless a thread that is still to stop would have to wait for us."""
+        """Return to normal priority, unless a thread has not stopped yet. It would have to wait for the sampler."""
         if not self.held:
             self.ptrace.relax()
 
@@ -139,7 +158,7 @@ class Stopper:
         return self._lost(tid) if failed else self._await(held)
 
     def went_on(self, held: HeldThread, came: SampleRow) -> Outcome:
-        """A thread that machine code has stopped, or tried to, and left to us. held: it is in `held` already."""
+        """Finish a stop that machine code began or tried. The thread is already in `held`."""
         tid = held.thread.tid
         held.since_ns = held.asked_ns = came.since_ns
         if came.ending == StopEnding.HELD:
@@ -154,8 +173,15 @@ class Stopper:
         return outcome
 
     def took(self, held: HeldThread, space: AddressSpace, arch: Arch, came: SampleRow, lane: int, offset: int) -> None:
-        """A thread that machine code has stopped and let go, whose stack it has copied to an offset of the memory: its
-        lane, which was reserved. space, arch: in which it ran.
+        """Fill the reserved row of a sample that machine code has taken from a thread and released.
+
+        Args:
+            held: The thread.
+            space: Address space in which it ran.
+            arch: Architecture of its code.
+            came: Result of machine code.
+            lane: Number of the reserved sample.
+            offset: Offset of the stack copy in the memory.
         """
         thread, spaces = held.thread, held.spaces
         held.since_ns = came.since_ns
@@ -170,17 +196,17 @@ class Stopper:
             spaces.took(lane, arch.code_address(pc), sp, spaces.answered())
 
     def arch_of(self, image: TargetImage) -> Arch:
-        """As which the registers of a program's own code are read."""
+        """Return the architecture as which the registers of a program's main code are read."""
         return self._regsets[image.arch.name].arch
 
     def _passed(self, held: HeldThread, now_ns: int) -> None:
-        """It runs again."""
+        """Note the end of a pause."""
         self.last_stop_ns = max(self.last_stop_ns, now_ns)
         self.stopped_ns += now_ns - held.since_ns
         self.pauses.add(now_ns - held.since_ns)
 
     def _await(self, held: HeldThread) -> Outcome:
-        """Until it stops, or is pending."""
+        """Wait until a thread stops, or until it counts as pending."""
         tid = held.thread.tid
         deadline = time.monotonic_ns() + BOUND_NS
         while True:
@@ -199,13 +225,13 @@ class Stopper:
                 return self._lost(tid) if state(tid) in ENDED else Outcome.PENDING
 
     def _rehearse(self, thread: Thread, spaces: SpaceTracker) -> None:
-        """All that a stop does, of a thread that we do not trace: the kernel answers ESRCH and does nothing.
+        """Rehearse a stop with a thread that is not traced: the kernel answers each call with ESRCH and does nothing.
 
-        Nobody is asked whether a thread has stopped: of a child of ours that would be collected.
+        No wait for a stop is made: for a child of the profiler it would collect its status.
         """
         tid, ptrace = thread.tid, self.ptrace
         libc.interrupt(tid)
-        if not self.held:  # else it may tell of one of those
+        if not self.held:  # otherwise the signal may report one of those
             ptrace.wait_sigchld(0)
         ptrace.read_registers(tid)
         self.copy.warm_up(thread, spaces, thread.last_sp)
@@ -213,7 +239,7 @@ class Stopper:
         libc.detach(tid)
 
     def wait_pending(self, wait_ns: int) -> None:
-        """Sleep until one of the pending threads has stopped, and read and release it."""
+        """Sleep until one of the pending threads has stopped, then read and release it."""
         self.ptrace.hurry()
         try:
             if self.ptrace.wait_sigchld(wait_ns):
@@ -224,7 +250,12 @@ class Stopper:
             self.relax()
 
     def _finish_others(self, wanted: HeldThread | None, woken_ns: int) -> None:
-        """woken_ns: a stop has just woken us, at once if we hurry; 0 if none has."""
+        """Finish all other threads that have stopped.
+
+        Args:
+            wanted: Thread to leave out.
+            woken_ns: Time at which a stop has just woken the sampler, without delay if it has priority; 0 if none has.
+        """
         if len(self.held) <= (wanted is not None):
             return
         for tid, held in list(self.held.items()):
@@ -253,7 +284,9 @@ class Stopper:
                 self._ask_again(held)
 
     def _ask_again(self, held: HeldThread) -> None:
-        """An exec forgets our interrupt, not that we trace. A sleeping thread is given time: it may still come."""
+        """Repeat the interrupt, because an exec drops it although it keeps the tracer. A sleeping thread may still stop
+        by itself.
+        """
         held.since_ns = time.monotonic_ns()
         late = held.since_ns - held.asked_ns > _PATIENCE_NS
         if late:
@@ -263,7 +296,7 @@ class Stopper:
             libc.interrupt(held.thread.tid)
 
     def release_all(self, timeout_ns: int = 1_000_000_000) -> None:
-        """Detach from everything. What does not stop in time is detached by the kernel when we end."""
+        """Detach from all threads. The kernel detaches a thread that does not stop in time when the profiler ends."""
         deadline = time.monotonic_ns() + timeout_ns
         left = self.unclaimed()
         if left is not None:
@@ -282,8 +315,10 @@ class Stopper:
         self.ptrace.relax()
 
     def _status_of(self, tid: int) -> int:
-        """poll_stop, and -ESRCH for a thread that has ended. Without guarantee that nobody else waits for our tracees:
-        waitpid of a launched command collects our stops, too (wait(2) reports them whatever its options).
+        """Return the wait status of a stop, 0 if there is none, or -ESRCH if the thread has ended.
+
+        Another component may collect the stop: waitpid for a launched command also collects stops of tracees, because
+        wait(2) reports them whatever its options.
         """
         status = self.ptrace.poll_stop(tid)
         if status:
@@ -296,7 +331,7 @@ class Stopper:
         return 0
 
     def _finish(self, held: HeldThread, status: int) -> Outcome:
-        """Copy what the sample needs, let the thread go, and only then make a lane of it."""
+        """Copy what the sample needs, release the thread, and only then add the sample."""
         thread, tid = held.thread, held.thread.tid
         regset: Regset | None = None
         call: ShortCall | None = None
@@ -324,7 +359,7 @@ class Stopper:
             return Outcome.UNUSABLE
         asleep = partial(regset.was_asleep, self._calls.read)
         if regset.arch.kernel.syscall_number < 0 and regset.interrupted and asleep():
-            self._diagnostics.count(INTERRUPTED)  # and cannot be undone: see InterruptedCalls
+            self._diagnostics.count(INTERRUPTED)  # it cannot be undone: see InterruptedCalls
         if not self._idle and asleep():
             self._diagnostics.count(FELL_ASLEEP)
             return Outcome.ASLEEP
@@ -333,9 +368,10 @@ class Stopper:
         return Outcome.TAKEN
 
     def _regset(self, image: TargetImage, size: int) -> Regset | None:
-        """The registers that were just read, as those of the program's architecture, or of another one that
-        the kernel knows and whose registers are of this size: a 64-bit program may run 32-bit code, and the other way
-        round. None for a size that none has.
+        """Return the register set that was just read, or None if no architecture has one of this size.
+
+        It is that of the program's architecture, or of another one that the kernel supports: a 64-bit program may run
+        32-bit code, and vice versa.
         """
         own = self._regsets.get(image.arch.name)
         if own is not None and own.arch.kernel.regset_size == size:
@@ -345,14 +381,14 @@ class Stopper:
     def _lane(self, held: HeldThread, at_ns: int, evidence: MapsEvidence, regset: Regset) -> None:
         lane = self.copy.lane(SampleKind.STOPPED, held.thread, held.spaces, held.weight, at_ns, evidence)
         self._builder.set_regset(lane, regset.columns)
-        if held.asleep is not None:  # however long it took to stop
+        if held.asleep is not None:  # also if it took long to stop
             held.thread.stopped = (held.asleep.sp, held.asleep.pc, self._builder.copy_of(lane))
             self._builder.set_kernel_stack(lane, (Blocked(regset.arch.name, "S", held.asleep.number),))
         held.thread.last_sp = regset.sp
         held.spaces.took(lane, regset.arch.code_address(regset.pc), regset.sp, evidence)
 
     def _let_go(self, held: HeldThread, status: int) -> None:
-        """Without a sample."""
+        """Release a thread without a sample."""
         tid = held.thread.tid
         call: ShortCall | None = None
         try:
@@ -369,8 +405,9 @@ class Stopper:
             self.transferring += 1
 
     def _release(self, tid: int, status: int) -> None:
-        """DETACH; a thread that was about to take a signal takes it. One that was killed meanwhile stays in held:
-        it is still to be collected.
+        """Detach a thread; a signal that it was about to receive is delivered.
+
+        A thread that was killed meanwhile stays in `held`, because its status must still be collected.
         """
         if libc.detach(tid, status & 0x7F if status >> 8 == 0 else 0) == 0:
             self.held.pop(tid, None)
@@ -389,9 +426,12 @@ class Stopper:
         return Outcome.REFUSED
 
     def _lost(self, tid: int) -> Outcome:
-        """A traced thread ended. Its parent hears of that only when we have collected it, unless we are its parent."""
+        """Collect a traced thread that has ended.
+
+        Its parent is notified only after that, unless the profiler is its parent.
+        """
         if not is_own_child(tid) and libc.reap(tid) is None and os.path.exists(f"/proc/{tid}"):
-            return Outcome.GONE  # a leader whose other threads live on: stays in held until it can be collected
+            return Outcome.GONE  # a leader whose other threads live on stays in held until it can be collected
         held = self.held.pop(tid, None)
         if held is not None:
             self.ended[held.thread.pid] += held.weight

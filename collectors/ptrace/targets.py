@@ -1,4 +1,4 @@
-"""The processes that are sampled by stops, the threads of each, and what is remembered of those that were."""
+"""The processes that are sampled by stops, their threads, and a record of those that ended."""
 
 from __future__ import annotations
 
@@ -29,15 +29,20 @@ from pyprof.records import replace
 CUT = "stack longer than --stack-size, cut there"
 
 _FEW = 16
-"""Processes whose children are asked for at each visit."""
+"""Maximum number of processes whose children are read at each visit."""
 
 Readers = Callable[[int], StackReader]
 
 
 class Targets:
-    """by_pid: the processes that are sampled now. refused: pids that may not be looked at. births: threads that were
-    found, and processes that ended before they could be looked at. brief: the latter alone. fresh: there is something
-    that no batch had before, a process, a module or a thread with a sample; until who reads it clears it.
+    """The processes that are sampled by stops.
+
+    Attributes:
+        by_pid: Processes that are sampled now.
+        refused: Pids that may not be read.
+        births: Number of threads that were found, and of processes that ended before they could be read.
+        brief: Number of the latter.
+        fresh: True if there is a process, a module or a sampled thread that no batch had before. The reader clears it.
     """
 
     def __init__(
@@ -48,7 +53,7 @@ class Targets:
         readers: Readers | None,
         wanted: Callable[[int, int], bool] | None,
     ) -> None:
-        """See PtraceCollector."""
+        """Create the set without processes. See PtraceCollector for the arguments."""
         self.by_pid: dict[int, TracedProcess] = {}
         self.refused: set[int] = set()
         self.brief = 0
@@ -68,12 +73,17 @@ class Targets:
         self._unseen: Leaving[int] = Leaving()
 
     def _of_fresh(self, next_id: Callable[[], int]) -> int:
-        """The number of an address space that is new."""
+        """Return the number of a new address space."""
         self.fresh = True
         return next_id()
 
     def add(self, pid: int) -> None:
-        """Raises ProcessLookupError, PermissionError."""
+        """Add a process.
+
+        Raises:
+            ProcessLookupError: The process has ended.
+            PermissionError: The process may not be read.
+        """
         reader = self._readers(pid) if self._readers else None
         root = self._root(pid)
         young = self._young.setdefault(root, YoungThreads())
@@ -81,7 +91,7 @@ class Targets:
         self._root_of[pid] = root
 
     def _root(self, pid: int) -> int:
-        """The process that was asked for from which it descends."""
+        """Return the selected process from which a process descends."""
         if not self._options.subprocesses:
             return pid
         directory = ProcDir(pid)
@@ -91,7 +101,7 @@ class Targets:
             directory.close()
 
     def add_all(self, pids: Iterable[int], what: str = "process") -> None:
-        """Those that are not sampled yet."""
+        """Add processes that are not sampled yet; `what` names them in diagnostics."""
         for pid in pids:
             if self._is_sampled(pid) or pid == os.getpid():
                 continue
@@ -107,8 +117,8 @@ class Targets:
                 self._diagnostics.count(f"{what} may not be looked at")
 
     def new_child(self, is_it: Callable[[bytes], bool]) -> int:
-        """The child of one of few processes that is not sampled yet, and of whose first thread this is true; 0 if none.
-        is_it: of /proc/TID/sched.
+        """Return a child of the first processes that is not sampled yet and whose /proc/TID/sched satisfies `is_it`; 0
+        if none.
         """
         for target in list(self.by_pid.values())[:_FEW]:
             with contextlib.suppress(OSError):
@@ -118,7 +128,7 @@ class Targets:
         return 0
 
     def opened(self, pid: int, builder: BatchBuilder[ArenaMemory]) -> tuple[Thread, SpaceTracker] | None:
-        """The first thread of a child that was not known; None if it may not be looked at or has ended."""
+        """Add a child and return its first thread, or None if it has ended or may not be read."""
         self.add_all([pid], "child")
         target = self.by_pid.get(pid)
         if target is None:
@@ -129,7 +139,7 @@ class Targets:
         return (thread, target.spaces) if thread is not None else None
 
     def _is_sampled(self, pid: int) -> bool:
-        """Is a process of this number, that has not ended?"""
+        """Return True if a process with this pid is sampled and has not ended."""
         target = self.by_pid.get(pid)
         if target is not None and target.has_ended():
             self.end(target)
@@ -137,25 +147,25 @@ class Targets:
         return target is not None
 
     def was_seen(self, pid: int) -> bool:
-        """Was one of its threads ever sampled, or did it end before?"""
+        """Return True if a thread of the process was ever sampled, or if the process ended before that."""
         return pid in self._seen
 
     @property
     def roots(self) -> dict[int, int]:
-        """Of the processes that are sampled, the one that was asked for from which each descends."""
+        """Maps each sampled process to the selected process from which it descends."""
         return {pid: self._root_of[pid] for pid in self.by_pid}
 
     def root_of(self, pid: int) -> int:
-        """The same of any process that was sampled."""
+        """Return the selected process from which a process descends, even if it has ended."""
         return self._root_of.get(pid, pid)
 
     def round_passed(self, rounds: int = 1) -> None:
-        """All threads were looked at, so often."""
+        """Count rounds of samples."""
         for young in self._young.values():
             young.rounds += rounds
 
     def settle_young(self, spent_ns: Callable[[int], int]) -> None:
-        """spent_ns: processor time of all that descend from a process, so far."""
+        """Update the shares of short-lived threads; `spent_ns` returns the processor time of a process tree."""
         now = time.monotonic_ns()
         for root, young in self._young.items():
             young.settle(now, spent_ns(root))
@@ -165,14 +175,14 @@ class Targets:
         return self._past_births + sum(young.born for young in self._young.values())
 
     def describe(self, target: TracedProcess, thread: Thread) -> None:
-        """A thread's first sample."""
+        """Store the names of a thread at its first sample."""
         thread.known = self.fresh = True
         self._seen.add(target.pid)
         info = target.describe(thread.tid) or target.info(thread.tid, "?")
         self._infos[info.key] = info
 
     def describe_late(self, batch: SampleBatch) -> None:
-        """Threads whose first sample came after its sampling time, from a stop that was late."""
+        """Store the names of threads whose first sample came from a stop that was late."""
         for key in keys_of(batch):
             self._seen.add(key.pid)
             target = self.by_pid.get(key.pid)
@@ -186,7 +196,7 @@ class Targets:
                 self._infos[key] = ThreadInfo(*key[:2], name, name, key.started, began)
 
     def settle(self, builder: BatchBuilder[ArenaMemory]) -> None:
-        """Before the batch leaves."""
+        """Complete the samples before the batch is yielded."""
         for target in self.by_pid.values():
             target.settle(builder)
             self._name(target.departed())
@@ -196,7 +206,7 @@ class Targets:
         self._infos.update((info.key, info) for info in infos)
 
     def end(self, target: TracedProcess) -> None:
-        """It has ended."""
+        """Remove a process that has ended."""
         self.by_pid.pop(target.pid, None)
         target.spaces.forget_unsettled()
         target.spaces.image.alive = False
@@ -204,13 +214,13 @@ class Targets:
         self._name(target.departed())
 
     def deny(self, target: TracedProcess) -> None:
-        """It may not be looked at any more."""
+        """Note that a process may no longer be read."""
         if not target.denied:
             target.denied = True
             self._diagnostics.count("process may not be looked at any more")
 
     def learn(self, feedback: Feedback) -> None:
-        """What the walks of a batch needed, for the next copies of the same threads."""
+        """Learn what the walks of a batch needed, for the next copies of the same threads."""
         batch = feedback.batch
         columns = (batch.kind, batch.pid, batch.tid, feedback.top, feedback.missing, feedback.stop)
         for lane, (kind, pid, tid, top, missing, stop) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
@@ -223,40 +233,40 @@ class Targets:
             region = target.spaces.region_at(missing) if missing else None
             learned = thread.shape.learn(int(batch.stack.base[lane]), top, missing, region)
             if learned and kind == SampleKind.BLOCKED and missing:
-                thread.slept = None  # its stack is the same, but there is more of it to copy
+                thread.slept = None  # its stack is the same, but more of it must be copied
             if kind == SampleKind.BLOCKED and stop:
                 thread.stop_wanted = True
 
     def _is_beyond(
         self, target: TracedProcess, thread: Thread, batch: SampleBatch, lane: int, top: int, missing: int
     ) -> bool:
-        """Did the walk need a part of the stack that is not copied, however much it is?"""
+        """Return True if the walk needed a part of the stack that no copy includes, whatever its size."""
         beyond = batch.stack.beyond.get(lane)
         if beyond is None:
             return False
         base, deep = int(batch.stack.base[lane]), thread.deep
         needed = top - base if base < top <= base + int(batch.stack.size[lane]) else 0
         if deep.learn(beyond, top > 0, missing, self._options.stack_size, needed):
-            thread.slept = None  # of a sleeper, too
+            thread.slept = None  # also if the thread sleeps
         target.bridged = deep.bridged
         if missing:
             self._diagnostics.count(CUT)
         return needed > 0 or base <= missing < base + beyond.length
 
     def news(self) -> set[int]:
-        """Processes that have come, or run other code than before, since this was asked last."""
+        """Return processes that appeared or called exec since the last call."""
         before, self._reported = self._reported, {pid: target.spaces.current for pid, target in self.by_pid.items()}
         return {pid for pid, space in self._reported.items() if before.get(pid) is not space}
 
     def infos(self) -> list[ThreadInfo]:
-        """Every thread that was ever sampled, names as last seen."""
+        """Return every thread that was ever sampled, with its latest name."""
         for target in self.by_pid.values():
             self._name(target.departed())
             self._name(target.names(0, force=True))
         return [self._infos[key] for key in sorted(self._infos)]
 
     def retire(self) -> None:
-        """Forget threads and processes that had ended when the window before was closed."""
+        """Forget threads and processes that had ended when the previous window was closed."""
         there = {(t.pid, thread.tid, thread.started) for t in self.by_pid.values() for thread in t.threads.values()}
         for key in self._leaving.settle({key for key in self._infos if key not in there}):
             del self._infos[key]

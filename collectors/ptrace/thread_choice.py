@@ -1,4 +1,4 @@
-"""Which threads of a process are sampled: those that the recording asks for, by name or otherwise."""
+"""The selection of a process's threads for the recording, by name or otherwise."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from pyprof.model.profile import ThreadInfo
 _NAMES_NS = 1_000_000_000
 
 Wants = Callable[[int, int], bool]
-"""(pid, tid) -> is this thread sampled?"""
+"""(pid, tid) -> True if the thread should be sampled"""
 Describe = Callable[[int], ThreadInfo | None]
-"""tid -> its name, None if it is gone."""
+"""tid -> its description, or None if it has ended"""
 
 
 class ThreadChoice:
-    """pattern: found in the names of threads, which are read once a second: most get theirs after they have begun;
-    wants: see Wants; None for all threads.
+    """The selection of threads.
+
+    Args:
+        pattern: Pattern to find in names of threads. They are read once a second, because most threads get their name
+            after their start.
+        wants: See Wants; None for all threads.
     """
 
     def __init__(self, pattern: re.Pattern[str] | None, wants: Wants | None) -> None:
@@ -29,11 +33,11 @@ class ThreadChoice:
         self._read_at = 0
 
     def forget(self) -> None:
-        """Threads have come or gone."""
+        """Forget the selection, because threads have started or ended."""
         self._named = None
 
     def of(self, threads: Mapping[int, Thread], describe: Describe) -> list[Thread]:
-        """threads: all of the process, by tid."""
+        """Return the selected ones of all threads of the process."""
         found = self._by_name(threads, describe)
         wants = self._wants
         return found if wants is None else [each for each in found if wants(each.pid, each.tid)]

@@ -1,4 +1,4 @@
-"""The threads of a process, round by round: by machine code as far as it goes, else in Python."""
+"""The threads of a process, round by round: by machine code as far as possible, else in Python."""
 
 from __future__ import annotations
 
@@ -21,17 +21,21 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleBatch
 
 _RUN_NS = 100_000_000
-"""So long machine code samples by itself at most."""
+"""Maximum time for which machine code samples by itself."""
 
 _FEW = 8
-"""So many rounds at first, and where the last ones were not finished."""
+"""Number of rounds in the first call, and after a call that did not finish its rounds."""
 
 Flush = Callable[[], Iterable[SampleBatch]]
 
 
 class RestOfRound(NamedTuple):
-    """checks: of a round of a process, that machine code has left; None if no round is under way. changed: the process
-    is not as it was.
+    """The rest of a round that machine code began.
+
+    Attributes:
+        target: The process.
+        checks: Remaining checks, or None if no round is in progress.
+        changed: True if the process has changed.
     """
 
     target: TracedProcess
@@ -40,7 +44,7 @@ class RestOfRound(NamedTuple):
 
 
 class ThreadRounds:
-    """Of one collector."""
+    """Rounds of samples for one collector."""
 
     def __init__(
         self,
@@ -60,13 +64,19 @@ class ThreadRounds:
         self._most = _FEW
 
     def stop(self) -> None:
-        """From any thread: nothing more is sampled."""
+        """Stop sampling. Any thread may call this."""
         self._quick.stop()
 
     def run_on(self, finder: ChildFinder | None, is_there: Callable[[TracedProcess], bool]) -> RestOfRound | None:
-        """Rounds of the next moments by machine code, and what is left of the last one. None where there are none: the
-        next sampling time is to be waited for. is_there: looks at a process before its threads. What is to be decoded
-        then waits for decode().
+        """Make the next rounds by machine code. Frames to decode then wait for decode().
+
+        Args:
+            finder: Finds new children.
+            is_there: Updates a process and returns True if it exists.
+
+        Returns:
+            The rest of the last round, or None if machine code made no rounds and the caller must wait for the next
+                sampling time.
         """
         targets, scheduler = self._targets, self._scheduler
         if len(targets.by_pid) != 1:
@@ -97,7 +107,7 @@ class ThreadRounds:
         return RestOfRound(target, came.left, came.changed)
 
     def decode(self) -> None:
-        """What machine code has read is put into the batch. Before that leaves."""
+        """Add what machine code has read to the batch, before it is yielded."""
         try:
             self._guard.enter()
             self._quick.decode()
@@ -107,8 +117,13 @@ class ThreadRounds:
     def check(
         self, target: TracedProcess, checks: Sequence[Check], first: Thread | None, flush: Flush
     ) -> Iterator[SampleBatch]:
-        """Threads of a process, now. first: was sampled before. flush: gives the batches so far, if there is no more
-        room.
+        """Check threads of a process now.
+
+        Args:
+            target: The process.
+            checks: Threads to check.
+            first: Thread that was already sampled.
+            flush: Returns the batches collected so far, if there is no more room.
         """
         if checks and self._quick.usable(target):
             checks = self._quick.now(target, checks, self._scheduler.clock.weight, self._in_python(target))
@@ -131,7 +146,7 @@ class ThreadRounds:
             self.sample(target, thread, rounds)
 
     def sample(self, target: TracedProcess, thread: Thread, rounds: int) -> None:
-        """In Python. rounds: for how many this check stands."""
+        """Sample a thread in Python; `rounds` is the number of rounds that the check stands for."""
         weight = 1 if thread.first_slot else rounds * self._scheduler.clock.weight
         thread.first_slot = False
         try:
@@ -148,15 +163,15 @@ class ThreadRounds:
                 self._targets.describe(target, thread)
 
     def _conclude(self, target: TracedProcess, thread: Thread, outcome: Outcome) -> None:
-        """A thread that machine code had left stopped."""
+        """Handle the outcome for a thread that machine code had left stopped."""
         if self._sampler.concluded(thread, outcome):
             self._quick.taken.add(thread)
         if target.spaces.stale:
-            with contextlib.suppress(OSError):  # it has ended: the next look says so
+            with contextlib.suppress(OSError):  # it has ended, which the next look() reports
                 self._sampler.look_at_modules(target)
 
     def _describe(self, target: TracedProcess) -> None:
-        """Threads that machine code has sampled."""
+        """Store the names of threads that machine code has sampled."""
         for thread in self._quick.taken:
             if not thread.known:
                 self._targets.describe(target, thread)
@@ -164,6 +179,6 @@ class ThreadRounds:
 
 
 def _rounds(target: TracedProcess, dues: Sequence[Due]) -> list[Round]:
-    """All threads each time, or of many some."""
+    """Return rounds that check all threads each time, or some of them if there are many."""
     checks = target.round()
     return [Round(due, target.round() if n and target.is_many else checks) for n, due in enumerate(dues)]

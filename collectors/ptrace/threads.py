@@ -1,4 +1,4 @@
-"""One thread of a target: its open /proc files and what is known about its sleep."""
+"""One thread of a target: its open /proc files, and the state of its sleep."""
 
 from __future__ import annotations
 
@@ -19,16 +19,32 @@ _SCHED_SIZE = 4096
 
 @dataclass(eq=False, slots=True)
 class Thread:
-    """What is kept of a thread between two samples.
+    """The state of a thread between two samples.
 
-    arch: of the code in which it was seen last. first_slot: no sampling time has passed for it yet. slept: schedstat
-    of the sleep in which the thread was last seen, None if it has run. stop_wanted: the stack of its last sample needs
-    a register. stopped: (sp, pc, stack bytes) of the stop that was taken in this sleep. last_sp: of its last stop.
-    no_user_stack: it has no stack, until it is checked again (a leader that ended before its threads). ended: to be
-    dropped. known: its name has been read. reader: of the process's interpreter, None where it is not wanted.
-    still: checks in a row that found it asleep. share: of a processor. steadiness: of its turns. deep: of a stack that
-    is longer than what is copied. transfers: a stop has cut one of its system calls short. started: see ThreadKey.
-    schedstat_fd, syscall_fd, sched_fd: of its files, -1 where they are not open.
+    Attributes:
+        pid: Its process.
+        tid: Its tid.
+        directory: The process's directory in /proc.
+        shape: Amount of its stack to copy.
+        arch: Architecture of the code in which it was last seen.
+        reader: Reader of the process's interpreter, or None if its frames are not wanted.
+        started: See ThreadKey.
+        share: Its share of a processor.
+        steadiness: Whether it keeps its processor.
+        first_slot: True until its first sampling time.
+        slept: schedstat of the sleep in which it was last seen, or None if it has run since.
+        stop_wanted: True if the stack of its last sample needs a register.
+        stopped: (sp, pc, stack bytes) of a stop in this sleep.
+        last_sp: sp at its last stop.
+        no_user_stack: True if it has no stack (a leader that ended before its threads), until it is checked again.
+        ended: True if it must be dropped.
+        known: True if its name was read.
+        still: Number of consecutive checks that found it asleep.
+        transfers: True if a stop has cut one of its system calls short.
+        deep: State of a stack that is longer than the maximum copy.
+        schedstat_fd: Descriptor of its schedstat file, -1 if not open.
+        syscall_fd: Descriptor of its syscall file, -1 if not open.
+        sched_fd: Descriptor of its sched file, -1 if not open.
     """
 
     pid: int
@@ -56,7 +72,11 @@ class Thread:
     sched_fd: int = field(default=-1)
 
     def open(self) -> None:
-        """Raises ProcessLookupError; where descriptors are short, each read opens the file anew."""
+        """Open the files. If there are no free descriptors, each read opens its file again.
+
+        Raises:
+            ProcessLookupError: The thread has ended.
+        """
         try:
             self.syscall_fd = self.directory.open(f"task/{self.tid}/syscall")
             self.schedstat_fd = self.directory.open(f"task/{self.tid}/schedstat")
@@ -66,20 +86,31 @@ class Thread:
             pass
 
     def schedstat(self) -> bytes:
-        """Time run, time waited, time slices. Raises ProcessLookupError."""
+        """Return the line with the time run, the time waited and the number of time slices.
+
+        Raises:
+            ProcessLookupError: The thread has ended.
+        """
         if self.schedstat_fd >= 0:
             return os.pread(self.schedstat_fd, _SIZE, 0)
         return self.directory.read(f"task/{self.tid}/schedstat")
 
     def syscall(self) -> bytes:
-        """b"running", or the system call in which the thread is blocked. Raises ProcessLookupError, PermissionError."""
+        """Return b"running", or the line with the system call in which the thread is blocked.
+
+        Raises:
+            ProcessLookupError: The thread has ended.
+            PermissionError: The thread may not be read.
+        """
         if self.syscall_fd >= 0:
             return os.pread(self.syscall_fd, _SIZE, 0)
         return self.directory.read(f"task/{self.tid}/syscall")
 
     def sched(self) -> bytes:
-        """The scheduler's numbers, b"" where descriptors are short. Raises ProcessLookupError, also where the kernel
-        has no such file.
+        """Return the scheduler's statistics, or b"" if there are no free descriptors.
+
+        Raises:
+            ProcessLookupError: The thread has ended, or the kernel has no such file.
         """
         if self.sched_fd < 0:
             try:
@@ -92,11 +123,11 @@ class Thread:
 
     @property
     def reads(self) -> bool:
-        """Are frames of an interpreter to be copied at its stops?"""
+        """True if stops should copy frames of an interpreter."""
         return self.reader is not None and self.reader.reads
 
     def woke(self) -> None:
-        """The thread has run since it was last seen asleep."""
+        """Note that the thread has run since it was last seen asleep."""
         self.slept = None
         self.stop_wanted = False
         self.stopped = None

@@ -1,26 +1,31 @@
-"""Sampling of threads that live too short to have accounts of their own.
+"""Sampling of threads that live too short for separate accounts.
 
-A thread that can run either has a processor or waits for one. The kernel gives both times of a thread that lives long
-enough (ptrace/threads.py). Shorter threads of a process tree are taken together: the processor time of the tree, less
-the time for which older threads are sampled, divided by how often a short one was found. Without that, four threads of
-a millisecond on one processor would get four times the time that they ran.
+A runnable thread either has a processor or waits for one. The kernel reports both times for a thread that lives long
+enough (ptrace/threads.py). Shorter threads of a process tree are treated as one group. Their share is the processor
+time of the tree, minus the time for which older threads are sampled, divided by how often a short thread was found.
+Without that, four threads of a millisecond on one processor would get four times the time that they ran.
 """
 
 from __future__ import annotations
 
 _LEAST_NS = 80_000_000
 _KEPT = 0.7
-"""What counts of a window in the next one."""
+"""Weight of a window's numbers in the next window."""
 _MOST_PAID = 0.5
-"""Of what a window is due, for what was too much before."""
+"""Maximum share of a window's samples that is left out because there were too many before."""
 _MOST_BEHIND = 4
-"""Samples that are made up for: more were never possible."""
+"""Maximum number of missing samples that are made up for; more were never possible."""
 
 
 class YoungThreads:
-    """Of one tree of processes. share: of the times that a young thread is found, those at which it is to be sampled.
-    rounds: sampling times since settle(). born: threads of all ages that were found so far. What was sampled too often,
-    while that was not known, is sampled less later.
+    """Short-lived threads of one process tree.
+
+    Samples that were taken too often, while the share was not known, are compensated later.
+
+    Attributes:
+        share: Probability with which a young thread that is found runnable should be sampled.
+        rounds: Number of sampling times since settle().
+        born: Number of threads of any age that were found.
     """
 
     def __init__(self) -> None:
@@ -31,17 +36,17 @@ class YoungThreads:
         self._since_ns = self._spent_ns = -1
 
     def found(self, young: bool, taken: bool) -> None:
-        """A thread that can run; of an older one only whether it is to be sampled matters."""
+        """Count a runnable thread, and whether it is sampled."""
         self._runnable += young
         self._taken += taken and young
         self._others += taken and not young
 
     def found_older(self, taken: int) -> None:
-        """So often an older thread that can run was sampled."""
+        """Count how often an older runnable thread was sampled."""
         self._others += taken
 
     def settle(self, now_ns: int, spent_ns: int) -> None:
-        """spent_ns: processor time of the tree so far."""
+        """Update the share; `spent_ns` is the tree's processor time since the recording began."""
         elapsed = now_ns - self._since_ns
         if self._since_ns < 0:
             self._since_ns, self._spent_ns, self.rounds = now_ns, spent_ns, 0
