@@ -161,9 +161,12 @@ def of_live(arguments: argparse.Namespace) -> Subject:
         redact=arguments.redact,
     )
     remote = remote_options(arguments)
-    from pyprof.session.worker.process import forked_early
+    from pyprof.cli.interrupts import listen
+    from pyprof.session.worker.process import exit_at_once, forked_early
 
     with forked_early(options.confined) as start:
+        listen(lambda number: exit_at_once(128 + number))
+
         from pyprof.session import snapshot
 
         gc.freeze()  # Loaded objects stay: no garbage collection needs to look at them.

@@ -97,12 +97,14 @@ class Invocation:
         start: Start,
     ) -> Recording:
         from pyprof.cli.interrupts import listen
+
+        listen(self._taken, (signal.SIGUSR1,) if self._when.last_s else ())
+
         from pyprof.collectors.targets.launch import launch
         from pyprof.session import opening
         from pyprof.session.worker import share
 
         gc.freeze()  # Loaded objects stay: no garbage collection needs to look at them.
-        listen(self._taken, (signal.SIGUSR1,) if self._when.last_s else ())
         if command:
             self._command = launch(command, environment)
             share.give_usual(self._command.pid)
@@ -145,7 +147,6 @@ class Invocation:
         The terminal sends Ctrl-C to the command too. A SIGTERM or SIGHUP that is meant for both is forwarded to it.
         """
         from pyprof.cli.interrupts import SAME_S
-        from pyprof.session.overdue import GrantedTime
 
         again, self._ended_by = bool(self._ended_by), self._ended_by or number
         if self._command and number in (signal.SIGTERM, signal.SIGHUP):
@@ -161,6 +162,9 @@ class Invocation:
         if not again:
             return
         recording.hasten()
+
+        from pyprof.session.overdue import GrantedTime
+
         clock, until = GrantedTime(recording.waits), time.monotonic() + self._slow * _MAX_SECOND_S
         while not self._over.wait(_LOOK_S):
             if clock.seconds() > self._slow * SECOND_S or time.monotonic() > until:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
 import subprocess
@@ -25,6 +26,20 @@ START = [sys.executable, "-c", "from pyprof_start import main; main()"]
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 WITHOUT_PRIORITY = ("setpriv", "--bounding-set", "-sys_nice")
 """A command before pyprof: it may not raise its priority."""
+
+SIGNALS = 12
+"""Random moments at which each command gets a signal."""
+MAX_DELAY_S = 0.4
+"""Latest of these moments, counted from the first statement that the interpreter executes."""
+FROM_FIRST_STATEMENT = """
+import os, signal
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.write({fd}, b".")
+os.close({fd})
+from pyprof_start import main
+main()
+"""
+"""The command `pyprof`, which says when it begins. Before that the interpreter answers Ctrl-C with a traceback."""
 
 AT_IMPORT = """
 import os, signal, sys
@@ -83,6 +98,81 @@ def test_signal_while_pyprof_loads_ends_it_without_a_traceback(
     assert len(done.stderr.splitlines()) <= 1
     assert "Traceback" not in done.stderr
     assert not out.exists()
+
+
+STOPPED_WORKER = """
+import os, signal, sys
+if "record" in sys.orig_argv or "dump" in sys.orig_argv:
+    def fork(before=os.fork):
+        pid = before()
+        os.fork = before
+        if pid:
+            os.kill(pid, signal.SIGSTOP)
+            os.waitpid(pid, os.WUNTRACED)
+            os.kill(os.getpid(), {number})
+        return pid
+    os.fork = fork
+"""
+"""A sitecustomize: the worker is stopped as soon as it is forked, and pyprof gets a signal."""
+
+
+def signalled_after(seconds: float, number: int, arguments: list[str]) -> tuple[int, str]:
+    """Run pyprof and send it a signal after a time. Return its exit code and what it wrote to standard error.
+
+    The end of standard error is the end of all processes that pyprof started.
+    """
+    begun, write = os.pipe()
+    program = FROM_FIRST_STATEMENT.format(fd=write)
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        pass_fds=[write],
+    ) as process:
+        os.close(write)
+        os.read(begun, 1)
+        os.close(begun)
+        time.sleep(seconds)
+        process.send_signal(number)
+        try:
+            _, said = process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    return process.returncode, said
+
+
+@pytest.mark.parametrize("command", [("record", "-o", "OUT", "-p"), ("record", "-a", "-o", "OUT"), ("dump", "-p")])
+def test_signal_at_any_moment_of_a_start_has_a_defined_result(command: tuple[str, ...], tmp_path: Path) -> None:
+    seed = random.randrange(1 << 32)
+    chance = random.Random(seed)
+    with python(BUSY) as target, busy_loops(4):
+        for nth in range(SIGNALS):
+            number, seconds = chance.choice(ENDINGS), chance.uniform(0, MAX_DELAY_S)
+            arguments = [*command, str(target.pid)] if command[-1] == "-p" else [*command]
+            arguments = [word.replace("OUT", str(tmp_path / "x.collapsed")) for word in arguments]
+            code, said = signalled_after(seconds, number, arguments)
+            happened = f"seed {seed}, {number.name} after {seconds:.3f} s ({nth}): exit code {code}\n{said}"
+            assert code in {0, 1, -number, 128 + number}, happened
+            assert "Traceback" not in said, happened
+            assert states(target.pid) <= {"R", "S"}, happened
+
+
+@pytest.mark.parametrize("arguments", [("record", "-o", os.devnull, "-f", "collapsed"), ("dump",)])
+@pytest.mark.parametrize("number", ENDINGS, ids=lambda number: number.name)
+def test_signal_after_the_worker_is_forked_leaves_no_process_that_is_stopped(
+    arguments: tuple[str, ...], number: signal.Signals, tmp_path: Path
+) -> None:
+    """A worker that is stopped stays if the default action of a signal ends pyprof."""
+    (tmp_path / "sitecustomize.py").write_text(STOPPED_WORKER.format(number=int(number)))
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    with python(BUSY) as target:
+        command = [*START, *arguments, "-p", str(target.pid)]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+            _, said = process.communicate(timeout=PATIENCE_S)  # until the worker has ended, too
+    assert process.returncode == 128 + number, said
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("collector", ["auto", "ptrace"])

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """Signals for the sampler only. The kernel sends some of them to all processes of a terminal's process group."""
+_FATAL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Those that end a command, also while it starts."""
 _PATIENCE_S = 2.0
 _POLL_S = 0.005
 _WRITING_S = 30.0
@@ -287,6 +289,9 @@ def forked_early(confined: bool = True, kept: Sequence[int] = ()) -> Iterator[Ca
     The worker loads its other modules while this process loads its own. That takes less time, and each process needs
     less memory.
 
+    From the fork on, SIGINT, SIGTERM and SIGHUP are blocked in this process. Their default action would leave a worker
+    that is stopped. The caller handles them at once, by interrupts.listen(), which includes those that are pending.
+
     Args:
         confined: True if the worker gives up its rights.
         kept: File descriptors for the file broker.
@@ -296,6 +301,7 @@ def forked_early(confined: bool = True, kept: Sequence[int] = ()) -> Iterator[Ca
     """
     for needed in ("pyprof.session.runtimes", "pyprof.session.worker.wire"):
         import_module(needed)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FATAL)
     early = [forked(confined, kept)]
     try:
         yield lambda wanted: early.pop() if early and wanted == confined else forked(wanted, kept)
