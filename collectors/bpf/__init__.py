@@ -1,21 +1,21 @@
-"""Samples by a program in the kernel (BPF).
+"""Samples taken by a program in the kernel (BPF).
 
-sampler.bpf.c is the program, awaiters.h a part of it, sampler.h what it shares with its reader, sampler.MACHINE.o what
-`build` makes of them.
+sampler.bpf.c is the program and awaiters.h a part of it. sampler.h has what it shares with its reader. `build` compiles
+them to sampler.MACHINE.o.
 
-abi           What sampler.h states, as columns
-collector     Samples by a program in the kernel: registers, stack and the interpreter's frames of one instant
-kernel_types  Where the running kernel has a field of a structure, by its own type information
-locks         Waits for locks: which lock it is, and how long until it was had
+abi           The contents of sampler.h as columns
+collector     A collector that uses the program: registers, stack and interpreter frames of one instant
+kernel_types  Offsets of fields in the running kernel's structures, from the kernel's type information
+locks         Waits for locks: the lock, and the time until the thread got it
 object        A compiled BPF object made ready for the kernel: its maps, its type information, its programs
 records       Records of the ring as columns
-ring          The ring in which programs leave their records, read without a copy
-run_times     How much time samples of running threads stand for, by the kernel's account of their turns
-sampler       The program in the kernel, its maps and the events at which it runs, as one thing
-source        Samples by the program in the kernel, for the collector that knows the processes
-surroundings  What stands around the stacks of waits: the lock outside each, and inside it who ended it
-wait_collector  Wall-clock time of threads by a program in the kernel, waits with their stacks
-wait_rates    Which waits are recorded one by one: as many as can be unwound, shorter ones where it is quiet
-waits         Waits as the kernel reports them: how much time each stack stands for, and what time has none
-wakers        Who ended a wait, as the kernel reports it, and what that says of the wait
+ring          The ring buffer that the programs fill, read without a copy
+run_times     The time that samples of running threads stand for, from the kernel's account of their turns
+sampler       The program in the kernel with its maps and the events that trigger it
+source        The source of samples for the collector that tracks the processes
+surroundings  The context of waits: the lock outside each stack, and inside it the waker
+wait_collector  A collector of threads' wall-clock time, with the stacks of waits
+wait_rates    The limits for recording single waits: as many as can be unwound, shorter ones if there are few
+waits         Waits as the kernel reports them: the time that each stack stands for, and time without a stack
+wakers        The waker of a thread as the kernel reports it, and what that means for the wait
 """

@@ -1,4 +1,4 @@
-"""What sampler.h states, as columns: records in the ring, and the values of the maps."""
+"""The contents of sampler.h as columns: records in the ring, and the values of the maps."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ THREAD = struct.Struct("=QQQQ")
 WAIT = struct.Struct("=8QIIIiIIQIIiI16s")
 LIMITS = struct.Struct("=QQQ")
 BUCKETS = 32
-"""Of the histogram of run times: one for each power of two of nanoseconds."""
+"""Number of buckets of the histogram of run times: one for each power of two of nanoseconds."""
 
 
 class LossReason(IntEnum):
-    """Why something of a sample is missing: a number of enum reason in losses.h, which as_c() makes of this. comment:
-    there. counted: what the reader of a recording sees (profiler/model/reason_table.py), "" for nothing.
+    """Reasons why a part of a sample is missing; as_c() generates enum reason in losses.h from them.
+
+    Attributes:
+        comment: Comment in losses.h.
+        counted: Message for the user (profiler/model/reason_table.py), "" for none.
     """
 
     comment: str
@@ -75,7 +78,7 @@ class LossReason(IntEnum):
 
 
 def as_c() -> str:
-    """losses.h."""
+    """Return the contents of losses.h."""
     rows = "".join(f"\t{reason.name}, /* {reason.comment} */\n" for reason in LossReason)
     licence = "/* SPDX-License-Identifier: MIT OR GPL-2.0-only */\n"
     what = "/* Why something of a sample is missing: one counter each. Made of collectors/bpf/abi.py. */\n"
@@ -83,7 +86,7 @@ def as_c() -> str:
 
 
 class Flag(IntFlag):
-    """struct record.flags."""
+    """Bits of struct record.flags."""
 
     CHAIN = 1
     HOLDS_LOCK = 2

@@ -1,7 +1,6 @@
-"""Samples by a program in the kernel: registers, stack and the interpreter's frames of one instant; nothing is stopped.
+"""A collector that uses a program in the kernel: registers, stack and interpreter frames of one instant.
 
-Which processes there are and what is mapped in them at which time is known from perf_events' records, as it is for the
-samples of those.
+No thread is stopped. Records of perf_events report processes and mappings, as they do for the samples of perf_events.
 """
 
 from __future__ import annotations
@@ -28,17 +27,18 @@ from pyprof.records import replace
 
 NOTE = said("by_program")
 _SILENT = 4
-"""Where nobody watches, a sign of life comes after so many times as long: each wakes a processor."""
+"""Factor for the time until an empty batch if no consumer waits for one, because each wakes a processor."""
 
 
 class BpfCollector(PerfCollector):
-    """source: the samples; it is this one's to close. Nothing is looked for now and then: full rings, and news of the
-    recording's own processes, wake it.
+    """A collector that takes its samples from a BpfSource, which it closes.
+
+    It does not poll: the kernel wakes it when rings are full and when the recording's processes change.
     """
 
     wakes = True
-    hold_s = 16.0  # the ring has room for it, and little is learned from samples for those to come
-    young_wait_ns = 1_000_000_000  # functions of an interpreter are read from it with their first samples
+    hold_s = 16.0  # the ring has room for it, and samples teach little for later ones
+    young_wait_ns = 1_000_000_000  # functions of an interpreter are read from the process with their first samples
 
     def __init__(
         self,
@@ -51,7 +51,18 @@ class BpfCollector(PerfCollector):
         before_exec: bool,
         why: str = "",
     ) -> None:
-        """why: it samples these, a sentence."""
+        """Open the collector.
+
+        Args:
+            source: The samples.
+            pid: The process.
+            options: Options of the recording.
+            diagnostics: Counts problems.
+            ids: Identifiers shared with other collectors of the recording.
+            selection: Further processes, including those that will match later.
+            before_exec: True if pid will call exec, and only the new program is wanted.
+            why: A sentence with the reason for which this collector was chosen.
+        """
         self.source = source
         self._why = why
         self._taken = 0
@@ -68,7 +79,7 @@ class BpfCollector(PerfCollector):
             source.follow(self.members.alive)
 
     def _scope(self, pid: int, cpu: int) -> Scope:
-        """Events that make no samples: births, ends and mappings only."""
+        """Choose events without samples: they only report forks, ends and mappings."""
         return scope_of_records(pid, cpu, self._options, self.members.everything)
 
     def _lost(self) -> Lost:
@@ -101,14 +112,14 @@ class BpfCollector(PerfCollector):
         self._unwound(taken)
 
     def _revived(self) -> Silent:
-        """Records of mappings stop where samples do."""
+        """Open events on new processors: those for mapping records stop together with those for samples."""
         found = self.source.revive()
         if found or not self._options.running:
             found |= super()._revived()
         return found
 
     def _unwound(self, taken: RingBatches) -> None:
-        """All batches of it have been."""
+        """Release the memory after all batches of a scan were unwound."""
         source = self.source
         source.done()
         self.done_with(taken.scan)

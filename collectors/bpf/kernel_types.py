@@ -1,6 +1,6 @@
-"""Where the running kernel has a field of a structure, by its own type information (/sys/kernel/btf/vmlinux).
+"""Offsets of fields in the running kernel's structures, from the kernel's type information (/sys/kernel/btf/vmlinux).
 
-Only what is asked for is looked at: the 5 MB are searched for the structure's name, not parsed.
+The 5 MB are searched for the structure's name and not parsed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,25 @@ U32 = npt.NDArray[np.uint32]
 
 
 def kernel_types() -> bytes:
-    """The running kernel's type information. Raises OSError."""
+    """Return the running kernel's type information.
+
+    Raises:
+        OSError: It cannot be read.
+    """
     with open(_PATH, "rb") as file:
         return file.read()
 
 
 def member_offset(data: bytes, structure: str, member: str) -> int:
-    """Bytes from the start of the structure, also of a member of an anonymous structure in it. data: the type
-    information. Raises FormatError.
+    """Return the offset of a member in a structure or in an anonymous structure inside it, in bytes.
+
+    Args:
+        data: The type information.
+        structure: Name of the structure.
+        member: Name of the member.
+
+    Raises:
+        FormatError: There is no such member, or the data is not valid.
     """
     if len(data) < 24 or struct.unpack_from("<H", data)[0] != _MAGIC:
         raise FormatError("BTF", 0, "another magic number")
@@ -49,7 +60,9 @@ def member_offset(data: bytes, structure: str, member: str) -> int:
 
 
 def _members(words: U32, at: int) -> dict[int, int]:
-    """Of the structure that begins at this word: name -> bytes, of several without a name the first. {}: it is none."""
+    """Return {name: offset in bytes} of the structure at a word; of several unnamed members the first. {} if it is
+    none.
+    """
     count, kind, has_bits = int(words[at + 1]) & 0xFFFF, words[at + 1] >> 24 & 0x1F, words[at + 1] >> 31
     if kind != _STRUCT or at + 3 + 3 * count > len(words):
         return {}
@@ -58,7 +71,9 @@ def _members(words: U32, at: int) -> dict[int, int]:
 
 
 def _around(words: U32, field: int) -> int | None:
-    """Where the anonymous structure begins of which this is a member. Types have numbers, and no table of places."""
+    """Return the start of the anonymous structure that contains a member. Types have numbers, but no table of
+    positions.
+    """
     for found in np.flatnonzero(words == field).tolist():
         for place, at in enumerate(range(found - 3, max(found - 3 * _MOST_MEMBERS, -1), -3)):
             head = int(words[at + 1])

@@ -1,7 +1,7 @@
-"""Waits for locks: which lock it is, and how long until it was had.
+"""Waits for locks: the lock, and the time until the thread got it.
 
-A lock is a futex: its address names it. The lock of a Python interpreter is waited for by timed waits of 5 ms. Waits
-that nobody ended are joined with the thread's next one for the same lock.
+A lock is a futex, which its address identifies. Threads wait for the lock of a Python interpreter by timed waits of 5
+ms. A wait that no thread ended is merged with the thread's next wait for the same lock.
 """
 
 from __future__ import annotations
@@ -18,14 +18,18 @@ from pyprof.model.sample import SampleBatch
 from pyprof.records import dataclass
 
 _SOON_NS = 1_000_000
-"""A thread that waits for the same lock again after so long did not have it in between."""
+"""A thread that waits for the same lock again within this time did not hold it in between."""
 _GIL_BYTES = 256
-"""Of struct _gil_runtime_state: its condition variables and mutexes stand within."""
+"""Size of struct _gil_runtime_state, which contains its condition variables and mutexes."""
 
 
 @dataclass(slots=True)
 class _Joined:
-    """Waits of a thread for one lock that nobody has ended. lane: of the last one's stack, None: accounted before."""
+    """Waits of a thread for one lock that no thread has ended.
+
+    Attributes:
+        lane: The last one's stack in the batch, or None if it was accounted before.
+    """
 
     lock: Mark
     since_ns: int
@@ -35,14 +39,14 @@ class _Joined:
 
 
 class LockWaits:
-    """Of one recording. gils: pid -> addresses of its interpreters' locks."""
+    """Waits for locks in one recording; `gils` returns the addresses of a process's interpreter locks by pid."""
 
     def __init__(self, gils: Callable[[int], Iterable[int]]) -> None:
         self._gils = gils
         self._joined: dict[int, _Joined] = {}
 
     def mark(self, pid: int, address: int) -> Mark:
-        """The lock at an address."""
+        """Return a marker for the lock at an address."""
         if not address:
             return Mark(MarkKind.LOCK, name="a lock that is not known")
         if any(gil <= address < gil + _GIL_BYTES for gil in self._gils(pid)):
@@ -50,7 +54,9 @@ class LockWaits:
         return Mark(MarkKind.LOCK, name=f"lock {address:#x}")
 
     def join(self, times: WaitTimes, ended: Ended, last: bool) -> None:
-        """Time of waits which nobody ended is accounted with the thread's next one. last: there is none."""
+        """Account the time of waits that no thread ended with the thread's next wait. `last` means that there is no
+        next one.
+        """
         lanes = {end: lane for lane, end in times.ends.items()}
         for n, flags in enumerate(ended.flags.tolist()):
             if flags & Flag.GONE:
@@ -79,7 +85,7 @@ class LockWaits:
             self._joined[tid] = _Joined(lock, since_ns, int(ended.time_ns[n]), ns, lane)
 
     def _flush(self, times: WaitTimes, tid: int) -> None:
-        """The thread does something else now."""
+        """Account the waits of a thread that now does something else."""
         joined = self._joined.pop(tid, None)
         if joined is not None and joined.lane is not None:
             times.blocked_ns[joined.lane] += joined.ns
@@ -88,12 +94,14 @@ class LockWaits:
 
 
 def of_lock(each: Bare) -> bool:
-    """Is it time in which a thread waited for a lock? What the kernel reports of waits is of futexes only."""
+    """Return True if a thread waited for a lock in that time. The kernel reports only waits for futexes in this
+    mode.
+    """
     return each.end >= 0 or each.call == NOT_ONE_BY_ONE or each.call in FUTEX_WAITS
 
 
 def addresses(batch: SampleBatch) -> dict[int, int]:
-    """Of the futexes for which threads of a batch sleep, by tid."""
+    """Return the addresses of the futexes for which threads of a batch sleep, by tid."""
     found = {}
     inside = [] if batch.kernel_stack is None else batch.kernel_stack.tolist()
     for lane, at in enumerate(inside):
@@ -104,7 +112,7 @@ def addresses(batch: SampleBatch) -> dict[int, int]:
 
 
 def _first_argument(tid: int) -> int:
-    """Of the system call in which a thread sleeps; 0: it does not any more."""
+    """Return the first argument of the futex call in which a thread sleeps, or 0 if it does not sleep any more."""
     try:
         with open(f"/proc/{tid}/syscall", encoding="ascii") as file:
             words = file.read().split()
@@ -114,7 +122,7 @@ def _first_argument(tid: int) -> int:
 
 
 def _add(times: WaitTimes, end: int, lane: int | None, tid: int, since_ns: int, ns: int) -> None:
-    """More time of a wait."""
+    """Add time to a wait."""
     if not ns:
         return
     if lane is not None:
@@ -124,7 +132,7 @@ def _add(times: WaitTimes, end: int, lane: int | None, tid: int, since_ns: int, 
 
 
 def _taken(times: WaitTimes, end: int, lane: int | None) -> int:
-    """The time of a wait, which is not accounted now. Its stack is."""
+    """Remove the time of a wait from those to account now and return it. Its stack remains."""
     found = sum(each.ns for each in times.again if each.end == end) + sum(b.ns for b in times.bare if b.end == end)
     times.again = [each for each in times.again if each.end != end]
     times.bare = [each for each in times.bare if each.end != end]

@@ -1,8 +1,10 @@
-"""A compiled BPF object made ready for the kernel: its maps, its type information, its programs with all they call.
+"""A compiled BPF object made ready for the kernel: its maps, its type information, its programs with all that they
+call.
 
-In: the ELF file that clang wrote (target bpf). Out: descriptors. What libbpf does for objects of this shape: maps are
-`struct map` in section `maps`, constants of .rodata may be set before load, each program stands in a section of its
-own, what programs call or pass as callbacks stands in .text and is appended to each of them.
+The input is the ELF file that clang wrote (target bpf), the output are descriptors. It does what libbpf does for
+objects of this kind. Maps are `struct map` in section `maps`. Constants of .rodata may be set before the load. Each
+program has its section. Functions that programs call or pass as callbacks are in .text, which is appended to each
+program.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ _MAP = struct.Struct("<5I")
 _INSTRUCTION = struct.Struct("<BBhi")
 _LD_IMM64, _CALL = 0x18, 0x85
 _MAP_FD, _MAP_VALUE, _FUNCTION = 1, 2, 4
-"""src_reg of a load of 64 bits: what its value is."""
+"""Values of src_reg in a 64-bit load: the kind of its value."""
 _DATASEC, _VAR = 15, 14
 _BTF_SIZES = {1: 4, 3: 12, 14: 4, 17: 4}
-"""Bytes behind a type's head where they do not depend on vlen: INT, ARRAY, VAR, DECL_TAG."""
+"""Bytes after a type's head that do not depend on vlen: INT, ARRAY, VAR, DECL_TAG."""
 _BTF_VLEN = {4: 12, 5: 12, 6: 8, 13: 8, 15: 12, 19: 12}
 """Bytes for each member: STRUCT, UNION, ENUM, FUNC_PROTO, DATASEC, ENUM64."""
 
@@ -36,7 +38,7 @@ _STATISTICS = re.compile(r"processed \d|verification time|stack depth|max_states
 
 
 class ProgramRefused(CollectorRefused):
-    """The kernel does not take a program. log: what its verifier says, the end of it."""
+    """The kernel refuses a program; `log` is the end of its verifier's log."""
 
     def __init__(self, message: str, hint: str, log: str = "") -> None:
         super().__init__(message, hint)
@@ -53,7 +55,7 @@ class _Symbol:
 
 @dataclass(frozen=True, slots=True)
 class MapDefinition:
-    """As the object states it: type, bytes of a key and of a value, most entries, flags."""
+    """A map as the object defines it: type, bytes of a key and of a value, maximum number of entries, flags."""
 
     kind: int
     key_size: int
@@ -63,12 +65,23 @@ class MapDefinition:
 
 
 class BpfObject:
-    """maps: descriptors by name. programs: descriptors by name, once load() was called. Close it when done: what runs
-    in the kernel goes with the last descriptor.
+    """A BPF object and its descriptors in the kernel.
+
+    The caller must close it. The kernel removes the programs with the last descriptor.
+
+    Attributes:
+        definitions: Map definitions by name.
+        constants: Contents of .rodata.
+        maps: Descriptors of maps by name.
+        programs: Descriptors of programs by name, after load().
     """
 
     def __init__(self, data: bytes, name: str) -> None:
-        """Raises FormatError."""
+        """Read an object file.
+
+        Raises:
+            FormatError: The file is not a valid object.
+        """
         self._elf = ElfFile.from_bytes(data, name)
         self._names = [section.name for section in self._elf.section_list]
         for section in ("maps", "license", ".rodata", ".symtab", ".strtab", ".BTF", ".BTF.ext"):
@@ -104,7 +117,7 @@ class BpfObject:
         }
 
     def set_constant(self, name: str, value: bytes) -> None:
-        """A constant of .rodata, before load()."""
+        """Set a constant of .rodata before load()."""
         section = self._names.index(".rodata")
         for symbol in self._symbols:
             if symbol.name == name and symbol.section == section and symbol.size == len(value):
@@ -113,13 +126,22 @@ class BpfObject:
         raise KeyError(name)
 
     def set_entries(self, name: str, entries: int) -> None:
-        """How many entries a map has, before load(); of a ring its bytes."""
+        """Set the number of entries of a map, or the size of a ring in bytes, before load()."""
         old = self.definitions[name]
         self.definitions[name] = MapDefinition(old.kind, old.key_size, old.value_size, entries, old.flags)
 
     def load(self, kinds: dict[str, int], log_level: int = 0) -> dict[str, str]:
-        """Everything into the kernel. kinds: section -> type of the program in it. Returns the verifier's logs by
-        section (empty at log_level 0). Raises ProgramRefused; nothing stays then.
+        """Load everything into the kernel.
+
+        Args:
+            kinds: Program type by section.
+            log_level: Level of the verifier's log.
+
+        Returns:
+            The verifier's logs by section, empty at log_level 0.
+
+        Raises:
+            ProgramRefused: The kernel refuses a part. Nothing remains loaded.
         """
         try:
             for name, entry in self.definitions.items():
@@ -153,7 +175,7 @@ class BpfObject:
         return log
 
     def _linked(self, section: str) -> bytes:
-        """The program of a section, and .text behind it if it calls that, all references filled in."""
+        """Return the program of a section, with .text after it if it calls that, and all references resolved."""
         parts = self._parts(section)
         starts: dict[str, int] = {}
         code = bytearray()
@@ -191,7 +213,9 @@ class BpfObject:
         struct.pack_into("<i", code, at + 12, further)
 
     def _filled_btf(self) -> bytes:
-        """The type information with what the compiler leaves to the loader: where variables stand in their sections."""
+        """Return the type information with the offsets of variables in their sections, which the compiler leaves to the
+        loader.
+        """
         data = bytearray(self._content(".BTF"))
         _, _, _, head, types, types_size, strings, _ = struct.unpack_from("<HBBIIIII", data, 0)
         strings += head
@@ -217,7 +241,9 @@ class BpfObject:
         return bytes(data)
 
     def _info(self, starts: dict[str, int]) -> tuple[bytes, int, bytes, int]:
-        """(func_info, bytes of a record, line_info, the same) of the code that begins there, in instructions."""
+        """Return (func_info, bytes of a record, line_info, bytes of a record) of code at these starts, in
+        instructions.
+        """
         data = self._content(".BTF.ext")
         _, _, _, head, functions, functions_size, lines, lines_size = struct.unpack_from("<HBBIIIII", data, 0)
         first = self._records(data, head + functions, functions_size, starts)
@@ -265,7 +291,7 @@ def _taken(fd: int, what: str, log: str = "") -> int:
 
 
 def _complaint(log: str) -> str:
-    """What the verifier says last, and of which line of the source."""
+    """Return the last line of the verifier's log, with its line of the source."""
     lines = [line.strip() for line in log.splitlines() if line.strip() and not _STATISTICS.match(line)]
     source = next((line.removeprefix(";").strip() for line in reversed(lines) if line.startswith(";")), "")
     return f"; its verifier says: {lines[-1]}{f' (at: {source})' if source else ''}" if lines else ""

@@ -1,4 +1,4 @@
-"""Records of the ring as columns. Nothing of the stacks is copied: a batch looks into the ring."""
+"""Records of the ring as columns. Stacks are not copied: a batch refers to the ring."""
 
 from __future__ import annotations
 
@@ -25,17 +25,28 @@ I64 = npt.NDArray[np.int64]
 U32 = npt.NDArray[np.uint32]
 
 _BASE = 3 + REGISTERS
-"""Word of a record that follows its registers."""
+"""Index of the word of a record after its registers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """n samples in time order. regs (n, k): in the columns of perf_arch.WIDE. offset: of the stack copy in the ring's
-    bytes. below: of the stack that a handler on its own one has interrupted, or of where a longer one began, whose copy
-    follows. holes: bits of pages not in memory. frame, anchor, text, inside: (n + 1,) where the rows of each begin in
-    frames (m, 5), anchors (k, 2), texts (j, 32) and kernel (l, 1); see sampler.h. why, call: of threads that leave
-    their processor: the state of the task, and its system call. waiting: the last so many rows of frames are of
-    activations that wait on the stack; awaiting: so many before them of tasks that await the running one.
+    """Columns of n samples in order of time. sampler.h describes the fields.
+
+    Rows of a sample i are at [start[i], start[i + 1]) in a separate array, where start has n + 1 elements: `frame` for
+    `frames` (m, 5), `anchor` for `anchors` (k, 2), `text` for `texts` (j, 32), and `inside` for `kernel` (l, 1).
+
+    Attributes:
+        regs: Registers (n, k), in the columns of perf_arch.WIDE.
+        offset: Offset of the stack copy in the ring, in bytes.
+        holes: Bits of pages of the copy that were not in memory.
+        below_base: Address of a second copy, which follows the first. It is the stack that a signal handler on an
+            alternate stack has interrupted, or the root part of a longer stack.
+        below_holes: Bits of its missing pages.
+        below_size: Its size in bytes.
+        why: State of the task, for threads that leave their processor.
+        call: Its system call.
+        waiting: Number of frames, at the end of each sample's rows, of interpreter activations that wait on the stack.
+        awaiting: Number of frames before those of tasks that await the running one.
     """
 
     time_ns: I64
@@ -70,7 +81,7 @@ class Records:
         return len(self.time_ns)
 
     def take(self, lanes: I64) -> Records:
-        """Those of these indices, ascending."""
+        """Return the records of these ascending indices."""
         if len(lanes) == len(self):
             return self
         frame, frames = _part(self.frame, self.frames, lanes)
@@ -84,7 +95,7 @@ class Records:
         )  # fmt: skip
 
     def texts_of(self, pid: int) -> U64:
-        """Of all samples of a process."""
+        """Return the texts of all samples of a process."""
         _, texts = _part(self.text, self.texts, np.flatnonzero(self.pid == pid))
         return texts
 
@@ -94,7 +105,7 @@ _COLUMNS = tuple(name for name in Records.__slots__ if name not in _ROWS)
 
 
 def read_records(words: U64, places: Sequence[int]) -> Records:
-    """places: where they begin, in words of the ring."""
+    """Read samples; `places` are the words of the ring at which they begin."""
     at = np.array(places, np.int64)
     heads = words[at[:, None] + np.arange(HEAD_WORDS)]
     order = np.argsort(heads[:, 0], kind="stable")
@@ -143,7 +154,7 @@ def read_records(words: U64, places: Sequence[int]) -> Records:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """n waits that are over, and threads that are gone, in time order; columns of struct ended."""
+    """Columns of n ended waits and ended threads in order of time; see struct ended."""
 
     time_ns: I64
     pid: npt.NDArray[np.int32]
@@ -166,7 +177,7 @@ class Ended:
 
 
 def read_ended(words: U64, places: Sequence[int]) -> Ended:
-    """places: as of read_records."""
+    """Read ends of waits; `places` are the words of the ring at which they begin."""
     at = np.array(places, np.int64)
     rows = words[at[:, None] + np.arange(ENDED_WORDS)]
     rows = np.ascontiguousarray(rows[np.argsort(rows[:, 0], kind="stable")])
@@ -192,7 +203,7 @@ def read_ended(words: U64, places: Sequence[int]) -> Ended:
 
 
 def kernel_stacks(records: Records) -> tuple[npt.NDArray[np.int32], tuple[KernelStack, ...]]:
-    """Which of the stacks each record has, and these; the first one is ()."""
+    """Return the index of each record's kernel stack, and the stacks; the first one is ()."""
     known: dict[KernelStack, int] = {(): 0}
     starts, words = records.inside.tolist(), records.kernel[:, 0].tolist()
     found = [
@@ -202,14 +213,14 @@ def kernel_stacks(records: Records) -> tuple[npt.NDArray[np.int32], tuple[Kernel
 
 
 def apart(words: U64, places: Sequence[int]) -> tuple[list[int], list[int]]:
-    """(where records of samples begin, where those of ends do)."""
+    """Split the positions of records into (those of samples, those of ends)."""
     at = np.array(places, np.int64)
     ends = (words[at + 2] >> np.uint64(32)) & np.uint64(Flag.ENDED | Flag.GONE) != 0
     return at[~ends].tolist(), at[ends].tolist()
 
 
 def _rows(words: U64, at: I64, counts: I64, width: int) -> tuple[I64, U64]:
-    """(where each record's rows begin, all rows)."""
+    """Return (start of each record's rows, all rows)."""
     starts = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=starts[1:])
     inside = np.arange(starts[-1]) - np.repeat(starts[:-1], counts)

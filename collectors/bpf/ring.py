@@ -1,7 +1,7 @@
-"""The ring in which programs leave their records (Documentation/bpf/ringbuf.rst), read without a copy.
+"""The ring buffer that the programs fill (Documentation/bpf/ringbuf.rst), read without a copy.
 
-The data pages are mapped twice in a row, so a record that wraps lies in one piece. A record's room is released when
-give_back() is called: until then arrays may look at it.
+The data pages are mapped twice in a row, so a record that wraps is contiguous. give_back() releases a record's room;
+until then arrays may refer to it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,18 @@ FOREVER_NS = 2**63 - 1
 
 
 class RecordRing:
-    """words: all data, twice, as 64-bit words. size: bytes of it, once. fd: of the map.
+    """A ring of records.
 
     A record begins with its time. Records of several processors are nearly in order of time.
+
+    Attributes:
+        words: All data, twice, as 64-bit words.
+        size: Size of the data in bytes.
+        fd: Descriptor of the map.
     """
 
     def __init__(self, fd: int, size: int) -> None:
-        """fd: of the map; size: its bytes, a power of two."""
+        """Map a ring; `size` is a power of two."""
         self.size = size
         self.fd = fd
         self._mask = size - 1
@@ -40,8 +45,14 @@ class RecordRing:
         self._at = struct.unpack_from("=Q", self._consumer)[0]
 
     def take(self, until_ns: int = FOREVER_NS, most: int = 1 << 20) -> tuple[list[int], int]:
-        """(where records begin, in words; what to give back when they are done with). At most so many records, those
-        before the first one that is later than until_ns.
+        """Return the next records.
+
+        Args:
+            until_ns: Stop at the first record after this time.
+            most: Maximum number of records.
+
+        Returns:
+            (words at which the records begin, position to pass to give_back()).
         """
         found, self._at = self._scan(until_ns, most)
         return found, self._at
@@ -70,11 +81,11 @@ class RecordRing:
         return found, at
 
     def give_back(self, until: int) -> None:
-        """The kernel may overwrite everything before."""
+        """Release everything before a position, so that the kernel may overwrite it."""
         settle()
         struct.pack_into("=Q", self._consumer, 0, until)
 
     @property
     def used(self) -> int:
-        """Bytes that wait to be released."""
+        """Number of bytes that are not released."""
         return int(self._producer[0]) - int(struct.unpack_from("=Q", self._consumer)[0])

@@ -1,7 +1,7 @@
-"""How much time samples of running threads stand for, where the kernel reports how long each thread ran.
+"""The time that samples of running threads stand for, from the kernel's account of their turns.
 
-A timer that is due while a processor changes threads comes after the change. A thread that leaves its processor every
-few microseconds has fewer samples than time therefore, at any rate: its samples share the exact time.
+If a timer is due while a processor switches threads, it fires after the switch. So a thread that leaves its processor
+every few microseconds has too few samples at any rate. Its samples therefore share the exact time.
 """
 
 from __future__ import annotations
@@ -17,23 +17,29 @@ NOT_KNOWN = -1
 
 
 class RunTimes:
-    """Of one recording. What a thread ran without a sample counts for its next ones."""
+    """Run times in one recording. Time that a thread ran without a sample counts for its next samples."""
 
     def __init__(self) -> None:
         self._accounted: dict[int, int] = {}
 
     def begin(self, at_ns: int, threads: Iterable[Waiting]) -> None:
-        """The time before is nobody's."""
+        """Start now: earlier run time is not accounted."""
         self._accounted = {each.tid: _ran(each, at_ns) for each in threads}
 
     def share(
         self, tids: I64, threads: Iterable[Waiting], now_ns: int, room_ns: Mapping[int, int], most_ns: int
     ) -> I64:
-        """Nanoseconds that each of these samples stands for. tids: (n,), of threads that ran until now_ns. NOT_KNOWN
-        where nothing was known of a thread when this was asked last.
+        """Return the nanoseconds that each sample stands for, NOT_KNOWN if its thread was unknown at the last call.
 
-        room_ns: tid -> most time that a thread can have run since then; most_ns: the same of all others. What a thread
-        ran beyond it, because the table is of a later time, counts the next time.
+        A thread may have run longer than the limits below, because the table is of a later time. The rest counts in the
+        next call.
+
+        Args:
+            tids: Threads of the samples (n,), which ran until now_ns.
+            threads: The table of threads.
+            now_ns: Time of the samples.
+            room_ns: Maximum time that each thread can have run since the last call, by tid.
+            most_ns: The same for all other threads.
         """
         length = np.full(len(tids), NOT_KNOWN, np.int64)
         lanes: dict[int, list[int]] = {}
@@ -43,7 +49,7 @@ class RunTimes:
         for each in threads:
             ran, before = _ran(each, now_ns), self._accounted.get(each.tid)
             own = lanes.get(each.tid)
-            if before is None or before > ran:  # another thread has the number now
+            if before is None or before > ran:  # the tid belongs to another thread now
                 before = ran
             elif own:
                 some = min(ran - before, room_ns.get(each.tid, most_ns))

@@ -1,6 +1,7 @@
-"""The program in the kernel, its maps and the events at which it runs, as one thing that is opened and closed.
+"""The program in the kernel with its maps and the events that trigger it, as one unit.
 
-In: which processes, how often. Out: records in a ring, counts. All of it goes with the descriptors, however we end.
+The input are the processes and the sampling rate, the output are records in a ring, and counters. The kernel removes
+everything with the descriptors, however the profiler ends.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _ATTR = struct.Struct("=IIQQQQQ72x")
 _NONE = 0xFFFFFFFF
 _MOST_LAYOUTS = 64
 _FULL = 2
-"""The reader is woken when such a part of the ring is full."""
+"""The kernel wakes the reader when one part in this many of the ring is full."""
 KINDS = {
     "perf_event/sample": bpf.PERF_EVENT,
     "raw_tp/sched_process_fork": bpf.RAW_TRACEPOINT,
@@ -50,39 +51,55 @@ _OFFSETS = {
     "code_of_memory": ("mm_struct", "exec_vm"),
     "stack_of_memory": ("mm_struct", "start_stack"),
 }
-"""Constants of the program: where this kernel has a field."""
+"""Constants of the program with offsets of this kernel's fields: name -> (structure, member)."""
 _U32 = struct.Struct("=I")
 _OVERFLOW = 1 << 16
 """OVERFLOW of sampler.h: the unit of the constant overflows_per_sample is 1/OVERFLOW."""
 _OVERFLOWS_PER_SAMPLE = (4.1, 4.9)
-"""Range from which a recording draws how often an event overflows for one sample. It has no whole number: overflows
-would then meet the same few phases of a program whose period is that of the samples, or a fraction of it."""
+"""Range from which a recording draws how often an event overflows for one sample.
+
+It contains no whole number. Otherwise overflows would meet the same few phases of a program whose period is that of the
+samples, or a fraction of it.
+"""
 
 
 _LEAST_RING, _LEAST_RING_OF_WAITS, _MOST_RING = 16 << 20, 64 << 20, 256 << 20
 _RECORD, _LATE_S = 72 << 10, 0.25
-"""A record with the first copy of a stack; how late its reader may be while all processors are busy."""
+"""Size of a record with the first copy of a stack, and the delay that its reader may have while all processors are
+busy.
+"""
 
 
 def ring_size(watched: KernelTargets, processors: int) -> int:
-    """Bytes of a ring, a power of two: memory of the kernel's. With waits at least enough for a storm of them."""
+    """Return the size of the ring in bytes, a power of two.
+
+    The ring is memory of the kernel. With waits it is at least large enough for a storm of them.
+    """
     least = _LEAST_RING_OF_WAITS if watched.waits else _LEAST_RING
     wanted = round(watched.rate_hz * processors * _RECORD * _LATE_S)
     return min(max(1 << max(wanted - 1, 0).bit_length(), least), _MOST_RING)
 
 
 def program(machine: str = MACHINE) -> bytes:
-    """The compiled object, as it is shipped. machine: one of perf_arch.PERF_ARCHES."""
+    """Return the compiled object of a machine, one of perf_arch.PERF_ARCHES."""
     return resources.files("pyprof.collectors.bpf").joinpath(f"sampler.{machine}.o").read_bytes()
 
 
 @dataclass(frozen=True, slots=True)
 class KernelTargets:
-    """What the program looks at. rate_hz: samples a second of each processor, 0 for none. everything: all processes.
-    follow: children, too. waits: threads that leave their processors; runnable: also those that lose it to another one.
-    kernel: the kernel's frames, too. wakers: who wakes them, with stacks. locks: only waits for futexes. seeks:
-    activations of interpreters are found that wait on stacks, in no chain (greenlets'). tasks: of asyncio, those that
-    await the one that a thread runs.
+    """The processes and events that the program records.
+
+    Attributes:
+        rate_hz: Samples per second of each processor, 0 for none.
+        everything: True for all processes.
+        follow: True to include children.
+        waits: True to record threads that leave their processors.
+        runnable: True to include threads that are preempted.
+        kernel: True to include the kernel's frames.
+        wakers: True to record wakers with their stacks.
+        locks: True to record only waits for futexes.
+        seeks: True to find interpreter activations that wait on stacks outside any chain (greenlets).
+        tasks: True to find the asyncio tasks that await the one that a thread runs.
     """
 
     rate_hz: float
@@ -99,9 +116,21 @@ class KernelTargets:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Of one thread: sums of the waits that have no record of their own, and since when it waits now, 0 if it does not.
-    waking_ns: when it was woken, 0: not yet. copied: its stack was. run_ns: its turns on processors that have ended,
-    since it was seen first; on_ns: since when it has its processor, 0 if it has none or that was not seen.
+    """Waits of one thread.
+
+    Attributes:
+        pid: Its process.
+        tid: The thread.
+        off_ns: Start of its current wait, 0 if it does not wait.
+        waking_ns: Time of its wakeup, 0 if it was not woken yet.
+        why: State of the task.
+        call: Its system call.
+        copied: True if its stack was copied.
+        blocked_ns: Sum of blocked time of waits without a record.
+        runnable_ns: Sum of time that it waited for a processor, in waits without a record.
+        count: Number of waits without a record.
+        on_ns: Time since which it has its processor, 0 if it has none or that was not seen.
+        run_ns: Total of its completed turns on processors, since it was first seen.
     """
 
     pid: int
@@ -119,13 +148,19 @@ class Waiting:
 
 
 class Sampler:
-    """ring: the records. seeks: as in KernelTargets. overflow_hz: how often each processor's event calls the program,
-    which takes a sample at some of these calls, chosen at random. Raises ProgramRefused where the kernel does not take
-    the program or the events.
+    """The program in the kernel.
+
+    Attributes:
+        ring: The records.
+        seeks: See KernelTargets.
+        overflow_hz: Rate at which each processor's event calls the program, which takes a sample at random calls.
+
+    Raises:
+        ProgramRefused: The kernel refuses the program or the events.
     """
 
     def __init__(self, watched: KernelTargets, ring_size: int, cpus: list[int]) -> None:
-        """ring_size: bytes, a power of two."""
+        """Load the program; `ring_size` is in bytes and a power of two."""
         self._object = BpfObject(program(), "sampler.o")
         self.cpus = cpus
         self.seeks = watched.seeks
@@ -159,7 +194,7 @@ class Sampler:
             raise
 
     def _attach(self, rate_hz: float, cpu: int) -> int:
-        """A descriptor; negative where the processor is offline."""
+        """Open an event on a processor and return its descriptor, negative if the processor is offline."""
         flags = _DISABLED | _EXCLUDE_HV | _EXCLUDE_IDLE
         period = max(round(1e9 / rate_hz), 1)
         attr = _ATTR.pack(_SOFTWARE, _ATTR.size, _CPU_CLOCK, period, 0, TIME_RUNNING, flags)
@@ -176,11 +211,17 @@ class Sampler:
         return fd
 
     def revive(self) -> Silent:
-        """Processors that were offline, or came anew, and are sampled again."""
+        """Open events on processors that were offline or are new."""
         return self._events.revive(online_cpus) if self._events is not None else {}
 
     def add(self, pid: int, runtime: int = 0, offsets: FrameOffsets | None = None) -> None:
-        """Record a process. runtime, offsets: of its interpreter, which may become known later."""
+        """Record a process.
+
+        Args:
+            pid: The process.
+            runtime: Address of its interpreter's runtime, which may become known later.
+            offsets: Offsets in its interpreter's structures.
+        """
         place = self._layout(offsets) if offsets is not None else _MOST_LAYOUTS
         if place == _MOST_LAYOUTS:
             runtime = place = 0
@@ -197,13 +238,15 @@ class Sampler:
         return place
 
     def place(self, thread: ThreadPlace) -> None:
-        """Where a thread keeps what its interpreter needs. Its stack's end stays as it is known."""
+        """Set the addresses of a thread's interpreter data. The known end of its stack is kept."""
         end, *_ = self._thread(thread.tid)
         self._set_thread(thread.tid, end, thread.address, thread.gil, thread.collecting)
 
     def place_stack(self, tid: int, end: int) -> None:
-        """Where a thread's own stack ends. The program takes the end of the mapping in which it sees a thread first:
-        that is another one where a handler runs on a stack of its own.
+        """Set the end of a thread's stack.
+
+        By default the program uses the end of the mapping in which it first sees the thread. That is another stack if
+        the thread then runs a signal handler on an alternate stack.
         """
         _, *rest = self._thread(tid)
         self._set_thread(tid, end, *rest)
@@ -216,17 +259,21 @@ class Sampler:
         bpf.update(self._object.maps["threads"], _U32.pack(tid), abi.THREAD.pack(*words))
 
     def knows(self, pid: int) -> bool:
-        """Is a process recorded, perhaps since its parent forked it?"""
+        """Return True if a process is recorded, even if only since its parent forked it."""
         return bpf.lookup(self._object.maps["processes"], _U32.pack(pid), abi.PROCESS.size) is not None
 
     def limit(self, stack: int, least_ns: int, share: int) -> None:
-        """From now on. stack: bytes of a stack that are copied; least_ns: shorter waits have no record of their own;
-        share: of a thread's time at most 1/share goes into copies of its waits.
+        """Set limits from now on.
+
+        Args:
+            stack: Number of stack bytes that are copied.
+            least_ns: Shorter waits get no separate record.
+            share: At most 1/share of a thread's time is spent on copies at its waits.
         """
         bpf.update(self._object.maps["limits"], bytes(4), abi.LIMITS.pack(stack, least_ns, share))
 
     def waiting(self) -> list[Waiting]:
-        """Of all threads that are known."""
+        """Return the waits of all known threads."""
         found = []
         for value in bpf.values(self._object.maps["waits"], 8, abi.WAIT.size):
             off, waking, blocked, runnable, count, _, on, run, pid, tid, why, call, copied, *_ = abi.WAIT.unpack(value)
@@ -234,15 +281,15 @@ class Sampler:
         return found
 
     def forget(self, pid: int) -> None:
-        """A process that has ended."""
+        """Remove a process that has ended."""
         bpf.delete(self._object.maps["processes"], _U32.pack(pid))
 
     def forget_thread(self, tid: int) -> None:
-        """A thread that has ended."""
+        """Remove a thread that has ended."""
         bpf.delete(self._object.maps["threads"], _U32.pack(tid))
 
     def counts(self) -> tuple[dict[abi.LossReason, int], list[int]]:
-        """What the program counted so far, and its run times: how many took 2^n to 2^(n+1) ns."""
+        """Return the program's counters, and the histogram of its run times: how many took 2^n to 2^(n+1) ns."""
         words = len(abi.LossReason) + abi.BUCKETS
         raw = (
             bpf.lookup(self._object.maps["counters"], bytes(4), 8 * words * self._processors)
@@ -256,11 +303,11 @@ class Sampler:
 
     @property
     def full(self) -> bool:
-        """Is the ring so full that its reader is woken?"""
+        """True if the ring is so full that the kernel wakes its reader."""
         return self.ring.used >= self.ring.size // _FULL
 
     def silence(self) -> None:
-        """No more records; those in the ring can still be read."""
+        """Stop the program. Records in the ring can still be read."""
         for fd in self._descriptors:
             os.close(fd)
         self._descriptors.clear()
@@ -274,7 +321,7 @@ class Sampler:
 
 
 def overflow_rate(rate_hz: float) -> float:
-    """Return how often a processor's event overflows each second for rate_hz samples, at random within narrow limits.
+    """Return a random rate in Hz, within narrow limits, at which a processor's event overflows for rate_hz samples.
 
     The kernel throttles events that overflow more often than kernel.perf_event_max_sample_rate.
     """
@@ -282,7 +329,7 @@ def overflow_rate(rate_hz: float) -> float:
 
 
 def _wanted(watched: KernelTargets) -> dict[str, int]:
-    """Constants of the program: what it does."""
+    """Return the constants that control the program."""
     return {
         "everything": watched.everything,
         "follow": watched.follow or watched.everything,
@@ -297,7 +344,7 @@ def _wanted(watched: KernelTargets) -> dict[str, int]:
 
 
 def _places(types: bytes) -> dict[str, int]:
-    """_OFFSETS, and that of the thread pointer."""
+    """Return the constants of _OFFSETS, and the offset of the thread pointer."""
     found = {name: member_offset(types, structure, member) for name, (structure, member) in _OFFSETS.items()}
     inside = member_offset(types, "thread_struct", HERE.thread_pointer)
     return found | {"pointer_of_task": member_offset(types, "task_struct", "thread") + inside}
@@ -310,7 +357,7 @@ def _taken(fd: int, what: str) -> int:
 
 
 def packed(offsets: FrameOffsets) -> bytes:
-    """struct layout."""
+    """Return struct layout as bytes."""
     o = offsets
     fields = (
         o.interpreters_head, o.interpreter_next, o.threads_head, o.thread_next, o.thread_id, o.native_id,
@@ -333,7 +380,7 @@ def _packed_awaits(awaits: AwaitOffsets | None) -> tuple[int, ...]:
 
 
 def _namespace(pid: int) -> tuple[int, int]:
-    """Device and inode of a process's pid namespace; (0, 0) if it is ours."""
+    """Return (device, inode) of a process's pid namespace, or (0, 0) if it is that of the profiler."""
     try:
         own, other = os.stat("/proc/self/ns/pid"), os.stat(f"/proc/{pid}/ns/pid")
     except OSError:
@@ -342,6 +389,6 @@ def _namespace(pid: int) -> tuple[int, int]:
 
 
 def _possible_processors() -> int:
-    """For how many the kernel keeps values of its own."""
+    """Return the number of processors for which the kernel keeps per-CPU values."""
     with open("/sys/devices/system/cpu/possible", encoding="ascii") as file:
         return int(file.read().strip().replace(",", "-").split("-")[-1]) + 1

@@ -1,7 +1,7 @@
-"""Samples by the program in the kernel, for the collector that knows the processes and what is mapped in them.
+"""The source of samples for the collector that tracks the processes.
 
-bpf.collector takes everything but samples from perf_events' records, and the samples here. In: processes as they come.
-Out: columns of samples over the ring, then what they hold beside registers and stack.
+bpf/collector.py takes everything but samples from perf_events' records, and the samples here. The input are processes
+as they appear. The output are columns of samples over the ring, then their interpreter frames and additional memory.
 """
 
 from __future__ import annotations
@@ -42,14 +42,19 @@ from pyprof.model.sample import Piece, SampleBatch, StackSlab
 from pyprof.records import replace
 
 _FIRST_COPY, _LEAST_COPY = 128 << 10, 64 << 10
-"""Bytes of a stack that are copied before walks have said what they need, and at least after that."""
+"""Number of stack bytes that are copied before the first walks, and the minimum after them."""
 
 
 class BpfSource:
-    """most_copy: bytes of a stack that a sample can hold. lost: samples that found no room. parent_of: pid -> the
-    process that forked it, 0 if that is not known. records, ended: what take() found. rates: which waits are recorded
-    one by one. next_id: gives ids of address spaces. reader: makes the reader of a process's interpreter, by pid; None
-    where no interpreter is wanted.
+    """Samples of the program in the kernel.
+
+    Attributes:
+        most_copy: Maximum number of stack bytes in a sample.
+        lost: Number of samples that found no room.
+        parent_of: Returns the process that forked another one, or 0 if that is unknown.
+        records: Samples that take() found.
+        ended: Ends of waits that take() found.
+        rates: Limits for recording single waits.
     """
 
     most_copy = MOST_STACK
@@ -62,7 +67,15 @@ class BpfSource:
         reader: Callable[[int], KernelReader] | None,
         least_ns: int = 0,
     ) -> None:
-        """least_ns: shorter waits need no record of their own."""
+        """Create a source.
+
+        Args:
+            sampler: The program.
+            diagnostics: Counts problems.
+            next_id: Returns identifiers for address spaces.
+            reader: Returns the reader of a process's interpreter by pid; None if no interpreter is wanted.
+            least_ns: Shorter waits need no separate record.
+        """
         self.lost = 0
         self.words, self.ring_fd = sampler.ring.words, sampler.ring.fd
         self.parent_of: Callable[[int], int] = lambda pid: 0
@@ -85,13 +98,11 @@ class BpfSource:
         self._sampler.limit(self._copy, self.rates.least_ns, self.rates.share)
 
     def waiting(self) -> list[Waiting]:
-        """Which threads wait now, and the sums of waits without records."""
+        """Return the threads that wait now, and the sums of waits without records."""
         return self._sampler.waiting()
 
     def begin(self, pids: list[int]) -> None:
-        """Sample processes that are there already. What can be known of their interpreters is known before their first
-        sample.
-        """
+        """Sample existing processes. Their interpreters are read before their first sample."""
         for pid in pids:
             if not self._sampler.knows(pid):
                 self._place_stack(pid)
@@ -100,18 +111,21 @@ class BpfSource:
                     self._sampler.add(pid)
 
     def follow(self, pids: list[int]) -> None:
-        """Sample processes that are to run another program, and that one only."""
+        """Sample processes that will call exec, and only the new program."""
         for pid in pids:
             self._sampler.add(pid)
 
     @property
     def full(self) -> bool:
-        """Is the ring to be read now?"""
+        """True if the ring must be read now."""
         return self._sampler.full
 
     def look(self, pid: int) -> str | None:
-        """Find the interpreter of a process. "": all of it can be sampled here; None: it has one that has not begun;
-        else why stops are better.
+        """Find the interpreter of a process.
+
+        Returns:
+            "" if the program can sample all of the process. None if it has an interpreter that has not started yet.
+                Otherwise the reason why stops are better.
         """
         if self._make is None:
             return ""
@@ -140,12 +154,15 @@ class BpfSource:
         return self._readers.get(self.parent_of(pid))
 
     def gils(self, pid: int) -> set[int]:
-        """Addresses of the locks of a process's interpreters, as far as they are known."""
+        """Return the known addresses of the locks of a process's interpreters."""
         reader = self._readers.get(pid)
         return {place.gil for place in reader.places() if place.gil} if reader is not None else set()
 
     def keep(self, pids: Container[int]) -> None:
-        """All others have ended. What they left in the ring since the last take() is read before they are forgotten."""
+        """Forget all other processes, because they have ended.
+
+        They are forgotten only at the second call, after their last records in the ring were read.
+        """
         ended = {pid for pid in self._readers if pid not in pids}
         for pid in ended & self._ended:
             del self._readers[pid]
@@ -153,13 +170,13 @@ class BpfSource:
         self._ended = ended - self._ended
 
     def retire(self) -> None:
-        """A window was closed: forget threads that have ended."""
+        """Forget threads that have ended, after a window was closed."""
         for tid in [tid for tid in self._placed if not os.path.exists(f"/proc/{tid}")]:
             del self._placed[tid]
             self._sampler.forget_thread(tid)
 
     def _place_stack(self, pid: int) -> None:
-        """The first thread's; where those of others end their mapping says."""
+        """Set the stack's end of a process's first thread. For other threads it is the end of their mapping."""
         with contextlib.suppress(OSError, FormatError):
             directory = procfs.ProcDir(pid)
             try:
@@ -177,7 +194,7 @@ class BpfSource:
                 self._sampler.place(thread)
 
     def take(self, until_ns: int = FOREVER_NS) -> SampleRecords:
-        """What is in the ring up to a time, in order of time; done() gives its room back."""
+        """Return the samples in the ring up to a time, in order of time; done() releases their room."""
         ring = self._sampler.ring
         self._used = ring.used / ring.size
         places, self._until = ring.take(until_ns)
@@ -204,13 +221,20 @@ class BpfSource:
         return read_ended(self.words, apart(self.words, self._sampler.ring.later())[1])
 
     def dressed(self, batch: SampleBatch, lanes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> SampleBatch:
-        """A batch of these lanes of what was taken last, with its interpreters' frames and further memory."""
+        """Return a batch with the interpreter frames and additional memory of its samples.
+
+        Args:
+            batch: The batch.
+            lanes: Indices of its samples among those of the last take().
+        """
         records = self.records.take(lanes)
         self._bring_holes(records)
         return replace(batch, stack=_with_pieces(batch.stack, records), chains=self._chains(batch, records))
 
     def _bring_holes(self, records: Records) -> None:
-        """Pages of stacks that were not in memory are there for samples to come: who lacks some is walked alone."""
+        """Page in stack pages that were not in memory, for later samples: a sample that lacks pages is walked
+        separately.
+        """
         odd = np.flatnonzero(records.holes)
         columns = (records.pid, records.base, records.size, records.holes)
         for pid, base, size, holes in {*zip(*(column[odd].tolist() for column in columns), strict=True)}:
@@ -220,7 +244,7 @@ class BpfSource:
                     self._absent.bring(pid, page + n * PAGE, page + n * PAGE)
 
     def done(self) -> None:
-        """Everything that was taken has been unwound."""
+        """Release the memory after everything of take() was unwound."""
         self._sampler.ring.give_back(self._until)
         for reader in self._readers.values():
             reader.done()
@@ -234,16 +258,17 @@ class BpfSource:
         self._counted = counts
 
     def _count_lost(self, more: dict[LossReason, int]) -> None:
-        """What the program has counted since the last time."""
+        """Count what the program has counted since the last call."""
         for reason, n in more.items():
             if n and reason.counted:
                 self._diagnostics.count(reason.counted, n)
 
     def learn(self, feedback: Feedback) -> None:
-        """How much of the stacks walks needed: four times that is copied, all that a record holds where one was cut.
+        """Choose the copy size: four times what walks needed, or the maximum if a copy was too short.
 
-        Only the end of a thread's own stack is known. One that lies in an arena (a coroutine's) would be copied with
-        what follows it, so the first walks may lower what is copied, too. Later ones do not: deep calls come and go.
+        Only the end of a thread's own stack is known. A stack in an arena (of a coroutine) would be copied together
+        with what follows it, so the first walks may also lower the size. Later walks do not, because deep calls come
+        and go.
         """
         base, top, missing = feedback.batch.stack.base, feedback.top, feedback.missing
         needed = int((top[top > base] - base[top > base]).max(initial=0))
@@ -255,11 +280,11 @@ class BpfSource:
             self._limit()
 
     def revive(self) -> Silent:
-        """Processors that were offline, or came anew, and are sampled again."""
+        """Open events on processors that were offline or are new."""
         return self._sampler.revive()
 
     def silence(self) -> None:
-        """No more samples; those in the ring can still be taken."""
+        """Stop sampling. Samples in the ring can still be taken."""
         self._sampler.silence()
 
     def close(self) -> None:
@@ -288,7 +313,7 @@ class BpfSource:
 
 
 def frame_rows(records: Records, texts: U64, words: U64) -> FrameRows:
-    """words: of the ring, or what else the records were read from."""
+    """Return the interpreter frames of records; `words` is the memory that the records were read from."""
     halves = np.ascontiguousarray(records.frames[:, 3]).view(np.uint32).reshape(-1, 2)
     return FrameRows(
         start=records.frame,
@@ -322,8 +347,10 @@ def _copied_stack(records: Records, lane: np.int64, words: U64) -> CopiedStack:
 
 
 def _with_pieces(stack: StackSlab, records: Records) -> StackSlab:
-    """A copy ends at the first page that was not in memory; what lies behind it, where a longer stack began, and the
-    stack that a handler on its own one has interrupted, are further pieces.
+    """End each copy at its first missing page, and add the rest as pieces.
+
+    The pieces are the memory after that page, the root part of a longer stack, and the stack that a signal handler on
+    an alternate stack has interrupted.
     """
     odd = np.flatnonzero((records.holes != 0) | (records.below_size > 0))
     if not len(odd):
@@ -344,7 +371,7 @@ def _with_pieces(stack: StackSlab, records: Records) -> StackSlab:
 
 
 def _spans(base: int, size: int, holes: int) -> list[tuple[int, int]]:
-    """(from, to) in a copy, page by page of the target's, without those that were not in memory."""
+    """Return (begin, end) of the parts of a copy that were in memory, merged from pages of the target."""
     edges = [0, *range(PAGE - base % PAGE, size, PAGE), size] if size else [0]
     spans: list[tuple[int, int]] = []
     for n, (low, high) in enumerate(pairwise(edges)):

@@ -1,4 +1,4 @@
-"""What stands around the stacks of waits: the lock outside each, and inside it who ended it."""
+"""The context of waits: the lock outside each stack, and inside it the waker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Around = dict[int, Surroundings]
 
 
 class WaitSurroundings:
-    """addresses: tid -> of the futex for which it waited last."""
+    """The context of waits in a recording; `addresses` maps a tid to the futex for which it last waited."""
 
     def __init__(self, options: CollectOptions, locks: LockWaits) -> None:
         self.locks = locks
@@ -35,7 +35,15 @@ class WaitSurroundings:
     def of_records(
         self, batch: SampleBatch, source: BpfSource, ends: Mapping[int, int], waits: LaneNumbers, lanes: LaneNumbers
     ) -> Around:
-        """ends: see WaitTimes. lanes: of the batch, waits: of all waits, among the records."""
+        """Return the context of waits that have a stack.
+
+        Args:
+            batch: The batch.
+            source: The records.
+            ends: See WaitTimes.
+            waits: Indices of all waits among the records.
+            lanes: Indices of the batch's samples among the records.
+        """
         found: Around = {}
         if not self._options.wakers:
             return found
@@ -49,13 +57,13 @@ class WaitSurroundings:
         return found
 
     def of_times(self, batch: SampleBatch, times: Sequence[Again | Bare], ended: Ended) -> Around:
-        """Of time without a stack of its own, as the lanes of a batch."""
+        """Return the context of waiting time without a stack, by the row of the batch."""
         if not self._options.wakers:
             return {}
         return {n: self._of(int(batch.pid[n]), each.tid, each.end, ended) for n, each in enumerate(times)}
 
     def of_sleepers(self, batch: SampleBatch) -> Around:
-        """Of threads that have slept since before the recording."""
+        """Return the context of threads that have slept since before the recording."""
         if not self._options.locks:
             return {}
         ids = zip(batch.pid.tolist(), batch.tid.tolist(), strict=True)

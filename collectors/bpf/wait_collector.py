@@ -1,7 +1,7 @@
-"""Wall-clock time of threads by a program in the kernel, waits with their stacks.
+"""A collector of threads' wall-clock time by a program in the kernel, with the stacks of waits.
 
-Nothing is stopped. A wait has the stack with which its thread left its processor, Python functions included. Threads
-that sleep when the recording begins are read from outside once.
+No thread is stopped. A wait has the stack with which its thread left its processor, including interpreter frames.
+Threads that sleep when the recording begins are read once from outside.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pyprof.options import CollectOptions
 from pyprof.records import replace
 
 _OUT_OF_BAND_READS = 4
-"""So often those that sleep already are read: the first reads do not know how much of a stack is wanted."""
+"""Number of times that sleeping threads are read, because the first reads do not know how much of a stack is needed."""
 
 _HELD_NS = 100_000_000
 
@@ -47,7 +47,11 @@ LaneNumbers = npt.NDArray[np.intp]
 
 
 class BpfWaitCollector(BpfCollector):
-    """from_outside: opens the collector that reads sleeping threads of these processes; raises what that raises."""
+    """A collector of running and waiting time.
+
+    Args:
+        from_outside: Opens the collector that reads sleeping threads of processes, and raises its errors.
+    """
 
     def __init__(
         self,
@@ -81,7 +85,7 @@ class BpfWaitCollector(BpfCollector):
         return super().batches()
 
     def _longest_wait_ns(self) -> int:
-        """What was not accounted belongs to the next window."""
+        """Return the time after which records are read: what was not accounted would belong to the next window."""
         return min(super()._longest_wait_ns(), _HELD_NS)
 
     def stop(self) -> None:
@@ -93,7 +97,7 @@ class BpfWaitCollector(BpfCollector):
         self._meet(pids)
 
     def _meet(self, pids: list[int]) -> None:
-        """Processes whose threads may sleep already."""
+        """Add processes whose threads may already sleep."""
         now = time.monotonic_ns()
         for pid in pids:
             try:
@@ -159,7 +163,7 @@ class BpfWaitCollector(BpfCollector):
         self._unwound(taken)
 
     def _wakers(self, taken: RingBatches, narrow: npt.NDArray[np.bool_]) -> Iterator[SampleBatch]:
-        """Stacks of those who ended waits; processes of which nothing is known have none."""
+        """Yield the stacks of wakers. Unknown processes have none."""
         those = (self.source.records.flags & Flag.WAKER != 0) & (taken.switched.space > 0)
         lanes = np.flatnonzero(those)
         if not len(lanes):
@@ -170,7 +174,7 @@ class BpfWaitCollector(BpfCollector):
                 yield replace(part, referred=True)
 
     def _asleep(self, last: bool) -> SampleBatch:
-        """At threads that sleep already."""
+        """Return samples of threads that have slept since before the recording."""
         batch = next(self._out_of_band, None) if self._outside is not None and not last else None
         self._left_out_of_band -= 1
         if self._left_out_of_band <= 0 and self._outside is not None:
@@ -184,7 +188,7 @@ class BpfWaitCollector(BpfCollector):
         return batch.take(np.flatnonzero(those))
 
     def _without_samples(self, times: WaitTimes, asleep: SampleBatch) -> Iterator[SampleBatch]:
-        """Time of waits whose stack was accounted before, and of those without one."""
+        """Yield time of waits whose stack was accounted before, and of those without a stack."""
         if times.again:
             tid, since, length, _, woken = (np.array(column, np.int64) for column in zip(*times.again, strict=True))
             batch = replace(
@@ -209,7 +213,7 @@ class BpfWaitCollector(BpfCollector):
             yield self._of_those_asleep(asleep, times)
 
     def _of_those_asleep(self, batch: SampleBatch, times: WaitTimes) -> SampleBatch:
-        """Threads that have slept since before the recording, each for its time until now."""
+        """Return samples of threads that have slept since before the recording, with their time until now."""
         kept = [lane for lane, tid in enumerate(batch.tid.tolist()) if tid in times.asleep_ns]
         length = np.array([times.asleep_ns[int(batch.tid[lane])] for lane in kept], np.int64)
         some = batch.take(np.array(kept, np.int64))
@@ -259,8 +263,10 @@ class BpfWaitCollector(BpfCollector):
 
 
 def _lengths(records: Records, waits: LaneNumbers, times: WaitTimes) -> tuple[I64, I64]:
-    """(n,), (n,): nanoseconds that each record stands for, -1 where it is one of a running thread; and those that its
-    thread waited for a processor when it had been woken.
+    """Return two columns (n,) of nanoseconds.
+
+    The first is the time that each record stands for, -1 if its thread runs. The second is the time that its thread
+    waited for a processor after its wakeup.
     """
     first, second = np.where(records.flags & Flag.WAKER, 0, -1), np.zeros(len(records), np.int64)
     apart = (records.why[waits] != 0) & (times.runnable_ns >= LATENCY_NS)
@@ -270,7 +276,7 @@ def _lengths(records: Records, waits: LaneNumbers, times: WaitTimes) -> tuple[I6
 
 
 def _labelled(batch: SampleBatch, records: Records, lanes: LaneNumbers, state: str | None) -> SampleBatch:
-    """What each waits for stands inside its innermost frame and those of the kernel. state: of all of them."""
+    """Add what each thread waits for, as a frame inside its kernel frames; `state` overrides the state of all."""
     flags, why, call = records.flags[lanes], records.why[lanes], records.call[lanes]
     stacks = {frames: place for place, frames in enumerate(batch.kernel_stacks)}
     inside = np.zeros(len(lanes), np.int32) if batch.kernel_stack is None else batch.kernel_stack.copy()

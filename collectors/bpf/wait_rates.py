@@ -1,4 +1,4 @@
-"""Which waits are recorded one by one: as many as can be unwound, shorter ones where it is quiet."""
+"""The limits for recording single waits: as many as can be unwound, shorter ones if there are few."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ import time
 from collections.abc import Callable
 
 _FEW_HZ, _MANY_HZ = 300.0, 2000.0
-"""Records a second. Unwinding one takes some 20 us."""
+"""Records per second. Unwinding one takes some 20 us."""
 _SHARE, _FIRST_SHARE, _MOST_SHARE = 32, 256, 1 << 14
 _MUCH_USED = 0.1
-"""Of the ring, before it is read."""
+"""Share of the ring that is used before it is read, above which fewer stacks are copied."""
 _LOWEST_NS = 20_000
 _HIGHER = 64
-"""Where waits of most_ns are too many, so much longer ones are the least."""
+"""Factor for the minimum duration if even waits of most_ns are too many."""
 _AFTER_NS = 100_000_000
 
 
 class WaitRates:
-    """least_ns: shorter waits have no record of their own, unless their stack was copied. share: of a thread's time at
-    most 1/share goes into copies of shorter ones. most_ns: what least_ns is at most, unless such waits are too many.
+    """The limits for recording single waits.
+
+    Attributes:
+        least_ns: Shorter waits get no separate record, unless their stack was copied.
+        share: At most 1/share of a thread's time is spent on copies at shorter waits.
+        most_ns: Maximum of least_ns, unless such waits are too many.
     """
 
     def __init__(self, most_ns: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
-        """most_ns: what least_ns may be at most."""
+        """Start with the maximum of least_ns."""
         self.least_ns, self.share = most_ns, _FIRST_SHARE
         self.most_ns = most_ns
         self._copies = self._ends = 0
@@ -30,7 +34,13 @@ class WaitRates:
         self._since_ns = clock()
 
     def changed(self, copies: int, ends: int, used: float) -> bool:
-        """So many more came, which used that share of the ring. Is anything other than before?"""
+        """Adjust the limits and return True if one has changed.
+
+        Args:
+            copies: Number of new stacks.
+            ends: Number of new ends of waits.
+            used: Share of the ring that they used.
+        """
         if used > _MUCH_USED:
             self.share = min(4 * self.share, _MOST_SHARE)
             return True

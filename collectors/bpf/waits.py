@@ -1,7 +1,7 @@
-"""Waits as the program in the kernel reports them: how much time each stack stands for, and what time has none.
+"""Waits as the program in the kernel reports them: the time that each stack stands for, and time without a stack.
 
-In: stacks of threads that left their processors, ends of waits, and what the table of waits says of those that go on.
-Out: nanoseconds. All is exact: what has no record of its own is in the kernel's sums.
+The input are stacks of threads that left their processors, ends of waits, and the table of waits that continue. The
+output are nanoseconds. All are exact, because the kernel's sums contain what has no separate record.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ FOR_PROCESSOR, BLOCKED = "P", "B"
 _STATES = ((0x02, "D"), (0x04, "T"), (0x08, "t"), (0x01, "S"))
 _IDLE = 0x402
 LATENCY_NS, FOREVER_NS = 20_000, 2**63 - 1
-"""A thread that was woken and runs within this time did not wait for a processor: it is counted with its wait."""
+"""A thread that runs within this time after its wakeup did not wait for a processor: the time counts as part of its
+wait.
+"""
 
 
 def letter(why: int) -> str:
-    """The state of a task in the kernel (include/linux/sched.h), as /proc/PID/stat has it."""
+    """Return the state of a task in the kernel (include/linux/sched.h) as the letter in /proc/PID/stat."""
     if not why:
         return FOR_PROCESSOR
     if why & _IDLE == _IDLE:
@@ -39,7 +41,7 @@ def letter(why: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Stacks of threads that left their processors, n in time order. kept: which are wanted."""
+    """Stacks of threads that left their processors, n in order of time; `kept` marks those that are wanted."""
 
     tid: I64
     time_ns: I64
@@ -49,7 +51,16 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Bare:
-    """Time of a thread without a stack. state: the letter of /proc/TID/stat; call: of Blocked; end: see WaitTimes."""
+    """Waiting time of a thread without a stack.
+
+    Attributes:
+        tid: The thread.
+        since_ns: Start of the time.
+        ns: Duration.
+        state: Letter of /proc/TID/stat.
+        call: See Blocked.
+        end: See WaitTimes.
+    """
 
     tid: int
     since_ns: int
@@ -60,7 +71,15 @@ class Bare:
 
 
 class Again(NamedTuple):
-    """Time of a wait whose stack was accounted before. end: see WaitTimes. woken: the thread waited for a processor."""
+    """Further time of a wait whose stack was accounted before.
+
+    Attributes:
+        tid: The thread.
+        since_ns: Start of the time.
+        ns: Duration.
+        end: See WaitTimes.
+        woken: True if the thread waited for a processor.
+    """
 
     tid: int
     since_ns: int
@@ -71,10 +90,17 @@ class Again(NamedTuple):
 
 @dataclass(slots=True)
 class WaitTimes:
-    """Nanoseconds that are accounted now. blocked_ns, runnable_ns: of each stack in Left; goes_on: more may come.
-    asleep_ns: tid -> of threads that were read from outside. again: waits whose stack was accounted before. bare: time
-    without one. ends: which of the ended waits each stack's is; -1 in Again and Bare: it has not ended. room_ns: tid ->
-    what is left of the time that passed, of threads that waited.
+    """Nanoseconds to account now.
+
+    Attributes:
+        blocked_ns: Blocked time of each stack in Left.
+        runnable_ns: Time that each of them waited for a processor.
+        goes_on: True for stacks whose wait may continue.
+        asleep_ns: Time of threads that were read from outside, by tid.
+        again: Further time of waits whose stack was accounted before.
+        bare: Time without a stack.
+        ends: Index of the ended wait of each stack. In Again and Bare -1 means that the wait has not ended.
+        room_ns: Rest of the elapsed time of threads that waited, by tid.
     """
 
     blocked_ns: I64
@@ -87,7 +113,7 @@ class WaitTimes:
     room_ns: dict[int, int] = field(default_factory=dict)
 
     def leave_room(self, tids: I64, passed_ns: int) -> None:
-        """Set what is left of the time that passed. tids: of the stacks."""
+        """Set the rest of the elapsed time; `tids` are the threads of the stacks."""
         room_ns: Counter[int] = Counter()
         for tid, ns in zip(tids.tolist(), (self.blocked_ns + self.runnable_ns).tolist(), strict=True):
             room_ns[tid] -= ns
@@ -100,7 +126,7 @@ class WaitTimes:
 
 
 def table_at(waiting: list[Waiting], later: Ended, at_ns: int) -> list[Waiting]:
-    """Return the table of waits as it was at a time, by what it is now and by the waits that have ended since then.
+    """Return the table of waits as it was at a time, from its current state and the waits that have ended since then.
 
     Only the sums of waits without records stay those of now.
     """
@@ -112,7 +138,7 @@ def table_at(waiting: list[Waiting], later: Ended, at_ns: int) -> list[Waiting]:
         off_ns = int(later.off_ns[row])
         if tid not in table or later.flags[row] & Flag.GONE:
             continue
-        if not off_ns:  # the thread was seen for the first time after that
+        if not off_ns:  # the thread was first seen after that time
             del table[tid]
             continue
         waking_ns, why, call = int(later.waking_ns[row]), int(later.why[row]), int(later.call[row])
@@ -125,8 +151,15 @@ def table_at(waiting: list[Waiting], later: Ended, at_ns: int) -> list[Waiting]:
 
 @dataclass(slots=True)
 class _Open:
-    """A wait that goes on. off_ns: since when, 0: since before it was looked at. accounted_ns: up to there. seen: its
-    stack was accounted. late: its end was not there, though it had ended.
+    """A wait that continues.
+
+    Attributes:
+        off_ns: Its start, 0 if before the thread was first seen.
+        accounted_ns: End of the accounted part.
+        seen: True if its stack was accounted.
+        why: State of the task.
+        call: Its system call.
+        late: True if it has ended, but its end record was not there yet.
     """
 
     off_ns: int
@@ -138,10 +171,14 @@ class _Open:
 
 
 class Waits:
-    """Of one recording. Threads that are there at its beginning are met(). whole: a wait counts when it has ended.
+    """The waits of one recording. Threads that exist at its beginning are passed to met().
 
-    upto_ns: what was before is accounted. clipped_ns: time of ended threads that was left out because their waits would
-    be longer than the time that passed.
+    Args:
+        whole: True if a wait is accounted only after its end.
+
+    Attributes:
+        upto_ns: End of the accounted time.
+        clipped_ns: Time of ended threads that was left out because their waits would be longer than the elapsed time.
     """
 
     def __init__(self, whole: bool = False) -> None:
@@ -155,7 +192,7 @@ class Waits:
         self.clipped_ns = 0
 
     def begin(self, at_ns: int, waiting: list[Waiting]) -> None:
-        """The time before is nobody's, though records may report it."""
+        """Start at a time: earlier time is not accounted, even if records report it."""
         self._began_ns = self.upto_ns = at_ns
         self._sums = {each.tid: (each.blocked_ns, each.runnable_ns) for each in waiting}
 
@@ -164,32 +201,39 @@ class Waits:
         return self._began_ns > 0
 
     def end(self, at_ns: int) -> None:
-        """The same of the time after."""
+        """Set the end: later time is not accounted."""
         self._end_ns = at_ns
 
     @property
     def _held(self) -> bool:
-        """Are waits that go on accounted later?"""
+        """True if waits that continue are accounted later."""
         return self._whole and self._end_ns == FOREVER_NS
 
     def _ns(self, since_ns: int, until_ns: int) -> int:
-        """How much of that is accounted."""
+        """Return the part of a time that is accounted."""
         return max(min(until_ns, self._end_ns) - max(since_ns, self._began_ns), 0)
 
     def met(self, tids: Iterable[int], now_ns: int) -> None:
-        """Threads that were there before they were looked at: they may sleep since then."""
+        """Note threads that existed before they were first seen. They may have slept since then."""
         self._unheard.update(dict.fromkeys(tids, now_ns))
 
     @property
     def unheard(self) -> bool:
-        """Are there threads of which nothing is known?"""
+        """True if there are threads of which no record has come."""
         return bool(self._unheard)
 
     def account(
         self, left: Left, ended: Ended, waiting: list[Waiting], asleep: Iterable[int], now_ns: int, least_ns: int
     ) -> WaitTimes:
-        """What happened until now_ns; `waiting` is the table at that time, left and ended are all of before. asleep:
-        threads that were seen asleep before it. least_ns: shorter waits have no end.
+        """Account everything until now_ns.
+
+        Args:
+            left: Stacks until now_ns.
+            ended: Ends of waits until now_ns.
+            waiting: The table at now_ns.
+            asleep: Threads that were seen asleep before now_ns.
+            now_ns: End of the time.
+            least_ns: Shorter waits have no end record.
         """
         n = len(left.tid)
         times = WaitTimes(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_))
@@ -225,12 +269,12 @@ class Waits:
         return times
 
     def _sum(self, times: WaitTimes, tid: int, blocked_ns: int, runnable_ns: int, now_ns: int, passed_ns: int) -> None:
-        """Account the kernel's sums of a thread's waits without records, as far as there is room for them.
+        """Account the kernel's sums of a thread's waits without records, as far as the elapsed time has room for them.
 
-        The sums may be of a later time than the table. What has no room is accounted the next time.
+        The sums may be of a later time than the table. The rest is accounted in the next call.
         """
         before = self._sums.get(tid, (0, 0))
-        if before > (blocked_ns, runnable_ns):  # another thread has the number now
+        if before > (blocked_ns, runnable_ns):  # the tid belongs to another thread now
             before = (0, 0)
         blocked, runnable = blocked_ns - before[0], runnable_ns - before[1]
         if blocked and (debt := min(self._debt.get(tid, 0), blocked)):
@@ -252,7 +296,7 @@ class Waits:
         """Account the waits that have ended.
 
         Returns:
-            (tid, blocked_ns, runnable_ns, time_ns) of threads that are gone: the kernel's sums and their end.
+            (tid, blocked_ns, runnable_ns, time_ns) of threads that have ended: the kernel's sums and their end.
         """
         gone = []
         columns = (ended.tid, ended.time_ns, ended.flags, ended.off_ns, ended.waking_ns, ended.why, ended.call)
@@ -284,7 +328,11 @@ class Waits:
         return gone
 
     def _woke_first(self, times: WaitTimes, tid: int, since: int | None, time_ns: int) -> None:
-        """A thread runs for the first time since it was looked at. since: it was there before."""
+        """Account the wait of a thread that now runs for the first time since it was first seen.
+
+        Args:
+            since: Time at which it was first seen, None if it was not.
+        """
         opened = self._open.pop(tid, None)
         if opened is not None:
             self._further(times, tid, opened, time_ns)
@@ -292,7 +340,7 @@ class Waits:
             times.bare.append(Bare(tid, since, self._ns(since, time_ns), BLOCKED, -1))
 
     def _further(self, times: WaitTimes, tid: int, opened: _Open, until_ns: int, end: int = -1) -> None:
-        """A part of a wait that follows what was accounted of it."""
+        """Account a part of a wait that follows the accounted part."""
         ns, since = self._ns(opened.accounted_ns, until_ns), opened.accounted_ns
         opened.accounted_ns = max(since, until_ns)
         if not ns:
@@ -303,7 +351,7 @@ class Waits:
             times.bare.append(Bare(tid, since, ns, letter(opened.why), opened.call, end))
 
     def _ran_late(self, times: WaitTimes, tid: int, waking_ns: int, time_ns: int, seen: bool, end: int = -1) -> None:
-        """It had been woken then, and ran when a processor was free."""
+        """Account the time between a wakeup and a turn on a processor."""
         ns = self._ns(waking_ns, time_ns)
         if seen and 0 < ns < LATENCY_NS:
             times.again.append(Again(tid, waking_ns, ns, end))
@@ -313,24 +361,26 @@ class Waits:
             times.bare.append(Bare(tid, waking_ns, ns, FOR_PROCESSOR, -1))
 
     def _go_on(self, times: WaitTimes, table: dict[int, Waiting], now_ns: int) -> None:
-        """Waits that were open before and have no end yet."""
+        """Account waits that were open before and have not ended yet."""
         for tid, opened in list(self._open.items()):
             if opened.off_ns > now_ns:
                 continue
             entry = table.get(tid)
             missed = opened.off_ns and (entry is None or entry.off_ns != opened.off_ns)
-            if missed and opened.late:  # its end found no room
+            if missed and opened.late:  # its end record found no room
                 self._debt[tid] = self._debt.get(tid, 0) + opened.accounted_ns - opened.off_ns
                 del self._open[tid]
             elif missed:
-                opened.late = True  # behind a record that is being written
+                opened.late = True  # it is behind a record that is being written
             elif not opened.off_ns and entry is not None:
                 del self._open[tid]
             elif not self._held:
                 self._part(times, tid, opened, entry, now_ns)
 
     def _part(self, times: WaitTimes, tid: int, opened: _Open, entry: Waiting | None, now_ns: int) -> None:
-        """Account a wait that goes on, up to now, with the time that its thread has waited for a processor since."""
+        """Account a wait that continues up to now, including the time that its thread has waited for a processor
+        since.
+        """
         until_ns = _until(entry, now_ns) if entry is not None else now_ns
         self._further(times, tid, opened, until_ns)
         self._ran_late(times, tid, max(until_ns, opened.accounted_ns), now_ns, opened.seen)
@@ -339,7 +389,7 @@ class Waits:
     def _begin(
         self, times: WaitTimes, left: Left, lane: int, entry: Waiting | None, tid: int, off_ns: int, now_ns: int
     ) -> None:
-        """A wait whose stack is there, but not its end."""
+        """Account a wait that has a stack but no end."""
         lasts = entry is not None and entry.off_ns == off_ns
         until = _until(entry, now_ns) if entry is not None and lasts and not self._held else off_ns
         why = int(left.why[lane])
@@ -352,5 +402,5 @@ class Waits:
 
 
 def _until(entry: Waiting, now_ns: int) -> int:
-    """Up to when it surely waited for what it waits for."""
+    """Return the time until which the thread surely waited for the same thing."""
     return min(entry.waking_ns, now_ns) if entry.waking_ns and entry.why else now_ns

@@ -1,7 +1,7 @@
-"""Who ended a wait, as the kernel reports it, and what that says of the wait.
+"""The waker of a thread as the kernel reports it, and what that means for the wait.
 
-A wait for a futex ends by a call of futex(2), by the end of a thread or by a signal; a nap ends by a timer or a signal.
-Whoever was interrupted by a timer while it made another system call is not the one.
+A wait for a futex ends by a call of futex(2), by the end of a thread or by a signal. A nap ends by a timer or a signal.
+If a timer interrupts a thread in another system call, that thread is not the waker.
 """
 
 from __future__ import annotations
@@ -15,8 +15,13 @@ from pyprof.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Numbers of a machine's system calls. futexes: futex, futex_waitv, futex_wait. naps: nanosleep, clock_nanosleep.
-    signals: kill and its like. wakes: of futexes, and by the end of a thread.
+    """Numbers of a machine's system calls.
+
+    Attributes:
+        futexes: futex, futex_waitv, futex_wait.
+        naps: nanosleep, clock_nanosleep.
+        signals: kill and similar calls.
+        wakes: Calls that wake a futex, including the end of a thread.
     """
 
     futexes: frozenset[int]
@@ -45,7 +50,7 @@ NOBODY = Mark(MarkKind.WOKEN)
 
 
 def named(ended: Ended, n: int) -> bool:
-    """Did a thread end it?"""
+    """Return True if a thread ended the wait."""
     call, by = int(ended.call[n]), int(ended.waker_call[n])
     if not ended.waker_pid[n]:
         return False
@@ -55,7 +60,7 @@ def named(ended: Ended, n: int) -> bool:
 
 
 def woken(ended: Ended, n: int) -> Surroundings:
-    """What stands inside the stack of a wait that has ended, not by another thread that took its processor."""
+    """Return the waker of an ended wait, for a thread that was not preempted."""
     if not named(ended, n):
         return Surroundings(inner=NOBODY)
     name = ended.waker_name[n].split(b"\0", 1)[0].decode("utf-8", "replace")
