@@ -8,12 +8,12 @@ _SYSTEM_LIBRARY = re.compile(r"/(?:usr/)?lib(?:32|64|x32)?/.*\.so(?:\.[\d.]*)?(?
 _C_LIBRARY = re.compile(
     r"(?:lib(?:c|m|dl|rt|pthread|gcc_s|stdc\+\+|c\+\+|c\+\+abi)|ld-(?:linux|musl)[-\w]*)[-.\d]*\.so.*"
 )
-"""Libraries by their names: files of other profilers have no folders."""
+"""Libraries by name, because files of other profilers contain no folders."""
 _RUNTIME = re.compile(
     r"(?:lib)?(?:python|pypy|perl|php|node|lua|luajit|java|jvm|dotnet|coreclr|beam)"
     r"(?:-?(?:fpm|cgi|jit))?[-.\d]*t?d?m?(?:\.smp)?(?:\.so.*)?"
 )
-"""Programs and libraries that run code of others."""
+"""Programs and libraries that run other code."""
 _PACKAGE = re.compile(
     r"^/usr/(?:local/)?lib(?:64)?/|(?:^|/)(?:site-packages|dist-packages|node_modules|gems|\.cargo/registry|go/pkg/mod"
     r"|usr/local/go/src|usr/include|include/python\d[\d.]*t?|rustc/[0-9a-f]+/library|lib(?:64)?/(?:python|pypy|perl)\d[\d.]*t?"
@@ -21,16 +21,19 @@ _PACKAGE = re.compile(
 )
 """Folders of installed packages and of standard libraries."""
 SCRIPT = "JS:"
-"""Prefixes of the names of functions that V8 compiled."""
+"""Prefix of the names of functions that V8 compiled."""
 _SCRIPT = re.compile(r"JS:[^\n]* (?:file://)?([^ \n]+?):\d+(?::\d+)?")
-"""A function of a script, as V8 names it: the name and the place."""
+"""A function of a script in V8's notation: name and place."""
 _TYPED_IN = ("<stdin>", "<ipython-input", "<console>")
-"""Code of "<string>" is mostly made by libraries (named tuples, data classes)."""
+"""Names of code that a user typed in.
+
+"<string>" is not among them, because libraries generate most of such code (named tuples, data classes).
+"""
 _LONGEST = 4096
 
 
 def is_application_file(path: str) -> bool:
-    """Return True if a source file is neither of a standard library nor of an installed package."""
+    """Return True if a source file belongs neither to a standard library nor to an installed package."""
     if not path or path.startswith(("node:", "internal/")):
         return False
     if path.startswith("<"):
@@ -39,7 +42,7 @@ def is_application_file(path: str) -> bool:
 
 
 def script_of(name: str) -> str:
-    """Return the source file that V8's name of a function has, "" for other names."""
+    """Return the source file in V8's name of a function, "" for other names."""
     found = _SCRIPT.fullmatch(name) if name.startswith(SCRIPT) and len(name) <= _LONGEST else None
     return found[1] if found else ""
 
@@ -52,4 +55,4 @@ def is_application_module(path: str) -> bool:
     name = path.rsplit("/", 1)[-1]
     if _SYSTEM_LIBRARY.fullmatch(path) or _C_LIBRARY.fullmatch(name) or _RUNTIME.fullmatch(name):
         return False
-    return not _PACKAGE.search(path.removeprefix("/usr"))  # programs lie in /usr/lib, too
+    return not _PACKAGE.search(path.removeprefix("/usr"))  # programs also lie in /usr/lib

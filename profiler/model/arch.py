@@ -1,6 +1,7 @@
-"""Architectures as data. Adding one means adding an Arch here; nothing else decides by architecture.
+"""Supported architectures, as data. To add one, add an Arch here; no other code depends on the architecture.
 
-What an Arch is: arch_type, arch_parts. The tables: one file a family. How to add one: docs/porting.md.
+arch_type and arch_parts define an Arch, and each family has a file with its values. docs/porting.md describes how to
+add one.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ ARCHES: dict[tuple[int, int, str], Arch] = {(a.elf_machine, a.elf_class, a.byteo
 
 
 def native_arches(machine: str) -> tuple[Arch, ...]:
-    """What the kernel of a machine (uname -m) runs itself, the wider words first."""
+    """Return the architectures that the kernel of a machine (uname -m) runs itself, wider words first."""
     return tuple(arch for arch in _ALL if machine in arch.kernel.machines)
 
 
 def find_arch(elf_machine: int, elf_class: int, byteorder: str) -> Arch | None:
-    """The architecture of an ELF file's header; None if it is not supported."""
+    """Return the architecture of an ELF header, or None if it is not supported."""
     return ARCHES.get((elf_machine, elf_class, byteorder))
 
 
 def breakpad_arch(name: str) -> Arch | None:
-    """The architecture of a MODULE record of a Breakpad symbol file; None if it is not supported."""
+    """Return the architecture of a MODULE record in a Breakpad symbol file, or None if it is not supported."""
     return next((arch for arch in _ALL if name in arch.breakpad), None)

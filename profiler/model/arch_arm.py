@@ -11,7 +11,10 @@ from pyprof.records import replace
 
 
 def _aarch64_follows_call(code: bytes) -> bool:
-    """code: at least 4 bytes that end at the return address. bl, blr, blraa(z), blrab(z); code is little-endian."""
+    """Match bl, blr, blraa(z) or blrab(z) before the return address at the end of the code.
+
+    Code is always little-endian.
+    """
     if len(code) < 4:
         return False
     word = int.from_bytes(code[-4:], "little")
@@ -19,7 +22,7 @@ def _aarch64_follows_call(code: bytes) -> bool:
 
 
 def _aarch64_call_target(code: bytes, address: int) -> int | None:
-    """bl."""
+    """Return the target of a bl."""
     word = int.from_bytes(code[-4:], "little")
     if len(code) < 4 or word >> 26 != 0b100101:
         return None
@@ -27,7 +30,7 @@ def _aarch64_call_target(code: bytes, address: int) -> int | None:
 
 
 def _aarch64_jumps(code: bytes) -> bool:
-    """b, or adrp x16 up to br x16 or x17; bti c before."""
+    """Match b, or the adrp x16 that begins a sequence up to br x16 or x17, perhaps after bti c."""
     words = [int.from_bytes(code[at : at + 4], "little") for at in range(0, len(code) // 4 * 4, 4)]
     if words and words[0] == 0xD503_245F:
         del words[0]
@@ -37,7 +40,10 @@ def _aarch64_jumps(code: bytes) -> bool:
 
 
 def _aarch64_saves_lr(code: bytes) -> bool:
-    """stp x29, x30, [sp...] comes, before any branch; or has just come: mov x29, sp, or add x29, sp, #."""
+    """Return True if stp x29, x30, [sp...] follows before any branch.
+
+    It also returns True if stp was just executed: mov x29, sp or add x29, sp, # follows.
+    """
     words = [int.from_bytes(code[at : at + 4], "little") for at in range(0, min(len(code), 16) // 4 * 4, 4)]
     for number, word in enumerate(words):
         if word & 0xFE40_7FFF == 0xA800_7BFD:
@@ -50,9 +56,9 @@ def _aarch64_saves_lr(code: bytes) -> bool:
 
 
 def _arm_follows_call(code: bytes) -> bool:
-    """code: up to 8 bytes that end at the return address; A32 and T32 are both tried.
+    """Match a call before the return address at the end of up to 8 bytes of code, as A32 and as T32.
 
-    A32 bl, blx, and `mov lr, pc` before the branch; T32 bl, blx. Code is little-endian (BE8 included).
+    Calls are bl, blx, and in A32 `mov lr, pc` before a branch. Code is little-endian, also with BE8.
     """
     half = [int.from_bytes(code[at : at + 2], "little") for at in range(len(code) % 2, len(code), 2)]
     if half and half[-1] & 0xFF87 == 0x4780:  # T32 blx rm
@@ -68,7 +74,7 @@ def _arm_follows_call(code: bytes) -> bool:
 
 
 def _arm_call_target(code: bytes, address: int) -> int | None:
-    """A32 bl, blx; T32 bl, blx. None where the bytes may be either set's call."""
+    """Return the target of an A32 or T32 bl or blx, or None if the bytes are a call in both instruction sets."""
     if len(code) < 4:
         return None
     first, second = int.from_bytes(code[-4:-2], "little"), int.from_bytes(code[-2:], "little")
@@ -86,7 +92,10 @@ def _arm_call_target(code: bytes, address: int) -> int | None:
 
 
 def _arm_jumps(code: bytes) -> bool:
-    """A32 b, ldr pc, or add ip, pc of a PLT entry; T32 bx pc before such code, b.w, or movw ip of a PLT entry."""
+    """Match A32 b, ldr pc, or the add ip, pc of a PLT entry; T32 b.w, or movw ip of a PLT entry.
+
+    It also matches the T32 bx pc before A32 code.
+    """
     if len(code) < 4:
         return False
     first, second = int.from_bytes(code[:2], "little"), int.from_bytes(code[2:4], "little")
@@ -134,7 +143,7 @@ AARCH64 = Arch(
         jumps=_aarch64_jumps,
         saves_lr=_aarch64_saves_lr,
         new_thread=((bytes.fromhex("010000d4"), bytes.fromhex("1f0000f1")),),  # svc #0; cmp x0, #0
-        # add sp, sp, x4 (another register from GCC 14 on); ret or br, behind autiasp where return addresses are signed
+        # add sp, sp, x4 (another register since GCC 14); ret or br, after autiasp if return addresses are signed
         eh_return=EhReturn(
             frozenset({0, 1, 2, 3}),
             re.compile(rb"\xff\x63[\x20-\x3f]\x8b(?:[\x9f\xdf\xff]\x23\x03\xd5)?..[\x1f\x5f]\xd6", re.DOTALL),
@@ -144,14 +153,15 @@ AARCH64 = Arch(
         frames=(
             SigFrame(bytes.fromhex("681180d2010000d4"), {n: 312 + 8 * n for n in range(33)}),  # mov x8, #139; svc #0
         ),
-        kernel_cfi=False,  # it names the frame record beside the frame: the interrupted function is left out
+        # it describes the frame record instead of the frame, so the interrupted function would be missing
+        kernel_cfi=False,
     ),
     kernel=Kernel(
         prstatus=tuple(range(33)),
         machines=("aarch64",),
         regset_size=34 * 8,  # x0..x30, sp, pc, pstate
         syscall_return=0,
-        syscall_number=-1,  # x8 is not kept for it
+        syscall_number=-1,  # x8 is not preserved
         syscall_codes=(bytes.fromhex("010000d4"),),  # svc #0
         syscall_args=(0, 1, 2, 3, 4, 5),
         syscalls=arch_calls.GENERIC,
@@ -222,7 +232,7 @@ ARM = Arch(
         machines=("armv6l", "armv7l", "armv8l", "aarch64"),
         regset_size=18 * 4,  # r0..r15, cpsr, orig_r0
         syscall_return=0,
-        syscall_number=-1,  # r7 is not kept for it
+        syscall_number=-1,  # r7 is not preserved
         syscall_codes=(bytes.fromhex("000000ef"), bytes.fromhex("00df")),  # svc #0, A32 and T32
         syscall_args=(0, 1, 2, 3, 4, 5),
         syscalls=arch_calls.ARM,

@@ -1,5 +1,6 @@
-"""Numbers of system calls, by architecture (the kernel's asm/unistd.h): of those in which threads sleep, and of those
-that a stop may cut short.
+"""Numbers of system calls by architecture (the kernel's asm/unistd.h).
+
+The tables contain the calls in which threads sleep, and the calls that a stop may interrupt.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The parts of an Arch: what its code says about calls and frames, its signal frames, what its kernel says.
+"""The parts of an Arch: properties of its code, its signal frames, and its kernel interface.
 
-Each part is a value. What is not known has a default that promises nothing.
+Each part is a value. The default of an unknown property makes no assumption.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ def _unknown_size(code: bytes) -> int:
 
 
 def never(code: bytes) -> bool:
-    """Where an architecture has no such code, or it is not known."""
+    """Return False, for an architecture without such code, or for which it is unknown."""
     return False
 
 
 @dataclass(frozen=True)
 class SigFrame:
-    """A signal trampoline of the kernel or the C library, known by its code.
+    """A signal trampoline of the kernel or the C library, identified by its code.
 
-    code: bytes at its first instruction. saved: column -> offset from sp, at that instruction, of the word in which
-    the kernel saved the interrupted register.
+    Attributes:
+        code: Code bytes at its first instruction.
+        saved: Offset from sp, at that instruction, of the word with each saved register, by column.
     """
 
     code: bytes
@@ -35,13 +36,18 @@ class SigFrame:
 
 @dataclass(frozen=True)
 class FrameChain:
-    """Records that compiled code links by a register; base is the value of column `base`.
+    """The frame records that compiled code links by a register. `base` below is the value of that register.
 
-    next = [base + next_off], the base of the caller. ra = [base + ra_off], or [next + ra_off] where ra_in_next.
-    cfa = base + cfa_off, or next where cfa_off is None. zero_is_root: every frame of the ABI has a record, so that
-    next = 0 marks the outermost one. sp_known: cfa is the caller's sp; where records lie at the bottom of frames
-    (AArch64) that is not known. leaf_off: a function that calls nobody saves the caller's base alone, and no ra, at
-    base + leaf_off (RISC-V); None where it has no record, or a whole one.
+    Attributes:
+        base: Column of the register.
+        next_off: next = [base + next_off] is the base of the caller.
+        ra_off: The return address is [base + ra_off], or [next + ra_off] if ra_in_next.
+        cfa_off: cfa = base + cfa_off, or next if cfa_off is None.
+        ra_in_next: See ra_off.
+        zero_is_root: True if every frame of the ABI has a record, so that next = 0 marks the outermost frame.
+        sp_known: True if cfa is the caller's sp. It is unknown if records lie at the bottom of frames (AArch64).
+        leaf_off: A leaf function saves only the caller's base, at base + leaf_off, and no return address (RISC-V). None
+            if a leaf function has no record or a complete one.
     """
 
     base: int
@@ -56,9 +62,12 @@ class FrameChain:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """How far sp lies below the frame pointer behind a function's prologue, in bytes. fixed: it stays there.
+    """The distance from sp up to the frame pointer after a function's prologue.
 
-    pushed: bytes of arguments that are pushed for a call, in the code between it and the jump or call before it.
+    Attributes:
+        least: Minimum distance in bytes.
+        fixed: True if the distance does not change.
+        pushed: Bytes of arguments that are pushed for a call, in the code between it and the jump or call before it.
     """
 
     least: int
@@ -68,15 +77,17 @@ class Depth:
 
 @dataclass(frozen=True)
 class FrameCode:
-    """What is read in the code of functions with frame pointers.
+    """Functions that analyse the code of functions with frame pointers.
 
-    depth: (code bytes of a function, offset of a place in it) -> Depth there; None if no frame record is linked before.
-    popped: (code bytes behind a call) -> bytes of arguments that are taken off the stack there.
-    entries: (code bytes) -> (least, most) offsets of where functions begin that link frame records, ascending.
-    jumps: (code bytes of a function, their address) -> where its jumps go; None for one that may go anywhere.
-    jump: (code bytes, their address) -> where the direct jump that stands there goes, None if none does.
-    called_slot, jumped_slot: (code bytes before an address | from an address on, that address) -> the address of the
-    word in which the indirect call, or jump, finds its target; None where it is another instruction.
+    Attributes:
+        depth: (code of a function, offset) -> Depth at the offset, None if no frame record is linked before it.
+        popped: (code after a call) -> bytes of arguments that this code removes from the stack.
+        entries: (code) -> ascending (minimum, maximum) offsets of functions that link frame records.
+        jumps: (code of a function, its address) -> targets of its jumps, None for a jump with an unknown target.
+        jump: (code, its address) -> target of the direct jump at its start, None if there is none.
+        called_slot: (code before an address, the address) -> address of the word that holds the target of the indirect
+            call there, None if there is none.
+        jumped_slot: (code from an address on, the address) -> the same for an indirect jump.
     """
 
     depth: Callable[[bytes, int], Depth | None]
@@ -90,10 +101,12 @@ class FrameCode:
 
 @dataclass(frozen=True)
 class EhReturn:
-    """The code that GCC makes of __builtin_eh_return, by which an exception's unwinder enters a handler.
+    """The code that GCC generates for __builtin_eh_return, with which an exception unwinder enters a handler.
 
-    saved: columns of registers that are all saved in the frame of a function that uses it, and of few others. jump:
-    matches the code that moves the stack pointer and jumps.
+    Attributes:
+        saved: Columns of registers that are all saved in the frame of a function that uses it, and in few other
+            functions.
+        jump: Matches the code that moves the stack pointer and jumps.
     """
 
     saved: frozenset[int]
@@ -102,11 +115,15 @@ class EhReturn:
 
 @dataclass(frozen=True)
 class PltCode:
-    """Entries of procedure linkage tables.
+    """The layout of procedure linkage tables.
 
-    steps: section -> bytes of one entry. target: (code of an entry, its svma) -> the slot whose address it jumps to, or
-    ("number", n) where it pushes the number of a relocation; None where it is another instruction.
-    glob_dat, jump_slot, irelative: types of the relocations that fill slots.
+    Attributes:
+        steps: Bytes of one entry, by section name.
+        target: (code of an entry, its svma) -> ("slot", address of the word with the target), ("number", n) if the
+            entry pushes the number of a relocation, or None for other code.
+        glob_dat: Type of a relocation that fills a slot.
+        jump_slot: Type of a relocation that fills a slot.
+        irelative: Type of a relocation that fills a slot.
     """
 
     steps: dict[str, int]
@@ -118,25 +135,27 @@ class PltCode:
 
 @dataclass(frozen=True)
 class CallConvention:
-    """How code calls, returns and lays out frames.
+    """Properties of code: how it calls, returns and lays out frames.
 
-    follows_call: (code bytes before an address) -> could the instruction that ends there be a call?
-    call_target: (code bytes before an address, that address) -> where the direct call that ends there goes; None for
-    an indirect call, or where no call ends.
-    jumps: (code bytes from an address on, 16 of them) -> does that code only jump on (PLT entry, linker's trampoline)?
-    saves_lr: (code bytes from an address on, 32 of them) -> does it only now make the record of its function's frame,
-    so that the link register still holds where the function returns to?
-    sets_base: (code bytes before an address, 32 of them) -> did they just point the base register to the function's own
-    record? Asked where saves_lr is true; then the record has the caller's base, and not yet the return address.
-    leaf_size: (code bytes of a function from its start, 16 of them) -> its length where it is one that all programs
-    have and whose length its code gives, else 0.
-    epilogue: (code bytes from a pc on) -> what they do to sp up to the return: ("sp", n) sp += n, ("push", column),
-    ("pop", column), ("fp", 0) sp = fp; None where any instruction does more. None where that is not known.
-    frame_code: what code says about its frames; None where that is not known.
-    new_thread: pairs of (code before, code after) the pc at which a thread begins, its system call's result being 0: C
-    libraries end their tables before that system call.
-    plt: None where the entries are not known.
-    eh_return: None where it is not known.
+    Attributes:
+        follows_call: (code before an address) -> True if the last instruction may be a call.
+        call_target: (code before an address, the address) -> target of the direct call that ends there, None for an
+            indirect call or no call.
+        jumps: (16 bytes of code from an address on) -> True if the code only jumps elsewhere (PLT entry, linker stub).
+        saves_lr: (32 bytes of code from an address on) -> True if this code only now makes the frame record, so that
+            the link register still holds the return address.
+        sets_base: (32 bytes of code before an address) -> True if this code has just set the base register to the
+            function's own record. It is used if saves_lr is true; the record then has the caller's base, but not yet
+            the return address.
+        leaf_size: (16 bytes of code of a function) -> its length if it is a well-known helper whose code determines the
+            length, else 0.
+        epilogue: (code from a pc on) -> its effects on sp up to the return: ("sp", n) sp += n, ("push", column),
+            ("pop", column), ("fp", 0) sp = fp; None if an instruction does anything else. None if unsupported.
+        frame_code: Analysis of code with frame pointers, None if unsupported.
+        new_thread: Pairs of (code before, code after) the pc at which a new thread starts, with 0 as result of its
+            system call. The unwind tables of C libraries end before that system call.
+        plt: Layout of procedure linkage tables, None if unknown.
+        eh_return: Code of __builtin_eh_return, None if unknown.
     """
 
     follows_call: Callable[[bytes], bool]
@@ -154,12 +173,14 @@ class CallConvention:
 
 @dataclass(frozen=True)
 class Signals:
-    """What lies where a signal or the hardware interrupted code.
+    """The stack layout where a signal or a hardware exception interrupted code.
 
-    frames: the signal trampolines of the kernel and of C libraries, known by their code where no table covers them.
-    kernel_cfi: is the kernel's own CFI of its trampolines right?
-    exception_return: from this address on there is no code: what a handler of the hardware returns to instead of an
-    address (Cortex-M: EXC_RETURN); 0 where there is no such thing.
+    Attributes:
+        frames: Signal trampolines of the kernel and of C libraries, identified by their code where no table covers
+            them.
+        kernel_cfi: True if the kernel's own CFI of its trampolines is correct.
+        exception_return: Addresses from here on are no code but return values of hardware exception handlers (Cortex-M:
+            EXC_RETURN); 0 if there are none.
     """
 
     frames: tuple[SigFrame, ...]
@@ -167,10 +188,16 @@ class Signals:
     exception_return: int = 0
 
     def trampoline_at(self, read: Callable[[int, int], bytes], pc: int, exact: bool) -> SigFrame | None:
-        """The signal trampoline that pc is in. read: (avma, size) -> code bytes.
+        """Return the signal trampoline that contains pc, or None.
 
-        A handler returns to the trampoline's first byte; an exact pc may stand behind any instruction of it that leaves
-        sp alone: all but a pop at its start. Behind the last one, its system call, in the kernel.
+        A handler returns to the trampoline's first byte. An exact pc may be after any instruction of it that leaves sp
+        unchanged, which is all but a pop at its start. After the last one, the system call, the thread is in the
+        kernel.
+
+        Args:
+            read: (avma, size) -> code bytes.
+            pc: The address.
+            exact: True if pc is no return address.
         """
         for frame in self.frames:
             size = len(frame.code)
@@ -181,17 +208,19 @@ class Signals:
 
 @dataclass(frozen=True)
 class Kernel:
-    """What Linux says of a thread of this architecture, and how it is called.
+    """The interface of Linux for threads of this architecture.
 
-    prstatus: for each column the index of its word in the kernel's user_regs_struct, -1 where it is not in there.
-    fpregset: column -> index of its word in the kernel's floating-point registers (NT_FPREGSET), for those that
-    unwinding may need.
-    machines: what uname -m says where the kernel runs such code itself. regset_size: bytes of NT_PRSTATUS that
-    PTRACE_GETREGSET gives there of a task of this architecture.
-    syscall_return: index of the word of user_regs_struct with a system call's result; syscall_number likewise: not
-    negative only in a system call. -1 where that struct has no such field.
-    syscall_codes: the system call instructions behind which a thread goes on. syscall_args: the words of
-    user_regs_struct with a call's arguments. syscalls: name -> number, of the calls in which threads sleep.
+    Attributes:
+        prstatus: For each column the index of its word in the kernel's user_regs_struct, -1 if it has none.
+        fpregset: Index of the word in the floating-point registers (NT_FPREGSET) by column, for columns that unwinding
+            may need.
+        machines: Values of uname -m on which the kernel runs such code itself.
+        regset_size: Bytes of NT_PRSTATUS that PTRACE_GETREGSET returns there for a task of this architecture.
+        syscall_return: Index of the word of user_regs_struct with a system call's result, -1 if there is none.
+        syscall_number: Index of the word that is not negative only in a system call, -1 if there is none.
+        syscall_codes: System call instructions, after which a thread continues.
+        syscall_args: Indices of the words of user_regs_struct with a call's arguments.
+        syscalls: Numbers of the calls in which threads sleep, by name.
     """
 
     prstatus: tuple[int, ...]
@@ -206,5 +235,5 @@ class Kernel:
 
     @cached_property
     def call_names(self) -> dict[int, str]:
-        """syscalls by number."""
+        """Return the names of `syscalls` by number."""
         return {number: name for name, number in self.syscalls.items()}

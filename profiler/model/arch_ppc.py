@@ -1,4 +1,4 @@
-"""ppc64le: 64-bit PowerPC, little-endian, ELFv2 ABI. Every frame links to its caller's by the back chain at sp."""
+"""ppc64le: 64-bit PowerPC, little-endian, ELFv2 ABI. The back chain at sp links each frame to its caller's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pyprof.model.arch_type import Arch
 
 
 def _ppc64le_follows_call(code: bytes) -> bool:
-    """code: at least 4 bytes that end at the return address. bl, bcl, bctrl, blrl."""
+    """Match bl, bcl, bctrl or blrl before the return address at the end of the code."""
     if len(code) < 4:
         return False
     word = int.from_bytes(code[-4:], "little")
@@ -17,7 +17,7 @@ def _ppc64le_follows_call(code: bytes) -> bool:
 
 
 def _ppc64le_call_target(code: bytes, address: int) -> int | None:
-    """bl."""
+    """Return the target of a bl."""
     word = int.from_bytes(code[-4:], "little")
     if len(code) < 4 or word >> 26 != 18 or not word & 1:
         return None
@@ -27,7 +27,7 @@ def _ppc64le_call_target(code: bytes, address: int) -> int | None:
 
 
 def _ppc64le_jumps(code: bytes) -> bool:
-    """b; the linker's stubs: std r2,24(r1), or addis r12,r2, or ld r12,off(r2)."""
+    """Match b, and the linker's stubs: std r2,24(r1), addis r12,r2 or ld r12,off(r2)."""
     if len(code) < 4:
         return False
     word = int.from_bytes(code[:4], "little")
@@ -40,7 +40,7 @@ def _ppc64le_jumps(code: bytes) -> bool:
 
 
 def _ppc64le_saves_lr(code: bytes) -> bool:
-    """stdu r1, -N(r1) comes, before any branch."""
+    """Return True if stdu r1, -N(r1) follows before any branch."""
     for at in range(0, len(code) // 4 * 4, 4):
         word = int.from_bytes(code[at : at + 4], "little")
         if word >> 16 == 0xF821 and word & 3 == 1:
@@ -51,8 +51,10 @@ def _ppc64le_saves_lr(code: bytes) -> bool:
 
 
 def _rt_sigframe(at: int) -> dict[int, int]:
-    """struct rt_sigframe `at` bytes above sp: ucontext with uc_mcontext at +168, in it gp_regs (pt_regs) at +64:
-    gpr 0..31, nip, msr, orig_gpr3, ctr, link.
+    """Return offsets by column for a struct rt_sigframe `at` bytes above sp.
+
+    It contains a ucontext with uc_mcontext at +168, and in that gp_regs (pt_regs) at +64: gpr 0..31, nip, msr,
+    orig_gpr3, ctr, link.
     """
     registers = at + 168 + 64
     return {**{n: registers + 8 * n for n in range(32)}, 32: registers + 8 * 36, 33: registers + 8 * 32}

@@ -1,6 +1,6 @@
-"""riscv64: 64-bit RISC-V, little-endian, with compressed instructions or without.
+"""riscv64: 64-bit RISC-V, little-endian, with or without compressed instructions.
 
-Source: "RISC-V Calling Conventions" and "RISC-V ELF Specification" of the psABI; the instruction set manual, volume 1;
+Sources: "RISC-V Calling Conventions" and "RISC-V ELF Specification" of the psABI; the instruction set manual, volume 1;
 arch/riscv/include/uapi/asm of the kernel.
 """
 
@@ -22,7 +22,7 @@ def _signed(value: int, bits: int) -> int:
 
 
 def _instructions(code: bytes) -> Iterator[int]:
-    """Of 16 and 32 bits, up to the first that is cut off."""
+    """Yield the instructions of 16 and 32 bits, up to the first incomplete one."""
     at = 0
     while at + 2 <= len(code):
         size = 4 if code[at] & 3 == 3 else 2
@@ -33,7 +33,7 @@ def _instructions(code: bytes) -> Iterator[int]:
 
 
 def _follows_call(code: bytes) -> bool:
-    """code: up to 8 bytes that end at the return address. jal, jalr with ra or t0 as link register; c.jalr."""
+    """Match jal or jalr with ra or t0 as link register, or c.jalr, before the return address at the end of the code."""
     half = int.from_bytes(code[-2:], "little")
     if len(code) >= 2 and half & 0xF07F == 0x9002 and half != 0x9002:
         return True
@@ -43,13 +43,13 @@ def _follows_call(code: bytes) -> bool:
 
 
 def _jump_offset(word: int) -> int:
-    """imm of jal."""
+    """Return the immediate of a jal."""
     bits = word >> 31 << 20 | (word >> 12 & 0xFF) << 12 | (word >> 20 & 1) << 11 | (word >> 21 & 0x3FF) << 1
     return _signed(bits, 21)
 
 
 def _call_target(code: bytes, address: int) -> int | None:
-    """jal; auipc and the jalr that adds to it."""
+    """Return the target of a jal, or of an auipc and the jalr that adds to it."""
     if len(code) < 4 or not _follows_call(code):
         return None
     word = int.from_bytes(code[-4:], "little")
@@ -62,7 +62,7 @@ def _call_target(code: bytes, address: int) -> int | None:
 
 
 def _jumps(code: bytes) -> bool:
-    """j, c.j; auipc t3 of a PLT entry."""
+    """Match j, c.j, or the auipc t3 of a PLT entry."""
     first = next(_instructions(code), 0)
     if first & 3 != 3:
         return first & 0xE003 == 0xA001
@@ -70,17 +70,17 @@ def _jumps(code: bytes) -> bool:
 
 
 def _saves_ra(word: int) -> bool:
-    """sd ra, off(sp); c.sdsp ra."""
+    """Match sd ra, off(sp) or c.sdsp ra."""
     return word & 0xE07F == 0xE006 if word & 3 != 3 else word & 0x01FF_F07F == 0x0011_3023
 
 
 def _stores(word: int) -> bool:
-    """sd to the stack."""
+    """Match sd to the stack."""
     return word & 0xE003 == 0xE002 if word & 3 != 3 else word & 0x000F_F07F == 0x0001_3023
 
 
 def _sets_fp(word: int) -> bool:
-    """addi s0, sp, n; c.addi4spn s0."""
+    """Match addi s0, sp, n or c.addi4spn s0."""
     return word & 0xE01F == 0 and word != 0 if word & 3 != 3 else word & 0x000F_FFFF == 0x0001_0413
 
 
@@ -91,7 +91,7 @@ def _branches(word: int) -> bool:
 
 
 def _saves_lr(code: bytes) -> bool:
-    """sd ra comes, before any branch; or it has come, and s0 is not set yet."""
+    """Return True if sd ra follows before any branch, or if it was executed and s0 is not set yet."""
     in_prologue = True
     for word in _instructions(code):
         if _saves_ra(word):
@@ -105,7 +105,10 @@ def _saves_lr(code: bytes) -> bool:
 
 
 def _sets_base(code: bytes) -> bool:
-    """s0 is set, and no branch follows. Where the first instruction begins is not known: each place is tried."""
+    """Return True if s0 was set, and no branch follows.
+
+    The start of the first instruction is unknown, so each one is tried.
+    """
     for at in range(len(code) - 2, -1, -2):
         size = 0
         for number, word in enumerate(_instructions(code[at:])):
@@ -118,7 +121,7 @@ def _sets_base(code: bytes) -> bool:
 
 
 def _plt_target(code: bytes, svma: int) -> tuple[str, int] | None:
-    """auipc t3, hi; ld t3, lo(t3)."""
+    """Match auipc t3, hi; ld t3, lo(t3), and return its slot."""
     upper, load = int.from_bytes(code[:4], "little"), int.from_bytes(code[4:8], "little")
     if len(code) < 8 or upper & 0xFFF != _T3 << 7 | 0x17 or load & 0x000F_FFFF != 0x000E_3E03:
         return None
@@ -132,10 +135,10 @@ _NAMES = (
     *(f"t{n}" for n in range(3, 7)),
     "pc",
 )
-"""x1 to x31 as GDB calls them; fp is s0."""
+"""Names of x1 to x31 in GDB; fp is s0."""
 
 _SLOTS = (*range(1, 32), 0)
-"""user_regs_struct: pc, x1 to x31."""
+"""Layout of user_regs_struct: pc, x1 to x31."""
 
 # struct rt_sigframe: siginfo (128 bytes), ucontext with uc_mcontext at +176, which begins with user_regs_struct
 RISCV64 = Arch(
@@ -169,14 +172,14 @@ RISCV64 = Arch(
                 bytes.fromhex("9308b00873000000"), {column: 304 + 8 * slot for column, slot in enumerate(_SLOTS)}
             ),
         ),
-        kernel_cfi=False,  # the vDSO's says that nothing was saved
+        kernel_cfi=False,  # the vDSO's CFI says that nothing was saved
     ),
     kernel=Kernel(
         prstatus=_SLOTS,
         machines=("riscv64",),
         regset_size=32 * 8,
         syscall_return=10,
-        syscall_number=-1,  # a7 is not kept for it
+        syscall_number=-1,  # a7 is not preserved
         syscall_codes=(bytes.fromhex("73000000"),),  # ecall
         syscall_args=(10, 11, 12, 13, 14, 15),
         syscalls=arch_calls.GENERIC,

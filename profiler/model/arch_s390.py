@@ -1,4 +1,4 @@
-"""s390x and s390: 64-bit and 31-bit, big-endian. The ABI's CFA lies 160 (31-bit: 96) bytes above the caller's sp."""
+"""s390x and s390: 64-bit and 31-bit, big-endian. The CFA of the ABI is 160 (31-bit: 96) bytes above the caller's sp."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pyprof.records import replace
 
 
 def _s390x_follows_call(code: bytes) -> bool:
-    """code: up to 6 bytes that end at the return address. brasl, bras, basr, bas, basl with any link register."""
+    """Match brasl, bras, basr, bas or basl with any link register before the return address at the end of the code."""
     if len(code) >= 6 and code[-6] == 0xC0 and code[-5] & 0x0F == 5:  # brasl
         return True
     if len(code) >= 4 and (code[-4] == 0x4D or (code[-4] == 0xA7 and code[-3] & 0x0F == 5)):  # bas, bras
@@ -17,7 +17,7 @@ def _s390x_follows_call(code: bytes) -> bool:
 
 
 def _s390x_call_target(code: bytes, address: int) -> int | None:
-    """brasl, bras."""
+    """Return the target of a brasl or bras."""
     if len(code) >= 6 and code[-6] == 0xC0 and code[-5] & 0x0F == 5:
         return address - 6 + 2 * int.from_bytes(code[-4:], "big", signed=True)
     if len(code) >= 4 and code[-4] == 0xA7 and code[-3] & 0x0F == 5:
@@ -26,12 +26,12 @@ def _s390x_call_target(code: bytes, address: int) -> int | None:
 
 
 def _s390x_jumps(code: bytes) -> bool:
-    """larl %r1 of a PLT entry, jg, j."""
+    """Match larl %r1 of a PLT entry, jg or j."""
     return code[:2] in (b"\xc0\x10", b"\xc0\xf4", b"\xa7\xf4")
 
 
 def _s390x_saves_lr(code: bytes) -> bool:
-    """stmg that saves r14 to the caller's save area comes, before any branch."""
+    """Return True if stmg saves r14 to the caller's save area before any branch."""
     at = 0
     while at + 6 <= min(len(code), 24):
         first, second = code[at], code[at + 1]
@@ -51,7 +51,7 @@ _FPR_ORDER = (0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)
 
 
 def _sigregs(at: int) -> dict[int, int]:
-    """Column -> offset for a struct _sigregs at `at`: psw (mask, addr), gprs, acrs (16 * 4 bytes), fpc, fprs."""
+    """Return offsets by column for a struct _sigregs at `at`: psw (mask, addr), gprs, acrs (64 bytes), fpc, fprs."""
     fprs = {16 + slot: at + 216 + 8 * number for slot, number in enumerate(_FPR_ORDER)}
     return {**{n: at + 16 + 8 * n for n in range(16)}, **fprs, 32: at + 8}
 
@@ -110,7 +110,7 @@ S390X = Arch(
 
 
 def _sigregs32(at: int) -> dict[int, int]:
-    """The same for struct _sigregs32: psw (mask, addr), gprs, acrs, fpc, padding, fprs."""
+    """Return offsets by column for a struct _sigregs32 at `at`: psw (mask, addr), gprs, acrs, fpc, padding, fprs."""
     fprs = {16 + slot: at + 144 + 8 * number for slot, number in enumerate(_FPR_ORDER)}
     return {**{n: at + 8 + 4 * n for n in range(16)}, **fprs, 32: at + 4}
 

@@ -1,8 +1,8 @@
-"""What an architecture is, as a value. Its parts: arch_parts. The values: arch_x86, arch_arm and so on. Import: arch.
+"""The definition of an architecture, as a value. arch_parts has its parts, arch_x86, arch_arm and others the values.
 
-Porting checklist (docs/porting.md has it in full): register columns in DWARF order, the columns of pc, sp, fp
-(lr), which bits of a return address are no address, where frame records lie; then the parts: how a call is encoded,
-what the kernel's signal trampolines look like, the slots of the kernel's NT_PRSTATUS register set.
+Other modules import from arch. docs/porting.md has a checklist for a new architecture: register columns in DWARF order;
+columns of pc, sp, fp and lr; bits of a return address that are no address; place of frame records; then the parts:
+encoding of calls, the kernel's signal trampolines, slots of the kernel's NT_PRSTATUS register set.
 """
 
 from __future__ import annotations
@@ -15,18 +15,31 @@ from pyprof.records import dataclass
 class Arch:
     """One architecture.
 
-    elf_machine, elf_class: e_machine, and 32 or 64. byteorder: of data, "little" or "big". word: bytes of an address.
-    registers: column names; a column's index is its place in SampleBatch.regs.
-    dwarf: DWARF register number -> column.
-    lr: column of the link register, or -1 where the call pushes the return address. callee_saved: not sp, lr, pc.
-    pc_mask: the bits of a pc or return address that are address (ARM: bit 0 says Thumb).
-    pac_mask: the bits of a signed return address that hold the signature, at the usual size of addresses;
-    NT_ARM_PAC_MASK of a process says it exactly (dataclasses.replace). 0 where nothing signs.
-    sp_off: the caller's sp = cfa + sp_off, unless a rule says otherwise.
-    chain: the frame records that code built with frame pointers leaves; None where their layout is not one.
-    breakpad: the names of the architecture in Breakpad's symbol files, () where it has none.
-    gdb_packet: (register, bytes) at the start of a remote stub's `g` packet where it describes none (GDB's tdep).
-    bfd: its name in GDB and binutils, with either byte order; "" if they have none.
+    Attributes:
+        name: Name of the architecture.
+        elf_machine: e_machine of ELF files.
+        elf_class: 32 or 64.
+        byteorder: Byte order of data, "little" or "big".
+        word: Bytes of an address.
+        registers: Column names. The index of a column is its place in SampleBatch.regs.
+        dwarf: Column by DWARF register number.
+        pc: Column of the program counter.
+        sp: Column of the stack pointer.
+        fp: Column of the frame pointer.
+        lr: Column of the link register, -1 if a call pushes the return address.
+        callee_saved: Columns of callee-saved registers, without sp, lr and pc.
+        pc_mask: Bits of a pc or return address that are address (ARM: bit 0 means Thumb).
+        calls: Properties of code.
+        signals: Signal frames.
+        kernel: Interface of Linux.
+        pac_mask: Bits of a signed return address that hold the signature, with the usual address size. NT_ARM_PAC_MASK
+            of a process is exact (use replace). 0 if return addresses are not signed.
+        sp_off: The caller's sp is cfa + sp_off, unless a rule says otherwise.
+        chain: Frame records of code with frame pointers, None if they have no uniform layout.
+        breakpad: Names of the architecture in Breakpad symbol files.
+        gdb_packet: (register, bytes) at the start of the `g` packet of a GDB stub that describes no registers (GDB's
+            tdep).
+        bfd: Name in GDB and binutils, with either byte order; "" if they have none.
     """
 
     name: str
@@ -54,9 +67,9 @@ class Arch:
 
     @property
     def mask(self) -> int:
-        """All ones of one address."""
+        """Return an address with all bits set."""
         return (1 << (8 * self.word)) - 1
 
     def code_address(self, value: int, pac: bool = False) -> int:
-        """The address in a pc or a stored return address; pac: it is signed."""
+        """Return the address in a pc or a stored return address. `pac` tells that it is signed."""
         return value & self.pc_mask & ~(self.pac_mask if pac else 0)

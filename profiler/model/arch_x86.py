@@ -13,10 +13,10 @@ from pyprof.records import replace
 
 
 def _x86_follows_call(code: bytes) -> bool:
-    """code: up to 8 bytes that end at the return address. call rel32, call r/m (ff /2), with any prefix."""
+    """Match call rel32 or call r/m (ff /2), with any prefix, before the return address at the end of the code."""
     if len(code) >= 5 and code[-5] == 0xE8:
         return True
-    for length in (2, 3, 4, 6, 7):  # ff /2: the ModRM byte tells the length of the rest
+    for length in (2, 3, 4, 6, 7):  # ff /2: the ModRM byte determines the length of the rest
         if len(code) < length or code[-length] != 0xFF:
             continue
         modrm = code[-length + 1]
@@ -38,14 +38,17 @@ def _x86_follows_call(code: bytes) -> bool:
 
 
 def _x86_call_target(code: bytes, address: int) -> int | None:
-    """call rel32."""
+    """Return the target of a call rel32."""
     if len(code) < 5 or code[-5] != 0xE8:
         return None
     return address + int.from_bytes(code[-4:], "little", signed=True)
 
 
 def _x86_jumps(code: bytes) -> bool:
-    """jmp *disp32 (x86_64: of rip, i386: absolute or of ebx), jmp rel32; endbr, bnd, push imm32 before."""
+    """Match jmp *disp32 (x86_64: rip-relative, i386: absolute or relative to ebx) or jmp rel32.
+
+    endbr, bnd or push imm32 may precede it.
+    """
     if code[:3] == b"\xf3\x0f\x1e" and code[3:4] in (b"\xfa", b"\xfb"):
         code = code[4:]
     if code[:1] == b"\x68":
@@ -56,8 +59,10 @@ def _x86_jumps(code: bytes) -> bool:
 
 
 def _x86_64_plt_target(code: bytes, svma: int) -> tuple[str, int] | None:
-    """jmp *slot(%rip), after endbr64 and with or without a bnd prefix; entries of a lazy .plt beside a .plt.sec push
-    their relocation's number. Source: x86-64 psABI, 5.2.
+    """Match an entry of a PLT, and return its slot or relocation number.
+
+    An entry is jmp *slot(%rip), perhaps after endbr64, with or without a bnd prefix. An entry of a lazy .plt with a
+    separate .plt.sec pushes the number of its relocation. Source: x86-64 psABI, 5.2.
     """
     at = 4 if code.startswith(b"\xf3\x0f\x1e\xfa") else 0
     if code[at : at + 1] == b"\x68" and len(code) >= at + 5:  # push $number; jmp .plt
@@ -79,14 +84,14 @@ _X86_64_PLT = PltCode(
 
 
 def _i386_leaf_size(code: bytes) -> int:
-    """__x86.get_pc_thunk.REG: mov (%esp),%reg; ret."""
+    """Match __x86.get_pc_thunk.REG: mov (%esp),%reg; ret."""
     return 4 if code[:1] == b"\x8b" and code[1:2] and code[1] & 0xC7 == 0x04 and code[2:4] == b"\x24\xc3" else 0
 
 
 _X86_64_NAMES = ("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", *tuple(f"r{n}" for n in range(8, 16)), "rip")
 
 _X86_64_NUMBERED = ("rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp")
-"""As GDB numbers them."""
+"""The first registers in GDB's order."""
 
 # user_regs_struct: r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp ss ...
 _X86_64_PRSTATUS = (10, 12, 11, 5, 13, 14, 4, 19, 9, 8, 7, 6, 3, 2, 1, 0, 16)
@@ -154,7 +159,7 @@ X32 = replace(
     breakpad=(),
     elf_class=32,
     pc_mask=0xFFFF_FFFF,
-    calls=replace(X86_64.calls, plt=None),  # its relocations have 12 bytes
+    calls=replace(X86_64.calls, plt=None),  # relocations of x32 have 12 bytes
     signals=Signals(
         frames=(
             SigFrame(
@@ -220,7 +225,7 @@ I386 = Arch(
         regset_size=17 * 4,
         syscall_return=6,
         syscall_number=11,
-        syscall_codes=(b"\xcd\x80",),  # int $0x80; sysenter and AMD's syscall go on behind one, too
+        syscall_codes=(b"\xcd\x80",),  # int $0x80; after sysenter and AMD's syscall the thread also continues after one
         syscall_args=(0, 1, 2, 3, 4, 5),
         syscalls=arch_calls.I386,
     ),

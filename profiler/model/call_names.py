@@ -1,4 +1,4 @@
-"""Names of Linux' system calls by number, from python-ptrace's tables."""
+"""Names of Linux system calls by number, from the tables of python-ptrace."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MACHINES = ("x86_64", "i386", "aarch64")
 
 @cache
 def call_names(machine: str) -> Mapping[int, str]:
-    """Number -> name; empty for a machine that is not in MACHINES.
+    """Return the names by number, empty if the machine is not in MACHINES.
 
-    The table alone is loaded: its packages would build the prototypes of all calls first (10 ms).
+    Only the table is loaded. Its package would first build the prototypes of all calls, which takes 10 ms.
     """
     package = find_spec("ptrace")
     if machine not in MACHINES or package is None or package.origin is None:

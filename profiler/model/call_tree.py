@@ -1,4 +1,4 @@
-"""A profile as a tree of function calls: addresses of one function under one caller are one node."""
+"""A profile as a tree of function calls. Addresses of one function under the same callers are one node."""
 
 from __future__ import annotations
 
@@ -14,10 +14,15 @@ from pyprof.records import dataclass, field
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """One function under one chain of callers; a marker counts as one.
+    """One function under one chain of callers. A marker counts as a function.
 
-    name: never "". module: what people call its file, "" if none is known. own, total: the profile's primary value
-    (nanoseconds) of samples in the function itself, and with what it calls. children: dearest first.
+    Attributes:
+        name: Name of the function, never "".
+        module: Name of its file as users call it, "" if it is unknown.
+        kind: Kind of its frames.
+        own: The primary value (nanoseconds) of samples in the function itself.
+        total: The primary value of samples in the function and its callees.
+        children: The calls that it makes, most expensive first.
     """
 
     name: str
@@ -28,7 +33,7 @@ class Call:
     children: tuple[Call, ...] = field(repr=False)
 
     def walk(self) -> Iterator[tuple[int, Call]]:
-        """(depth, call) of this one and all below it, each before those that it calls."""
+        """Yield (depth, call) for this call and all calls below it, each before its callees."""
         todo: list[tuple[int, Call]] = [(0, self)]
         while todo:
             depth, call = todo.pop()
@@ -37,7 +42,7 @@ class Call:
 
 
 def call_tree(profile: Profile) -> Call:
-    """Its root stands for the whole profile and has its title. Calls without samples are left out."""
+    """Build the tree. Its root stands for the whole profile and has its title. Calls without samples are left out."""
     ids: dict[tuple[Function, str], int] = {}
     rows: list[list[int]] = []
     for frame in profile.frames:

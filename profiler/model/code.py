@@ -1,8 +1,8 @@
-"""Code that no file describes: who described which addresses, and when that was true.
+"""Descriptions of code that no file contains, by address and time.
 
-A description holds for the open interval (since_ns, until_ns) of CLOCK_MONOTONIC: it was not there when since_ns was
-looked at, and no longer when until_ns was. Of two that hold for one address and time the later one is taken: it was
-read right after the sample, the other before it.
+A description is valid in the open interval (since_ns, until_ns) of CLOCK_MONOTONIC: it did not exist when the code was
+inspected at since_ns, and no longer existed at until_ns. Of two that are valid for one address and time, the later one
+is used: it was read right after the sample, the other before it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ ALWAYS = -(1 << 63)
 NEVER = (1 << 63) - 1
 
 MAX_PAST = 1 << 16
-"""Most descriptions kept that hold no longer; the oldest go first."""
+"""Maximum number of descriptions that are kept after they became invalid. The oldest are dropped first."""
 
 T = TypeVar("T")
 
 
 @dataclass(eq=False, slots=True)
 class Span(Generic[T]):
-    """One description of the code at avma start up to end; compared by identity."""
+    """One description of the code from `start` to `end` (avma). It is compared by identity."""
 
     start: int
     end: int
@@ -41,12 +41,16 @@ class Span(Generic[T]):
 
 
 class CodeMap(Generic[T]):
-    """Descriptions by address and time. Those that hold now never overlap: a new one ends those that it overlaps."""
+    """Descriptions by address and time. Valid ones never overlap: a new one ends those that it overlaps.
+
+    Attributes:
+        changes: Times at which the meaning of an address changed, ascending.
+    """
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._spans: list[Span[T]] = []
-        self._past: list[Span[T]] = []  # by until_ns, nearly
+        self._past: list[Span[T]] = []  # nearly sorted by until_ns
         self._bounds: npt.NDArray[np.uint64] = np.zeros((2, 0), np.uint64)
         self.changes: list[int] = []
         """Times at which the meaning of an address changed, ascending."""
@@ -55,19 +59,23 @@ class CodeMap(Generic[T]):
         return len(self._spans)
 
     def __iter__(self) -> Iterator[Span[T]]:
-        """Those that hold now, ascending by start."""
+        """Yield the valid descriptions, ascending by start."""
         return iter(self._spans)
 
     @property
     def size(self) -> int:
-        """Bytes of code that have a description now."""
+        """Return the bytes of code that have a description now."""
         return sum(span.end - span.start for span in self._spans)
 
     def add(self, spans: Iterable[Span[T]], before_ns: int, now_ns: int) -> None:
-        """New descriptions, later ones winning over earlier ones.
+        """Add descriptions. Later ones override earlier ones.
 
-        before_ns: the last time they were not there, now_ns: the first time they were. One that takes the place of
-        another holds since then at the earliest.
+        A description that replaces another one is not valid before `before_ns`.
+
+        Args:
+            spans: The descriptions.
+            before_ns: Last time at which they did not exist.
+            now_ns: First time at which they existed.
         """
         fresh = [span for span in spans if span.start < span.end]
         if not self._spans and not self._past:
@@ -92,7 +100,7 @@ class CodeMap(Generic[T]):
         self._starts[first:last] = [span.start]
 
     def remove(self, span: Span[T], now_ns: int) -> None:
-        """It is there no longer."""
+        """End a description at a time."""
         at = bisect_left(self._starts, span.start)
         if at < len(self._spans) and self._spans[at] is span:
             del self._spans[at], self._starts[at]
@@ -106,18 +114,18 @@ class CodeMap(Generic[T]):
         note_change(self.changes, now_ns)
 
     def forget(self, before_ns: int) -> None:
-        """Drop those that ended before a time."""
+        """Drop descriptions that ended before a time."""
         self._past = [span for span in self._past if span.until_ns > before_ns]
         self._bounds = np.zeros((2, 0), np.uint64)
         forget_changes(self.changes, before_ns)
 
     @property
     def past(self) -> Sequence[Span[T]]:
-        """Those that held once."""
+        """Return the descriptions that have ended."""
         return self._past
 
     def find(self, pc: int, time_ns: int) -> Span[T] | None:
-        """What described pc at that time."""
+        """Return the description of pc at a time, or None."""
         at = bisect_right(self._starts, pc) - 1
         if at >= 0 and self._spans[at].holds(pc, time_ns):
             return self._spans[at]
@@ -129,7 +137,7 @@ class CodeMap(Generic[T]):
         return None
 
     def first(self, pc: int) -> Span[T] | None:
-        """The first description that pc ever had, for code whose description came too late."""
+        """Return the first description of pc at any time, for code whose description came too late."""
         if len(self._bounds[0]) != len(self._past):
             bounds = [(span.start, span.end) for span in self._past]
             self._bounds = np.array(bounds, np.uint64).reshape(-1, 2).T
@@ -141,14 +149,17 @@ class CodeMap(Generic[T]):
 
 
 def _uncovered(spans: list[Span[T]]) -> list[Span[T]]:
-    """Those that no later one overlaps, ascending by start: a map of 100,000 lines is painted, not inserted."""
+    """Return the descriptions that no later one overlaps, ascending by start.
+
+    This is fast for a map of 100,000 lines.
+    """
     start, end = np.array([(span.start, span.end) for span in spans], np.uint64).reshape(-1, 2).T
     kept = [span for span, on_top in zip(spans, uncovered(start, end).tolist(), strict=True) if on_top]
     return sorted(kept, key=lambda span: span.start)
 
 
 def note_change(changes: list[int], at_ns: int) -> None:
-    """At this time the meaning of an address changed. changes: ascending."""
+    """Add a time at which the meaning of an address changed to an ascending list."""
     if not changes or changes[-1] < at_ns:
         changes.append(at_ns)
     elif changes[-1] > at_ns:
@@ -158,19 +169,25 @@ def note_change(changes: list[int], at_ns: int) -> None:
 
 
 def forget_changes(changes: list[int], before_ns: int) -> None:
-    """Nobody asks for a time before this one any more."""
+    """Drop changes up to a time, because no caller will ask for earlier times."""
     del changes[: bisect_right(changes, before_ns)]
 
 
 @dataclass(frozen=True, slots=True)
 class CodeName:
-    """What a described piece of code is called. start: avma; lines: (avma, file, line), ascending, () if not known."""
+    """The name of described code.
+
+    Attributes:
+        name: The name.
+        start: Start address (avma).
+        lines: (avma, file, line), ascending, empty if unknown.
+    """
 
     name: str
     start: int
     lines: tuple[tuple[int, str, int], ...] = ()
 
     def line_at(self, avma: int) -> tuple[str, int] | None:
-        """(file, line) of the code at avma."""
+        """Return (file, line) of the code at avma, or None."""
         at = bisect_right(self.lines, (avma, "\U0010ffff", 0)) - 1
         return self.lines[at][1:] if at >= 0 else None

@@ -1,6 +1,6 @@
-"""Names of code by address and time, in columns: of millions of lines each takes 30 bytes and its name.
+"""Names of code by address and time, stored in columns. An entry takes 30 bytes and its name, for millions of entries.
 
-The same as a CodeMap of strings, for descriptions that come many at once. Names become text when they are asked for.
+It is equivalent to a CodeMap of strings, for descriptions that arrive in large numbers. Names are decoded on demand.
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ U64 = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class NamedRanges:
-    """Ranges and their names, in the order in which they were described.
+    """Address ranges and their names, in the order in which they were described.
 
-    start, end: avma (n,), start < end. length: bytes of each name (n,), 1 to 65,535. names: one behind the other.
+    Attributes:
+        start: (n,) First address (avma).
+        end: (n,) End address, greater than start.
+        length: (n,) Bytes of each name, 1 to 65,535.
+        names: All names, concatenated.
     """
 
     start: U64
@@ -32,7 +36,7 @@ class NamedRanges:
 
 @dataclass(eq=False, slots=True)
 class _Columns:
-    """name: where it begins in the table's names. since: the time from which it holds."""
+    """Columns of a table. `name` is the offset of the name, `since` the time from which the entry is valid."""
 
     start: U64
     end: U64
@@ -47,7 +51,7 @@ class _Columns:
         return _Columns(self.start[rows], self.end[rows], self.name[rows], self.length[rows], self.since[rows])
 
     def sort(self) -> None:
-        """By start; one column after the other, for each takes megabytes."""
+        """Sort by start, one column at a time, because each takes megabytes."""
         if np.all(self.start[1:] >= self.start[:-1]):
             return
         order = np.argsort(self.start, kind="stable")
@@ -78,7 +82,7 @@ _NONE = _Columns(
 
 
 class _Gathered:
-    """Columns that grow: none is ever there twice."""
+    """Columns that grow without a temporary copy."""
 
     def __init__(self) -> None:
         self._start, self._end, self._name, self._length = (bytearray() for _ in range(4))
@@ -96,34 +100,43 @@ class _Gathered:
 
 
 class CodeTable:
-    """Those that hold now never overlap. changes: times at which the meaning of an address changed, ascending."""
+    """Names of code by address and time. Valid entries never overlap.
+
+    Attributes:
+        changes: Times at which the meaning of an address changed, ascending.
+    """
 
     def __init__(self) -> None:
         self.changes: list[int] = []
         self._live = _NONE
         self._past = _NONE
-        self._until = np.zeros(0, np.int64)  # of those of the past, ascending
+        self._until = np.zeros(0, np.int64)  # end times of the past entries, ascending
         self._names = bytearray()
-        self._spans: dict[int, Span[str]] = {}  # that were asked for, by where their names begin
+        self._spans: dict[int, Span[str]] = {}  # requested entries, by the offset of their name
 
     def __len__(self) -> int:
-        """How many hold now."""
+        """Return the number of valid entries."""
         return len(self._live)
 
     def __iter__(self) -> Iterator[Span[str]]:
-        """Those that hold now, ascending by start."""
+        """Yield the valid entries, ascending by start."""
         return (self._span(self._live, row, NEVER) for row in range(len(self._live)))
 
     @property
     def size(self) -> int:
-        """Bytes of code that have a description now."""
+        """Return the bytes of code that have a description now."""
         return sum((self._live.end - self._live.start).tolist())
 
     def add(self, pieces: Iterable[NamedRanges], before_ns: int, now_ns: int, anew: bool = False) -> None:
-        """What was described by one reading: of ranges that overlap the last counts.
+        """Add the entries of one reading. The last of overlapping ranges is used.
 
-        before_ns: the last time they were not there, now_ns: the first time they were. One that takes the place of
-        another holds since then. anew: what is not among them holds no longer.
+        An entry that replaces another one is valid from `before_ns` on.
+
+        Args:
+            pieces: The entries.
+            before_ns: Last time at which they did not exist.
+            now_ns: First time at which they existed.
+            anew: True to end all entries that are not among them.
         """
         still = np.zeros(len(self._live), np.bool_)
         placed = self._gathered(pieces, still)
@@ -144,7 +157,7 @@ class CodeTable:
             self._live.sort()
 
     def _gathered(self, pieces: Iterable[NamedRanges], still: Flags) -> _Columns:
-        """Those that are not known yet. still: is set for those that are."""
+        """Return the entries that are new. Set `still` for entries that exist already."""
         found = _Gathered()
         for piece in pieces:
             fresh = self._unknown(piece, still)
@@ -160,7 +173,7 @@ class CodeTable:
         return NamedRanges(piece.start[~known], piece.end[~known], piece.length[~known], names)
 
     def _known(self, piece: NamedRanges, still: Flags) -> Flags:
-        """Which ranges hold already, under the same name."""
+        """Return which ranges already have an entry with the same name."""
         live = self._live
         known = np.zeros(len(piece.start), np.bool_)
         if not len(live):
@@ -176,14 +189,15 @@ class CodeTable:
         return known
 
     def _replaced(self, fresh: _Columns, before_ns: int) -> Flags:
-        """Which of those that hold now fresh ones overlap; these hold since before_ns."""
+        """Return which valid entries the new ones overlap. Those new ones are valid from `before_ns` on."""
         ended, taking = touching(self._live.start, self._live.end, fresh.start, fresh.end)
         self._begin(fresh, taking, before_ns)
         return ended
 
     def _replaced_at_once(self, placed: _Columns, lost: _Columns, before_ns: int) -> _Columns:
-        """The newest of those that others of the same reading overlap, but for the same line twice; the others hold
-        since before_ns.
+        """Return the newest entries that others of the same reading overlap, without duplicates.
+
+        The overlapping ones are valid from `before_ns` on.
         """
         if not len(lost):
             return lost
@@ -218,13 +232,13 @@ class CodeTable:
         self._past, self._until = self._past.take(rows), self._until[rows]
 
     def forget(self, before_ns: int) -> None:
-        """Drop those that ended before a time."""
+        """Drop entries that ended before a time."""
         self._keep_past(np.flatnonzero(self._until > before_ns))
         self._spans = {name: span for name, span in self._spans.items() if span.until_ns > before_ns}
         forget_changes(self.changes, before_ns)
 
     def find(self, pc: int, time_ns: int) -> Span[str] | None:
-        """What described pc at that time; the same object each time."""
+        """Return the description of pc at a time, or None. The same entry is always the same object."""
         span = self._now(pc)
         if span is not None and span.holds(pc, time_ns):
             return span
@@ -235,12 +249,12 @@ class CodeTable:
         return None
 
     def first(self, pc: int) -> Span[str] | None:
-        """The first description that pc ever had, for code whose description came too late."""
+        """Return the first description of pc at any time, for code whose description came too late."""
         rows = np.flatnonzero(self._over(pc))
         return self._span(self._past, int(rows[0]), int(self._until[rows[0]])) if len(rows) else self._now(pc)
 
     def _over(self, pc: int) -> Flags:
-        """Which of those of the past stand over pc."""
+        """Return which past entries contain pc."""
         at = np.uint64(pc)
         over: Flags = (self._past.start <= at) & (at < self._past.end)
         return over

@@ -1,4 +1,4 @@
-"""What is in a column of integers, without numpy.ma: np.unique and np.isin import it, which takes 10 ms."""
+"""Functions on columns of integers that avoid numpy.ma. np.unique and np.isin import it, which takes 10 ms."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ Integer = TypeVar("Integer", bound=np.integer)
 
 _PIECE = 1 << 16
 MOST_SUM = 1 << 62
-"""Of a profile's values: the difference of two such sums has room in 64 bits, too."""
+"""Maximum sum of a profile's values. The difference of two such sums fits into 64 bits, too."""
 
 
 def largest_sum(values: npt.NDArray[np.int64]) -> float:
-    """Of the columns' sums (rows, columns), without signs."""
+    """Return the largest sum of absolute values over the columns of an array of shape (rows, columns)."""
     return float(np.abs(values.astype(np.float64)).sum(axis=0).max()) if values.size else 0.0
 
 
 def distinct(values: npt.NDArray[Integer]) -> npt.NDArray[Integer]:
-    """Each value once, ascending (n,), of an array of any shape."""
+    """Return each value once, ascending, shape (n,), for an array of any shape."""
     ordered = np.sort(values, axis=None)
     first = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
@@ -30,8 +30,12 @@ def distinct(values: npt.NDArray[Integer]) -> npt.NDArray[Integer]:
 
 
 def numbered(values: npt.NDArray[Integer]) -> tuple[npt.NDArray[Integer], npt.NDArray[np.int64]]:
-    """(each value once, ascending; which of them each of the values (n,) is). There may be millions: what is needed
-    besides has room for a piece of them.
+    """Return the distinct values, and the index of each value among them.
+
+    There may be millions of values. Temporary memory is limited to that for a part of them.
+
+    Returns:
+        (distinct values, ascending; int64 index of each value, shape (n,)).
     """
     parts = [slice(at, at + _PIECE) for at in range(0, len(values), _PIECE)]
     found = distinct(np.concatenate([values[:0], *(distinct(values[part]) for part in parts)]))
@@ -42,5 +46,5 @@ def numbered(values: npt.NDArray[Integer]) -> tuple[npt.NDArray[Integer], npt.ND
 
 
 def among(values: npt.NDArray[Integer], wanted: Collection[int]) -> npt.NDArray[np.bool_]:
-    """Which of the values (n,) are wanted."""
+    """Return which of the values are wanted, as a bool array of shape (n,)."""
     return np.isin(values, list(wanted)) if len(values) and wanted else np.zeros(len(values), np.bool_)

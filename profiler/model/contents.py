@@ -1,6 +1,6 @@
-"""What the samples of a profile amount to: how stacks ended, how frames were found, in which modules.
+"""Totals over the samples of a profile: how stacks ended, how frames were found, in which modules.
 
-A recording is summarized by it, and so is each profile that is made of another one.
+They are a part of the summary of a recording, and of each profile that is derived from another one.
 """
 
 from __future__ import annotations
@@ -30,14 +30,22 @@ from pyprof.model.walk import StackEnd, Trust
 from pyprof.records import dataclass, replace
 
 FRAMES_MISSING = SampleState.BROKEN_CHAIN | SampleState.LONG_CHAIN | SampleState.NO_RUN
-"""Some functions of the interpreter's are not on the stack."""
+"""States of a sample in whose stack some functions of the interpreter are missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """samples: without the blocks of time that was not sampled; blocks: how many of these. ends, trust: label ->
-    samples, frames. frames, own: frames of samples and the primary value of samples that were taken there, by module
-    (path, build-id).
+    """Totals of a profile.
+
+    Attributes:
+        samples: Number of samples, without the blocks of time that was not sampled.
+        blocks: Number of those blocks.
+        ends: Number of samples by label of their stack's end.
+        trust: Number of frames by label of their source.
+        shown: How stacks ended, weighted by the primary value.
+        functions_missing: Processes whose interpreter functions are missing.
+        frames: Number of frames by module (path, build id).
+        own: The primary value of samples whose innermost frame is in a module, by (path, build id).
     """
 
     samples: int
@@ -50,7 +58,11 @@ class Contents:
     own: Mapping[tuple[str, str], int]
 
     def modules(self, problems: Mapping[str, Iterable[Problem]]) -> tuple[ModuleSummary, ...]:
-        """One entry a path and build-id, most frames first. problems: by path."""
+        """Return one entry for each path and build id, most frames first.
+
+        Args:
+            problems: Problems of modules by path.
+        """
         without = {(path, ""): 0 for path in problems if not any(known == path for known, _ in self.frames)}
         entries = [
             ModuleSummary(key[0], key[1], count, tuple(sorted(problems.get(key[0], ()))), self.own.get(key, 0))
@@ -60,7 +72,12 @@ class Contents:
 
 
 def contents(profile: Profile, languages: Sequence[Language]) -> Contents:
-    """languages: whose functions may be missing."""
+    """Compute the totals of a profile.
+
+    Args:
+        profile: The profile.
+        languages: Languages whose functions may be missing.
+    """
     samples = np.bincount(profile.stack, minlength=len(profile.parent)).astype(np.int64)
     values = np.zeros(len(profile.parent), np.int64)
     np.add.at(values, profile.stack, profile.values[:, -1])
@@ -85,8 +102,9 @@ def contents(profile: Profile, languages: Sequence[Language]) -> Contents:
 
 
 def summary_of_part(whole: Summary, profile: Profile) -> Summary:
-    """The summary of a profile that has a part of the samples; what the recording did stays as it was, and what it does
-    not tell.
+    """Return the summary of a profile that has a part of the samples of another one.
+
+    Facts about the recording itself stay the same. Totals that the original does not know stay unknown.
     """
     found = contents(profile, whole.languages)
     kernel = any(missing.kernel for missing in whole.functions_missing)
@@ -105,7 +123,7 @@ def summary_of_part(whole: Summary, profile: Profile) -> Summary:
 
 
 def without_evidence(summary: Summary) -> Summary:
-    """Of a file that does not say how stacks ended, and how frames were found."""
+    """Remove how stacks ended and how frames were found, for a file that does not say it."""
     return replace(summary, ends={}, trust={}, shown=replace(summary.shown, ends={}))
 
 
@@ -118,13 +136,18 @@ def _by_identity(profile: Profile, counts: Mapping[int, int]) -> Counter[tuple[s
 
 @dataclass(frozen=True, slots=True)
 class _Inclusive:
-    """at: what lies at or below each node of the tree."""
+    """Sums over each node of the tree and all nodes below it (`at`)."""
 
     at: list[int]
 
     @classmethod
     def of(cls, profile: Profile, own: npt.NDArray[np.int64]) -> _Inclusive:
-        """own: of each node alone. Parents come first, so one pass from the end suffices."""
+        """Compute the sums. Parents come before children, so one pass from the end suffices.
+
+        Args:
+            profile: The profile.
+            own: (nodes,) Value of each node alone.
+        """
         total: list[int] = own.tolist()
         parents = profile.parent.tolist()
         for node in range(len(total) - 1, 0, -1):
@@ -132,7 +155,7 @@ class _Inclusive:
         return cls(total)
 
     def by_end(self, profile: Profile, own: npt.NDArray[np.int64]) -> dict[str, int]:
-        """How the stacks ended, by label. Of a stack without any frame nothing could be read."""
+        """Count samples by the label of their stack's end. A stack without a frame was unreadable."""
         ends: Counter[str] = Counter({StackEnd.UNREADABLE.label: int(own[0])})
         for node in np.flatnonzero(profile.parent == 0).tolist():
             unseen = profile.frames[profile.frame[node]].mark in UNSAMPLED
@@ -141,13 +164,13 @@ class _Inclusive:
 
 
 def _end(profile: Profile, node: int) -> StackEnd:
-    """Of the stacks at or below a node that has no parent."""
+    """Return the end of the stacks at or below a node that has no parent."""
     mark = profile.frames[profile.frame[node]].mark
     return mark.end if mark is not None and mark.kind is MarkKind.CUT else StackEnd.ROOT
 
 
 def _shares(profile: Profile, counts: _Inclusive) -> tuple[dict[str, int], Counter[int]]:
-    """Frames by Trust and by module index, counted in samples."""
+    """Count the frames of all samples by Trust and by module index."""
     trust: Counter[str] = Counter()
     modules: Counter[int] = Counter()
     frames = profile.frame.tolist()
@@ -162,8 +185,12 @@ def _shares(profile: Profile, counts: _Inclusive) -> tuple[dict[str, int], Count
 def _shown(
     profile: Profile, own: npt.NDArray[np.int64], languages: Sequence[Language]
 ) -> tuple[Shown, tuple[FunctionsMissing, ...]]:
-    """The primary value by how stacks ended. A stack that should have functions of an interpreter and has none is not
-    whole. own: the value of each node alone.
+    """Sum the primary value by how stacks ended. A stack without expected interpreter functions is not complete.
+
+    Args:
+        profile: The profile.
+        own: (nodes,) Value of each node alone.
+        languages: Languages whose functions may be missing.
     """
     values = profile.values[:, -1]
     ends = _Inclusive.of(profile, own).by_end(profile, own)
@@ -206,7 +233,7 @@ def _before_first(
 
 
 def _cut(ends: dict[str, int], label: str, value: int) -> None:
-    """So much of what hangs on whole stacks is not whole."""
+    """Move a value from complete stacks to another label."""
     if value:
         ends[StackEnd.ROOT.label] -= value
         ends[label] = value
@@ -215,13 +242,16 @@ def _cut(ends: dict[str, int], label: str, value: int) -> None:
 def _evaluators(
     profile: Profile, languages: Sequence[Language]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Of each node: which of the languages has its evaluator on the stack where no interpreter's function stands, -1
-    for none; whether it hangs below no marker of a cut; whether an interpreter's function is on the stack.
+    """Analyse the stack of each node.
+
+    Returns:
+        (nodes,) index of the language whose evaluator is on the stack without any interpreter function, -1 for none;
+        (nodes,) True if the stack is not truncated; (nodes,) True if an interpreter function is on the stack.
     """
     kinds = [_evaluator(frame, languages) for frame in profile.frames]
     nodes = len(profile.parent)
     from_root, lacking = np.ones(nodes, np.bool_), np.full(nodes, -1, np.int64)
-    from_root[0] = False  # of a stack without any frame nothing could be read
+    from_root[0] = False  # a stack without any frame was unreadable
     evaluated, interpreted = [-1] * nodes, [False] * nodes
     parents, frames = profile.parent.tolist(), profile.frame.tolist()
     for node in range(1, nodes):
@@ -234,7 +264,7 @@ def _evaluators(
 
 
 def _evaluator(frame: Frame, languages: Sequence[Language]) -> int:
-    """Of which language a frame is an evaluator, -1 for none."""
+    """Return the index of the language whose evaluator a frame is, -1 for none."""
     if frame.kind != FrameKind.NATIVE:
         return -1
     names = [line.system_name for line in frame.lines] or [frame.title]

@@ -1,7 +1,7 @@
-"""The functions of a profile, the same wherever they were mapped, and what each cost.
+"""The functions of a profile and their costs, independent of where they were mapped.
 
-A function is known by its name and its file: the build-id of its module, else its path. So one function of a library is
-one, in however many processes it ran, under however many addresses.
+A function is identified by its name and its file: the build id of its module, or else its path. So a library function
+is one function, whatever processes and addresses it ran at.
 """
 
 from __future__ import annotations
@@ -23,20 +23,26 @@ START_UP = frozenset({
     *("Thread._bootstrap", "Thread._bootstrap_inner", "_run_module_as_main", "_run_code"),
     *("Py_BytesMain", "Py_RunMain", "pymain_main", "pymain_run_python", "pymain_run_file", "pymain_run_module"),
 })  # fmt: skip
-"""What stands outside a program's or a thread's own first function, whatever the program does."""
+"""Functions outside of a program's or a thread's own first function, in any program."""
 _FIRST = frozenset({"main", "<module>", "main.main"})
 _CYTHON_HELPERS = ("__Pyx", "__pyx_")
-"""Prefixes of functions that Cython adds to a module; names of others lose theirs (symbolize/generated_names.py)."""
+"""Prefixes of functions that Cython adds to a module. Other names lose theirs (symbolize/generated_names.py)."""
 PASSED_ON = 0.95
-"""A function that passes this share of its total on to one other function tells nothing that the other does not."""
+"""Share of its total cost above which a function that passes it on to one other function is uninformative."""
 
 MIN_SHARE = 0.02
-"""An application's function with less of the time is not shown before those of libraries."""
+"""Minimum share of the time for a function of the application to be listed before those of libraries."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Function:
-    """where: build-id of the module, else its path; of an interpreter's function its script; "" where none is known."""
+    """A function.
+
+    Attributes:
+        where: Build id of the module, else its path; for an interpreter function its script; "" if unknown.
+        name: Its name.
+        kind: Kind of its frames.
+    """
 
     where: str
     name: str
@@ -45,10 +51,16 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a function cost, of one value of the profile. own: as the innermost one; total: somewhere on the stack, each
-    sample counted once however often it recurs. module: what people call its file, "" if none is known. wraps: it
-    passes PASSED_ON of its total on to one function, which is not less the application's. application: see
-    model/application.py.
+    """The cost of a function, by one value of the profile.
+
+    Attributes:
+        function: The function.
+        module: Name of its file as users call it, "" if unknown.
+        own: Cost as the innermost function.
+        total: Cost anywhere on the stack. A sample counts once, even if the function recurs.
+        wraps: True if it passes PASSED_ON of its total on to one function that belongs to the application if this one
+            does.
+        application: True if it belongs to the application (model/application.py).
     """
 
     function: Function
@@ -65,7 +77,12 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """value: the sum of all samples, stacks without any function included. functions: dearest own cost first."""
+    """The costs of all functions.
+
+    Attributes:
+        value: Sum of all samples, including stacks without a function.
+        functions: Costs, most expensive own cost first.
+    """
 
     value: int
     functions: tuple[Cost, ...]
@@ -76,13 +93,13 @@ class Costs:
     def by_total(self, count: int) -> list[Cost]:
         """Return the functions with the largest totals, largest first.
 
-        Functions that start every program are left out. Functions through which everything passes are used only to fill
-        the list.
+        Functions that start every program are left out. Functions through which everything passes only fill up the
+        list.
         """
         return sorted(self._telling(count, lambda cost: False), key=_by_total)
 
     def application_first(self, count: int) -> list[Cost]:
-        """Return the same list with the application's functions first, unless they have hardly any time."""
+        """Return the list of by_total() with the application's functions first, unless they have hardly any time."""
 
         def is_later(cost: Cost) -> bool:
             return not cost.application or cost.total < MIN_SHARE * self.value
@@ -127,8 +144,9 @@ def are_application(profile: Profile, frame: Frame) -> list[bool]:
 
 
 def functions_of(profile: Profile, frame: Frame) -> list[tuple[Function, str]]:
-    """The functions of a frame with their modules' names, outermost first: the real one, then what was inlined into it.
-    None of a marker.
+    """Return the functions of a frame with the names of their modules, outermost first.
+
+    The first one is the real function, then come those inlined into it. The list is empty for a marker.
     """
     if frame.kind == FrameKind.MARKER:
         return []
@@ -145,7 +163,12 @@ def functions_of(profile: Profile, frame: Frame) -> list[tuple[Function, str]]:
 
 
 def costs(profile: Profile, column: int = -1) -> Costs:
-    """Of all functions. column: which of the profile's values; the last is the primary one."""
+    """Compute the costs of all functions.
+
+    Args:
+        profile: The profile.
+        column: Index of the value; the last one is the primary value.
+    """
     own = np.zeros(len(profile.parent), np.int64)
     np.add.at(own, profile.stack, profile.values[:, column])
     ids: dict[Function, int] = {}
@@ -165,7 +188,7 @@ def costs(profile: Profile, column: int = -1) -> Costs:
         rows.append(row)
     sums = TreeSums(profile, own.tolist(), rows, len(ids))
     self_of, total_of = sums.own, sums.total
-    # An application's function that only calls a library tells more than the library.
+    # an application's function that only calls a library is more informative than the library
     wraps = [inner >= 0 and application[inner] >= application[outer] for outer, inner in enumerate(sums.wrapped())]
     found = [
         Cost(function, modules[at], self_of[at], total_of[at], wraps[at], application[at])
@@ -177,7 +200,10 @@ def costs(profile: Profile, column: int = -1) -> Costs:
 
 
 def lock_costs(profile: Profile) -> list[tuple[str, int]]:
-    """What was waited for each lock, longest first: of a recording that groups waits by lock, else nothing."""
+    """Return the time that was waited for each lock, longest first.
+
+    It is empty if the recording does not group waits by lock.
+    """
     locks = [frame.mark is not None and frame.mark.kind is MarkKind.LOCK for frame in profile.frames]
     if not any(locks):
         return []
@@ -198,11 +224,18 @@ class TreeSums:
     """The own cost and the total cost of each function of a tree."""
 
     def __init__(self, profile: Profile, own: list[int], rows: list[list[int]], count: int) -> None:
-        """own: the value of each node alone. rows: the functions of each frame, outermost first."""
-        rows = [*rows, []]  # the last one of the root, which is no frame
+        """Compute the costs.
+
+        Args:
+            profile: The profile.
+            own: (nodes,) Value of each node alone.
+            rows: Functions of each frame, outermost first.
+            count: Number of functions.
+        """
+        rows = [*rows, []]  # the last row is that of the root, which is no frame
         self._parent, self._rows = profile.parent.tolist(), [rows[frame] for frame in profile.frame.tolist()]
         self.own, self.total = [0] * count, [0] * count
-        self._dearest = [(0, 0)] * count  # (value, node) of the dearest place where it does not recur
+        self._dearest = [(0, 0)] * count  # (value, node) of the most expensive place where it does not recur
         self._inclusive = list(own)
         for node in range(len(own) - 1, 0, -1):
             self._inclusive[self._parent[node]] += self._inclusive[node]
@@ -216,7 +249,7 @@ class TreeSums:
         todo = children[0]
         while todo:
             node = todo.pop()
-            if node < 0:  # all below it is done
+            if node < 0:  # all nodes below it are done
                 for function in self._rows[~node]:
                     depth[function] -= 1
                 continue
@@ -250,5 +283,5 @@ class TreeSums:
                 return -1
             called = self._rows[node]
         other = next(each for each in called if each != function)
-        is_inner = -self._dearest[other][1] >= first  # of two that call each other only the outer one wraps
+        is_inner = -self._dearest[other][1] >= first  # of two functions that call each other, only the outer one wraps
         return other if is_inner and self.total[other] >= PASSED_ON * self.total[function] else -1

@@ -1,4 +1,4 @@
-"""Parts of a profile's time in which nothing was recorded: between recordings that are merged."""
+"""Parts of a profile's time in which nothing was recorded: gaps between merged recordings."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy.typing as npt
 from pyprof.model.profile import Profile, Span
 
 _LEAST_NS = 100_000_000
-"""Parts of one recording follow one another at once, but for what is rounded."""
+"""Minimum length of a gap in nanoseconds. Parts of one recording follow each other directly, except for rounding."""
 
 
 def between(profiles: Iterable[Profile]) -> tuple[Span, ...]:
-    """What no one of these has recorded, from the first one's beginning to the last one's end."""
+    """Return the times that none of the profiles has recorded, from the first beginning to the last end."""
     found: list[Span] = []
     recorded = sorted(span for each in profiles for span in _recorded(each))
     until = recorded[0][0] if recorded else 0
@@ -34,13 +34,13 @@ def _recorded(profile: Profile) -> Iterable[Span]:
 
 
 def within(gaps: Iterable[Span], begin: int, end: int) -> tuple[Span, ...]:
-    """Their parts from begin to end."""
+    """Return the parts of gaps between two times."""
     parts = ((max(one, begin), min(two, end)) for one, two in gaps)
     return tuple((one, two) for one, two in parts if one < two)
 
 
 def recorded_until(profile: Profile) -> npt.NDArray[np.int64]:
-    """How long had been recorded when each sample was taken: (n,) ns since the beginning, without gaps."""
+    """Return the recorded time before each sample: (n,) nanoseconds since the beginning, without gaps."""
     since = profile.time_ns - profile.start_ns
     for begin, end in profile.gaps:
         since = since - np.clip(profile.time_ns - begin, 0, end - begin)

@@ -1,9 +1,9 @@
 """Waits of idle threads: pools that wait for work, event loops, processes that supervise others.
 
-A wait is idle if everything between the root of its thread and the system call is known to belong to one loop that
-waits for work (model/idle_loops.py), or if the function that waits is `main`, which no request runs. Every other wait
-is shown: a stack that is cut, a wait for a processor, for the GIL or in uninterruptible sleep, a function that no loop
-has.
+A wait is idle if all functions between the root of its thread and the system call belong to one known loop that waits
+for work (model/idle_loops.py). It is also idle if the waiting function is `main`, which no request runs. Every other
+wait is shown: a truncated stack; a wait for a processor, for the GIL or in uninterruptible sleep; a function of no
+known loop.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SLEEPS = ("[sleeping", "[blocked", "[woken")
 _MAIN_CALLERS = frozenset({"__libc_start_call_main", "__libc_start_main", "__libc_start_main_impl"})
 _INTERPRETER = ("python", "libpython")
 _WAITING_MODULES = (*_INTERPRETER, "_queue.", "select.", "_socket.", "_multiprocessing.")
-"""Prefixes of the files whose native functions the loops of Python call to wait, besides the C library."""
+"""Prefixes of the files, besides the C library, whose native functions Python's loops call to wait."""
 _LIBRARIES = ("libc.so", "libc-", "libpthread", "ld-linux", "ld-musl", "libc.musl", "[vdso]")
 _CONDITIONS = frozenset({"pthread_cond_wait", "pthread_cond_timedwait", "pthread_cond_clockwait"})
 _ANY = frozenset({""})
@@ -47,15 +47,15 @@ _CONSUMER: tuple[frozenset[str], ...] = (
     frozenset({"queue.py:get"}),
     frozenset({"threading.py:wait"}),
 )
-"""A thread whose own function, of any name, takes from a queue."""
+"""A thread whose own function, with any name, reads from a queue."""
 _NOT_FOR_WORK = ("pthread_cond_", "pthread_mutex_", "take_gil", "lll_lock_wait")
 """Prefixes of native functions that wait for the GIL or for a mutex."""
 
 
 def without_idle(profile: Profile) -> Profile:
-    """Return the profile without the waits of idle threads, and with a note that says what is hidden.
+    """Return the profile without the waits of idle threads, and with a note about what is hidden.
 
-    A profile of another kind of time, or one that has nothing but idle waits, is returned as it is.
+    A profile of another kind of time, or one that has only idle waits, is returned unchanged.
     """
     kind = profile.value_types[-1].type
     idle = idle_waits(profile) if kind in MODES else np.zeros(len(profile.stack), np.bool_)
@@ -75,7 +75,7 @@ def without_idle(profile: Profile) -> Profile:
 
 
 def idle_waits(profile: Profile) -> Mask:
-    """Return which samples (n,) are waits of idle threads."""
+    """Return which samples are waits of idle threads, shape (n,)."""
     leaves = np.unique(profile.stack)
     is_lock = profile.value_types[-1].type == "lock"
     idle = [_is_idle(profile, profile.path(leaf), is_lock) for leaf in leaves.tolist()]
@@ -84,7 +84,7 @@ def idle_waits(profile: Profile) -> Mask:
 
 
 def _is_idle(profile: Profile, path: list[Frame], is_lock: bool) -> bool:
-    """Return True if the wait at the end of a stack is one for work. Frames inside it are those of the waker."""
+    """Return True if the wait at the end of a stack is a wait for work. Frames inside the wait belong to the waker."""
     frames: list[Frame] = []
     for frame in path:
         if frame.kind == FrameKind.MARKER and (frame.mark is None or frame.mark.kind is not MarkKind.LOCK):
@@ -117,7 +117,7 @@ def _waits_for_work(profile: Profile, frames: list[Frame], wait: str, is_lock: b
     rest = [key for key in keys[root + 1 :] if key and key.rpartition(":")[2] not in STARTS]
     if any(rest and all(_fits(key, loop) for key in rest) for loop in PYTHON):
         return True
-    # a thread whose own function waits for its queue holds nothing: that is no lock
+    # a thread whose own function waits for its queue holds nothing, so this is no lock
     return is_lock and root >= 0 and len(rest) == len(_CONSUMER) and all(map(_fits, rest, _CONSUMER))
 
 
@@ -137,7 +137,7 @@ def _is_native_loop(profile: Profile, frames: list[Frame], wait: str, is_lock: b
         return True
     if rest == ["main"]:
         return wait.endswith(tuple(_EVENT_CALLS))
-    # a thread whose own function waits for a condition holds nothing: that is no lock
+    # a thread whose own function waits for a condition holds nothing, so this is no lock
     conditions = any(name.lstrip("_") in _CONDITIONS for frame in inner for name in _names(frame))
     return is_lock and len(rest) == 1 and conditions and any(n == "start_thread" for f in inner for n in _names(f))
 
@@ -147,7 +147,7 @@ def _is_library(profile: Profile, frame: Frame) -> bool:
 
 
 def _is_from(profile: Profile, frame: Frame, beginnings: tuple[str, ...]) -> bool:
-    """Return True if the name of the frame's file begins so."""
+    """Return True if the name of the frame's file begins with one of these prefixes."""
     return frame.module >= 0 and base_name(profile.modules[frame.module].path).startswith(beginnings)
 
 
@@ -163,5 +163,5 @@ def _key(frame: Frame) -> str:
 
 
 def _fits(key: str, names: Iterable[str]) -> bool:
-    """Return True if the key is one of these, whatever folder its file lies in."""
+    """Return True if the key is one of these, in any folder."""
     return any(not name or key == name or key.endswith("/" + name) for name in names)

@@ -1,8 +1,8 @@
-"""The loops in which threads wait for work, by the functions that stand between a thread's root and such a wait.
+"""The loops in which threads wait for work, as the functions between a thread's root and such a wait.
 
-A stack is idle only if one row of this table, or what starts each thread, has all of its functions. A request always
-adds a function that no row has, so that its waits are never taken for idle ones. Functions that call handlers of
-requests, such as those named `handle`, must not be added.
+A stack is idle only if all of its functions are in one row of this table, or start each thread. A request always adds a
+function that no row has, so its waits never count as idle. Do not add functions that call handlers of requests, such as
+those named `handle`.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ PYTHON = (
         "waitress/wasyncore.py:poll", "waitress/server.py:run",
     }),
 )  # fmt: skip
-"""The functions of each loop of Python: the end of the file's path, and the last part of the name."""
+"""Functions of each loop of Python: the end of the file's path, and the last part of the name."""
 
 PYTHON_ROOTS = frozenset({"threading.py:_bootstrap", "multiprocessing/process.py:_bootstrap"})
-"""The first function of a thread or of a child that was forked: what stands outside of it belongs to the parent."""
+"""First function of a thread or of a forked child. Frames outside of it belong to the parent."""
 
 NATIVE = (
     frozenset({
@@ -74,4 +74,4 @@ NATIVE = (
     frozenset({"epoll_dispatch", "event_base_loop", "event_base_dispatch"}),
     frozenset({"epoll_poll", "ev_run"}),
 )  # fmt: skip
-"""The same of programs and libraries in native code, without arguments."""
+"""Functions of each loop in native programs and libraries, without arguments."""

@@ -1,4 +1,4 @@
-"""What an interpreter was doing in a thread when its sample was taken: runs of its frames, and where they belong."""
+"""The state of an interpreter in a sampled thread: runs of its frames, and their places in the native stack."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _I64 = npt.NDArray[np.int64]
 
 
 class SampleState(IntFlag):
-    """What else is known of a sample."""
+    """Further facts about a sample."""
 
     INTERPRETED = 1  # the thread belongs to an interpreter
     HOLDS_LOCK = 2  # it holds the interpreter's global lock
-    COLLECTING = 4  # it collects garbage
-    NATIVE_CUT = 8  # a run of the interpreter's frames lies beyond the end of a native stack that is cut short
+    COLLECTING = 4  # it runs the garbage collector
+    NATIVE_CUT = 8  # a run of interpreter frames lies beyond the end of a truncated native stack
     NO_PLACE = 16  # a run's marker lies in no unwound frame
     NO_MARKER = 32  # a run has no marker
     NO_RUN = 64  # an activation of the evaluator has no run
     BROKEN_CHAIN = 128  # the interpreter's own chain could not be read to its end
-    LONG_CHAIN = 256  # the chain is longer than what is copied
-    STOPPED = 512  # the thread was stopped for the sample; by none of these three: the kernel took it
-    ASLEEP = 1024  # the thread slept: its stack was read from outside
-    UNCHANGED = 2048  # the thread had not run since its last sample: that one's stack again
+    LONG_CHAIN = 256  # the chain is longer than the maximum that is copied
+    STOPPED = 512  # the thread was stopped for the sample; without any of these three flags the kernel took it
+    ASLEEP = 1024  # the thread slept and its stack was read without a stop
+    UNCHANGED = 2048  # the thread had not run since its last sample, whose stack is used again
 
 
 PARTIAL: dict[SampleState, str] = {
@@ -41,12 +41,15 @@ PARTIAL: dict[SampleState, str] = {
     SampleState.BROKEN_CHAIN: "chain of python frames not whole",
     SampleState.LONG_CHAIN: "more python frames than are copied",
 }
-"""Why the frames of an interpreter and the native ones could not all be matched, as it is counted."""
+"""Counters for interpreter frames that could not be merged completely with the native ones."""
 
 
 class FunctionPlace(NamedTuple):
-    """A frame of an interpreter. function: the number that its function has in the recording. instruction: as the
-    function's table of lines counts, -1 if it has not begun.
+    """An interpreter frame.
+
+    Attributes:
+        function: Number of its function in the recording.
+        instruction: Position as the function's line table counts, -1 if the function has not begun.
     """
 
     function: int
@@ -57,8 +60,10 @@ class FunctionPlace(NamedTuple):
 class Run:
     """The frames that one activation of the evaluator runs, innermost first.
 
-    marker: an address on the activation's own C stack, 0 where this version keeps none. waits: the thread does not name
-    this activation itself, it was found on its C stack.
+    Attributes:
+        marker: An address on the activation's C stack, 0 if this version of the interpreter keeps none.
+        frames: The frames.
+        waits: True if the thread does not link this activation, which was found on its C stack instead.
     """
 
     marker: int
@@ -68,14 +73,21 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A thread's runs, innermost first. problem: why it may lack frames, "" if it is whole. evaluators: where the
-    evaluator's parts begin, as far as symbols say. marked: this version marks the C stack. marks: all marks, innermost
-    first, where it is not known which of them belongs to which run. others: the C stack may hold activations that are
-    not in the chain, outside it (those of other greenlets). lacking: about so many of the outermost frames are missing,
-    because more is copied of no chain; enough: bytes of --stack-size that would copy all of it, 0 if none
-    would; scattered: nothing would, each frame is a read of its own. number: no other one of this process has it, 0:
-    it has none. One with a number may come again and again, and is sent between processes once. trunk: chains that have
-    the same one differ in the instruction of their innermost frame only, 0: none has it.
+    """The runs of a thread.
+
+    Attributes:
+        runs: The runs, innermost first.
+        state: Facts about the sample.
+        problem: Why frames may be missing, "" if the chain is complete.
+        evaluators: Start addresses of the evaluator's parts that symbols name.
+        marked: True if this version of the interpreter writes markers to the C stack.
+        marks: All markers, innermost first, if it is unknown to which run each belongs.
+        others: True if the C stack may hold activations outside the chain (those of other greenlets).
+        lacking: Approximate number of outermost frames that are missing because of the limit on copied frames.
+        enough: Value of --stack-size that would copy all frames, in bytes; 0 if none would.
+        scattered: True if no size would, because each frame is a separate read.
+        number: Unique number in this process, 0 if it has none. A numbered chain is sent between processes only once.
+        trunk: Chains with the same trunk differ only in the instruction of their innermost frame; 0 if it has none.
     """
 
     runs: tuple[Run, ...]
@@ -93,26 +105,28 @@ class Chain:
 
     @property
     def innermost(self) -> FunctionPlace:
-        """Of a chain with a trunk."""
+        """Return the innermost frame of a chain that has a trunk."""
         return self.runs[0].frames[0]
 
     def at(self, instruction: int, number: int) -> Chain:
-        """The one of the same trunk that is at another instruction."""
+        """Return the chain with the same trunk and another instruction."""
         run = self.runs[0]
         frames = (FunctionPlace(run.frames[0].function, instruction), *run.frames[1:])
         return replace(self, runs=(Run(run.marker, frames, run.waits), *self.runs[1:]), number=number)
 
 
 Span = tuple[int, int]
-"""(avma, bytes)"""
+"""(avma, number of bytes)"""
 
 Gather = Callable[[Sequence[Span]], memoryview]
-"""Reads spans one behind the other into one buffer, which the next call overwrites; shorter where one cannot be read:
-the rest is missing from there on."""
+"""Function that reads spans into one buffer, one after the other.
+
+The next call overwrites the buffer. It is shorter if a span cannot be read: data from there on is missing.
+"""
 
 
 class PlacedSpan(NamedTuple):
-    """Bytes of a process, and where they stand in what was read."""
+    """A span of a process's memory, and its offset in the data that was read."""
 
     avma: int
     size: int
@@ -121,14 +135,25 @@ class PlacedSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FramesAhead:
-    """What a stop reads of an interpreter's frames without asking anybody: first the spans, of which the first one is
-    the head of the thread's state; then, along its chain of frames, those that are in none of these. Offsets are bytes
-    in the head or in a frame, -1: this version has no such field.
+    """A plan for reading interpreter frames during a stop, without calling other code.
 
-    key: of who made it. ident, interpreter: what the head must say. chunks: of the data stack, newest first; room:
-    bytes of the newest one that count beyond its top; loose: frames that lie elsewhere. cframe: of the pointer to the
-    innermost CFrame, by_cframe: which names the innermost frame; root_cframe: the one that names none. most: frames
-    that are followed. codes: of which all is known, ascending; a frame of another one is not foreseen.
+    A stop first reads the spans, the first of which is the head of the thread state. It then follows the chain of
+    frames and reads those that lie in none of the spans. Offsets are bytes in the head or in a frame, -1 if this
+    version has no such field.
+
+    Attributes:
+        key: Identifies the object that made the plan.
+        spans: What is read first.
+        chunks: Chunks of the data stack, newest first.
+        loose: Frames outside of the data stack.
+        codes: Addresses of fully known code objects, ascending. A frame of any other code object needs more reads.
+        ident: Value that thread_id in the head must have.
+        interpreter: Value that interp in the head must have.
+        cframe: Offset of the pointer to the innermost CFrame.
+        by_cframe: True if the CFrame links the innermost frame.
+        root_cframe: The CFrame that links no frame.
+        most: Maximum number of frames that are followed.
+        room: Number of bytes beyond the top of the newest chunk that are read.
     """
 
     key: object
@@ -158,57 +183,74 @@ class FramesAhead:
 
 
 class StackReader(Protocol):
-    """Reads an interpreter's frames of the threads of one process, together with each thread's stack.
+    """Reader of an interpreter's frames in the threads of one process, together with each thread's stack.
 
-    look, then for each sample copy (while the thread stands still) and take (when it runs again). A copy that was only
-    made to know better what to read at the next one is followed by learn.
+    Call look() first. Then call copy() for each sample while the thread is stopped, and take() after it was continued.
+    Call learn() after a copy that only serves to improve the next one.
     """
 
     @property
     def reads(self) -> bool:
-        """Does an interpreter run there whose frames are to be copied? As look() has found it."""
+        """Return True if look() has found an interpreter whose frames must be copied."""
         ...
 
     def look(self, space: AddressSpace, tids: Collection[int]) -> None:
-        """Before samples are taken: the modules and threads as they are now."""
+        """Inspect the current modules and threads, before samples are taken."""
         ...
 
     def copy(self, tid: int, stack: memoryview, base: int, gather: Gather) -> None:
-        """Read what the frames of a thread need. stack: its stack copy, which stood at base."""
+        """Read what the frames of a thread need.
+
+        Args:
+            tid: The thread.
+            stack: Its copied stack.
+            base: Address of the copied stack.
+            gather: Reads memory.
+        """
         ...
 
     def learn(self) -> None:
-        """What the copy that was made last says of the next one."""
+        """Use the last copy to plan the next one."""
         ...
 
     def ahead(self, tid: int) -> FramesAhead | None:
-        """What the next stop of a thread is to read; None where only copy() knows how."""
+        """Return the plan for the next stop of a thread, or None if only copy() can read its frames."""
         ...
 
     def copied_ahead(
         self, tid: int, ahead: FramesAhead, stack: memoryview, base: int, gather: Gather, now: Gather
     ) -> None:
-        """What ahead says was read in a stop: copy() of that, when the thread runs again. gather: gives what was read;
-        now: reads what is there now.
+        """Process what a stop has read according to a plan, after the thread was continued. It replaces copy().
+
+        Args:
+            tid: The thread.
+            ahead: The plan.
+            stack: Its copied stack.
+            base: Address of the copied stack.
+            gather: Returns the memory that was read.
+            now: Reads the current memory.
         """
         ...
 
     def left(self, tid: int) -> str:
-        """A thread has ended; its number may come again. The name that the interpreter gave it, "" if none."""
+        """Forget a thread that has ended, because its tid may be reused.
+
+        Returns:
+            The name that the interpreter gave it, "" if none.
+        """
         ...
 
     def take(self) -> Chain | None:
-        """Of the thread that was copied last; None if it has no frames of the interpreter and never had."""
+        """Return the chain of the thread that was copied last, or None if it never had interpreter frames."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitOffsets:
-    """What leads from a thread's state to the task that it runs (asyncio), from a task to those that await it and to
-    its coroutine, and from a coroutine to the one that it awaits. Byte offsets; frame_top: of the pointer to the end of
-    a suspended frame's stack.
+    """Byte offsets that lead along awaiting asyncio tasks and coroutines.
 
-    It has ten fields, as FrameOffsets has many.
+    They lead from a thread state to the task that it runs, from a task to its awaiters and to its coroutine, and from a
+    coroutine to the one that it awaits. frame_top is the offset of the pointer to the end of a suspended frame's stack.
     """
 
     running_task: int
@@ -225,15 +267,22 @@ class AwaitOffsets:
 
 @dataclass(frozen=True, slots=True)
 class FrameOffsets:
-    """Where an interpreter keeps its threads and frames, for a reader that does not know the interpreter: a
-    program in the kernel. Byte offsets, -1 where a version has no such field; the names are those of CPython.
+    """Byte offsets of an interpreter's threads and frames, for a BPF program that does not know the interpreter.
 
-    frame_flag: a byte that ends a run (is_entry, owner) where it is at least run_ends. code_head, code_words: words of
-    a code object that identify it; the last code_texts of them point to what its names and lines are read from.
-    instr_bytes: 4 or 8. frame_bytes: that hold all of a frame's fields. seeks: not 0 where activations may wait on a
-    thread's stack that are in no chain: 1 where they are found by the fields behind it, 2 by CFrames. frame_height: of
-    a half word of ones in frames that call native code. awaits: None where it is not asked, or not known, which tasks
-    await which.
+    An offset is -1 if a version has no such field. The names are those of CPython.
+
+    Attributes:
+        frame_flag: A byte (is_entry, owner) that ends a run if it is at least run_ends.
+        run_ends: See frame_flag.
+        frame_bytes: Number of bytes that contain all fields of a frame.
+        code_head: The words of a code object that identify it.
+        code_words: Number of those words.
+        code_texts: Number of those words, at their end, that point to the data of names and lines.
+        instr_bytes: 4 or 8.
+        seeks: Not 0 if a thread's stack may hold waiting activations that are in no chain. 1: they are found by the
+            following fields; 2: by CFrames.
+        frame_height: A half word that is all ones in frames that call native code.
+        awaits: None if awaiting tasks are not requested, or unknown.
     """
 
     interpreters_head: int
@@ -273,7 +322,7 @@ class FrameOffsets:
 
 @dataclass(frozen=True, slots=True)
 class ThreadPlace:
-    """A thread's state in its interpreter. address, gil, collecting: avmas."""
+    """Addresses (avmas) of a thread's state in its interpreter, of its GIL, and of the garbage collector's flag."""
 
     tid: int
     address: int
@@ -282,9 +331,14 @@ class ThreadPlace:
 
 
 class CopiedStack(NamedTuple):
-    """A thread's stack as it was copied with rows of frames that may wait on it. state: avma of its thread state.
-    words: that stood at base; 0 where they could not be read. links: of each of these rows, the frame that is outside
-    of it, whether it ends a run (the low byte), and whether it calls native code (the next bit); see sampler.h.
+    """A thread's copied stack, with links between the waiting frames on it.
+
+    Attributes:
+        state: Address of the thread state.
+        base: Address of the copy.
+        words: The copy; 0 where memory was unreadable.
+        links: For each row of a waiting frame the frame outside of it. The low byte tells that it ends a run, the next
+            bit that it calls native code (see sampler.h).
     """
 
     state: int
@@ -295,16 +349,27 @@ class CopiedStack(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FrameRows:
-    """What a program in the kernel has copied of n threads' frames. start (n + 1,): where the rows of each begin.
-    waiting (n,): the last so many of them are of activations that wait on the stack, in no chain. awaiting (n,): so
-    many before those are of tasks that await the running one. Their address is that of the frame of its outermost
-    coroutine, their flag 1 where a task begins: tasks stand in order outwards, the coroutines of each inwards.
+    """Frames of n threads that a BPF program has copied.
 
-    frames (m, 4) uint64: address, code, instruction, the code's head folded (fold()). flag (m,): what the frame says of
-    itself, its owner or whether it is an entry. tlbc (m,): which copy of the instructions it runs (free-threaded
-    builds). stands (k, 2): marks on the C stack, with the frames that they name; stand_start (n + 1,). texts (j, 32):
-    code objects and what these refer to, as they were when they were met first: avma, how many bytes, and these. holds,
-    collecting, broken: (n,) bool; several: rows of several interpreters, one behind the other.
+    The rows of a thread end with those of awaiting tasks, and then those of waiting activations. A row of an awaiting
+    task has the address of the frame of its outermost coroutine, and flag 1 where a task begins. The tasks are in order
+    outwards, the coroutines of each task inwards.
+
+    Attributes:
+        start: (n + 1,) First row of each thread.
+        waiting: (n,) Number of rows of activations that wait on the stack and are in no chain.
+        awaiting: (n,) Number of rows of tasks that await the running one.
+        frames: (m, 4) uint64: address, code, instruction, hash of the code's head (see fold()).
+        flag: (m,) Owner of the frame, or whether it is an entry frame.
+        tlbc: (m,) Copy of the bytecode that it runs (free-threaded builds).
+        stand_start: (n + 1,) First marker of each thread.
+        stands: (k, 2) Markers on the C stack with the frames that they refer to.
+        texts: (j, 32) New code objects and the objects that they refer to: avma, number of bytes, and the bytes.
+        holds: (n,) True if the thread holds the GIL.
+        collecting: (n,) True if it collects garbage.
+        broken: (n,) True if its chain could not be read to the end.
+        several: (n,) True if its rows belong to several interpreters, one after the other.
+        copies: Copied stacks by thread index.
     """
 
     start: npt.NDArray[np.int64]
@@ -323,7 +388,7 @@ class FrameRows:
     copies: Mapping[int, CopiedStack] = field(default_factory=dict)
 
     def take(self, lanes: npt.NDArray[np.int64]) -> FrameRows:
-        """Those of these indices, with all texts."""
+        """Return the rows of the threads with these indices, with all texts."""
         start, at = _part(self.start, lanes)
         stand_start, stand_at = _part(self.stand_start, lanes)
         return FrameRows(
@@ -345,7 +410,11 @@ class FrameRows:
 
 
 def _part(start: npt.NDArray[np.int64], lanes: npt.NDArray[np.int64]) -> tuple[_I64, _I64]:
-    """(where the rows of each of these begin among theirs, which rows these are)."""
+    """Select the rows of some lanes.
+
+    Returns:
+        (first row of each lane in the selection, indices of the selected rows).
+    """
     counts = np.diff(start)[lanes]
     some = np.zeros(len(lanes) + 1, np.int64)
     np.cumsum(counts, out=some[1:])
@@ -353,29 +422,35 @@ def _part(start: npt.NDArray[np.int64], lanes: npt.NDArray[np.int64]) -> tuple[_
 
 
 class KernelReader(Protocol):
-    """What a program in the kernel needs of one process's interpreter, and what its rows mean."""
+    """The facts that a BPF program needs about a process's interpreter, and the meaning of the rows that it copies.
+    """
 
     def look(self, space: AddressSpace, tids: Collection[int], parent: KernelReader | None = None) -> str | None:
-        """Before the others are asked: the modules and threads as they are now; it may have ended. parent: of the
-        process that forked it, if that ran the same program. "": its chains say all; None: there is an interpreter that
-        has not begun; else what only a stop can find.
+        """Inspect the current modules and threads before the other methods are called. The process may have ended.
+
+        Args:
+            space: The modules.
+            tids: The threads.
+            parent: Reader of the process that forked this one, if both run the same program.
+
+        Returns:
+            "" if chains contain all frames; None if an interpreter has not finished its start-up; else what only stops
+            can find.
         """
         ...
 
     def offsets(self) -> tuple[int, FrameOffsets] | None:
-        """(avma of the runtime, where its fields are); None where there is no interpreter, or none that the program can
-        read.
-        """
+        """Return (avma of the runtime, offsets of its fields), or None if there is no interpreter that BPF can read."""
         ...
 
     def places(self) -> list[ThreadPlace]:
-        """Of the threads that are known now."""
+        """Return the places of all threads that are known now."""
         ...
 
     def chains(self, rows: FrameRows) -> Sequence[Chain | None]:
-        """What n threads ran; None of one without frames."""
+        """Return the chain of each thread, None for a thread without frames."""
         ...
 
     def done(self) -> None:
-        """Rows to come are of later samples than all those until now."""
+        """Note that all later rows belong to later samples."""
         ...

@@ -1,6 +1,6 @@
-"""Several profiles in one set of tables: modules, frames, stacks and threads that are the same in two of them are one.
+"""Several profiles in one set of tables. Equal modules, frames, stacks and threads of two profiles become one.
 
-In: profile after profile. Out: for the samples of each their numbers in tables that only grow.
+The tables only grow. Each added profile gets the numbers of its samples in them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from pyprof.records import replace
 
 
 class JoinedTables:
-    """frames: frame -> its number; tree: of their stacks; threads: by number."""
+    """Tables of several profiles.
+
+    Attributes:
+        frames: Number of each frame.
+        tree: The stacks.
+        threads: Threads by number.
+    """
 
     def __init__(self) -> None:
         self.frames: dict[Frame, int] = {}
@@ -28,7 +34,11 @@ class JoinedTables:
         self._numbers: dict[tuple[Any, ...], int] = {}
 
     def add(self, profile: Profile) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """The node, and the number of the thread, of each of its samples."""
+        """Add a profile.
+
+        Returns:
+            (node, number of the thread) of each sample.
+        """
         modules = [self._module(info) for info in profile.modules]
         frames = [self._frame(frame, modules) for frame in profile.frames]
         frame_of = profile.frame.tolist()
@@ -38,21 +48,27 @@ class JoinedTables:
         return np.array(nodes, np.int32)[profile.stack], threads[profile.thread]
 
     def _module(self, info: ModuleInfo) -> int:
-        """It has names and lines if it has any in one of the profiles."""
+        """Return the number of a module. It has names and lines if it has any in one of the profiles."""
         number = self._modules.setdefault(replace(info, has_functions=False, has_lines=False), len(self._modules))
         functions, lines = self._named[number] if number < len(self._named) else (False, False)
         self._named[number : number + 1] = [(functions or info.has_functions, lines or info.has_lines)]
         return number
 
     def _frame(self, frame: Frame, modules: Sequence[int]) -> int:
-        """Numbers of an interpreter's functions are each recording's own."""
+        """Return the number of a frame.
+
+        Numbers of interpreter functions are dropped, because each recording has its own.
+        """
         module = modules[frame.module] if frame.module >= 0 else -1
         if module != frame.module or frame.place is not None:
             frame = replace(frame, module=module, place=None)
         return self.frames.setdefault(frame, len(self.frames))
 
     def _thread(self, info: ThreadInfo) -> int:
-        """One that has begun at a known time is the same one under another name, too: the last one is its name."""
+        """Return the number of a thread.
+
+        A thread with a known start time stays the same under another name, and gets the last name.
+        """
         key = (info.key, info.process_key, info.labels) if info.started and info.process_started else (info,)
         number = self._numbers.setdefault(key, len(self._numbers))
         self.threads[number : number + 1] = [info]
@@ -65,7 +81,7 @@ class JoinedTables:
         )
 
     def threads_in_order(self) -> tuple[tuple[ThreadInfo, ...], npt.NDArray[np.int32]]:
-        """The threads by their keys, and the index of each number."""
+        """Return the threads sorted by key, and the index of each number."""
         order = sorted(range(len(self.threads)), key=lambda number: (self.threads[number].key, number))
         index = np.zeros(len(order), np.int32)
         index[order] = np.arange(len(order), dtype=np.int32)

@@ -1,4 +1,4 @@
-"""What stands inside the innermost frame of user code: frames of the kernel, and the call in which a thread sleeps."""
+"""Frames inside the innermost user frame: kernel frames, and the system call in which a thread sleeps."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from typing import NamedTuple
 
 KERNEL_HALF = 1 << 63
 NOT_ONE_BY_ONE = -2
-"""In place of a system call: many waits of which only the sum is known."""
+"""Value that replaces a system call, for many waits of which only the sum is known."""
 
 
 class Blocked(NamedTuple):
-    """arch: its name. state: the letter of /proc/TID/stat. call: number of the system call, -1 outside of one, or
-    NOT_ONE_BY_ONE.
+    """The wait of a thread.
+
+    Attributes:
+        arch: Name of the architecture.
+        state: The letter in /proc/TID/stat.
+        call: Number of the system call, -1 outside of one, or NOT_ONE_BY_ONE.
     """
 
     arch: str
@@ -20,6 +24,6 @@ class Blocked(NamedTuple):
 
 
 KernelFrame = int | Blocked
-"""An address in the kernel's half, or the wait of a thread."""
+"""An address in the kernel's half of the address space, or the wait of a thread."""
 KernelStack = tuple[KernelFrame, ...]
-"""Innermost first."""
+"""Kernel frames, innermost first."""

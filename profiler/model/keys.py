@@ -1,6 +1,6 @@
-"""Keys of threads and processes: number and start time, so that a reused number is another key.
+"""Keys of threads and processes. They contain the start time, so that a reused number is another key.
 
-The kernel gives a tid again once its thread has ended. Two threads of one number are two keys.
+The kernel reuses a tid after its thread has ended. Two threads with the same number have different keys.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ from typing import NamedTuple
 
 
 class ProcessKey(NamedTuple):
-    """started: as ThreadKey has it, of the process's first thread."""
+    """Key of a process. `started` is that of the process's first thread (see ThreadKey)."""
 
     pid: int
     started: int
 
 
 class ThreadKey(NamedTuple):
-    """started: nanoseconds of CLOCK_MONOTONIC at which the thread began, as exactly as its source has it, or was seen
-    first; 0: not known (a core file, a dump, a remote stub).
+    """Key of a thread.
+
+    `started` is the start time in nanoseconds of CLOCK_MONOTONIC, as exact as its source, or the time at which the
+    thread was first seen. It is 0 if unknown (a core file, a dump, a GDB stub).
     """
 
     pid: int

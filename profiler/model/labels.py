@@ -1,4 +1,4 @@
-"""Labels: what a user says of a recording, `env=prod`. They stand on threads, so that several recordings may be one."""
+"""Labels that a user gives to a recording, `env=prod`. They belong to threads, so that recordings can be merged."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from collections.abc import Collection, Iterable, Mapping
 from pyprof.errors import UsageError
 
 Labels = tuple[tuple[str, str], ...]
-"""(name, value) in order of the names, of which each comes once."""
+"""(name, value), sorted by name. Each name occurs once."""
 
 RESERVED = ("pid", "tid", "thread", "process", "merge")
-"""Labels that pprof files have of pyprof anyway."""
+"""Names of labels that pyprof itself writes to pprof files."""
 MOST = 64
 LONGEST = 1000
-"""Letters of a name or of a value."""
+"""Maximum number of characters of a name or a value."""
 _PPROF = "pprof::"
 
 
 def labels_of(given: Mapping[str, str]) -> Labels:
-    """Raises UsageError for what is no label."""
+    """Check and sort labels.
+
+    Raises:
+        UsageError: A label is invalid.
+    """
     if len(given) > MOST:
         raise UsageError(f"there are {len(given)} labels, {MOST} at most may be given")
     for name, value in given.items():
@@ -32,13 +36,13 @@ def labels_of(given: Mapping[str, str]) -> Labels:
 
 
 def common(every: Iterable[Labels]) -> Labels:
-    """The labels that all have."""
+    """Return the labels that all have in common."""
     first, *others = [*every] or [()]
     return tuple(label for label in first if all(label in other for other in others))
 
 
 def fit(labels: Labels, wanted: Mapping[str, str | Collection[str]]) -> bool:
-    """Is each label there that is wanted, with the value, or one of the values?"""
+    """Return True if each wanted label is present with the wanted value, or one of the wanted values."""
     own = dict(labels)
     return all(own.get(name) in ((value,) if isinstance(value, str) else value) for name, value in wanted.items())
 

@@ -1,7 +1,7 @@
-"""What each source line of a profile cost, and each address of code.
+"""Costs of each source line and each code address of a profile.
 
-A frame is several lines: that of the code itself, and for each function inlined there the line of the call. A line
-belongs to the function in which it stands.
+A frame counts for several lines: the line of the code itself, and the line of the call for each inlined function. A
+line belongs to the function that contains it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from pyprof.records import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class SourceLine:
-    """file: "" and line: 0 where not known. module: what people call the function's file, "" if none is known."""
+    """A source line.
+
+    Attributes:
+        file: Path of the file, "" if unknown.
+        line: Number of the line, 0 if unknown.
+        function: The function that contains it.
+        module: Name of the function's file as users call it, "" if unknown.
+    """
 
     file: str
     line: int
@@ -27,7 +34,7 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True)
 class LineCost:
-    """own: as the innermost line; total: somewhere on the stack, each sample counted once."""
+    """The cost of a line: own as the innermost line, total anywhere on the stack. Each sample counts once."""
 
     place: SourceLine
     own: int
@@ -36,8 +43,13 @@ class LineCost:
 
 @dataclass(frozen=True, slots=True, order=True)
 class CodePlace:
-    """An address in a module. rel: that of the instruction, or of a byte of it: callers' lie in their calls. start: rel
-    of the beginning of the function whose code it is, without those inlined. name: of that function.
+    """An address in a module.
+
+    Attributes:
+        module: Index of the module.
+        start: Start of the real (not inlined) function, relative to the module's base.
+        rel: Address of the instruction, or of a byte in it: for callers a byte of the call.
+        name: Name of that function.
     """
 
     module: int
@@ -54,7 +66,7 @@ class CodeCost:
 
 
 def line_costs(profile: Profile) -> list[LineCost]:
-    """Of all lines, dearest own cost first."""
+    """Return the costs of all lines, most expensive own cost first."""
     ids: dict[SourceLine, int] = {}
     rows = [[ids.setdefault(place, len(ids)) for place in _lines(profile, frame)] for frame in profile.frames]
     sums = TreeSums(profile, _own(profile), rows, len(ids))
@@ -65,7 +77,10 @@ def line_costs(profile: Profile) -> list[LineCost]:
 
 
 def code_costs(profile: Profile, names: Collection[str]) -> list[CodeCost]:
-    """Of all addresses of functions with these names, and of those into which they were inlined, in order."""
+    """Return the costs of all addresses in functions with these names, and in functions into which they were inlined.
+
+    The result is sorted by address.
+    """
     ids: dict[CodePlace, int] = {}
     rows: list[list[int]] = []
     for frame in profile.frames:
@@ -89,7 +104,7 @@ def _own(profile: Profile) -> list[int]:
 
 
 def _lines(profile: Profile, frame: Frame) -> list[SourceLine]:
-    """Outermost first."""
+    """Return the lines of a frame, outermost first."""
     found = functions_of(profile, frame)
     lines = frame.lines[::-1] or (Line("", ""),) * len(found)
     return [

@@ -1,4 +1,4 @@
-"""Markers: frames without code that say what a stack lacks."""
+"""Markers: frames without code that tell what is missing in a stack."""
 
 from __future__ import annotations
 
@@ -16,28 +16,33 @@ CUT_TITLES[StackEnd.UNWINDER] = said("in_unwinder")
 
 
 class MarkKind(IntEnum):
-    CUT = 0  # the frames outside it are missing
+    CUT = 0  # the frames outside of it are missing
     LEFT_OUT = 1  # frames in the middle of the stack are left out
-    MERGE = 2  # an interpreter's frames and the native ones could not all be matched
-    NOT_SAMPLED = 3  # time without a sample, of what ran or waited too short
-    LONG_CHAIN = 4  # an interpreter's outermost functions are missing
-    SCATTERED = 5  # the same, where each is read on its own, so that no option copies them
+    MERGE = 2  # interpreter frames could not be merged completely with the native ones
+    NOT_SAMPLED = 3  # time without a sample, of threads that ran or waited too short
+    LONG_CHAIN = 4  # the outermost interpreter functions are missing
+    SCATTERED = 5  # the same, but each is a separate read, so that no option copies them
     LOST = 6  # processor time whose records were lost
     IN_KERNEL = 7  # processor time in the kernel, which may not be sampled
-    WOKEN = 8  # a wait ends; inside it stands the stack of the thread that ended it
+    WOKEN = 8  # the end of a wait; inside it is the stack of the waker
     LOCK = 9  # waits for one lock
-    LATE = 10  # time without a sample, of what ran too short or had left its processor before the profiler had one
+    LATE = 10  # time without a sample, of threads that ran too short or left the processor before the profiler got one
     NO_SAMPLE = 11  # processor time of a process of which no sample was taken
 
 
 class Mark(NamedTuple):
-    """What one marker says.
+    """The contents of one marker.
 
-    end, enough: of CUT, why, and how many bytes of stack or frames would have been enough, 0 where that is not known.
-    unplaced, without_run: of MERGE, runs that stand by their order only, activations of the evaluator without a run.
-    lacking, enough: of LONG_CHAIN, about how many functions are missing, and how many bytes of stack would copy them.
-    enough is 0 where no size would: then lacking is how many functions there are, at least; so it is of SCATTERED.
-    name: of WOKEN, who did it, "" for nobody; of LOCK, which.
+    Attributes:
+        kind: Its kind.
+        end: For CUT why the stack ends.
+        enough: For CUT how many bytes of stack or frames would be enough; for LONG_CHAIN how many bytes of stack. 0 if
+            unknown, or if no size is enough.
+        unplaced: For MERGE the number of runs that are placed only by their order.
+        without_run: For MERGE the number of evaluator activations without a run.
+        lacking: For LONG_CHAIN the approximate number of missing functions. If `enough` is 0, and for SCATTERED, the
+            minimum number of functions that exist.
+        name: For WOKEN the waker, "" if no thread; for LOCK the lock.
     """
 
     kind: MarkKind
@@ -49,7 +54,7 @@ class Mark(NamedTuple):
     name: str = ""
 
     def named_by(self, title: str) -> Mark:
-        """With the name that its title has: titles are kept where marks are."""
+        """Return the marker with the name in its title, because files store only the title."""
         if self.kind is MarkKind.WOKEN:
             name = title.removeprefix(_WOKEN).removesuffix("]")
             return self._replace(name="" if name == _NOBODY else name)
@@ -57,7 +62,7 @@ class Mark(NamedTuple):
 
     @property
     def title(self) -> str:
-        """How the marker is labelled, in every output."""
+        """Return the label of the marker in all outputs."""
         if self.kind is MarkKind.CUT:
             return _cut_title(self)
         if self.kind is MarkKind.WOKEN:
@@ -89,20 +94,28 @@ IN_KERNEL = Mark(MarkKind.IN_KERNEL)
 LATE = Mark(MarkKind.LATE)
 NO_SAMPLE = Mark(MarkKind.NO_SAMPLE)
 UNSAMPLED = frozenset((NOT_SAMPLED, LOST, IN_KERNEL, LATE, NO_SAMPLE))
-"""Processor time that no sample stands for."""
+"""Markers of processor time without samples."""
 CUTS: dict[int, Mark | None] = {end: None if end is StackEnd.ROOT else Mark(MarkKind.CUT, end) for end in StackEnd}
-"""The marker of a stack by its end; None of a whole one."""
+"""Marker by the end of a stack, None for a complete one."""
 
 
 def cut_mark(end: StackEnd, needed: int) -> Mark:
-    """Of a stack that is cut. needed: bytes of stack, or frames, that would have been enough; 0 if not known. The
-    marker names the next power of two, so that many stacks have one marker.
+    """Make the marker of a truncated stack. It names the next power of two, so that many stacks share one marker.
+
+    Args:
+        end: Why the stack ends.
+        needed: Bytes of stack, or frames, that would be enough; 0 if unknown.
     """
     return Mark(MarkKind.CUT, end, 1 << max(needed - 1, 1).bit_length() if needed > 0 else 0)
 
 
 def long_chain_mark(lacking: int, enough: int) -> Mark:
-    """lacking: functions that are missing, named by their first digit only; enough: bytes, as in cut_mark(), or 0."""
+    """Make the marker of a truncated chain.
+
+    Args:
+        lacking: Number of missing functions, which is rounded to its first digit.
+        enough: Bytes of stack that would be enough, 0 if unknown.
+    """
     if not enough:
         return Mark(MarkKind.LONG_CHAIN, lacking=lacking)
     digit = 10 ** (len(str(lacking)) - 1)
@@ -111,7 +124,11 @@ def long_chain_mark(lacking: int, enough: int) -> Mark:
 
 
 def scattered_mark(count: int) -> Mark:
-    """count: functions that there are at least, named by their first digit only."""
+    """Make the marker of a truncated chain that no option can complete.
+
+    Args:
+        count: Minimum number of functions, which is rounded to its first digit.
+    """
     digit = 10 ** (len(str(count)) - 1)
     return Mark(MarkKind.SCATTERED, lacking=count // digit * digit)
 

@@ -1,4 +1,4 @@
-"""Profiles of one recording, window after window, as one."""
+"""Merges the windows of one recording, one after the other."""
 
 from __future__ import annotations
 
@@ -15,13 +15,20 @@ from pyprof.records import dataclass, replace
 
 MOST_SAMPLES = 1_000_000
 MOST_NODES = 1_000_000
-"""Of the tree of stacks, which only grows: then all windows are forgotten but the newest."""
+"""Maximum number of nodes of the tree, which only grows. Beyond it all windows except the newest are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergedWindows:
-    """What there was when it was made, though more is merged later: lists only grow. windows: the newest last, with
-    stacks and threads numbered as here; their own frames and trees are of no use.
+    """A snapshot of the merged windows. Windows that are merged later do not change it.
+
+    Attributes:
+        windows: The newest last. Their stacks and threads are numbered as in these tables, their own tables are empty.
+        frames: Frames of all windows.
+        modules: Modules of all windows.
+        threads: Threads of all windows.
+        parent: Parents of the nodes of the tree.
+        frame: Frames of the nodes of the tree.
     """
 
     windows: tuple[Profile, ...]
@@ -32,7 +39,13 @@ class MergedWindows:
     frame: Sequence[int]
 
     def profile(self, span_s: float = 0) -> Profile | None:
-        """Of the last span_s seconds, 0 for all there is, at least one window; None where there is none."""
+        """Return the profile of the last span_s seconds, or of all windows if it is 0.
+
+        It contains at least one window.
+
+        Returns:
+            The profile, or None if there is no window.
+        """
         chosen: list[Profile] = []
         left = span_s * 1e9
         for window in reversed(self.windows):
@@ -67,7 +80,7 @@ class MergedWindows:
 
 
 class Merging:
-    """Of windows with the same value types. Bounded: the oldest windows go."""
+    """Merger of windows with the same value types. It is bounded: the oldest windows are dropped."""
 
     def __init__(self) -> None:
         self._forget()
@@ -78,7 +91,7 @@ class Merging:
         self._tables = JoinedTables()
 
     def add(self, profile: Profile) -> MergedWindows:
-        """All windows so far."""
+        """Add a window, and return all windows so far."""
         if len(self._tables.tree.parent) > MOST_NODES:
             self._forget()
         tables = self._tables

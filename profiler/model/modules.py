@@ -1,4 +1,4 @@
-"""What is mapped where: the lines of /proc/PID/maps and the modules behind them.
+"""Address spaces: the lines of /proc/PID/maps and the modules behind them.
 
 avma = address in the running process; svma = address stated in the file; rel = avma - base of the module.
 """
@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterable, Sequence
 from pyprof.records import dataclass, field
 
 ReadMemory = Callable[[int, int], bytes]
-"""(avma, size in bytes) -> at most size bytes of the target's memory; shorter or empty where unreadable."""
+"""(avma, size in bytes) -> at most size bytes of the target's memory; shorter or empty where it is unreadable."""
 
 
 VDSO = "[vdso]"
 MAX_MAPPINGS = 1 << 14
 """Maximum number of mappings of an address space. The kernel allows 65,530 by default (vm.max_map_count)."""
 MAX_SPREAD = 1 << 30
-"""Most bytes by which the segments of one copy of a file stand apart beyond their distance in the file."""
+"""Maximum distance between the segments of one copy of a file, in bytes beyond their distance in the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """One line of /proc/PID/maps. offset and size in bytes; dev is "major:minor"; path may be ""."""
+    """One line of /proc/PID/maps. offset and size are in bytes, dev is "major:minor", path may be ""."""
 
     start: int
     end: int
@@ -39,12 +39,15 @@ class Mapping:
 
     @property
     def file(self) -> tuple[str, int, str]:
-        """Equal for two mappings of one file."""
+        """Return a key that is equal for two mappings of one file."""
         return self.dev, self.inode, self.path
 
 
 def base_name(path: str) -> str:
-    """Last part of a target's path; of a Windows path (a drive or two backslashes first) behind its last backslash."""
+    """Return the last part of a path.
+
+    A Windows path (with a drive or two backslashes first) is split at backslashes.
+    """
     if path[1:3] == ":\\" or path.startswith("\\\\"):
         path = path.rsplit("\\", 1)[-1]
     return path.rsplit("/", 1)[-1]
@@ -52,10 +55,16 @@ def base_name(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One object file loaded at one place: neighbouring mappings of the same file.
+    """One object file loaded at one place: adjacent mappings of the same file.
 
-    start, end: the avma span, holes included (text moved to huge pages is anonymous, but still ours).
-    path: as the target names it, without " (deleted)"; "[vdso]" and "[anon]" for code without a file.
+    Attributes:
+        start: First address (avma). Holes belong to the module: text that was moved to huge pages is anonymous.
+        end: End address (avma).
+        path: Path as the target sees it, without " (deleted)"; "[vdso]" and "[anon]" for code without a file.
+        dev: Device, "major:minor".
+        inode: Inode, 0 without a file.
+        deleted: True if the file was deleted.
+        mappings: The mappings.
     """
 
     start: int
@@ -76,16 +85,21 @@ class Module:
 
 
 FindFiles = Callable[[Module], Iterable[tuple[str, bool]]]
-"""(module) -> (our path, did the user name it as this module's?), best first."""
+"""(module) -> (path on this machine, True if the user named it for this module), best first."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatedId:
-    """What a crash dump states of a module, whose memory it mostly does not hold.
+    """Facts that a crash dump states about a module, whose memory it usually does not contain.
 
-    debug_id: GUID and age in upper-case hex as Breakpad writes them; build_id: lower-case hex, maybe its first 16 bytes
-    only; name: by which symbol files know the module (of a Windows module its PDB's); each "" if not stated.
-    elf_machine, elf_class, byteorder: of the dump. entry: of the program, relative to its base, 0 if not stated.
+    Attributes:
+        debug_id: GUID and age in upper-case hex as Breakpad writes them, "" if not stated.
+        build_id: Lower-case hex, perhaps only the first 16 bytes, "" if not stated.
+        name: Name under which symbol files know the module (for a Windows module that of its PDB), "" if not stated.
+        elf_machine: Of the dump.
+        elf_class: Of the dump.
+        byteorder: Of the dump.
+        entry: Entry point of the program relative to its base, 0 if not stated.
     """
 
     debug_id: str
@@ -99,9 +113,14 @@ class StatedId:
 
 @dataclass(eq=False)
 class ProgramImage:
-    """One program image of a process; ends at exec. Its memory readers die with it. Compared by identity: a pid that is
-    used again is another one. contested: (start, end) of places where two files were mapped one after the other: memory
-    that is read there now may be that of either.
+    """One program image of a process, from exec to exec or exit.
+
+    Its memory readers end with it. It is compared by identity, because a pid may be reused.
+
+    Attributes:
+        alive: False after the image has ended.
+        contested: (start, end) of places where two files were mapped one after the other. Memory that is read there may
+            belong to either file.
     """
 
     alive: bool = True
@@ -116,14 +135,20 @@ class ProgramImage:
 
 @dataclass(frozen=True, eq=False)
 class AddressSpace:
-    """The modules of one process image at one time; compared by identity.
+    """The modules of one process image at one time. It is compared by identity.
 
-    id: unique within a recording; SampleBatch.space refers to it. generation: grows with each dlopen, munmap
-    or exec of the same pid. root: where the target's file names start ("/proc/PID/root").
-    read: reads the target's memory now (b"" once the process is gone). files: None where the target is a process of
-    this machine; else where on our disk its files may be. stated: what a crash dump says that its modules are.
-    complete: nothing is mapped beside the mappings. image: the one whose space it is; None where no pid is ever used
-    again (a core file).
+    Attributes:
+        id: Unique number in a recording; SampleBatch.space refers to it.
+        pid: Pid of the process.
+        generation: Grows with each dlopen, munmap or exec of the same pid.
+        mappings: The mappings, by address.
+        read: Reads the target's current memory (b"" after the process has ended).
+        root: Folder where the target's file names start ("/proc/PID/root").
+        files: Finds files on this machine, None if the target is a process of this machine.
+        stated: Returns the facts of a crash dump about a module.
+        complete: True if nothing else is mapped.
+        image: Its program image, None if no pid can be reused (a core file).
+        modules: The modules.
     """
 
     id: int
@@ -150,12 +175,12 @@ class AddressSpace:
 
     @property
     def process(self) -> object:
-        """The same for all spaces of one program image, of no others."""
+        """Return an object that all spaces of one program image, and only those, have in common."""
         return self.image or self.pid
 
     @property
     def ended(self) -> bool:
-        """Is the program image known to be gone?"""
+        """Return True if the program image is known to have ended."""
         return self.image is not None and not self.image.alive
 
     def mapping_at(self, avma: int) -> Mapping | None:
@@ -168,7 +193,7 @@ class AddressSpace:
 
 
 def _module(group: Sequence[Mapping]) -> Module:
-    """Of the mappings of one file, in their order."""
+    """Make a module of the mappings of one file, in their order."""
     first = group[0]
     path = first.path.removesuffix(" (deleted)")
     return Module(
@@ -177,13 +202,13 @@ def _module(group: Sequence[Mapping]) -> Module:
 
 
 def group_modules(mappings: Sequence[Mapping]) -> tuple[Module, ...]:
-    """Neighbouring mappings of one file become one module, sorted by start, never overlapping.
+    """Group adjacent mappings of one file into modules, sorted by start and without overlaps.
 
-    A file offset that does not grow, or a place far from where the first mapping puts it, starts a second copy of
-    the file (V8 maps its builtins a second time). Mappings without a file become modules of their own if they are
-    executable and not a hole of the module around them; other anonymous memory is no module. The kernel puts the vDSO
-    where it likes, also into a hole of the loader (AArch64, whose files have holes of up to 64 KiB): what comes behind
-    it there is no module any more.
+    A second copy of a file begins where the file offset does not grow, or far from the place that the first mapping
+    implies (V8 maps its builtins twice). A mapping without a file becomes a separate module if it is executable and not
+    a hole of the module around it. Other anonymous memory is no module. The kernel may put the vDSO anywhere, even into
+    a hole of the loader (on AArch64, files have holes of up to 64 KiB). The rest of the hole after it does not belong
+    to the module.
     """
     modules: list[Module] = []
     group: list[Mapping] = []

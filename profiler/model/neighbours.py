@@ -1,4 +1,4 @@
-"""Who calls a function, and what it calls: each sample that runs through it counts once, however often it recurs."""
+"""Callers and callees of a function. Each sample through the function counts once, even if the function recurs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from pyprof.model.call_tree import Call
 from pyprof.records import dataclass
 
 FunctionWords = tuple[str, str]
-"""(name, module) of a function; the name is "" where there is none: of the outermost one, or of the function itself."""
+"""(name, module) of a function. The name is "" for no caller, and for the function itself among the callees."""
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """total: the primary value of all samples through the function. callers: of its outermost calls, callees: of its
-    innermost ones; both add up to the total. names: the functions that were meant.
+    """Callers and callees of a function. Both add up to the total.
+
+    Attributes:
+        total: Primary value of all samples through the function.
+        callers: Callers of its outermost calls.
+        callees: Callees of its innermost calls.
+        names: The functions that match the text.
     """
 
     total: int
@@ -28,8 +33,15 @@ NOBODY: FunctionWords = ("", "")
 
 
 def neighbours(tree: Call, text: str) -> Neighbours:
-    """text: a function's name; where none has it, an expression that is a whole name, else one that is found in names.
-    Raises re.error.
+    """Find callers and callees.
+
+    Args:
+        tree: The profile.
+        text: Name of a function. If no function has it, a regular expression that matches a whole name, or else a part
+            of one.
+
+    Raises:
+        re.error: The expression is invalid.
     """
     names = named({call.name for depth, call in tree.walk() if depth}, text)
     callers: Counter[FunctionWords] = Counter()
@@ -52,7 +64,11 @@ def neighbours(tree: Call, text: str) -> Neighbours:
 
 
 def named(known: set[str], text: str) -> set[str]:
-    """The names that a text means; see neighbours(). Raises re.error."""
+    """Return the names that a text matches (see neighbours()).
+
+    Raises:
+        re.error: The expression is invalid.
+    """
     if text in known:
         return {text}
     pattern = re.compile(text)

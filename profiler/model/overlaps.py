@@ -1,4 +1,4 @@
-"""Which of many address ranges are overlapped by others: in n log n steps, whatever the ranges are."""
+"""Finds overlaps among many address ranges, in n log n steps for any ranges."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ U64 = npt.NDArray[np.uint64]
 
 
 def uncovered(start: U64, end: U64) -> Flags:
-    """Ranges (n,) that no later one of the same columns overlaps. start < end."""
+    """Return which ranges no later range overlaps, shape (n,). Each start must be below its end."""
     found = np.ones(len(start), np.bool_)
     if np.all(start[1:] >= end[:-1]):
         return found
@@ -32,10 +32,11 @@ def uncovered(start: U64, end: U64) -> Flags:
 
 
 def _on_top(start: U64, end: U64) -> Flags:
-    """The same, where overlaps are many: the last range over each cell between two edges, then whose cells are all so.
+    """Return the same as uncovered(), for ranges with many overlaps.
 
-    A range of 2^k cells or more, and less than 2^(k+1), is two runs of 2^k cells: of all runs of a length the last is
-    noted at their first cell, and handed on to the runs of half that length that it consists of.
+    The edges of all ranges delimit cells. For each cell the last range over it is found; a range is uncovered if it is
+    the last one over all of its cells. A range of 2^k to 2^(k+1) - 1 cells is covered by two runs of 2^k cells. At the
+    first cell of each run the last range with it is stored, and then passed on to the two runs of half that length.
     """
     edges = distinct(np.concatenate([start, end]))
     first, behind = (np.searchsorted(edges, each).astype(np.int32) for each in (start, end))
@@ -56,9 +57,16 @@ def _on_top(start: U64, end: U64) -> Flags:
 
 
 def touching(start: U64, end: U64, low: U64, high: U64) -> tuple[Flags, Flags]:
-    """(which of the ranges (n,) overlap one of the others, which of the others (m,) overlap one of these).
+    """Find the overlaps between two sets of ranges.
 
-    start, end: ascending, none overlaps the next. low, high: any.
+    Args:
+        start: (n,) Start of sorted ranges that do not overlap each other.
+        end: (n,) Their ends.
+        low: (m,) Start of other ranges.
+        high: (m,) Their ends.
+
+    Returns:
+        (which of the n ranges overlap one of the others, which of the m ranges overlap one of the n).
     """
     first = np.searchsorted(end, low, side="right")
     behind = np.maximum(np.searchsorted(start, high, side="left"), first)

@@ -1,6 +1,6 @@
-"""Lengths of pauses as counts, so that a recording of days needs no more memory than one of seconds.
+"""Histogram of pause lengths, so that a long recording needs no more memory than a short one.
 
-Buckets are log-linear, 64 to a power of two: a percentile is right to 1.6 %.
+Buckets are log-linear, 64 for each power of two, so a percentile is accurate to 1.6 %.
 """
 
 from __future__ import annotations
@@ -13,24 +13,29 @@ from pyprof.records import dataclass, field
 SUB_BITS = 6
 SUB = 1 << SUB_BITS
 BUCKETS = 40 * SUB
-"""Up to 2**45 ns, ten hours; longer ones count in the last bucket."""
+"""Number of buckets, up to 2**45 ns (ten hours). Longer pauses count in the last bucket."""
 
 
 def bucket_of(ns: int) -> int:
-    """0..63 ns have a bucket each, then each power of two has 64."""
+    """Return the bucket of a length. 0 to 63 ns have a bucket each, and each further power of two has 64."""
     shift = max(ns.bit_length() - SUB_BITS - 1, 0)
     return min((shift << SUB_BITS) + (ns >> shift), BUCKETS - 1)
 
 
 def middle_of(bucket: int) -> float:
-    """The length in ns that a bucket stands for."""
+    """Return the length in nanoseconds that a bucket stands for."""
     shift = max((bucket >> SUB_BITS) - 1, 0)
     return float(((bucket - (shift << SUB_BITS)) << shift) + ((1 << shift) - 1) / 2)
 
 
 @dataclass(frozen=True)
 class Pauses:
-    """Pauses of some period. counts: (BUCKETS,) int64; total_ns: their sum, exact."""
+    """A histogram of pauses.
+
+    Attributes:
+        counts: (BUCKETS,) int64.
+        total_ns: Exact sum of all pauses.
+    """
 
     counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(BUCKETS, np.int64))
     total_ns: int = 0
@@ -39,15 +44,15 @@ class Pauses:
         return int(self.counts.sum())
 
     def __add__(self, other: Pauses) -> Pauses:
-        """Those of both."""
+        """Return the pauses of both."""
         return Pauses(self.counts + other.counts, self.total_ns + other.total_ns)
 
     def __sub__(self, earlier: Pauses) -> Pauses:
-        """What came after an earlier state of the same log."""
+        """Return the pauses since an earlier state of the same log."""
         return Pauses(self.counts - earlier.counts, self.total_ns - earlier.total_ns)
 
     def percentile_ns(self, percent: float) -> float:
-        """0.0 if there are none; 100 gives the longest."""
+        """Return a percentile in nanoseconds; 100 gives the longest pause. 0.0 if there are none."""
         reached = np.cumsum(self.counts)
         if not reached[-1]:
             return 0.0
@@ -56,7 +61,7 @@ class Pauses:
 
 
 class PauseLog:
-    """Grows by add(); snapshot() is what it holds now."""
+    """A growing histogram. snapshot() returns its current state."""
 
     def __init__(self) -> None:
         self._counts = np.zeros(BUCKETS, np.int64)

@@ -1,6 +1,6 @@
-"""A finished profile: everything that an exporter needs, and nothing that it could change.
+"""A finished profile: an immutable value with everything that an exporter needs.
 
-Stacks are a prefix tree over frames (parents first, node 0 is no frame), samples are columns.
+Stacks are a prefix tree of frames (parents first, node 0 is no frame), and samples are columns.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from pyprof.model.functions import Cost
 
 Span: TypeAlias = tuple[int, int]
-"""From and to, in nanoseconds."""
+"""Beginning and end in nanoseconds."""
 DataFrame: TypeAlias = Any
-"""pandas.DataFrame or polars.DataFrame: neither needs to be installed."""
+"""pandas.DataFrame or polars.DataFrame. Neither library needs to be installed."""
 
 
 class FrameKind(IntEnum):
@@ -41,16 +41,21 @@ class FrameKind(IntEnum):
     INLINE = 1
     INTERPRETER = 2
     KERNEL = 3
-    MARKER = 4  # no code: says that the stack is cut off here
+    MARKER = 4  # no code: the stack is truncated here, or the marker tells something else
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One function at one address. function: demangled; system_name: as the symbol table has it, "" of a function that
-    has no name but a known start ("libcrypto.so.3!0x1a2b40").
+    """One function at one address.
 
-    file: None where not known; line: 0 where not known. offset: bytes from the function's start. later: looked up after
-    the recording (pyprof report --symbols).
+    Attributes:
+        function: Demangled name.
+        system_name: Name in the symbol table, "" for a function without a name but with a known start
+            ("libcrypto.so.3!0x1a2b40").
+        offset: Bytes from the function's start.
+        file: Source file, None if unknown.
+        line: Source line, 0 if unknown.
+        later: True if it was resolved after the recording (pyprof report --symbols).
     """
 
     function: str
@@ -65,12 +70,17 @@ class Line:
 class Frame:
     """One address and its names.
 
-    pc: avma as found on the stack, of the kernel's frames too, 0 of an interpreter's and of a marker; lookup: avma
-    looked up (pc, or pc - 1 of a return address); rel: pc minus the base of its module, or, from files that know
-    mappings only, its place in the module's file. module: index into Profile.modules, -1 if none. lines: innermost
-    inline function first, () if no name is known. title: what to show for the whole frame: function, "module!0xstart",
-    "module+0xrel", or a marker's text. mark: what a marker says. place: of an interpreter's frame, as the recording
-    numbers functions.
+    Attributes:
+        kind: Its kind.
+        pc: Address (avma) as found on the stack, also for kernel frames; 0 for interpreter frames and markers.
+        lookup: Address that names were looked up for: pc, or pc - 1 of a return address.
+        rel: pc minus the base of its module. In files that know mappings only, the offset in the module's file.
+        module: Index into Profile.modules, -1 if none.
+        lines: Functions, innermost inlined function first; empty if no name is known.
+        trust: The source that found the frame.
+        title: Text for the whole frame: function, "module!0xstart", "module+0xrel", or the text of a marker.
+        mark: The contents of a marker.
+        place: For an interpreter frame its function's number in the recording.
     """
 
     kind: FrameKind
@@ -87,9 +97,16 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class ModuleInfo:
-    """A module as the profile names it. start, end, offset: avma span of its executable mapping and its file offset.
+    """A module of a profile.
 
-    build_id: lower-case hex, "" if none. has_functions, has_lines: at least one frame got a name, a line.
+    Attributes:
+        path: Path of its file.
+        build_id: Lower-case hex, "" if none.
+        start: First address (avma) of its executable mapping.
+        end: End address of that mapping.
+        offset: File offset of that mapping.
+        has_functions: True if at least one frame got a name from it.
+        has_lines: True if at least one frame got a line from it.
     """
 
     path: str
@@ -107,8 +124,16 @@ class ModuleInfo:
 
 @dataclass(frozen=True, slots=True)
 class ThreadInfo:
-    """process: name of the thread's process. started: see ThreadKey; process_started: of the process's first thread.
-    labels: of the recording that it is from.
+    """A thread of a profile.
+
+    Attributes:
+        pid: Pid of its process.
+        tid: Its tid.
+        name: Its name.
+        process: Name of its process.
+        started: See ThreadKey.
+        process_started: The same for the process's first thread.
+        labels: Labels of its recording.
     """
 
     pid: int
@@ -121,18 +146,18 @@ class ThreadInfo:
 
     @property
     def key(self) -> ThreadKey:
-        """Tells it from other threads that had its number."""
+        """Return the key that distinguishes it from other threads with the same tid."""
         return ThreadKey(self.pid, self.tid, self.started)
 
     @property
     def process_key(self) -> ProcessKey:
-        """Tells its process from others that had its number."""
+        """Return the key that distinguishes its process from others with the same pid."""
         return ProcessKey(self.pid, self.process_started)
 
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """type and unit as in pprof: ("samples", "count"), ("cpu", "nanoseconds")."""
+    """Type and unit of a value, as in pprof: ("samples", "count"), ("cpu", "nanoseconds")."""
 
     type: str
     unit: str
@@ -140,13 +165,28 @@ class ValueType:
 
 @dataclass(frozen=True, repr=False)
 class Profile:
-    """n samples over t threads.
+    """A profile of n samples.
 
-    parent, frame: (nodes,) int32, the prefix tree; frame[0] is -1. time_ns: (n,) int64 since the epoch; stack: (n,)
-    int32 node of the leaf; thread: (n,) int32 index into threads; values: (n, len(value_types)) int64, the primary
-    value last. Samples of one thread are in time order. start_ns: since the epoch. state: (n,) int32 SampleState; cpu:
-    (n,) int32, the processor, -1 where nobody said; None: known of no sample. options: fields of RecordOptions as text.
-    gaps: when nothing was recorded in between, since the epoch, in order.
+    Attributes:
+        value_types: Types of the values of a sample.
+        period_ns: Sampling period in nanoseconds.
+        start_ns: Beginning in nanoseconds since the epoch.
+        duration_ns: Length in nanoseconds.
+        title: Title for users.
+        frames: The frames.
+        parent: (nodes,) int32 parent of each node of the stack tree.
+        frame: (nodes,) int32 frame of each node; frame[0] is -1.
+        modules: The modules.
+        threads: The threads.
+        time_ns: (n,) int64 nanoseconds since the epoch. Samples of one thread are in time order.
+        stack: (n,) int32 node of the innermost frame.
+        thread: (n,) int32 index into threads.
+        values: (n, len(value_types)) int64, the primary value last.
+        summary: Facts about the recording.
+        state: (n,) int32 SampleState, None if it is unknown for all samples.
+        cpu: (n,) int32 processor, -1 if unknown; None if it is unknown for all samples.
+        options: Fields of RecordOptions as text.
+        gaps: Times in which nothing was recorded, since the epoch, in order.
     """
 
     value_types: tuple[ValueType, ...]
@@ -177,19 +217,28 @@ class Profile:
         return f"<Profile {self.title!r}: {samples} of {threads} in {self.duration_ns / 1e9:.3f} s>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the flame graph's page in a frame, or one line if the page has more than 8 MiB."""
+        """Return the flame graph's page in a frame for a notebook, or one line if the page has more than 8 MiB."""
         from pyprof.exporters.notebook import of_profile
 
         return of_profile(self)
 
     @property
     def total(self) -> int:
-        """The primary value of all samples together, such as nanoseconds on processors."""
+        """Return the sum of the primary value over all samples, such as nanoseconds on processors."""
         return int(self.values[:, -1].sum())
 
     def top(self, count: int = 10, by: Literal["own", "total"] = "own") -> list[Cost]:
-        """The functions that cost most, in themselves ("own") or with what they call ("total"), dearest first. Costs
-        are in the unit of `total`, of which they are a part. Raises UsageError.
+        """Return the most expensive functions, by own cost or by total cost with callees.
+
+        Args:
+            count: Maximum number of functions.
+            by: "own" or "total".
+
+        Returns:
+            Costs in the unit of `total`, most expensive first.
+
+        Raises:
+            UsageError: An argument is invalid.
         """
         if count < 0 or by not in ("own", "total"):
             raise UsageError(f"there are no top {count!r} by {by!r}", 'profile.top(10, by="own") or by="total"')
@@ -199,7 +248,7 @@ class Profile:
         return found.by_own(count) if by == "own" else found.by_total(count)
 
     def tree(self) -> Call:
-        """Who calls what at which cost. Its root stands for the whole profile."""
+        """Return the tree of calls with their costs. Its root stands for the whole profile."""
         from pyprof.model.call_tree import call_tree
 
         return call_tree(self)
@@ -218,12 +267,23 @@ class Profile:
         start: float | None = None,
         end: float | None = None,
     ) -> Profile:
-        """A profile of the samples that meet every criterion given; this one stays as it is.
+        """Return a profile of the samples that meet all given criteria. This profile stays unchanged.
 
-        pid, tid: one or several. process, thread: found in the name, as re.search() does. function, module: found in
-        the name of one anywhere on the stack; the module of a Python function is its script. label: the value of each
-        label, or several of which one is enough. exclude: a function that must be nowhere on the stack. start, end:
-        seconds since the profile's beginning; end itself is outside. Raises UsageError.
+        Args:
+            pid: One or several pids.
+            tid: One or several tids.
+            process: Pattern that re.search() finds in the name of the process.
+            thread: Pattern that re.search() finds in the name of the thread.
+            function: Pattern in the name of a function anywhere on the stack.
+            module: Pattern in the name of a module anywhere on the stack. The module of a Python function is its
+                script.
+            label: Value of each label, or several values of which one must match.
+            exclude: Pattern of a function that must not be on the stack.
+            start: Seconds since the profile's beginning.
+            end: Seconds since the profile's beginning; `end` itself is excluded.
+
+        Raises:
+            UsageError: A pattern is no regular expression.
         """
         from pyprof.model import selected as s
 
@@ -248,8 +308,14 @@ class Profile:
         return s.selected(self, wanted)
 
     def cut(self, start: float | None = None, end: float | None = None) -> Profile:
-        """A profile of a part of the time only: it begins at start and lasts until end, seconds since the beginning of
-        this one. Raises UsageError where no time is between them.
+        """Return a profile of a part of the time.
+
+        Args:
+            start: Beginning in seconds since the beginning of this profile.
+            end: End, likewise.
+
+        Raises:
+            UsageError: There is no time between them.
         """
         from pyprof.model.selected import cut
 
@@ -264,13 +330,19 @@ class Profile:
         least: float = 0.01,
         drift: float = 0.2,
     ) -> Comparison:
-        """What changed from this profile to another one, function by function, and which changes are more than chance.
+        """Compare this profile with a later one, function by function, and test which changes are significant.
 
-        normalize: "time": costs per second of recording; "samples": shares of all; "none": as they are; None: by time
-        where both last some. per: instead of it the units of work that the program did in either, such as requests.
-        least: a change by a smaller part is never significant. drift: a change of nearly all functions together by up
-        to this part is the machine's or the load's, and functions are judged beside it; 0: there is none. Raises
-        UsageError where they cannot be compared.
+        Args:
+            after: The later profile.
+            normalize: "time": costs per second of recording; "samples": shares of all; "none": unchanged. None selects
+                time if both have a length.
+            per: Units of work, such as requests, that the program did in each profile; instead of `normalize`.
+            least: Minimum relative change that is significant.
+            drift: Maximum relative change of nearly all functions together that is attributed to machine or load.
+                Functions are compared with it. 0 disables it.
+
+        Raises:
+            UsageError: The profiles cannot be compared.
         """
         from pyprof.comparison.compare import compare
 
@@ -285,21 +357,34 @@ class Profile:
         processes: bool = False,
         full_paths: bool = False,
     ) -> None:
-        """Write the profile to a file, in one step: what was there stays until the new one is whole.
+        """Write the profile to a file atomically: an existing file stays until the new one is complete.
 
-        format: a name that `record -f` takes (exporters/registry.py); None: by the suffix of the file.
-        threads, processes: the thread, the process as root frame, the latter where there are several. full_paths:
-        modules by path. Raises UsageError for a format that there is not, OutputError.
+        Args:
+            path: Path of the file.
+            format: A name for `record -f` (exporters/registry.py); None selects it by the file's suffix.
+            threads: True to use the thread as root frame.
+            processes: True to use the process as root frame if there are several.
+            full_paths: True to name modules by path.
+
+        Raises:
+            UsageError: There is no such format.
+            OutputError: The file cannot be written.
         """
         from pyprof.exporters.save import save
 
         save(self, path, format, threads=threads, processes=processes, full_paths=full_paths)
 
     def to_dataframe(self, library: Literal["pandas", "polars"] | None = None) -> DataFrame:
-        """One row a sample: time (UTC), pid, tid, process, thread, function and module where it was taken, stack (all
-        functions from the outermost on, joined by ";"), and a column for each value, such as samples and cpu_ns.
+        """Return one row for each sample.
 
-        library: None: pandas if it is installed, else polars. Raises MissingLibrary.
+        The columns are time (UTC), pid, tid, process, thread, the function and module where it was taken, stack (all
+        functions from the outermost on, joined by ";"), and one for each value, such as samples and cpu_ns.
+
+        Args:
+            library: None selects pandas if it is installed, else polars.
+
+        Raises:
+            MissingLibrary: The library is not installed.
         """
         from pyprof.model.table import data_frame
 
@@ -307,26 +392,26 @@ class Profile:
 
     @property
     def recorded_ns(self) -> int:
-        """How long it was recorded: its duration without gaps."""
+        """Return the recorded time in nanoseconds: the duration without gaps."""
         return self.duration_ns - sum(end - begin for begin, end in self.gaps)
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """The labels that all threads have. Those of one are in `threads`."""
+        """Return the labels that all threads have in common. `threads` has those of each thread."""
         return dict(common(thread.labels for thread in self.threads))
 
     @cached_property
     def processes(self) -> tuple[int, ...]:
-        """The pids, ascending."""
+        """Return the pids, ascending."""
         return tuple(sorted({thread.pid for thread in self.threads}))
 
     @cached_property
     def has_processes(self) -> bool:
-        """Is there more than one?"""
+        """Return True if there is more than one process."""
         return len({thread.process_key for thread in self.threads}) > 1
 
     def path(self, node: int) -> list[Frame]:
-        """Frames from the outermost to the leaf."""
+        """Return the frames of a stack, from the outermost to the leaf."""
         frames = []
         while node > 0:
             frames.append(self.frames[self.frame[node]])
@@ -334,7 +419,7 @@ class Profile:
         return frames[::-1]
 
     def totals(self) -> Iterator[tuple[int, int, npt.NDArray[np.int64]]]:
-        """(thread index, leaf node, summed values) of each distinct pair, in a stable order."""
+        """Yield (thread index, leaf node, summed values) for each distinct pair, in a stable order."""
         if not len(self.stack):
             return
         order = np.lexsort((self.stack, self.thread))

@@ -1,4 +1,4 @@
-"""A reason for which something is lost, skipped, cut short or refused, as a value. All of them: reason_table.py."""
+"""A reason why something is lost, skipped, truncated or refused, as a value. reason_table.py has all of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pyprof.records import dataclass
 
 
 class Stage(Enum):
-    """Where on the way of the data it happens."""
+    """The stage of the data's path at which it happens."""
 
     OPTIONS = "options"
     TARGET = "target"
@@ -27,11 +27,17 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """sentence: what it means. retry: what makes it go away the next time, "" if nothing is known to.
+    """A reason with its texts for users.
 
-    lacks: what the profile lacks for a counter, as in "3 samples lost", "" if nothing that matters; {s} is the plural's
-    s, `*` what it stands for at the end of the name. words: of how a stack ended, its label for people; cuts: such a
-    stack is cut short.
+    Attributes:
+        name: Its stable name. `*` stands for any text.
+        stage: Where it happens.
+        sentence: What it means.
+        retry: What avoids it next time, "" if nothing is known.
+        lacks: What the profile lacks for a counter, as in "3 samples lost", "" if nothing important. {s} is the
+            plural's s; `*` is what it stands for at the end of the name.
+        words: For the end of a stack, its label for users.
+        cuts: True if such a stack is truncated.
     """
 
     name: str
@@ -44,10 +50,10 @@ class Reason:
 
     @property
     def title(self) -> str:
-        """What is said of stacks that ended so, in every output."""
+        """Return the text for stacks that ended this way, in all outputs."""
         return f"cut short: {self.words}" if self.cuts else self.words
 
     @property
     def meaning(self) -> str:
-        """The sentence, and what helps."""
+        """Return the sentence and what helps."""
         return f"{self.sentence} What helps: {self.retry}." if self.retry else self.sentence

@@ -1,4 +1,4 @@
-"""The rows of the one table of reasons (reason_table.py) for segments that are not sent: later, or refused for good."""
+"""Reasons (see reason_table.py) why segments are not sent: only later, or never because they are refused."""
 
 from __future__ import annotations
 

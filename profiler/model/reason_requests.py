@@ -1,5 +1,6 @@
-"""Why the server refuses a request, and the agent a recording that it is asked for: the part of the table of reasons
-whose names stand in their answers and metrics.
+"""Reasons why the server refuses a request, or the agent a requested recording.
+
+Their names appear in responses and metrics.
 """
 
 from __future__ import annotations
@@ -50,5 +51,5 @@ ASKS = (
     Reason("ask_agent_ends", Stage.AGENT, "The agent was told to end."),
     Reason("ask_failed", Stage.AGENT, "The recording that was asked for failed; the text says why."),
 )
-"""Of `pyprof agent record`."""
+"""Refusals of `pyprof agent record`."""
 # fmt: on

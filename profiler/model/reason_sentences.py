@@ -1,7 +1,7 @@
-"""The rows of that table whose words have arguments: of one file, of a recording, in a stack.
+"""Reasons whose text has arguments: of one file, of a recording, in a stack.
 
-sentence and retry are templates here: `{how}` is filled in where the reason is met (reasons.said, reasons.problem). A
-reason's name stands in the code, nowhere else. The other rows: reason_table.py.
+sentence and retry are templates: the code that reports the reason fills in `{how}` (reasons.said, reasons.problem). The
+name of a reason appears only in code. reason_table.py has the other reasons.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyprof.model.reason import Reason, Stage
 
 _ELSEWHERE = "name the program by --exe FILE, the target's files by --sysroot DIR"
-"""Where the target is no process of this machine."""
+"""Remedy if the target is no process of this machine."""
 _NO_SYMBOLS = "--symbols with a folder or server of NAME/ID/NAME.sym; for files: --exe FILE, --sysroot DIR"
 _LATER = "record with -o FILE.pyprof, then: pyprof report FILE.pyprof --symbols {path}"
 
@@ -53,7 +53,7 @@ PROBLEMS = (
     Reason("perf_map_silent", Stage.RUN_TIME_CODE, "the perf map was not read: its file system does not answer"),
     Reason("code_file_too_large", Stage.RUN_TIME_CODE, "the file is too large: the rest is not read"),
 )
-"""What one object file, or one file about code, lacks or has wrong (Diagnostics.problem). retry: a command to type."""
+"""Problems of one object file, or one file about code (Diagnostics.problem). retry is a command."""
 
 NOTES = (
     Reason("by_stops", Stage.SAMPLING, "Sampled by short stops (ptrace): {why}"),
@@ -162,7 +162,7 @@ NOTES = (
     Reason("kept_unreadable", Stage.OUTPUT, "A part of what was kept could not be read."),
     Reason("segments_unreadable", Stage.SPOOL, "{count} segments could not be read, the first: {first}"),
 )
-"""What a recording as a whole lacks, and how it was made: notes and warnings of its summary."""
+"""Notes and warnings of a recording's summary: what it lacks as a whole, and how it was made."""
 
 PAGE = (
     Reason("page_not_sampled", Stage.SAMPLING, "No sample stands for this time: what ran is not known."),
@@ -173,7 +173,7 @@ PAGE = (
     Reason("page_source_changed", Stage.OUTPUT, "Changed after the recording: lines may be others."),
     Reason("page_first_rows", Stage.OUTPUT, "The first {rows} of {all} functions; search to see others."),
 )
-"""What the flame graph's page says of a frame, a source or a table that it shows in part only."""
+"""Texts of the flame graph's page about a frame, a source or a table that is shown only in part."""
 
 MARKERS = (
     Reason("cut", Stage.STACKS, "[truncated: {words}]"),
@@ -193,5 +193,5 @@ MARKERS = (
     Reason("time_in_kernel", Stage.SAMPLING, "[not sampled: in the kernel]"),
     Reason("not_matched", Stage.INTERPRETER, "[merge: partial{unplaced}{without_run}]"),
 )
-"""Frames without code that say what a stack, or a block of time, lacks (markers.py)."""
+"""Titles of markers: frames without code that tell what a stack, or a block of time, lacks (markers.py)."""
 # fmt: on

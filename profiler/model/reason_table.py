@@ -1,9 +1,9 @@
-"""The one table of reasons: everything that is lost, skipped, cut short or refused, with what it means to the reader.
+"""The table of reasons: everything that is lost, skipped, truncated or refused, with its meaning for users.
 
-A reason's name is what the code counts (Diagnostics.count), the label of how a stack ended, or what an error says of
-itself (PyprofError.reason). Names are stable: they stand in JSON. In a name of the table `*` stands for anything: a
-file's section, a cause. Counters, the summary, the terminal, the page and docs/formats.md take their words from here,
-by reasons.py. The rows whose words have arguments stand in reason_sentences.py.
+The name of a reason is a counter (Diagnostics.count), the label of a stack's end, or the reason of an error
+(PyprofError.reason). Names are stable, because they appear in JSON. In a name of the table `*` stands for any text: a
+section of a file, a cause. Counters, the summary, the terminal, the page and docs/formats.md get their text from here,
+through reasons.py. reason_sentences.py has the reasons whose text has arguments.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ DUMPS = (
     Reason("module overlaps another: left out", Stage.FILES,
            "Two modules of a minidump claim the same addresses: the one that begins later is not used."),
 )
-"""Of core files and minidumps: `dump` says them."""
+"""Counters of core files and minidumps, which `dump` reports."""
 
 TABLES = (
     Reason("*: broken, not used", Stage.TABLES,

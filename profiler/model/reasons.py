@@ -1,7 +1,7 @@
-"""Reasons by name: what a counter means, how a stack ended, why something was refused, what a file lacks.
+"""Reasons by name: the meaning of counters, ends of stacks, refusals, problems of files.
 
-The table has three files: reason_table.py, reason_pushes.py for what is not sent, and reason_sentences.py for the rows
-whose words have arguments.
+The table has three parts: reason_table.py; reason_pushes.py for segments that are not sent; reason_sentences.py for
+reasons whose text has arguments.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pyprof.model.reason import Reason
 from pyprof.records import replace
 
 ENDS = {reason.name: reason for reason in reason_table.ENDS}
-"""How stacks end, by label."""
+"""Ends of stacks by label."""
 
 _OF_LANGUAGE = "no_"
 _SPELLINGS = {"php": "PHP", "luajit": "LuaJIT", "net": ".NET"}
 
 REFUSALS = {reason.name: reason for reason in reason_table.REFUSALS}
-"""What is refused or fails as a whole, by PyprofError.reason."""
+"""Refusals and failures by PyprofError.reason."""
 
 COUNTERS = (
     *reason_table.SAMPLING,
@@ -36,46 +36,49 @@ COUNTERS = (
     *reason_table.SPOOL,
     *reason_pushes.PUSH,
 )
-"""What is counted. The first that fits counts."""
+"""All counters. The first whose name matches applies."""
 
 SENTENCES = {
     reason.name: reason
     for table in (reason_sentences.PROBLEMS, reason_sentences.NOTES, reason_sentences.MARKERS, reason_sentences.PAGE)
     for reason in table
 }
-"""What is said with arguments."""
+"""Reasons whose text has arguments, by name."""
 
 
 def said(name: str, **arguments: object) -> str:
-    """A note or a marker: the sentence of its row."""
+    """Return the sentence of a reason, with its arguments filled in."""
     return SENTENCES[name].sentence.format_map(arguments)
 
 
 def problem(name: str, **arguments: object) -> Problem:
-    """What a file lacks: the sentence of its row, and the command that mends it."""
+    """Return the problem of a file: the sentence of its reason, and the command that fixes it."""
     row = SENTENCES[name]
     return Problem(row.sentence.format_map(arguments), row.retry.format_map(arguments))
 
 
 def problem_counted(name: str) -> Problem:
-    """The same of what is counted, too: a counter's name is its text."""
+    """Return the problem of a file that is also counted. The name of the counter is its text."""
     found = counted(name)
     return Problem(name, found.retry if found else "")
 
 
 def problem_of(error: PyprofError) -> Problem:
-    """The same of an error, whose row is that of its refusal."""
+    """Return the problem for an error. Its remedy is that of the error or of its refusal."""
     return Problem(error.message, remedy(error))
 
 
 def remedy(error: PyprofError) -> str:
-    """What helps: as the error says it, else as its row does. "": nothing is known, of an agent's refusal for one."""
+    """Return what helps: the hint of the error, else that of its reason.
+
+    "" if nothing is known, as for an agent's refusal.
+    """
     return error.hint or (REFUSALS[error.reason].retry if error.reason in REFUSALS else "")
 
 
 @lru_cache(maxsize=1024)
 def counted(name: str) -> Reason | None:
-    """The reason of a counter; None of one that the table lacks."""
+    """Return the reason of a counter, None if the table lacks it."""
     return next((reason for reason in COUNTERS if _fits(reason.name, name)), None)
 
 
@@ -84,7 +87,7 @@ def _fits(pattern: str, name: str) -> bool:
 
 
 def end_reason(label: str) -> Reason | None:
-    """The reason of how a stack ended; None of one that the table lacks."""
+    """Return the reason for a label of a stack's end, None if the table lacks it."""
     language = label.removeprefix(_OF_LANGUAGE)
     if label in ENDS or language == label:
         return ENDS.get(label)
@@ -94,13 +97,13 @@ def end_reason(label: str) -> Reason | None:
 
 
 def end_title(label: str) -> str:
-    """What is said of stacks that ended so; the label itself if the table lacks it."""
+    """Return the title for a label of a stack's end, or the label itself if the table lacks it."""
     found = end_reason(label)
     return found.title if found else label
 
 
 def lacking(counts: Mapping[str, int]) -> list[str]:
-    """What the profile lacks by its counters: "3 samples lost". Counters of which people read the same are added up."""
+    """Return what a profile lacks by its counters: "3 samples lost". Counters with the same text are added up."""
     sums: dict[str, int] = {}
     for name, count in counts.items():
         found = counted(name)

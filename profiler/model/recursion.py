@@ -1,4 +1,4 @@
-"""A profile whose functions do not call themselves: rounds of direct recursion are one frame."""
+"""Collapses direct recursion in a profile: repeated frames of one function become one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyprof.records import replace
 
 
 def without_recursion(profile: Profile) -> Profile:
-    """Of frames of the same functions, each called by the one before, only the outermost stays."""
+    """Return a profile in which only the outermost of consecutive frames of the same functions remains."""
     functions = [tuple(functions_of(profile, frame)) for frame in profile.frames]
     parent, frame = profile.parent.tolist(), profile.frame.tolist()
     tree = Tree()

@@ -1,4 +1,4 @@
-"""Samples in columns: what every collector produces and the unwinder consumes."""
+"""Batches of samples in columns. Every collector produces them, and the unwinder consumes them."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ U8 = npt.NDArray[np.uint8]
 
 
 class SampleKind(IntEnum):
-    """How a sample was taken, and so what is known."""
+    """The way in which a sample was taken. It determines what is known about the sample."""
 
-    STOPPED = 0  # all registers and the stack, of one moment
-    BLOCKED = 1  # read from outside while the thread slept: sp, pc and the stack; no other register
-    UNCHANGED = 2  # the thread has not run since its last sample: that sample's stack again, nothing is copied
-    UNSEEN = 3  # nothing is known of the stack but what stands inside it (kernel_stack)
+    STOPPED = 0  # all registers and the stack, at one moment
+    BLOCKED = 1  # read without a stop while the thread slept: sp, pc and the stack; no other register
+    UNCHANGED = 2  # the thread has not run since its last sample, whose stack is used again; nothing is copied
+    UNSEEN = 3  # of the stack, only the kernel frames are known (kernel_stack)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Further memory of one lane: bytes that stood at avma."""
+    """Additional memory of one sample: bytes at an address (avma)."""
 
     avma: int
     data: bytes
@@ -43,8 +43,12 @@ class Piece:
 
 @dataclass(frozen=True, eq=False)
 class OuterStack:
-    """A deep stack as it was read once while its thread ran: the words from avma on, up to the stack's end. number: no
-    other one has it.
+    """The outer part of a deep stack, which was read once while its thread ran.
+
+    Attributes:
+        avma: Address of the first word.
+        words: The words up to the end of the stack.
+        number: A unique number.
     """
 
     avma: int
@@ -58,9 +62,13 @@ class OuterStack:
 
 @dataclass(frozen=True, slots=True)
 class Beyond:
-    """What is known of the stack beyond a lane's copy. length: from the copy's base to the end of the stack. outer: as
-    it was read once, None where it never was. spots: parts of it as they were when the sample was taken. longest: the
-    most that length was so far.
+    """The known facts about a stack beyond the copy of one sample.
+
+    Attributes:
+        length: Bytes from the base of the copy to the end of the stack.
+        outer: The outer part as it was read once, None if it never was.
+        spots: Parts of it as they were at the time of the sample.
+        longest: Maximum of length so far.
     """
 
     length: int
@@ -73,9 +81,13 @@ class Beyond:
 class StackSlab:
     """All stack copies of a batch in one flat array.
 
-    data: uint8, every copy starts at a multiple of 8. Lane i has the bytes of avma base[i] ..
-    base[i] + size[i] at data[offset[i]]. pieces: lane -> further memory (the stack that a signal handler on its own
-    stack interrupted). beyond: of lanes whose stack is longer than what is copied of it.
+    Attributes:
+        data: uint8. Every copy starts at a multiple of 8.
+        base: (n,) Address (avma) of each copy.
+        offset: (n,) Offset of each copy in data.
+        size: (n,) Bytes of each copy.
+        pieces: Additional memory by lane (the stack that a signal handler with an alternate stack interrupted).
+        beyond: By lane, for stacks that are longer than their copy.
     """
 
     data: U8
@@ -86,8 +98,9 @@ class StackSlab:
     beyond: Mapping[int, Beyond] = field(default_factory=dict)
 
     def alone(self) -> StackSlab:
-        """The same copies one behind the other, in memory of their own: those of a ring of the kernel's have other
-        things in between, and the kernel will write over them.
+        """Return the same copies in separate, contiguous memory.
+
+        In the kernel's ring buffer other data lies between them, and the kernel will overwrite them.
         """
         ends = np.cumsum((self.size + 7) & ~7)
         starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
@@ -97,13 +110,17 @@ class StackSlab:
         return replace(self, data=data, base=self.base.copy(), offset=starts)
 
     def without_data(self) -> StackSlab:
-        """Where the copies stood, and how long they were; their bytes are gone."""
+        """Return places and sizes of the copies without their bytes."""
         return replace(self, data=np.zeros(0, np.uint8), pieces={})
 
 
 class Surroundings(NamedTuple):
-    """What a lane's stack gets beyond its frames. outer: stands outside it. inner: stands inside it. waker: the
-    stack of this referred lane, by (tid, time_ns), stands inside that; (0, 0): none does.
+    """Context that is added to a sample's stack.
+
+    Attributes:
+        outer: Marker outside of the stack.
+        inner: Marker inside the stack.
+        waker: The sample, as (tid, time_ns), whose stack is added inside the inner marker; (0, 0) if there is none.
     """
 
     outer: Mark | None = None
@@ -113,17 +130,32 @@ class Surroundings(NamedTuple):
 
 @dataclass(frozen=True)
 class SampleBatch:
-    """n samples of one architecture. Columns have shape (n,), regs (n, len(arch.registers)).
+    """A batch of n samples of one architecture. Columns have shape (n,), regs (n, len(arch.registers)).
 
-    kind: SampleKind. time_ns: CLOCK_MONOTONIC. space: AddressSpace.id, a key of spaces. cpu: -1 where not known.
-    weight: how many sampling periods the sample stands for (1, more if the collector skipped). Registers that a
-    BLOCKED sample does not know are 0 in regs. Lanes of one tid are in time order. unknown: columns of regs that no
-    lane knows (a core file without floating-point registers); pc, sp, fp and lr are always known. chains: what an
-    interpreter ran, by lane. kernel_stack: index into kernel_stacks, whose first one is (). followed: UNCHANGED lanes
-    to come may refer to these. stopped: its STOPPED lanes are of stops, which do not end a sleep. length_ns: the time
-    that each lane stands for, where that is known; -1: weight says it. source_id: of the collector that gets this
-    batch's Feedback; 0: none. started: when each lane's thread began, see ThreadKey; None: not known of any. referred:
-    its lanes stand for no time; stacks of others refer to theirs. around: by lane.
+    Attributes:
+        arch: The architecture.
+        kind: SampleKind.
+        time_ns: Nanoseconds of CLOCK_MONOTONIC. Samples of one thread are in time order.
+        tid: Thread.
+        pid: Process.
+        space: AddressSpace.id, a key of spaces.
+        cpu: Processor, -1 if unknown.
+        weight: Number of sampling periods that the sample stands for (more than 1 if the collector skipped some).
+        regs: Registers. Those that a BLOCKED sample does not know are 0.
+        stack: Copies of the stacks.
+        spaces: Address spaces by number.
+        unknown: Columns of regs that no sample knows (a core file without floating-point registers). pc, sp, fp and lr
+            are always known.
+        chains: Interpreter frames by lane.
+        kernel_stack: Index into kernel_stacks.
+        kernel_stacks: Distinct kernel stacks; the first is ().
+        followed: True if later UNCHANGED samples may refer to these.
+        stopped: True if STOPPED samples were taken by stops, which do not end a sleep.
+        length_ns: Time that each sample stands for, -1 if `weight` gives it; None if it does for all.
+        source_id: The collector that gets the Feedback of this batch, 0 for none.
+        started: Start time of each thread (see ThreadKey), None if unknown for all.
+        referred: True if the samples stand for no time, but stacks of other samples refer to theirs.
+        around: Context of stacks by lane.
     """
 
     arch: Arch
@@ -153,7 +185,11 @@ class SampleBatch:
         return len(self.kind)
 
     def take(self, lanes: I64) -> SampleBatch:
-        """The lanes of these indices, over the same stack bytes. lanes: (k,) int64, ascending."""
+        """Return the samples with these indices, over the same stack bytes.
+
+        Args:
+            lanes: (k,) int64, ascending.
+        """
         if len(lanes) == len(self):
             return self
         pieces, beyond = self.stack.pieces, self.stack.beyond
@@ -185,7 +221,7 @@ class SampleBatch:
 
 
 def keys_of(batch: SampleBatch) -> set[ThreadKey]:
-    """The threads of a batch."""
+    """Return the keys of all threads of a batch."""
     started = np.zeros(len(batch), np.int64) if batch.started is None else batch.started
     return {*map(ThreadKey, batch.pid.tolist(), batch.tid.tolist(), started.tolist())}
 

@@ -1,6 +1,7 @@
-"""What of a text is secret: passwords and tokens, by the names that they have.
+"""Redacts passwords and tokens in text, by the names that they have.
 
-In: text of a target, its variables and its environment. It is only looked through, in bounded steps a letter.
+The text comes from a target, its variables and its environment. It is untrusted, so the search takes a bounded number
+of steps for each character.
 """
 
 from __future__ import annotations
@@ -22,8 +23,6 @@ def looks_secret(name: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """A text in which are left out the password of an address (scheme://user:password@host) and what is assigned to a
-    name that looks secret (name=value).
-    """
+    """Redact the password of an address (scheme://user:password@host) and the values of secret names (name=value)."""
     text = _IN_ADDRESS.sub(rf"\1{REDACTED}", text)
     return _ASSIGNED.sub(lambda match: f"{match[1]}={REDACTED}" if looks_secret(match[1]) else match[0], text)

@@ -1,4 +1,4 @@
-"""A profile of some of another one's samples."""
+"""Selects a part of a profile's samples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ Mask = npt.NDArray[np.bool_]
 
 
 def compiled(pattern: Pattern) -> re.Pattern[str]:
-    """Raises UsageError."""
+    """Compile a regular expression.
+
+    Raises:
+        UsageError: It is invalid.
+    """
     try:
         return re.compile(pattern)
     except (re.error, TypeError) as error:
@@ -29,12 +33,12 @@ def compiled(pattern: Pattern) -> re.Pattern[str]:
 
 
 def of_threads(profile: Profile, fits: Callable[[ThreadInfo], bool]) -> Mask:
-    """Which samples are of threads that fit; (n,)."""
+    """Return which samples belong to matching threads, shape (n,)."""
     return np.array([fits(thread) for thread in profile.threads], np.bool_)[profile.thread]
 
 
 def through(profile: Profile, fits: Callable[[Frame], bool]) -> Mask:
-    """Which samples have a frame that fits anywhere on their stack; (n,)."""
+    """Return which samples have a matching frame anywhere on their stack, shape (n,)."""
     hit = [fits(frame) for frame in profile.frames]
     found = np.zeros(len(profile.parent), np.bool_)
     parents, frames = profile.parent.tolist(), profile.frame.tolist()
@@ -44,19 +48,22 @@ def through(profile: Profile, fits: Callable[[Frame], bool]) -> Mask:
 
 
 def in_function(profile: Profile, pattern: Pattern) -> Mask:
-    """Which samples run through a function in whose name the pattern is found."""
+    """Return which samples have a function with a matching name on their stack, shape (n,)."""
     wanted = compiled(pattern)
     return through(profile, lambda frame: any(wanted.search(f.name) for f, _ in functions_of(profile, frame)))
 
 
 def in_module(profile: Profile, pattern: Pattern) -> Mask:
-    """Which samples run through a module in whose name the pattern is found; of Python, a script's."""
+    """Return which samples have a module with a matching name on their stack, shape (n,).
+
+    Python's modules are scripts.
+    """
     wanted = compiled(pattern)
     return through(profile, lambda frame: any(wanted.search(name) for _, name in functions_of(profile, frame)))
 
 
 def between(profile: Profile, start: float | None, end: float | None) -> Mask:
-    """Which samples were taken from start to end, seconds since the profile's beginning."""
+    """Return which samples were taken between two times, in seconds since the profile's beginning."""
     at = profile.time_ns - profile.start_ns
     first = -np.inf if start is None else start * 1e9
     last = np.inf if end is None else end * 1e9
@@ -65,7 +72,11 @@ def between(profile: Profile, start: float | None, end: float | None) -> Mask:
 
 
 def cut(profile: Profile, start: float | None, end: float | None) -> Profile:
-    """The samples taken from start to end, as a profile that lasts from there to there. Raises UsageError."""
+    """Return a profile of the time between start and end, in seconds since the profile's beginning.
+
+    Raises:
+        UsageError: The times are unknown, or there is no time between start and end.
+    """
     if not timed(profile):
         raise UsageError("it is not known when the samples of this profile were taken")
     first, last = (
@@ -80,7 +91,10 @@ def cut(profile: Profile, start: float | None, end: float | None) -> Profile:
 
 
 def timed(profile: Profile) -> bool:
-    """Is it known when the samples were taken? Files of other formats may not say: then all are at the beginning."""
+    """Return True if the times of samples are known.
+
+    Files of other formats may have none; all samples are then at the start.
+    """
     return len(profile.time_ns) < 2 or bool(np.ptp(profile.time_ns))
 
 
@@ -89,7 +103,14 @@ def ids(wanted: int | Iterable[int]) -> frozenset[int]:
 
 
 def selected(profile: Profile, wanted: Mask) -> Profile:
-    """The wanted samples (n,), with only the stacks and threads that they need. Times of the recording stay."""
+    """Return a profile of the wanted samples, with only the stacks and threads that they need.
+
+    The times of the recording stay the same.
+
+    Args:
+        profile: The profile.
+        wanted: (n,) True for the wanted samples.
+    """
     leaves, stack = np.unique(profile.stack[wanted], return_inverse=True)
     frame_of, tree = profile.frame.tolist(), Tree()
     place = rewrite(profile.parent.tolist(), lambda node: (frame_of[node],), tree, leaves.tolist())

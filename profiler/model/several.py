@@ -1,7 +1,7 @@
-"""Several profiles as one: recordings of several processes or machines, or parts of one recording.
+"""Merges profiles of several processes or machines, or parts of one recording.
 
-Samples keep their times. Threads, modules, frames and stacks that are the same in two profiles are one, and get new
-indices. Profiles may overlap in time. A sample that is in two of them is there twice.
+Samples keep their times. Threads, modules, frames and stacks that are equal in two profiles become one, with new
+indices. Profiles may overlap in time. A sample that is in two of them is in the result twice.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ _NO_PROCESSOR = -1
 
 
 def merge(profiles: Iterable[Profile]) -> Profile:
-    """One profile with the samples of all. Raises UsageError: there is none, their values are of different kinds, or
-    too large together.
+    """Merge profiles into one.
 
-    Times are those of the clocks of the recordings' machines; one that has no time of day begins with the first of the
-    others. Numbers of the summary are sums. Of an option that was not the same everywhere nothing is said.
+    Times are those of the recording machines' clocks. A profile without a date starts with the first of the others.
+    Numbers of the summary are added up. Options that differ are left out.
+
+    Raises:
+        UsageError: There is no profile, or values differ in type or are too large together.
     """
     parts = _at_one_time(list(profiles))
     if not parts:
@@ -91,7 +93,7 @@ def _kinds(profile: Profile) -> str:
 def _column(
     parts: Sequence[Profile], name: str, unknown: int, order: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int32] | None:
-    """None: it is known of no sample."""
+    """Concatenate a column. Return None if it is unknown in all profiles."""
     columns = [getattr(part, name) for part in parts]
     if all(column is None for column in columns):
         return None
@@ -104,13 +106,16 @@ def _column(
 
 
 def _agreed(parts: Sequence[Profile]) -> dict[str, str]:
-    """Options that were the same in all."""
+    """Return the options that are equal in all profiles."""
     first, *others = [part.options for part in parts]
     return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
 
 
 def recent(profile: Profile, seconds: float) -> Profile:
-    """The samples of its last so many seconds, as if the recording had begun then; what it did is said as it was."""
+    """Return a profile of the last seconds, as if the recording had begun then.
+
+    Facts about the recording stay the same.
+    """
     cut_ns = round(seconds * 1e9)
     if profile.duration_ns <= cut_ns:
         return profile

@@ -1,9 +1,9 @@
-"""The interval in which the true share of a function lies, by the number of samples behind it.
+"""The confidence interval of a function's share, by the number of samples behind it.
 
 Samples may stand for different times: those of each process are scaled to the time that the process had. Kish's
-effective number of samples, (sum of weights)^2 / (sum of squared weights), is the number of equal samples that would
-say as much. Wilson's interval then holds the true share with a probability of 95 %. Time without any sample may belong
-to any function: it widens the interval.
+effective sample size, (sum of weights)^2 / (sum of squared weights), is the number of equal samples with the same
+information. Wilson's interval contains the true share with a probability of 95 %. Time without any sample may belong to
+any function, so it widens the interval.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ from pyprof.model.profile import Profile
 CONFIDENCE = 0.95
 """The probability with which an interval holds the true share."""
 _Z = 1.96
-"""Standard deviations of a normal distribution that hold this part of it."""
+"""Number of standard deviations of a normal distribution that contain this part of it."""
 
 
 class SamplingBasis(NamedTuple):
     """The number and weight of the samples behind the shares of a profile.
 
-    samples: the effective number of samples. sampled: the part (0..1) of the time that samples stand for.
+    Attributes:
+        samples: Effective number of samples.
+        sampled: Fraction (0..1) of the time that samples stand for.
     """
 
     samples: float
     sampled: float
 
     def interval(self, share: float) -> tuple[float, float]:
-        """Return the bounds of the true share of something that has this share of all time, with 95 % probability."""
+        """Return the bounds of a true share with 95 % probability, for a measured share of all time."""
         if not self.samples:
             return 0.0, 1.0
         low, high = wilson(min(share / self.sampled, 1.0), self.samples)
@@ -40,24 +42,24 @@ class SamplingBasis(NamedTuple):
 
     @property
     def half_width(self) -> float:
-        """Return half the width of the interval of a share of one half, the widest that there is."""
+        """Return half the width of the interval for a share of one half, which is the widest."""
         low, high = self.interval(self.sampled / 2)
         return (high - low) / 2
 
 
 def profile_basis(profile: Profile) -> SamplingBasis | None:
-    """Return what the shares of a profile rest on, None where its values are measured and not sampled."""
+    """Return the basis of a profile's shares, None if its values are measured and not sampled."""
     if profile.value_types[-1].type != "cpu" or not profile.total:
         return None
     return sampling_basis(profile.values[:, 0], profile.values[:, -1])
 
 
 def sampling_basis(counts: npt.NDArray[np.int64], amounts: npt.NDArray[np.int64]) -> SamplingBasis:
-    """Return what shares of the amounts rest on.
+    """Return the basis of shares of the amounts.
 
     Args:
-        counts: samples of each row, 0 for time that no sample stands for; (n,).
-        amounts: what each row stands for, such as nanoseconds; (n,).
+        counts: (n,) Number of samples of each row, 0 for time without samples.
+        amounts: (n,) Amount that each row stands for, such as nanoseconds.
     """
     squares = float(squared_weights(counts, amounts).sum())
     return basis_of_sums(float(amounts[counts > 0].sum()), float(amounts.sum()), squares)
@@ -88,7 +90,7 @@ def basis_of_sums(sampled: float, total: float, squares: float) -> SamplingBasis
 
 
 def wilson(share: float, samples: float) -> tuple[float, float]:
-    """Return Wilson's interval of a proportion that was found among so many samples."""
+    """Return Wilson's interval for a proportion among a number of samples."""
     square = _Z * _Z / samples
     middle = (share + square / 2) / (1 + square)
     half = _Z * math.sqrt(share * (1 - share) / samples + square / (4 * samples)) / (1 + square)

@@ -7,7 +7,13 @@ from pyprof.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SourceText:
-    """path: where it was found. changed_ns: when it was last written, since the epoch."""
+    """A source file as it was read.
+
+    Attributes:
+        path: Path at which it was found.
+        lines: Its lines.
+        changed_ns: Time of its last modification, in nanoseconds since the epoch.
+    """
 
     path: str
     lines: tuple[str, ...]

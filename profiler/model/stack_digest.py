@@ -1,8 +1,8 @@
-"""What tells stacks apart by their content, the same in every file.
+"""Digests that identify stacks by their content. Equal stacks have equal digests in every file.
 
-A reader of many files knows those it has seen. The texts are joined with their lengths, so that no two contents are the
-same text. The digests are not secret: a file may state one that is not its own, so a reader works out those that are
-new to it.
+A reader of many files recognises stacks that it has seen. Texts are joined with their lengths, so that different
+contents give different input. The digests are not secret. A file may state a wrong digest, so a reader recomputes those
+that it has not seen.
 """
 
 from __future__ import annotations
@@ -13,15 +13,22 @@ from collections.abc import Iterable
 from pyprof.model.profile import ModuleInfo
 
 SIZE = 10
-"""Bytes of a stack's digest."""
+"""Number of bytes of a stack's digest."""
 _FRAME = 16
 NamedLine = tuple[str, str, str, int]
-"""Function, its name in the file's tables, source file, line."""
+"""Function, its name in the file's symbol table, source file, line."""
 
 
 def of_frame(address: int, module: ModuleInfo | None, lines: Iterable[NamedLine], found_by: bytes) -> bytes:
-    """found_by: as exporters/evidence.py writes it, without the field's number. Code of a file with a build-id is where
-    it is in the file, wherever a process has the file.
+    """Return the digest of a frame.
+
+    Code of a file with a build id is identified by its offset in the file, wherever a process maps the file.
+
+    Args:
+        address: The address.
+        module: Its module.
+        lines: Its functions.
+        found_by: The source of the frame as exporters/evidence.py writes it, without the field number.
     """
     place: tuple[str | int, ...] = ()
     if module is not None and module.build_id:
@@ -36,7 +43,11 @@ def of_frame(address: int, module: ModuleInfo | None, lines: Iterable[NamedLine]
 
 
 def of_stack(frames: Iterable[bytes]) -> bytes:
-    """frames: digests, innermost first."""
+    """Return the digest of a stack.
+
+    Args:
+        frames: Digests of the frames, innermost first.
+    """
     return hashlib.blake2b(b"".join(frames), digest_size=SIZE).digest()
 
 

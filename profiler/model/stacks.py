@@ -1,6 +1,6 @@
-"""Stacks while recording: a sample ends as one integer, a node of a prefix tree of frames.
+"""Stacks of a recording: a sample becomes one integer, a node of a prefix tree of frames.
 
-Parents come before children; node 0 is the root of the tree and no frame. Names are looked up once per unique
+Parents come before children; node 0 is the root of the tree and no frame. Names are resolved once for each unique
 frame, at the end.
 """
 
@@ -28,12 +28,12 @@ NO_SPACE = -1
 
 
 class FrameKey(NamedTuple):
-    """One frame before it has a name. Fields that its kind does not use have their defaults.
+    """One frame before its name is resolved. Fields that its kind does not use have their defaults.
 
-    NATIVE: space (AddressSpace.id), pc (avma as found), exact (else it is a return address), trust. Of code that no
-    file describes, code is the number of its description, from 1 on, and there is no space.
-    INTERPRETER: place, which the interpreter's reader can name, and trust. KERNEL: pc, or blocked.
-    MARKER: mark; the frames above it are cut off there.
+    NATIVE frames have space (AddressSpace.id), pc (avma as found), exact (False for a return address) and trust. In
+    code that no file contains, `code` is the number of its description, from 1 on, and there is no space. INTERPRETER
+    frames have place, which the interpreter's reader can resolve, and trust. KERNEL frames have pc or blocked. MARKER
+    frames have mark.
     """
 
     kind: FrameKind
@@ -48,7 +48,7 @@ class FrameKey(NamedTuple):
 
 
 _PlainKey = tuple[FrameKind, int, int, int, int, bool, FunctionPlace | None, Mark | None, Blocked | None]
-"""A FrameKey's fields. It is equal to the FrameKey, and quickly made."""
+"""The fields of a FrameKey as a plain tuple, which is equal to the FrameKey and cheaper to make."""
 
 
 def native_key(space: int, pc: int, exact: bool, trust: int, code: int = 0) -> FrameKey:
@@ -70,15 +70,15 @@ def marker_key(mark: Mark) -> FrameKey:
 
 
 Inserts = tuple[tuple[int, tuple[FunctionPlace, ...]], ...]
-"""(index of a native frame, interpreter frames that stand just inside it, innermost first), ascending."""
+"""(index of a native frame, interpreter frames directly inside it, innermost first), ascending."""
 
 Merge = tuple[Inserts, Mark | None]
-"""(the interpreter's frames of one stack, the marker below which it hangs)"""
+"""(interpreter frames of one stack, marker at its root)"""
 
 CodeOf = Callable[[int, SharedFrames], "npt.NDArray[np.int32] | None"]
 
 _WholeKey = tuple[int, Mark | None, bytes, Merge | None, int]
-"""Address space, marker, frames or their digest, the interpreter's frames, the node below which it hangs"""
+"""Address space, marker, frames or their digest, interpreter frames, node outside of the stack"""
 
 _Columns = tuple[bytes, bytes, bytes, bytes]
 """pc, exact, trust and code of all frames of a walk"""
@@ -88,9 +88,13 @@ _Columns = tuple[bytes, bytes, bytes, bytes]
 class StackTable:
     """Interned frames and stacks.
 
-    frames[f]: FrameKey. parent[node], frame[node]: the tree. A stack that did not end at its root hangs below a
-    marker frame, so that a truncated stack is never taken for a whole one. _children: parent << 32 | frame -> node, for
-    there are millions of them.
+    A truncated stack has a marker as root, so that it is never confused with a complete one. There are millions of
+    children, so _children maps parent << 32 | frame to the node.
+
+    Attributes:
+        frames: Frames by number.
+        parent: Parent of each node.
+        frame: Frame number of each node.
     """
 
     frames: list[FrameKey] = field(default_factory=list)
@@ -112,9 +116,18 @@ class StackTable:
         code_of: CodeOf | None = None,
         cut: Mapping[int, Mark] | None = None,
     ) -> npt.NDArray[np.int32]:
-        """Node of each lane's leaf. space: (n,) AddressSpace.id of each lane. code: (m,) FrameKey.code of each frame of
-        the walk. merged: what lanes have of an interpreter, by lane. code_of: (lane, frames) -> like code, of frames
-        that lanes share. cut: lane -> its marker, where that is not only its StackEnd (see model.markers).
+        """Add the stacks of a walk.
+
+        Args:
+            walk: The walk of n samples.
+            space: (n,) AddressSpace.id.
+            code: (m,) FrameKey.code of each frame of the walk.
+            merged: Interpreter frames by lane.
+            code_of: (lane, frames) -> the same as code for frames that samples share.
+            cut: Markers by lane, if they contain more than the StackEnd (see model.markers).
+
+        Returns:
+            (n,) int32 leaf of each stack.
         """
         merged = merged or {}
         nodes = np.zeros(len(walk), np.int32)
@@ -145,7 +158,7 @@ class StackTable:
         return nodes
 
     def natives(self, words: list[int], space: int) -> list[int]:
-        """The numbers of native frames, as Walk.packed() has them."""
+        """Return the numbers of native frames in the form of Walk.packed()."""
         known = self._natives.setdefault(space, {})
         try:
             return [known[word] for word in words]
@@ -156,17 +169,17 @@ class StackTable:
             return [known[word] for word in words]
 
     def extend(self, node: int, frames: KernelStack) -> int:
-        """The stack `node` with frames of the kernel inside it."""
+        """Return the stack `node` with kernel frames inside it."""
         for frame in reversed(frames):
             node = self.child(node, kernel_key(frame))
         return node
 
     def hang(self, below: int, node: int) -> int:
-        """The stack `node` with its outermost frame below another one's innermost."""
+        """Return the stack `node` placed inside the stack `below`."""
         return [below, *self.chain(below, self._path(node))][-1]
 
     def within(self, node: int, mark: Mark) -> int:
-        """The stack with a marker outside it; one that says what it lacks stays outermost."""
+        """Return the stack with a marker outside of it. A marker of a truncated stack stays outermost."""
         path = self._path(node)
         lacks = int(bool(path) and self.frames[path[0]].mark is not None)
         at = [0, *self.chain(0, path[:lacks])][-1]
@@ -174,7 +187,7 @@ class StackTable:
         return [at, *self.chain(at, path[lacks:])][-1]
 
     def _path(self, node: int) -> list[int]:
-        """The frames of a stack, outermost first."""
+        """Return the frames of a stack, outermost first."""
         path = []
         while node > 0:
             path.append(self.frame[node])
@@ -182,16 +195,20 @@ class StackTable:
         return path[::-1]
 
     def unseen(self, frames: KernelStack) -> int:
-        """The stack of which only what the kernel does is known."""
+        """Return the stack of a sample of which only the kernel frames are known."""
         sums = any(isinstance(frame, Blocked) and frame.call == NOT_ONE_BY_ONE for frame in frames)
         return self.extend(self.child(0, marker_key(NOT_SAMPLED if sums else UNREADABLE)), frames)
 
     def adopt(self, other: StackTable, nodes: Iterable[int]) -> list[int]:
-        """Take over stacks of another table, by their leaves. Returns the node here of each one there, -1 of others."""
+        """Copy stacks of another table, by their leaves.
+
+        Returns:
+            The node in this table of each node in the other one, -1 for nodes that were not copied.
+        """
         return rewrite(other.parent, other.key, self, nodes)
 
     def key(self, node: int) -> tuple[FrameKey]:
-        """A node's frame, as rewrite() takes it where it does not change."""
+        """Return a node's frame, in the form that rewrite() expects for no change."""
         return (self.frames[self.frame[node]],)
 
     def _shared_node(
@@ -201,7 +218,7 @@ class StackTable:
         space: int,
         code_of: Callable[[SharedFrames], npt.NDArray[np.int32] | None] | None,
     ) -> int:
-        """The node of one of the frames that lanes share; those outside it are looked up once."""
+        """Return the node of one of the frames that samples share. Frames outside of it are looked up once."""
         nodes = self._shared.get(frames)
         if nodes is None:
             nodes = np.zeros(len(frames), np.int32)
@@ -222,7 +239,7 @@ class StackTable:
         return int(nodes[first]) if first < len(nodes) else 0
 
     def _without_middle(self, frames: SharedFrames, first: int, space: int, code: npt.NDArray[np.int32] | None) -> int:
-        """A stack's outermost and innermost frames, where there are too many stacks to keep the rest."""
+        """Add only a stack's outermost and innermost frames, because there are too many nodes to keep the rest."""
         outer = self._frames_of(frames, slice(len(frames) - _KEPT, None), space, code)[::-1].tolist()
         inner = self._frames_of(frames, slice(first, first + _KEPT), space, code)[::-1].tolist()
         marker = self.child(self.chain(0, outer)[-1], marker_key(LEFT_OUT))
@@ -231,7 +248,7 @@ class StackTable:
     def _frames_of(
         self, frames: SharedFrames, part: slice, space: int, code: npt.NDArray[np.int32] | None
     ) -> npt.NDArray[np.int64]:
-        """The numbers of frames, most of which are equal to others."""
+        """Return the numbers of frames, most of which are equal to others."""
         described = np.zeros(len(frames), np.int32) if code is None else code
         columns = [frames.exact[part], frames.trust[part], described[part], frames.pc[part]]
         order = np.lexsort(columns)
@@ -245,7 +262,7 @@ class StackTable:
         return found
 
     def chain(self, node: int, frames: list[int]) -> list[int]:
-        """The nodes of frames each below the one before, the first one below a node."""
+        """Add frames below a node, each below the one before. Return their nodes."""
         found: list[int] = []
         node, children = int(node), self._children
         for frame in frames:
@@ -263,7 +280,14 @@ class StackTable:
         return found + list(nodes)
 
     def _insert(self, native: _Native, mark: Mark | None, merged: Merge, outer: int) -> int:
-        """In blocks from the root on: of a deep stack most are known. outer: the node below which it hangs, 0: none."""
+        """Add a stack in blocks from the root on, because most blocks of a deep stack are known.
+
+        Args:
+            native: Its native frames.
+            mark: Marker of a truncated stack.
+            merged: Its interpreter frames.
+            outer: Node below which it is added, 0 for the root.
+        """
         node = self.child(outer, marker_key(mark)) if mark else outer
         if merged[1]:
             node = self.child(node, marker_key(merged[1]))
@@ -286,7 +310,14 @@ class StackTable:
     def _insert_block(
         self, keys: Iterable[_PlainKey], low: int, node: int, inside: dict[int, tuple[FunctionPlace, ...]]
     ) -> int:
-        """keys: innermost first; low: index of the first one in its stack."""
+        """Add a block of frames below a node.
+
+        Args:
+            keys: Keys of the frames, innermost first.
+            low: Index of the first one in its stack.
+            node: The node.
+            inside: Interpreter frames by index of the native frame.
+        """
         numbers: list[int] = []
         for at, key in reversed(list(enumerate(keys, low))):
             numbers.append(self._number_of(key))
@@ -295,12 +326,15 @@ class StackTable:
         return self.chain(node, numbers)[-1]
 
     def interpreted(self, places: tuple[FunctionPlace, ...]) -> list[int]:
-        """Numbers of the frames of an interpreter, outermost first."""
+        """Return the numbers of interpreter frames, outermost first."""
         numbers = {place: self._number(interpreter_key(place)) for place in dict.fromkeys(reversed(places))}
         return [numbers[place] for place in reversed(places)]
 
     def _number_of(self, key: _PlainKey) -> int:
-        """Like _number(). Making a FrameKey of frames that are known, too, would take as long as all the rest."""
+        """Return the number of a frame like _number(), but make a FrameKey only for new frames.
+
+        To make one for each known frame would take as long as all other work.
+        """
         frame = self._frame_ids.get(key)
         return frame if frame is not None else self._number(FrameKey(*key))
 
@@ -312,7 +346,7 @@ class StackTable:
         return frame
 
     def child(self, parent: int, key: FrameKey) -> int:
-        """The node of a frame below a node."""
+        """Return the node of a frame below a node, and add it if it is new."""
         frame = self._number(key)
         at = int(parent) << 32 | frame
         node = self._children.get(at)
@@ -328,10 +362,7 @@ class StackTable:
 
 @dataclass(slots=True)
 class _Native:
-    """The native frames of one stack: begin .. end of a walk, innermost first. code: as in StackTable.intern.
-
-    columns: the walk's, as bytes.
-    """
+    """The native frames begin .. end of a walk, which belong to one stack, innermost first."""
 
     walk: Walk
     begin: int
@@ -344,7 +375,7 @@ class _Native:
         return _digest(self.columns, self.begin + low, self.begin + high)
 
     def keys(self, low: int, high: int) -> Iterator[_PlainKey]:
-        """Of the frames low .. high of the stack: what native_key() says of each."""
+        """Yield what native_key() returns for the frames low .. high of the stack."""
         part = slice(self.begin + low, self.begin + high)
         pcs, exacts, trusts = (column[part].tolist() for column in (self.walk.pc, self.walk.exact, self.walk.trust))
         codes: Iterable[int] = repeat(0)
@@ -360,17 +391,21 @@ class _Native:
 UNREADABLE = Mark(MarkKind.CUT, StackEnd.UNREADABLE)
 
 MOST_NODES = 4_000_000
-"""With more, of shared frames that are not known only the outermost and the innermost _KEPT are kept: a node takes 200
-bytes, and each look at a deep stack may be another one.
+"""Maximum number of nodes. Beyond it, only the outermost and innermost _KEPT of new shared frames are kept.
+
+A node takes 200 bytes, and each sample of a deep stack may be different.
 """
 _MOST_WHOLE = 1 << 14
-"""Whole stacks whose node is known without a look at their frames: of a service nearly each sample has a new one."""
+"""Number of complete stacks whose node is cached. In a service nearly each sample has a new stack."""
 _KEPT = 512
 _BLOCK = 64
-"""Frames."""
+"""Number of frames in a block."""
 
 _FEW = 32
-"""Frames, of 14 bytes: no digest of 16 is equal to them."""
+"""Maximum number of frames that are their own key.
+
+A frame takes 14 bytes, so no digest of 16 bytes is equal to them.
+"""
 
 
 def _remember(whole: dict[_WholeKey, int], key: _WholeKey, node: int) -> None:
@@ -380,7 +415,10 @@ def _remember(whole: dict[_WholeKey, int], key: _WholeKey, node: int) -> None:
 
 
 def _digest(columns: _Columns, a: int, b: int) -> bytes:
-    """What stands for frames in a table: few themselves. A stack of 20,000 has 200 kB, and thousands are seen."""
+    """Return a key for frames: the bytes themselves, or a digest if there are many.
+
+    A stack of 20,000 frames has 200 kB, and a recording has thousands of them.
+    """
     pc, exact, trust, code = columns
     frames = b"".join((pc[8 * a : 8 * b], exact[a:b], trust[a:b], code[4 * a : 4 * b]))
     if b - a <= _FEW:

@@ -1,4 +1,4 @@
-"""What a recording did, as numbers: the summary panel and `--summary FILE`."""
+"""Facts about a recording, as numbers: the summary panel and `--summary FILE`."""
 
 from __future__ import annotations
 
@@ -10,26 +10,29 @@ from pyprof.model.reasons import counted, end_reason, problem
 from pyprof.records import dataclass, field, field_names
 
 PARTLY_READ = "partly_interpreted"
-"""Label of whole native stacks that have some of their interpreter's functions, not all."""
+"""Label of complete native stacks in which some interpreter functions are missing."""
 
 
 def lacks(language: str) -> str:
-    """Label of whole native stacks that run functions of a language that were not read."""
+    """Return the label of complete native stacks that run functions of a language that were not read."""
     return f"no_{language.lower().strip('.')}"
 
 
 MUCH = 0.05
-"""From this share of the primary value on, what is missing is printed first; less is part of the quality."""
+"""Minimum share of the primary value for a warning about what is missing.
+
+A smaller share is reported with the quality.
+"""
 
 ENOUGH_SAMPLES = 100
 """Minimum number of samples of running threads for which percentages are printed."""
 NOT_SAMPLED_LABEL = "not_sampled"
-"""Label of processor time that no sample stands for."""
+"""Label of processor time without samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stops:
-    """Pauses that we caused: how many, their length, and the share of the recorded time (0..1)."""
+    """Pauses of the target that the profiler caused: number, lengths, and share (0..1) of the recorded time."""
 
     count: int = 0
     p50_us: float = 0.0
@@ -40,7 +43,15 @@ class Stops:
 
 @dataclass(frozen=True, slots=True)
 class ModuleSummary:
-    """frames: how many sampled frames lay in it. own: the primary value of samples that were taken in it."""
+    """Totals of one object file.
+
+    Attributes:
+        path: Its path.
+        build_id: Its build id.
+        frames: Number of sampled frames in it.
+        problems: Its problems.
+        own: Primary value of samples whose innermost frame is in it.
+    """
 
     path: str
     build_id: str
@@ -51,8 +62,13 @@ class ModuleSummary:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the picture shows: the sum of the profile's primary value, and how much of it hangs on stacks that ended
-    how (a StackEnd's label, or one of the words above). The parts add up to the total.
+    """The primary value that the flame graph shows, by how stacks ended.
+
+    Attributes:
+        type: Type of the primary value.
+        unit: Its unit.
+        total: Its sum.
+        ends: Its parts by label: that of a StackEnd, or one of the labels above. They add up to the total.
     """
 
     type: str = ""
@@ -63,7 +79,13 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """evaluators: how the native functions begin that run functions of the language. remedy: see FunctionsMissing."""
+    """A language whose functions are looked for.
+
+    Attributes:
+        name: Its name.
+        evaluators: Prefixes of the native functions that run functions of the language.
+        remedy: See FunctionsMissing.
+    """
 
     name: str
     evaluators: tuple[str, ...]
@@ -72,9 +94,15 @@ class Language:
 
 @dataclass(frozen=True, slots=True)
 class FunctionsMissing:
-    """Processes that ran functions of a language that were not read, and the primary value of those stacks, without
-    those from before the first functions of their process were read: no option has more of a start. remedy: the
-    option that has them, "" if none has. kernel: the kernel's frames were asked for, which stops cannot see.
+    """Processes that ran functions of a language that were not read.
+
+    Attributes:
+        language: Name of the language.
+        pids: The processes.
+        value: Primary value of those stacks. Stacks from before the first functions of their process were read do not
+            count, because no option shows more of the start.
+        remedy: The option that shows the functions, "" if there is none.
+        kernel: True if kernel frames were requested, which stops cannot see.
     """
 
     language: str
@@ -104,14 +132,14 @@ _LEAST_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """Seconds on processors while children were not followed: of the recorded processes, and of their children."""
+    """Processor time in seconds while children were not followed: of the recorded processes, and of their children."""
 
     own_s: float = 0.0
     children_s: float = 0.0
 
     @property
     def problem(self) -> Problem | None:
-        """None unless most of the time was the children's."""
+        """Return the warning, None unless children used most of the time."""
         if self.children_s <= max(self.own_s, _LEAST_S):
             return None
         own_s, children_s = f"{self.own_s:.2f}", f"{self.children_s:.2f}"
@@ -120,8 +148,14 @@ class Children:
 
 @dataclass(frozen=True, slots=True)
 class NameCounts:
-    """How addresses of a window got their names. known: from what was kept of earlier windows; read: looked up in
-    files; files: that were read for it; dropped: from what is kept, for want of space. kept_bytes: estimated, now.
+    """Counts of the ways in which addresses of a window got their names.
+
+    Attributes:
+        known: Number that were cached from earlier windows.
+        read: Number that were looked up in files.
+        files: Number of files that were read.
+        dropped: Number that were dropped from the cache, for lack of space.
+        kept_bytes: Estimated current size of the cache.
     """
 
     known: int = 0
@@ -131,7 +165,7 @@ class NameCounts:
     kept_bytes: int = 0
 
     def __sub__(self, earlier: NameCounts) -> NameCounts:
-        """What came since; kept_bytes is that of now."""
+        """Return the counts since an earlier state, with the current kept_bytes."""
         return NameCounts(
             self.known - earlier.known,
             self.read - earlier.read,
@@ -143,15 +177,35 @@ class NameCounts:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One window of a recording. errors, ends, trust: name -> count (ends of samples, trust of frames).
+    """Facts about one window of a recording.
 
-    skipped: sampling times that were passed over because we were late. unchanged: samples of threads that had
-    not run since the last one; blocked: samples read from outside. notes: sentences for the reader. processor_s: time
-    on processors by the kernel's account, of processes for which that is known; not_sampled_s: of it, what no sample
-    stands for; lost_s, kernel_s: of that, what is missing because records were lost, and what was spent in the kernel,
-    which may not be sampled; late_s: what fell into sampling times that were skipped, and is in none of them. children:
-    those that were not followed. languages: whose functions were looked for.
-    functions_missing: one entry a language.
+    Attributes:
+        samples: Number of samples.
+        threads: Number of threads.
+        duration_s: Length in seconds.
+        rate_wanted: The requested sampling rate.
+        rate_reached: The actual sampling rate.
+        skipped: Number of sampling times that were skipped because the sampler was late.
+        errors: Diagnostic counters.
+        ends: Number of samples by label of their stack's end.
+        trust: Number of frames by label of their source.
+        stops: Pauses of the target.
+        unchanged: Number of samples of threads that had not run since their previous sample.
+        blocked: Number of samples that were read without a stop.
+        modules: Totals of object files.
+        profiler_cpu_s: Processor time of the profiler in seconds.
+        profiler_max_rss_kb: Peak memory of the profiler in KiB.
+        notes: Sentences for the reader.
+        shown: The primary value by how stacks ended.
+        functions_missing: One entry for each language.
+        processor_s: Processor time by the kernel's accounts, of processes for which it is known.
+        not_sampled_s: The part of it without samples.
+        lost_s: The part of that whose records were lost.
+        kernel_s: The part of that in the kernel, which may not be sampled.
+        late_s: Processor time in skipped sampling times, which is in none of these parts.
+        children: Processor time of children that were not followed.
+        languages: Languages whose functions were looked for.
+        names: How addresses got their names.
     """
 
     samples: int = 0
@@ -183,19 +237,22 @@ class Summary:
 
     @property
     def not_shown(self) -> dict[str, int]:
-        """Return the primary value of whole native stacks by the language whose functions no option shows."""
+        """Return the primary value of complete native stacks by the language whose functions no option shows."""
         labels = {language.name: lacks(language.name) for language in self.languages if not language.remedy}
         return {name: value for name, label in labels.items() if (value := self.shown.ends.get(label, 0))}
 
     @property
     def is_small(self) -> bool:
-        """Whether there are too few samples for percentages. The time of waits is exact however few they are."""
+        """Return True if there are too few samples for percentages.
+
+        The time of waits is exact for any number of samples.
+        """
         return self.shown.type == "cpu" and 0 < self.samples < ENOUGH_SAMPLES
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
-        """What must be read before anything else."""
-        by_stops = 0 < self.samples <= self.stops.count  # then the remedy is in use
+        """Return the problems that the user must see first."""
+        by_stops = 0 < self.samples <= self.stops.count  # then the remedy is already in use
         found = (
             *(
                 missing.problem
@@ -207,7 +264,7 @@ class Summary:
         return tuple(problem for problem in found if problem is not None)
 
     def to_json(self) -> dict[str, object]:
-        """The stable form of --summary."""
+        """Return the stable form for --summary."""
         return {
             "samples": self.samples,
             "threads": self.threads,
@@ -271,7 +328,7 @@ def _problems(problems: Iterable[Problem]) -> list[dict[str, str]]:
 
 
 def _explained(reason: Reason | None) -> dict[str, str]:
-    """What JSON says of a reason."""
+    """Return the JSON fields of a reason."""
     if reason is None:
         return {"stage": "", "meaning": "", "retry": ""}
     return {"stage": reason.stage.value, "meaning": reason.sentence, "retry": reason.retry}

@@ -1,4 +1,4 @@
-"""What several recordings, or windows of one, did together."""
+"""Adds up the summaries of several recordings, or of windows of one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SUMS = (
 
 
 def summed(parts: Sequence[Summary]) -> Summary:
-    """What the recordings did, together; what follows from samples is for summary_of_part()."""
+    """Add up the facts about the recordings. summary_of_part() adds what follows from samples."""
     seconds = sum(part.duration_s for part in parts) or 1.0
     return replace(
         Summary(),
@@ -52,7 +52,10 @@ def _added(kind: Any, values: Sequence[Any]) -> Any:
 
 
 def _stops(parts: Sequence[Summary], seconds: float) -> Stops:
-    """The middle is that of the recordings' middles, by how many stops they had; of the longest there is one."""
+    """Combine stops.
+
+    The median is the mean of the recordings' medians, weighted by their stops; the maximum is exact.
+    """
     count = sum(part.stops.count for part in parts)
     middle = sum(part.stops.p50_us * part.stops.count for part in parts) / max(count, 1)
     share = sum(part.stops.share * part.duration_s for part in parts) / seconds
@@ -61,7 +64,7 @@ def _stops(parts: Sequence[Summary], seconds: float) -> Stops:
 
 
 def _problems(parts: Sequence[Summary]) -> tuple[ModuleSummary, ...]:
-    """An entry a path, with what it lacks in any of the recordings."""
+    """Return one entry for each path, with its problems in all recordings."""
     found: dict[str, dict[Problem, None]] = {}
     for part in parts:
         for module in part.modules:

@@ -1,4 +1,4 @@
-"""A profile as a table: one row a sample, in columns that every library of data frames takes."""
+"""A profile as a table with one row for each sample, for any library of data frames."""
 
 from __future__ import annotations
 
@@ -15,16 +15,30 @@ from pyprof.model.profile import DataFrame, Profile
 
 SEPARATOR = ";"
 LIBRARIES = ("pandas", "polars")
-"""In the order in which they are taken if nobody says which."""
+"""Supported libraries, in the order of preference."""
 
 
 def data_frame(profile: Profile, library: str | None) -> DataFrame:
-    """library: one of LIBRARIES, None for the first that is installed. Raises MissingLibrary, UsageError."""
+    """Return a profile as a data frame.
+
+    Args:
+        profile: The profile.
+        library: One of LIBRARIES, None for the first that is installed.
+
+    Raises:
+        MissingLibrary: The library is not installed.
+        UsageError: The library is not supported.
+    """
     return frame_of(columns(profile), library)
 
 
 def frame_of(columns: Mapping[str, object], library: str | None) -> DataFrame:
-    """Columns by name as a data frame. Raises MissingLibrary, UsageError."""
+    """Return columns by name as a data frame.
+
+    Raises:
+        MissingLibrary: The library is not installed.
+        UsageError: The library is not supported.
+    """
     if library not in (*LIBRARIES, None):
         raise UsageError(f"there is no library {library!r} for data frames here", f"one of {', '.join(LIBRARIES)}")
     for name in (library,) if library else LIBRARIES:
@@ -37,9 +51,11 @@ def frame_of(columns: Mapping[str, object], library: str | None) -> DataFrame:
 
 
 def columns(profile: Profile) -> dict[str, npt.NDArray[np.generic]]:
-    """time: UTC, datetime64[ns]; pid, tid, process, thread; function and module: where the sample was taken; stack:
-    functions from the outermost on, joined by ";" (one in a name is ":"); one column a value type, such as samples and
-    cpu_ns.
+    """Return the columns of a profile by name, one row for each sample.
+
+    time is UTC, datetime64[ns]; pid, tid, process and thread; function and module where the sample was taken; stack has
+    the functions from the outermost on, joined by ";" (";" in a name becomes ":"); then one column for each value type,
+    such as samples and cpu_ns.
     """
     leaves, at = np.unique(profile.stack, return_inverse=True)
     rows = [_names(profile, leaf) for leaf in leaves.tolist()]
@@ -61,7 +77,7 @@ def columns(profile: Profile) -> dict[str, npt.NDArray[np.generic]]:
 
 
 def _names(profile: Profile, leaf: int) -> tuple[str, str, str]:
-    """(innermost function, its module, all of them)"""
+    """Return (innermost function, its module, all functions) of a stack."""
     names = []
     function = module = ""
     for frame in profile.path(leaf):

@@ -12,8 +12,12 @@ from pyprof.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FrameDetail:
-    """What is said of an interpreter's frame besides its name. language: of the function. source: its line, "" if it
-    cannot be read. locals: name -> value, None if they were not asked for, or the thread ran meanwhile.
+    """Details of an interpreter frame.
+
+    Attributes:
+        language: Language of the function.
+        source: Its source line, "" if it cannot be read.
+        locals: Values of local variables by name, None if they were not requested or the thread has run meanwhile.
     """
 
     language: str = ""
@@ -23,11 +27,16 @@ class FrameDetail:
 
 @dataclass(frozen=True, slots=True)
 class ThreadStack:
-    """One thread and its stack, innermost frame first; markers are left out, and in what the thread waits.
+    """One thread and its stack.
 
-    state: "running", "sleeping", ... as the kernel says. end: why the stack ended. merge: how frames of an interpreter
-    and native ones could not be matched, "" if all were. known: SampleState. details: of each interpreter's frame,
-    innermost first; () where nothing was read.
+    Attributes:
+        info: The thread.
+        state: "running", "sleeping", ... as the kernel reports it.
+        end: Why the stack ended.
+        frames: Innermost first, without markers and without the frames of a wait.
+        merge: How interpreter frames and native ones could not be merged, "" if all were.
+        known: SampleState.
+        details: Details of each interpreter frame, innermost first; empty if nothing was read.
     """
 
     info: ThreadInfo
@@ -48,24 +57,29 @@ class ThreadStack:
 
     @property
     def whole(self) -> bool:
-        """Does the stack reach the thread's first function?"""
+        """Return True if the stack reaches the thread's first function."""
         return self.end is StackEnd.ROOT
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """The names of all functions, innermost first, inlined ones included."""
+        """Return the names of all functions, innermost first, with inlined ones."""
         return tuple(
             name for frame in self.frames for name in ([line.function for line in frame.lines] or [frame.title])
         )
 
     @property
     def interpreted(self) -> tuple[Frame, ...]:
-        """The frames that an interpreter runs; details runs along with them."""
+        """Return the interpreter frames, to which `details` corresponds."""
         return tuple(frame for frame in self.frames if frame.kind == FrameKind.INTERPRETER)
 
 
 def thread_stacks(profile: Profile, states: Mapping[int, str]) -> Iterator[ThreadStack]:
-    """The last sample of each thread, by tid. states: by tid."""
+    """Yield the last sample of each thread.
+
+    Args:
+        profile: The profile.
+        states: States by tid.
+    """
     threads = profile.thread.tolist()
     last = dict(zip(threads, profile.stack.tolist(), strict=True))
     known = dict(zip(threads, profile.state.tolist(), strict=True)) if profile.state is not None else {}
@@ -78,5 +92,5 @@ def thread_stacks(profile: Profile, states: Mapping[int, str]) -> Iterator[Threa
                 merge = mark.title.strip("[]")
             elif mark.kind is MarkKind.CUT:
                 end = mark.end
-        frames = tuple(frame for frame in reversed(path) if frame.kind != FrameKind.KERNEL)  # the state says it
+        frames = tuple(frame for frame in reversed(path) if frame.kind != FrameKind.KERNEL)  # `state` tells it
         yield ThreadStack(info, states.get(info.tid, "running"), end, frames, merge, known.get(index, 0))

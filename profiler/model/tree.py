@@ -1,6 +1,6 @@
-"""Prefix trees of frames: parents come before children; node 0 is the root of the tree and no frame.
+"""Prefix trees of frames. Parents come before children; node 0 is the root of the tree and no frame.
 
-A pass that changes stacks is a function of one node. rewrite() walks the tree for all of them.
+A pass that changes stacks is a function of one node. rewrite() applies it to the whole tree.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ class Growing(Protocol[Item]):
     """A tree that is being built."""
 
     def child(self, parent: int, item: Item, /) -> int:
-        """The node of an item below a node; a new one if there is none."""
+        """Return the node of an item below a node, and add it if it is new."""
         ...
 
 
 class Tree:
-    """A growing tree of numbers, such as indices of frames. parent, frame: columns of its nodes."""
+    """A growing tree of numbers, such as indices of frames. `parent` and `frame` are columns of its nodes."""
 
     def __init__(self) -> None:
         self.parent: list[int] = [-1]
@@ -43,11 +43,18 @@ def rewrite(
     leaves: Iterable[int] | None = None,
     below: int = 0,
 ) -> list[int]:
-    """The stacks of one tree, changed, in another tree. Returns the new node of each old one.
+    """Copy the stacks of one tree to another tree, with changes.
 
-    parent: of the old tree. function: (old node) -> what stands in its place, outermost first, nothing where it is left
-    out; it is called once a node, after the node's parent. leaves: only the stacks of these nodes, in this order; the
-    others have -1. below: the node of the new tree that takes the place of the root.
+    Args:
+        parent: Parents of the nodes of the old tree.
+        function: (old node) -> items that replace it, outermost first, none to remove it. It is called once for each
+            node, after the node's parent.
+        into: The new tree.
+        leaves: Only the stacks of these nodes, in this order; None for all.
+        below: Node of the new tree that replaces the root.
+
+    Returns:
+        The new node of each old node, -1 for nodes that were not copied.
     """
     place = [-1] * len(parent)
     place[0] = below

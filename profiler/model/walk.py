@@ -1,4 +1,4 @@
-"""What a walk found: frames of all lanes, how each was found, and why each lane ended."""
+"""The result of unwinding: frames of all samples, the source of each frame, and why each stack ended."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pyprof.records import dataclass, field
 
 
 def lookup_pcs(pc: npt.NDArray[np.uint64], exact: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
-    """Where to look frames up: a return address points past its call, into what may be the next function."""
+    """Return the addresses for lookups. A return address points behind its call, perhaps into the next function."""
     return pc - (~exact).astype(np.uint64)
 
 
 def lookup_pc(pc: int, exact: bool) -> int:
-    """lookup_pcs of one frame, wrapping like it."""
+    """Return lookup_pcs() of one frame, with the same overflow."""
     return pc if exact else (pc - 1) & 0xFFFFFFFFFFFFFFFF
 
 
@@ -28,12 +28,12 @@ _PC_BITS = 57
 
 
 def unpacked(word: int) -> tuple[int, bool, int]:
-    """pc, exact and trust of a word of Walk.packed()."""
+    """Return pc, exact and trust of a word of Walk.packed()."""
     return word & (1 << _PC_BITS) - 1, bool(word >> 63), word >> _PC_BITS & 63
 
 
 class Trust(IntEnum):
-    """Which source found a frame: the one whose rule was applied to the frame inside it. Rows of frame_sources."""
+    """The source that found a frame: the one whose rule was applied to the frame inside it. A row of frame_sources."""
 
     CONTEXT = 0
     SFRAME = 1
@@ -59,34 +59,37 @@ class Trust(IntEnum):
 
 
 class StackEnd(IntEnum):
-    """Why a walk stopped; one value per sample, never raised."""
+    """The reason why the unwinder stopped. Each sample has one value; none is raised as an error."""
 
-    RUNNING = 0  # only seen inside the walk
-    ROOT = 1  # the rule says: no caller
-    NO_RULE = 2  # pc outside every table, and the fallback refused
-    UNREADABLE = 3  # needed a word that the stack copy does not hold
-    STUCK = 4  # the cfa did not move up
-    DEPTH = 5  # hit max_depth
-    LATE = 6  # not walked: no time was left
-    GONE = 7  # nothing of the stack was there any more: the process had ended, or was in exec
-    UNWINDER = 8  # the code was replacing its own registers by those of another frame: an exception, longjmp
+    RUNNING = 0  # only seen during the walk
+    ROOT = 1  # a rule says that there is no caller
+    NO_RULE = 2  # pc is outside of every table, and the fallback failed
+    UNREADABLE = 3  # needed a word that is not in the stack copy
+    STUCK = 4  # the CFA did not increase
+    DEPTH = 5  # reached max_depth
+    LATE = 6  # not unwound, because the deadline had passed
+    GONE = 7  # nothing of the stack existed any more: the process had exited, or was in exec
+    UNWINDER = 8  # the code was replacing its registers by those of another frame: an exception, longjmp
 
     @property
     def label(self) -> str:
-        """As in JSON."""
+        """Return the label for JSON."""
         return self.name.lower()
 
     @property
     def words(self) -> str:
-        """As people read it, in every output."""
+        """Return the text for users, in all outputs."""
         return ENDS[self.label].words
 
 
 @dataclass(frozen=True, eq=False)
 class SharedFrames:
-    """The frames of a deep stack that many lanes have in common, innermost first, up to its root; columns as in Walk.
+    """The frames of a deep stack that many samples have in common, innermost first, up to its root.
 
-    before: (other frames, at, of these): from index `of these` on they are the other ones from `at` on.
+    Columns are as in Walk.
+
+    Attributes:
+        before: (other frames, i, j): from index j on, these frames are the other ones from index i on.
     """
 
     pc: npt.NDArray[np.uint64]
@@ -101,17 +104,22 @@ class SharedFrames:
 
 @dataclass(frozen=True)
 class Walk:
-    """Frames of n lanes in CSR form: lane i has frames start[i] .. start[i+1], innermost first.
+    """The frames of n samples in CSR form: lane i has the frames start[i] .. start[i+1], innermost first.
 
-    pc: (m,) uint64, as found (a return address is not decremented). exact: (m,) bool, the pc is the pc itself
-    (innermost, or interrupted by a signal), else it is a return address: look it up at pc - 1.
-    trust: (m,) uint8 Trust. sp: (m,) uint64, the frame's stack pointer (of a caller: what it was before the call), 0
-    where it is not known: on its stack, frame i has the bytes from sp[i] up to sp[i + 1]. end: (n,) uint8 StackEnd.
-    missing: (n,) uint64, the avma of the word that an UNREADABLE lane needed, else 0.
-    top: (n,) uint64, the highest cfa reached: how far up the stack the walk looked.
-    lacks_register: (n,) bool, the lane ended because a register was needed that its sample does not know
-    (SampleKind.BLOCKED): a sample taken by a stop would go on.
-    shared: lane -> (frames, index): after its own frames the lane has these from the index on.
+    Attributes:
+        start: (n + 1,) First frame of each lane.
+        pc: (m,) uint64 as found; a return address is not decremented.
+        exact: (m,) bool. True if pc is the pc itself (innermost, or interrupted by a signal). False for a return
+            address, which is looked up at pc - 1.
+        trust: (m,) uint8 Trust.
+        sp: (m,) uint64 stack pointer of the frame (for a caller: before the call), 0 if unknown. Frame i has the stack
+            bytes from sp[i] to sp[i + 1].
+        end: (n,) uint8 StackEnd.
+        missing: (n,) uint64 avma of the word that an UNREADABLE lane needed, else 0.
+        top: (n,) uint64 highest CFA: how far up the stack the walk looked.
+        lacks_register: (n,) bool. True if the lane ended because its sample does not know a register
+            (SampleKind.BLOCKED). A sample that is taken by a stop would continue.
+        shared: (frames, index) by lane: after its own frames the lane has these from the index on.
     """
 
     start: npt.NDArray[np.int64]
@@ -129,7 +137,7 @@ class Walk:
         return len(self.end)
 
     def take(self, lanes: npt.NDArray[np.int64]) -> Walk:
-        """The lanes of these indices, of a walk without shared frames."""
+        """Return the lanes with these indices. The walk must have no shared frames."""
         counts = np.diff(self.start)[lanes]
         start = np.zeros(len(lanes) + 1, np.int64)
         np.cumsum(counts, out=start[1:])
@@ -139,7 +147,7 @@ class Walk:
         return Walk(start, pc, exact, trust, sp, end, missing, top, lacks)
 
     def with_lanes(self, lanes: npt.NDArray[np.int64], other: Walk) -> Walk:
-        """The same with another walk of these lanes, both without shared frames."""
+        """Replace these lanes by those of another walk. Both must have no shared frames."""
         start = np.concatenate([self.start, self.start[-1] + other.start[1:]])
         pairs = zip(self._columns(), other._columns(), strict=True)
         both = Walk(start, *(np.concatenate(pair) for pair in pairs))  # type: ignore[arg-type]  # all but shared
@@ -151,8 +159,10 @@ class Walk:
         return self.pc, self.exact, self.trust, self.sp, self.end, self.missing, self.top, self.lacks_register
 
     def packed(self) -> npt.NDArray[np.uint64] | None:
-        """A word of each frame with all that there is to know of it but its place: see unpacked(). None where that is
-        not possible, or not worth it.
+        """Return one word for each frame with all its facts except its sp (see unpacked()).
+
+        Returns:
+            (m,) uint64, or None if it is impossible or too expensive.
         """
         if len(self.pc) > _MOST_PACKED or (self.pc >> np.uint64(_PC_BITS)).any():
             return None
@@ -161,7 +171,7 @@ class Walk:
         return packed
 
     def whole(self) -> Walk:
-        """The same, with nothing shared."""
+        """Return the walk with shared frames copied to each lane."""
         if not self.shared:
             return self
         counts = np.diff(self.start)

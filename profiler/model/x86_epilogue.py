@@ -1,4 +1,4 @@
-"""x86-64 instructions that a straight way to a return is made of. What they mean: unwind/heuristics/epilogue.py.
+"""x86-64 instructions on a straight path to a return. unwind/heuristics/epilogue.py uses them.
 
 Source: Intel SDM volume 2. Columns are those of arch_x86.X86_64, in DWARF order.
 """
@@ -6,7 +6,7 @@ Source: Intel SDM volume 2. Columns are those of arch_x86.X86_64, in DWARF order
 from __future__ import annotations
 
 COLUMNS = (0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15)
-"""The register's number in an instruction -> its column."""
+"""Column by number of a register in an instruction."""
 
 SP, FP = 4, 5
 SCRATCH = frozenset({0, 1, 2, 6, 7, 8, 9, 10, 11})
@@ -16,7 +16,7 @@ MOST_STEPS = 32
 
 
 def x86_64_epilogue(code: bytes) -> list[tuple[str, int]] | None:
-    """See Calls.epilogue."""
+    """Return the effects of the code on sp up to its return (see CallConvention.epilogue)."""
     steps: list[tuple[str, int]] = []
     at = 0
     for _ in range(MOST_STEPS):
@@ -30,7 +30,7 @@ def x86_64_epilogue(code: bytes) -> list[tuple[str, int]] | None:
 
 
 def _stack(code: bytes, at: int, steps: list[tuple[str, int]]) -> int:
-    """Size of an instruction that moves sp, or 0; what it does is added to steps."""
+    """Return the size of an instruction that moves sp, or 0. Add its effect to `steps`."""
     three, four = code[at : at + 3], code[at : at + 4]
     if three in (b"\x48\x83\xc4", b"\x48\x83\xec") and len(code) >= at + 4:  # add, sub $imm8,%rsp
         steps.append(("sp", _signed(code, at + 3, 1) * (1 if three[2] == 0xC4 else -1)))
@@ -62,11 +62,11 @@ def _stack(code: bytes, at: int, steps: list[tuple[str, int]]) -> int:
 
 
 def _plain(code: bytes, at: int) -> int:
-    """Size of an instruction that leaves sp and the registers of the caller alone, or 0."""
+    """Return the size of an instruction that changes neither sp nor registers of the caller, or 0."""
     for known in (b"\xf3\x0f\x1e\xfa", b"\xc5\xf8\x77", b"\x66\x90", b"\x90", b"\x0f\x1f\x00", b"\x0f\x1f\x40\x00"):
         if code.startswith(known, at):  # endbr64, vzeroupper, nops
             return len(known)
-    if code[at : at + 1] == b"\xe8":  # call rel32; it comes back with sp as it was, unless it calls what follows
+    if code[at : at + 1] == b"\xe8":  # call rel32; it returns with sp unchanged, unless it calls the next instruction
         return 5 if len(code) >= at + 5 and code[at + 1 : at + 5] != bytes(4) else 0
     high = code[at : at + 1] == b"\x41"
     if code[at + high : at + high + 1] == b"\xff" and len(code) > at + high + 1 and code[at + high + 1] & 0xF8 == 0xD0:

@@ -1,7 +1,7 @@
-"""What x86 code that is built with frame pointers says about its frames and its calls.
+"""Frames and calls of x86 code that is compiled with frame pointers.
 
-Functions begin with `push %rbp; mov %rsp,%rbp`, save registers by pushes and make room with `sub $n,%rsp`; a compiler
-may put other instructions in between. Source: Intel SDM volume 2; gcc's and clang's prologues, read from their output.
+Functions begin with `push %rbp; mov %rsp,%rbp`, save registers by pushes and allocate space with `sub $n,%rsp`. A
+compiler may put other instructions in between. Source: Intel SDM volume 2; prologues in the output of gcc and clang.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from pyprof.model.arch_parts import Depth, FrameCode
 from pyprof.model.x86_length import LONGEST, instruction_length
 
 MOST_INSTRUCTIONS = 64
-"""Instructions of a prologue that are looked at."""
+"""Maximum number of instructions of a prologue that are analysed."""
 
 _ENTRY_BYTES = 16
-"""Most bytes of a function before its `push %rbp` (endbr, a test, a move)."""
+"""Maximum number of bytes of a function before its `push %rbp` (endbr, a test, a move)."""
 
 _LINK = re.compile(rb"\x89\xe5|\x8b\xec")  # mov %esp,%ebp
 _LINK_WIDE = re.compile(rb"\x48(?:\x89\xe5|\x8b\xec)")
 _PUSH_FP = 0x55
 _BETWEEN = 12
-"""Most bytes between `push %rbp` and the move."""
+"""Maximum number of bytes between `push %rbp` and the move."""
 
 # sp = sp - register, sp = register (not rbp: an epilogue), sp &= number
 _MOVES_SP = re.compile(rb"[\x29\x89][\xc4\xcc\xd4\xdc\xe4\xf4\xfc]|[\x2b\x8b][\xe0-\xe4\xe6\xe7]|[\x81\x83]\xe4")
@@ -41,7 +41,7 @@ def _signed(code: bytes, at: int, size: int) -> int:
 
 
 def _depth(code: bytes, called: int, wide: bool) -> Depth | None:
-    """See FrameCode.depth."""
+    """Return the Depth at an offset (see FrameCode.depth)."""
     link = (_LINK_WIDE if wide else _LINK).search(code, 0, called)
     if link is None:
         return None
@@ -51,7 +51,11 @@ def _depth(code: bytes, called: int, wide: bool) -> Depth | None:
 
 
 def _prologue(code: bytes, at: int, wide: bool) -> tuple[int, int]:
-    """How far sp is below the frame pointer behind a prologue that goes on at `at`, and the prologue's end."""
+    """Analyse the rest of a prologue.
+
+    Returns:
+        (distance from sp up to the frame pointer after it, its end).
+    """
     word = 8 if wide else 4
     below, probed, room = 0, 0, False
     saved: set[int] = set()
@@ -72,7 +76,7 @@ def _prologue(code: bytes, at: int, wide: bool) -> tuple[int, int]:
                 break  # alignment of arguments
             below += amount
             room = True
-        elif text[:4] == b"\x4c\x8d\x9c\x24":  # lea -n(%rsp),%r11: how far a loop goes that touches each page
+        elif text[:4] == b"\x4c\x8d\x9c\x24":  # lea -n(%rsp),%r11: the limit of a loop that touches each page
             probed = below - _signed(text, 4, 4)
         elif probed and text[:3] == b"\x4c\x39\xdc":  # cmp %r11,%rsp
             below, probed = probed, 0
@@ -84,7 +88,7 @@ def _prologue(code: bytes, at: int, wide: bool) -> tuple[int, int]:
 
 
 def _pushed(code: bytes, at: int, called: int, wide: bool) -> int:
-    """See Depth.pushed. at: the prologue's end."""
+    """Return the bytes of pushed arguments (see Depth.pushed). `at` is the end of the prologue."""
     word = 8 if wide else 4
     pushed = 0
     while at < called:
@@ -105,7 +109,7 @@ def _pushed(code: bytes, at: int, called: int, wide: bool) -> int:
 
 
 def _lowered(bare: bytes) -> int:
-    """By how much sub or add of a number lowers sp. 128 bytes are made by `add $-128,%rsp`, which is shorter."""
+    """Return by how much a sub or add of a number lowers sp. Compilers write 128 as the shorter `add $-128,%rsp`."""
     if bare[:1] not in (b"\x81", b"\x83") or bare[1:2] not in (b"\xc4", b"\xec"):
         return 0
     amount = _signed(bare, 2, len(bare) - 2)
@@ -113,13 +117,13 @@ def _lowered(bare: bytes) -> int:
 
 
 def _bare(text: bytes, wide: bool) -> bytes:
-    """An instruction without notrack, bnd and REX."""
+    """Return an instruction without notrack, bnd and REX prefixes."""
     text = text.lstrip(b"\x3e\xf2")
     return text[1:] if wide and text[:1] and text[0] & 0xF0 == 0x40 else text
 
 
 def _leaves(bare: bytes) -> bool:
-    """A call, a jump, a return, or the end of a frame."""
+    """Match a call, a jump, a return, or the end of a frame."""
     if bare[0] == 0xFF:
         return bare[1] >> 3 & 7 in (2, 3, 4, 5)
     return bare[0] in (0xE8, 0xE9, 0xEB, 0xC3, 0xC9) or bare[0] & 0xF0 == 0x70 or _is_long_jcc(bare)
@@ -130,7 +134,7 @@ def _is_long_jcc(text: bytes) -> bool:
 
 
 def _popped(code: bytes, wide: bool) -> int:
-    """See FrameCode.popped: add $n,%rsp."""
+    """Match add $n,%rsp and return n (see FrameCode.popped)."""
     if wide:
         if code[:1] != b"\x48":
             return 0
@@ -139,7 +143,7 @@ def _popped(code: bytes, wide: bool) -> int:
 
 
 def _entries(code: bytes, wide: bool) -> Iterator[tuple[int, int]]:
-    """See FrameCode.entries."""
+    """Yield the offsets of functions (see FrameCode.entries)."""
     for link in (_LINK_WIDE if wide else _LINK).finditer(code):
         push = code.rfind(_PUSH_FP, max(link.start() - _BETWEEN, 0), link.start())
         if push >= 0:
@@ -147,7 +151,7 @@ def _entries(code: bytes, wide: bool) -> Iterator[tuple[int, int]]:
 
 
 def _jumps(code: bytes, address: int, wide: bool) -> Iterator[int | None]:
-    """See FrameCode.jumps."""
+    """Yield the targets of jumps (see FrameCode.jumps)."""
     at = 0
     before = b""
     while at < len(code):
@@ -170,24 +174,27 @@ def _jumps(code: bytes, address: int, wide: bool) -> Iterator[int | None]:
 
 
 def _adds(text: bytes) -> bool:
-    """Has an address just been added up? Then the jump is a switch's, and stays in the function."""
+    """Return True if the instruction adds an address.
+
+    The next jump then belongs to a switch, and stays in the function.
+    """
     return text[-2:-1] == b"\x01"
 
 
 def _called_slot(code: bytes, address: int) -> int | None:
-    """See FrameCode.called_slot: call *disp32(%rip)."""
+    """Match call *disp32(%rip) (see FrameCode.called_slot)."""
     return address + _signed(code, len(code) - 4, 4) if len(code) >= 6 and code[-6:-4] == b"\xff\x15" else None
 
 
 def _jumped_slot(code: bytes, address: int) -> int | None:
-    """See FrameCode.jumped_slot: jmp *disp32(%rip), behind endbr64 and bnd."""
+    """Match jmp *disp32(%rip), perhaps after endbr64 and bnd (see FrameCode.jumped_slot)."""
     at = 4 if code[:4] in _ENDBR else 0
     at += code[at : at + 1] == b"\xf2"
     return address + at + 6 + _signed(code, at + 2, 4) if code[at : at + 2] == b"\xff\x25" else None
 
 
 def _jump(code: bytes, address: int) -> int | None:
-    """See FrameCode.jump: jmp rel32, behind endbr64."""
+    """Match jmp rel32, perhaps after endbr64 (see FrameCode.jump)."""
     at = 4 if code[:4] in _ENDBR else 0
     return address + at + 5 + _signed(code, at + 1, 4) if code[at : at + 1] == b"\xe9" else None
 
@@ -197,7 +204,7 @@ def _no_slot(code: bytes, address: int) -> int | None:
 
 
 def frame_code(wide: bool) -> FrameCode:
-    """wide: of 64-bit code."""
+    """Return the analysis for 64-bit code (if wide) or 32-bit code."""
     return FrameCode(
         depth=lambda code, called: _depth(code, called, wide),
         popped=lambda code: _popped(code, wide),

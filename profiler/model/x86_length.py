@@ -1,4 +1,4 @@
-"""How long an x86 instruction is, in 64-bit and in 32-bit code.
+"""The length of an x86 instruction, in 64-bit and in 32-bit code.
 
 Source: Intel SDM volume 2, appendix A (opcode maps) and chapter 2 (prefixes, ModRM, SIB, VEX, EVEX).
 """
@@ -27,7 +27,13 @@ _TWO_IMM8 = _set((0x70, 0x73), 0xA4, 0xAC, 0xBA, 0xC2, (0xC4, 0xC6))
 
 
 def instruction_length(code: bytes, at: int, wide: bool) -> int:
-    """Bytes of the instruction at code[at]; 0 where it is none, is cut off, or is not known. wide: 64-bit code."""
+    """Return the bytes of the instruction at code[at], or 0 if it is invalid, incomplete or unknown.
+
+    Args:
+        code: The code.
+        at: Offset of the instruction.
+        wide: True for 64-bit code.
+    """
     try:
         size = _length(code, at, wide)
     except IndexError:
@@ -72,7 +78,7 @@ def _length(code: bytes, at: int, wide: bool) -> int:
 
 
 def _two_bytes(code: bytes, at: int, wide: bool) -> int:
-    """Where an instruction ends. at: behind its 0f."""
+    """Return the end of an instruction. `at` is the offset after its 0f."""
     opcode = code[at]
     if opcode == 0x38:
         return _modrm(code, at + 2, wide)
@@ -86,7 +92,7 @@ def _two_bytes(code: bytes, at: int, wide: bool) -> int:
 
 
 def _vector(code: bytes, at: int, wide: bool) -> int:
-    """Where an instruction with a VEX or EVEX prefix ends."""
+    """Return the end of an instruction with a VEX or EVEX prefix."""
     kind = code[at]
     table = 1 if kind == 0xC5 else code[at + 1] & (7 if kind == 0x62 else 0x1F)
     at += {0xC5: 2, 0xC4: 3, 0x62: 4}[kind]
@@ -97,7 +103,7 @@ def _vector(code: bytes, at: int, wide: bool) -> int:
 
 
 def _modrm(code: bytes, at: int, wide: bool) -> int:
-    """Where a ModRM byte with its SIB byte and displacement ends; addresses of 16 bits are not known."""
+    """Return the end of a ModRM byte with its SIB byte and displacement. 16-bit addressing is not supported."""
     mod, rm = code[at] >> 6, code[at] & 7
     at += 1
     if mod == 3:
