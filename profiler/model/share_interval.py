@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pyprof.model.profile import Profile
 
 CONFIDENCE = 0.95
-"""The probability with which an interval holds the true share."""
+"""Probability with which an interval contains the true share."""
 _Z = 1.96
 """Number of standard deviations of a normal distribution that contain this part of it."""
 
@@ -66,25 +66,25 @@ def sampling_basis(counts: npt.NDArray[np.int64], amounts: npt.NDArray[np.int64]
 
 
 def squared_weights(counts: npt.NDArray[np.int64], amounts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return the sum over the samples of each row of the squared amount that one sample stands for.
+    """Return for each row the sum over its samples of the squared amount that one sample stands for.
 
-    These sums can be added: rows that are merged lose how much each of their samples stood for, their squares do not.
+    These sums can be added. Merged rows no longer tell how much each of their samples stood for, but their sums do.
 
     Args:
-        counts: samples of each row, 0 for time that no sample stands for; (n,).
-        amounts: what each row stands for; its samples share it equally; (n,).
+        counts: (n,) Number of samples of each row, 0 for time without samples.
+        amounts: (n,) Amount that each row stands for; its samples share it equally.
     """
     found: npt.NDArray[np.float64] = np.where(counts > 0, amounts.astype(np.float64) ** 2 / np.maximum(counts, 1), 0.0)
     return found
 
 
 def basis_of_sums(sampled: float, total: float, squares: float) -> SamplingBasis:
-    """Return what shares rest on, from sums over all rows.
+    """Return the basis of shares, from sums over all rows.
 
     Args:
-        sampled: the amounts of rows with samples.
-        total: the amounts of all rows.
-        squares: see squared_weights().
+        sampled: Sum of the amounts of rows with samples.
+        total: Sum of the amounts of all rows.
+        squares: See squared_weights().
     """
     return SamplingBasis(sampled**2 / squares, sampled / total) if squares else SamplingBasis(0.0, 0.0)
 
