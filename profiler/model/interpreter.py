@@ -422,8 +422,7 @@ def _part(start: npt.NDArray[np.int64], lanes: npt.NDArray[np.int64]) -> tuple[_
 
 
 class KernelReader(Protocol):
-    """The facts that a BPF program needs about a process's interpreter, and the meaning of the rows that it copies.
-    """
+    """The facts that a BPF program needs about a process's interpreter, and the meaning of the copied rows."""
 
     def look(self, space: AddressSpace, tids: Collection[int], parent: KernelReader | None = None) -> str | None:
         """Inspect the current modules and threads before the other methods are called. The process may have ended.

@@ -37,13 +37,15 @@ if TYPE_CHECKING:
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """Signals for the sampler only. The kernel sends some of them to all processes of a terminal's process group."""
 _FATAL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Those that end a command, also while it starts."""
+"""Signals that end a command, also during its start."""
 _PATIENCE_S = 2.0
 _POLL_S = 0.005
 _WRITING_S = 30.0
 """Maximum time in which the file broker writes what a killed worker had recorded, in seconds."""
 _NOTIFYING_S = 0.5
-"""Maximum wait for the file broker to accept a notice, in seconds. It may be writing a profile or opening a slow file.
+"""Maximum wait for the file broker to accept a notice, in seconds.
+
+It may be writing a profile or opening a slow file.
 """
 
 
