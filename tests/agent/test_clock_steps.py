@@ -68,8 +68,8 @@ def recorded(spool: Path) -> list[tuple[int, int]]:
 def test_clock_that_is_set_by_an_hour_loses_and_doubles_no_second(tmp_path: Path) -> None:
     """Forward and back again, each in the midst of a window. The receiver's clock is not set: the agent says so."""
     word, log, spool, offset = f"agent-steps-{os.getpid()}", tmp_path / "log", tmp_path / "spool", tmp_path / "offset"
-    target = subprocess.Popen([sys.executable, "-c", BUSY, word], stdout=subprocess.DEVNULL)
     faked = {"LD_PRELOAD": library(), "FAKETIME_TIMESTAMP_FILE": str(offset), "FAKETIME_CACHE_DURATION": "1"}
+    target = subprocess.Popen([sys.executable, "-c", BUSY, word], stdout=subprocess.DEVNULL)
     environment = {**os.environ, **faked, "FAKETIME_DONT_FAKE_MONOTONIC": "1", "NO_FAKE_STAT": "1"}
     offset.write_text("+0\n")
     with receiver(lambda _: Said()) as server, log.open("wb") as out:
