@@ -34,7 +34,7 @@ from pathlib import Path
 
 from bench.per_sample import descendants, used_s
 from pyprof.agent import own_cpu, reading
-from pyprof.agent.moments import TimeSpan
+from pyprof.agent.time_parsing import TimeSpan
 from pyprof.errors import PyprofError
 from pyprof.model.walk import StackEnd
 from pyprof.records import dataclass, field

@@ -24,8 +24,8 @@ import numpy as np
 
 from bench.agent import SOURCES
 from pyprof.agent import own_cpu, reading
-from pyprof.agent.moments import TimeSpan
 from pyprof.agent.segments import SegmentName
+from pyprof.agent.time_parsing import TimeSpan
 from pyprof.model.functions import costs
 from pyprof.model.share_interval import sampling_basis
 from pyprof.records import dataclass, field

@@ -21,11 +21,11 @@ from bench.fleet import bodies
 from bench.segments import DIFFERENT, STACKS
 from pyprof.agent.segments import SegmentName
 from pyprof.records import replace
-from pyprof.server import answers
+from pyprof.server import query_api
 from pyprof.server.engine import Engine, address, opened
-from pyprof.server.questions import Asked, Questions
+from pyprof.server.queries import Asked, Questions
 from pyprof.server.rows import SegmentRows, rows_of
-from pyprof.server.stacks import StackBook
+from pyprof.server.stacks import StoredStackCache
 from pyprof.server.store import Store
 from tests.server.cluster import cluster
 
@@ -37,7 +37,7 @@ TENANT = "default"
 
 def windows(services: int, days: int, every_s: int, now_ns: int) -> Iterator[SegmentRows]:
     """All services have stacks of the same functions, and each has half of them."""
-    book, rng = StackBook(), random.Random(20)
+    book, rng = StoredStackCache(), random.Random(20)
     found = [rows_of(TENANT, SegmentName.new("x", now_ns), data, book) for data in bodies(DIFFERENT)]
     for age_s in range(0, days * DAY_S, every_s):
         for service in range(services):
@@ -62,7 +62,7 @@ def fill(store: Store, made: Iterator[SegmentRows]) -> tuple[int, int, float]:
 
 
 def asked(
-    engine: Engine, what: str, find: Callable[[Questions, str, answers.Words], object], words: dict[str, str]
+    engine: Engine, what: str, find: Callable[[Questions, str, query_api.Words], object], words: dict[str, str]
 ) -> None:
     times = []
     for _ in range(ROUNDS):
@@ -92,9 +92,9 @@ def main() -> None:
         spans = {"1 hour": 3600, "1 day": DAY_S, f"{arguments.days} days": arguments.days * DAY_S}
         for title, length in dict(list(spans.items())[: 2 + (arguments.days > 1)]).items():
             words = {"from": str(now - length), "to": str(now), "format": "pprof"}
-            asked(engine, f"services, {title}", answers.services, words)
-            asked(engine, f"one service, merged, {title}", answers.profile, {**words, "service": "service-1"})
-            asked(engine, f"{arguments.services} services, merged, {title}", answers.profile, words)
+            asked(engine, f"services, {title}", query_api.services, words)
+            asked(engine, f"one service, merged, {title}", query_api.profile, {**words, "service": "service-1"})
+            asked(engine, f"{arguments.services} services, merged, {title}", query_api.profile, words)
         began = time.perf_counter()
         due = store.hours.due(now_ns)
         for hour in due:
@@ -102,8 +102,8 @@ def main() -> None:
         print(f"{len(due)} hours rolled up: {time.perf_counter() - began:.1f} s", flush=True)
         for title, length in dict(list(spans.items())[1 : 2 + (arguments.days > 1)]).items():
             words = {"from": str(now - length), "to": str(now), "format": "pprof"}
-            asked(engine, f"one service, merged, {title}", answers.profile, {**words, "service": "service-1"})
-            asked(engine, f"{arguments.services} services, merged, {title}", answers.profile, words)
+            asked(engine, f"one service, merged, {title}", query_api.profile, {**words, "service": "service-1"})
+            asked(engine, f"{arguments.services} services, merged, {title}", query_api.profile, words)
         query = "SELECT table, sum(rows), sum(bytes) FROM system.parts WHERE active GROUP BY table ORDER BY table"
         if not arguments.cluster:
             sizes = {str(table): int(size) for table, _, size in engine.rows(query) if str(table) != "migrations"}

@@ -15,7 +15,7 @@ base               The protocol of a collector, which produces batches of sample
 batch_builder      A builder of batches: columns of samples, and the memory for copies of their stacks
 closed_collectors  Statistics and threads of collectors that are already closed
 cpu_accounts       Processor time of the recorded processes as the kernel accounts it
-flush              Division of batches at the times of requested flushes
+batch_flush        Division of batches at the times of requested flushes
 registry           The list of collectors: by name, or the first one that is permitted and sees whole stacks
 sampling_clock     The times of samples: one at random in each slot of a grid with the sampling period
 switch_events      Context switches as a collector reports them: threads leave their processors and return

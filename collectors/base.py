@@ -26,7 +26,7 @@ class CollectorRefused(AccessDenied):
     reason = "collector_refused"
 
 
-class SeesPart(CollectorRefused):
+class PartialVisibility(CollectorRefused):
     """The collector can be used, but does not see everything; a collector that sees more is preferred."""
 
 

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from pyprof.collectors.linux.libc import Arena
 from pyprof.model.arch import Arch
+from pyprof.model.blocked_frame import KernelStack
 from pyprof.model.interpreter import Chain
-from pyprof.model.kernel import KernelStack
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import Beyond, Piece, SampleBatch, SampleKind, StackSlab
 from pyprof.records import replace

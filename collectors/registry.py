@@ -155,7 +155,7 @@ def open_collector(
 
 
 def _first_possible(request: Request) -> Collector:
-    from pyprof.collectors.base import CollectorRefused, SeesPart
+    from pyprof.collectors.base import CollectorRefused, PartialVisibility
 
     refusals: list[PyprofError] = []
     partial: list[CollectorSpec] = []
@@ -167,7 +167,7 @@ def _first_possible(request: Request) -> Collector:
             except CollectorRefused as error:
                 refusal = error
         refusals.append(refusal)
-        if isinstance(refusal, SeesPart):
+        if isinstance(refusal, PartialVisibility):
             partial.append(spec)
     for spec in partial:
         return spec.open(replace(request, refusals=tuple(refusals)))

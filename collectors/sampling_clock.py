@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyprof.handover import Stride
+from pyprof.flush_protocol import Stride
 from pyprof.model.reasons import said
 
 FIRST_PAUSE_NS = 200_000

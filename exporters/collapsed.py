@@ -20,8 +20,8 @@ import numpy.typing as npt
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.bounded import bounded, distinct_stacks
 from pyprof.exporters.names import UNKNOWN, Level, count_column, levels, roots, script_name
+from pyprof.model.control_characters import CONTROLS, DIRECTIONS
 from pyprof.model.profile import Profile
-from pyprof.model.text import CONTROLS, DIRECTIONS
 from pyprof.model.tree import rewrite
 
 _BREAKS = re.compile(f"[;{CONTROLS}{DIRECTIONS}]")

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.columns import distinct
+from pyprof.model.filter import timed
 from pyprof.model.profile import Profile
-from pyprof.model.selected import timed
 from pyprof.model.tree import Tree
 from pyprof.records import replace
 

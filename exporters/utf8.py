@@ -10,7 +10,7 @@ import re
 
 import orjson
 
-from pyprof.model.text import DIRECTIONS
+from pyprof.model.control_characters import DIRECTIONS
 
 _OBEYED = re.compile(f"[\x80-\x9f{DIRECTIONS}]")
 _IN_JSON = re.compile(rb"\xc2[\x80-\x9f]|\xd8\x9c|\xe2(?:\x80[\x8e\x8f\xaa-\xae]|\x81[\xa6-\xa9])")

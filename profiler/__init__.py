@@ -22,7 +22,7 @@ tools/         The functions behind `inspect`, `symbols` and `doctor`, and file 
 diagnostics    Counters of tolerated events, and problems of modules
 errors         Exceptions that pyprof raises
 frame_sources  The table of frame sources for options, help, pages and documentation
-handover       The flush protocol between the owner of windows and the collector
+flush_protocol  The flush protocol between the owner of windows and the collector
 options        Options of a recording, as values
 records        Dataclasses that are cheap to define
 """
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from pyprof.comparison.result import Comparison
     from pyprof.errors import PyprofError
     from pyprof.importers.registry import load
+    from pyprof.model.merge import merge
     from pyprof.model.profile import Profile
-    from pyprof.model.several import merge
     from pyprof.options import DumpOptions, RecordOptions, RemoteOptions, TargetOptions
     from pyprof.session.recording import Recording
     from pyprof.session.snapshot import ThreadStacks
@@ -75,7 +75,7 @@ _PLACES = {
     "attach": "pyprof.api",
     "dump": "pyprof.api",
     "load": "pyprof.importers.registry",
-    "merge": "pyprof.model.several",
+    "merge": "pyprof.model.merge",
     "record": "pyprof.api",
 }
 

@@ -10,7 +10,7 @@ from pyprof.frame_sources import SCAN, selectable
 from pyprof.records import dataclass, field, field_names
 
 if TYPE_CHECKING:
-    from pyprof.handover import Handover, Stride
+    from pyprof.flush_protocol import FlushProtocol, Stride
 
 DEFAULT_RATE_HZ = 99.0
 DEFAULT_STACK_SIZE = 1 << 20
@@ -58,14 +58,14 @@ class TargetOptions:
         return {name: _as_text(value) for name, value in _fields(self).items() if value}
 
 
-def _handover() -> Handover:
-    from pyprof.handover import Handover  # code that only parses options needs no Handover
+def _handover() -> FlushProtocol:
+    from pyprof.flush_protocol import FlushProtocol  # code that only parses options needs no FlushProtocol
 
-    return Handover()
+    return FlushProtocol()
 
 
 def _stride() -> Stride:
-    from pyprof.handover import Stride
+    from pyprof.flush_protocol import Stride
 
     return Stride()
 
@@ -86,8 +86,8 @@ class CollectOptions:
         stack_size: Maximum number of stack bytes that are copied.
         max_overhead: Maximum share (0..1) of the time that a target may be stopped, None for no limit.
         flush_s: A batch, perhaps an empty one, is yielded at least this often, in seconds; 0: after each sampling time.
-            The time may be longer if no flushes are requested at an interval (Handover). Samples may wait for others
-            for HOLD times as long, but a flush yields all.
+            The time may be longer if no flushes are requested at an interval (FlushProtocol). Samples may wait for
+            others for HOLD times as long, but a flush yields all.
         min_block_s: Shorter waits need no separate stack, in seconds.
         wakers: True to record the waker of each wait, too.
         locks: True to record only waits for locks.
@@ -108,7 +108,7 @@ class CollectOptions:
     min_block_s: float = DEFAULT_MIN_BLOCK_S
     wakers: bool = False
     locks: bool = False
-    handover: Handover = field(default_factory=_handover)
+    handover: FlushProtocol = field(default_factory=_handover)
     stride: Stride = field(default_factory=_stride)
 
 

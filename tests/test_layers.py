@@ -51,7 +51,7 @@ SHARED = {"linux", "targets"} | {
 }
 """The modules and rooms that "shared" stands for in the table of rooms."""
 
-FORMAT_MODULES = ("pyprof.objfile.elf", "pyprof.objfile.pe", "pyprof.objfile.absent")
+FORMAT_MODULES = ("pyprof.objfile.elf", "pyprof.objfile.pe", "pyprof.objfile.missing_file")
 ELF_MEANT: dict[str, str] = {
     "collectors/linux/link_map.py": "the dynamic table of a running process",
     "collectors/postmortem/": "core files are ELF files, and lay processes out by program headers",
@@ -195,7 +195,7 @@ OWN_SIGNALS = {
     "collectors/targets/launch.py",
     "collectors/ptrace/guard.py",
     "profiler/__main__.py",
-    "profiler/session/worker/hurry.py",
+    "profiler/session/worker/deadline.py",
     "profiler/session/worker/process.py",
 }
 """The child that becomes a command undoes what its parent did to its signals; stops are waited for by

@@ -27,8 +27,8 @@ from pyprof.unwind.base import Source
 from pyprof.unwind.code import SpaceCode, Verdict
 from pyprof.unwind.heuristics.epilogue import MOST_CODE, epilogue_rule
 from pyprof.unwind.heuristics.replaced_frames import replacing_spans, restores_other_frame, unprovable_rule
+from pyprof.unwind.jit_rules import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, Rule
-from pyprof.unwind.runtime import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.sigreturn import sigreturn_rule
 from pyprof.unwind.sources import READERS, Reader, ask_order, open_sources, promises_frame_pointers
 from pyprof.unwind.table import UNCOVERED_ID, KnownRule, MetPcs, Row, RowCache, RuleTable

@@ -29,9 +29,9 @@ from pyprof.unwind.heuristics.scan import ScanFallback
 from pyprof.unwind.heuristics.stack_cache import StackCache
 from pyprof.unwind.heuristics.stack_win import STACK_WIN_ARCH, StackWinFallback, StackWinRecords
 from pyprof.unwind.index import RuleIndex, SpaceIndex
+from pyprof.unwind.jit_rules import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.rules import FunctionRows
-from pyprof.unwind.runtime import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.scalar import Fallback, ScalarWalker
 from pyprof.unwind.single_lane import PlainRules, PlainWalker
 from pyprof.unwind.sources import READERS, Reader

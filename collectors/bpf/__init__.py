@@ -13,7 +13,7 @@ ring          The ring buffer that the programs fill, read without a copy
 run_times     The time that samples of running threads stand for, from the kernel's account of their turns
 sampler       The program in the kernel with its maps and the events that trigger it
 source        The source of samples for the collector that tracks the processes
-surroundings  The context of waits: the lock outside each stack, and inside it the waker
+wait_context  The context of waits: the lock outside each stack, and inside it the waker
 wait_collector  A collector of threads' wall-clock time, with the stacks of waits
 wait_rates    The limits for recording single waits: as many as can be unwound, shorter ones if there are few
 waits         Waits as the kernel reports them: the time that each stack stands for, and time without a stack

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 
 from pyprof.collectors.bpf.abi import Flag
 from pyprof.collectors.bpf.records import Ended
-from pyprof.collectors.bpf.waits import Again, Bare, WaitTimes
+from pyprof.collectors.bpf.waits import ContinuedWait, StacklessWait, WaitTimes
 from pyprof.collectors.bpf.wakers import FUTEX_WAITS, named
-from pyprof.model.kernel import NOT_ONE_BY_ONE, Blocked
+from pyprof.model.blocked_frame import NOT_ONE_BY_ONE, Blocked
 from pyprof.model.markers import Mark, MarkKind
 from pyprof.model.sample import SampleBatch
 from pyprof.records import dataclass
@@ -90,10 +90,10 @@ class LockWaits:
         if joined is not None and joined.lane is not None:
             times.blocked_ns[joined.lane] += joined.ns
         elif joined is not None and joined.ns:
-            times.again.append(Again(tid, joined.since_ns, joined.ns))
+            times.again.append(ContinuedWait(tid, joined.since_ns, joined.ns))
 
 
-def of_lock(each: Bare) -> bool:
+def of_lock(each: StacklessWait) -> bool:
     """Return True if a thread waited for a lock in that time. The kernel reports only waits for futexes in this
     mode.
     """
@@ -128,7 +128,7 @@ def _add(times: WaitTimes, end: int, lane: int | None, tid: int, since_ns: int, 
     if lane is not None:
         times.blocked_ns[lane] += ns
     else:
-        times.again.append(Again(tid, since_ns, ns, end))
+        times.again.append(ContinuedWait(tid, since_ns, ns, end))
 
 
 def _taken(times: WaitTimes, end: int, lane: int | None) -> int:

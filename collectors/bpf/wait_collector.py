@@ -21,8 +21,8 @@ from pyprof.collectors.bpf.locks import LockWaits, addresses, of_lock
 from pyprof.collectors.bpf.records import I64, Records
 from pyprof.collectors.bpf.run_times import RunTimes
 from pyprof.collectors.bpf.source import BpfSource
-from pyprof.collectors.bpf.surroundings import WaitSurroundings
-from pyprof.collectors.bpf.waits import FOR_PROCESSOR, LATENCY_NS, Left, Waits, WaitTimes, letter, table_at
+from pyprof.collectors.bpf.wait_context import WaitSurroundings
+from pyprof.collectors.bpf.waits import FOR_PROCESSOR, LATENCY_NS, SwitchOut, Waits, WaitTimes, letter, table_at
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.perf_arch import NARROW, WIDE
 from pyprof.collectors.perf.batches import RingBatches, by_width
@@ -30,7 +30,7 @@ from pyprof.collectors.perf.reader import FOREVER_NS
 from pyprof.collectors.targets.selection import Selection
 from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.kernel import Blocked, KernelStack
+from pyprof.model.blocked_frame import Blocked, KernelStack
 from pyprof.model.keys import ThreadKey
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reasons import said
@@ -130,7 +130,7 @@ class BpfWaitCollector(BpfCollector):
         taken = self.take(until_ns, samples, source.words)
         records = source.records
         waits = np.flatnonzero(records.flags & Flag.WAITS)
-        left = Left(
+        left = SwitchOut(
             records.tid[waits].astype(np.int64), records.time_ns[waits], records.why[waits], taken.wanted[waits]
         )
         before_ns = self._waits.upto_ns

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pyprof.collectors.bpf.abi import Flag
 from pyprof.collectors.bpf.records import I64, U32, Ended
 from pyprof.collectors.bpf.sampler import Waiting
-from pyprof.model.kernel import NOT_ONE_BY_ONE
+from pyprof.model.blocked_frame import NOT_ONE_BY_ONE
 from pyprof.records import dataclass, field, replace
 
 Mask = npt.NDArray[np.bool_]
@@ -40,7 +40,7 @@ def letter(why: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class SwitchOut:
     """Stacks of threads that left their processors, n in order of time; `kept` marks those that are wanted."""
 
     tid: I64
@@ -50,7 +50,7 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Bare:
+class StacklessWait:
     """Waiting time of a thread without a stack.
 
     Attributes:
@@ -70,7 +70,7 @@ class Bare:
     end: int = -1
 
 
-class Again(NamedTuple):
+class ContinuedWait(NamedTuple):
     """Further time of a wait whose stack was accounted before.
 
     Attributes:
@@ -107,8 +107,8 @@ class WaitTimes:
     runnable_ns: I64
     goes_on: Mask
     asleep_ns: dict[int, int] = field(default_factory=dict)
-    again: list[Again] = field(default_factory=list)
-    bare: list[Bare] = field(default_factory=list)
+    again: list[ContinuedWait] = field(default_factory=list)
+    bare: list[StacklessWait] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)
     room_ns: dict[int, int] = field(default_factory=dict)
 
@@ -223,7 +223,7 @@ class Waits:
         return bool(self._unheard)
 
     def account(
-        self, left: Left, ended: Ended, waiting: list[Waiting], asleep: Iterable[int], now_ns: int, least_ns: int
+        self, left: SwitchOut, ended: Ended, waiting: list[Waiting], asleep: Iterable[int], now_ns: int, least_ns: int
     ) -> WaitTimes:
         """Account everything until now_ns.
 
@@ -284,7 +284,7 @@ class Waits:
         room_ns = times.room_ns.get(tid, passed_ns)
         for ns, state in ((blocked, BLOCKED), (runnable, FOR_PROCESSOR)):
             if (some := min(ns, room_ns)) > 0:
-                times.bare.append(Bare(tid, now_ns - some, some, state, NOT_ONE_BY_ONE))
+                times.bare.append(StacklessWait(tid, now_ns - some, some, state, NOT_ONE_BY_ONE))
                 room_ns -= some
                 before = (before[0] + some * (state == BLOCKED), before[1] + some * (state == FOR_PROCESSOR))
         times.room_ns[tid] = room_ns
@@ -337,7 +337,7 @@ class Waits:
         if opened is not None:
             self._further(times, tid, opened, time_ns)
         elif since is not None:
-            times.bare.append(Bare(tid, since, self._ns(since, time_ns), BLOCKED, -1))
+            times.bare.append(StacklessWait(tid, since, self._ns(since, time_ns), BLOCKED, -1))
 
     def _further(self, times: WaitTimes, tid: int, opened: _Open, until_ns: int, end: int = -1) -> None:
         """Account a part of a wait that follows the accounted part."""
@@ -346,19 +346,19 @@ class Waits:
         if not ns:
             return
         if opened.seen:
-            times.again.append(Again(tid, since, ns, end))
+            times.again.append(ContinuedWait(tid, since, ns, end))
         else:
-            times.bare.append(Bare(tid, since, ns, letter(opened.why), opened.call, end))
+            times.bare.append(StacklessWait(tid, since, ns, letter(opened.why), opened.call, end))
 
     def _ran_late(self, times: WaitTimes, tid: int, waking_ns: int, time_ns: int, seen: bool, end: int = -1) -> None:
         """Account the time between a wakeup and a turn on a processor."""
         ns = self._ns(waking_ns, time_ns)
         if seen and 0 < ns < LATENCY_NS:
-            times.again.append(Again(tid, waking_ns, ns, end))
+            times.again.append(ContinuedWait(tid, waking_ns, ns, end))
         elif seen and ns > 0:
-            times.again.append(Again(tid, waking_ns, ns, woken=True))
+            times.again.append(ContinuedWait(tid, waking_ns, ns, woken=True))
         elif ns > 0:
-            times.bare.append(Bare(tid, waking_ns, ns, FOR_PROCESSOR, -1))
+            times.bare.append(StacklessWait(tid, waking_ns, ns, FOR_PROCESSOR, -1))
 
     def _go_on(self, times: WaitTimes, table: dict[int, Waiting], now_ns: int) -> None:
         """Account waits that were open before and have not ended yet."""
@@ -387,7 +387,7 @@ class Waits:
         opened.accounted_ns = max(opened.accounted_ns, now_ns)
 
     def _begin(
-        self, times: WaitTimes, left: Left, lane: int, entry: Waiting | None, tid: int, off_ns: int, now_ns: int
+        self, times: WaitTimes, left: SwitchOut, lane: int, entry: Waiting | None, tid: int, off_ns: int, now_ns: int
     ) -> None:
         """Account a wait that has a stack but no end."""
         lasts = entry is not None and entry.off_ns == off_ns

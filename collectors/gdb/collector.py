@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.batch_builder import BatchBuilder, BytesMemory, Lane
-from pyprof.collectors.flush import cut_at_flushes
+from pyprof.collectors.batch_flush import cut_at_flushes
 from pyprof.collectors.gdb.connect import connect
 from pyprof.collectors.gdb.control import Control, Stepping
 from pyprof.collectors.gdb.spaces import RemoteSpaces

@@ -16,7 +16,7 @@ from pyprof.collectors.linux.perf_arch import KNOWN_MACHINES, MACHINE, NARROW, P
 from pyprof.collectors.perf.ring import online_cpus
 from pyprof.collectors.targets.request import CollectorTarget, Request
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError, UnsupportedArchitecture
-from pyprof.handover import Handover
+from pyprof.flush_protocol import FlushProtocol
 from pyprof.options import CollectOptions
 from pyprof.records import replace
 
@@ -165,6 +165,6 @@ def _from_outside(request: Request, pids: list[int]) -> SampleSource:
     """Sleeping threads only, none of which is stopped."""
     from pyprof.collectors.ptrace.opening import by_stops
 
-    options = replace(request.options, flush_s=0.0, handover=Handover())
+    options = replace(request.options, flush_s=0.0, handover=FlushProtocol())
     asleep = replace(options, running=False, stop_sleepers=False, subprocesses=False)
     return by_stops(replace(request, options=asleep), tuple(pids))

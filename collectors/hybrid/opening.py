@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pyprof.collectors.base import Collector, CollectorRefused, SeesPart
+from pyprof.collectors.base import Collector, CollectorRefused, PartialVisibility
 from pyprof.collectors.hybrid import bpf_opening
 from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.collector import HybridCollector
@@ -53,7 +53,7 @@ def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
         return error
     except ProcessLookupError:
         return NoSuchProcess(f"there is no process {target.pid}", "list processes with: ps -e")
-    return SeesPart(USER_ONLY) if scope.event.user_only else None
+    return PartialVisibility(USER_ONLY) if scope.event.user_only else None
 
 
 def open(request: Request) -> Collector:

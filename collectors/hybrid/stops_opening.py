@@ -4,7 +4,7 @@ be used but hide the time in the kernel, and stops turn out to miss much.
 
 from __future__ import annotations
 
-from pyprof.collectors.base import Collector, SeesPart
+from pyprof.collectors.base import Collector, PartialVisibility
 from pyprof.collectors.hybrid.bpf_opening import in_its_place
 from pyprof.collectors.ptrace import opening as ptrace
 from pyprof.collectors.targets.request import CollectorTarget, Request
@@ -25,7 +25,7 @@ def open(request: Request) -> Collector:
 
 def _opened(request: Request) -> Collector:
     stops = ptrace.open(request)
-    hides = any(isinstance(refusal, SeesPart) for refusal in request.refusals)
+    hides = any(isinstance(refusal, PartialVisibility) for refusal in request.refusals)
     if not hides or request.options.idle or request.interpreters is None:
         return stops
     from pyprof.collectors.hybrid.until_short_lives import UntilShortLives

@@ -16,7 +16,7 @@ from pyprof.collectors.linux.libc import memory_reader
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch, find_arch, native_arches
 from pyprof.model.modules import MAX_MAPPINGS, AddressSpace, Mapping, ReadMemory
-from pyprof.objfile import patience
+from pyprof.objfile import io_deadline
 from pyprof.records import dataclass
 
 _MOST = (1 << 64) - 1
@@ -231,13 +231,13 @@ def elf_arch(head: bytes) -> tuple[int, int, str] | None:
 
 def program_head(directory: ProcDir) -> bytes:
     """The first bytes of a process's program file. Raises OSError, also where its file system does not answer."""
-    return patience.ask(partial(_program_head, directory))
+    return io_deadline.ask(partial(_program_head, directory))
 
 
 def _program_head(directory: ProcDir) -> bytes:
     found = directory.open("exe", os.O_PATH)
     try:
-        patience.at(found, is_file=True)
+        io_deadline.at(found, is_file=True)
         fd = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.read(fd, 64)

@@ -24,7 +24,7 @@ class StopEnding(IntEnum):
     LOST = 4  # it ended while it was told to stop
 
 
-class Why(IntEnum):
+class ReturnReason(IntEnum):
     """Why a call ended."""
 
     DONE = 0

@@ -15,14 +15,14 @@ import numpy.typing as npt
 
 from pyprof.collectors.base import NOBODY, CollectorStats, Feedback, SampleSource
 from pyprof.collectors.batch_builder import bare_batch
-from pyprof.collectors.flush import cut_at_flushes
+from pyprof.collectors.batch_flush import cut_at_flushes
 from pyprof.collectors.linux.perf_arch import WIDE
 from pyprof.collectors.offcpu.classification import Drain
 from pyprof.collectors.offcpu.intervals import BY_WEIGHT, LEFT_OUT, Attributed, OffCpuIntervals
 from pyprof.collectors.offcpu.paused import PausedThreads
 from pyprof.collectors.offcpu.wait_labels import UNKNOWN, WAITS_FOR_PROCESSOR, WaitLabels, woken_before
 from pyprof.collectors.switch_events import I64, Happened, Mask, Points, SwitchSource
-from pyprof.model.kernel import Blocked
+from pyprof.model.blocked_frame import Blocked
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import CollectOptions

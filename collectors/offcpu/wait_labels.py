@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pyprof.collectors.linux.kernel_waits import uninterruptible
 from pyprof.collectors.linux.perf_arch import HERE, IN_REGISTER, WIDE
-from pyprof.model.kernel import Blocked, KernelStack
+from pyprof.model.blocked_frame import Blocked, KernelStack
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import SampleBatch
 from pyprof.records import replace

@@ -20,13 +20,13 @@ from pyprof.collectors.perf.attr import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf.batches import BatchMaker, Elsewhere, RingBatches
 from pyprof.collectors.perf.copy_size import ring_size
 from pyprof.collectors.perf.event_manager import EventManager
-from pyprof.collectors.perf.members import Members
+from pyprof.collectors.perf.process_set import ProcessSet
 from pyprof.collectors.perf.processes import TrackedProcesses
 from pyprof.collectors.perf.reader import FOREVER_NS, RingReader
 from pyprof.collectors.perf.records import FORK, U64, SampleRecords, Scan
 from pyprof.collectors.perf.ring import online_cpus, open_rings
 from pyprof.collectors.perf.scope import Scope, choose_scope
-from pyprof.collectors.perf.short_lives import Decimation, Starvation
+from pyprof.collectors.perf.short_threads import Decimation, Starvation
 from pyprof.collectors.perf.waiter import FIRST_FLUSH_NS, Cadence, Waiter, WatchTimes
 from pyprof.collectors.targets.selection import Selection
 from pyprof.collectors.thread_lives import Identities
@@ -96,7 +96,7 @@ class PerfCollector:
         """
         ids = ids or Identities()
         self.source_id = ids.next_id()
-        self.members = Members(pid, selection, options, TrackedProcesses(ids, options.subprocesses))
+        self.members = ProcessSet(pid, selection, options, TrackedProcesses(ids, options.subprocesses))
         self.watch: Callable[[], int | None] | None = None
         self._watch_times = WatchTimes(options, self.wakes)
         self.slots: Callable[[], tuple[int, int]] = lambda: (0, 0)

@@ -21,8 +21,8 @@ from pyprof.collectors.perf.random_rates import LIFE_PERIODS, SampleCounter
 from pyprof.collectors.perf.reader import FOREVER_NS, RingReader
 from pyprof.collectors.perf.records import OVERHEAD, Scan
 from pyprof.collectors.perf.scope import Losses, Scope
-from pyprof.collectors.perf.short_lives import Thinning
-from pyprof.handover import Stride
+from pyprof.collectors.perf.short_threads import Thinning
+from pyprof.flush_protocol import Stride
 from pyprof.options import CollectOptions
 
 if TYPE_CHECKING:

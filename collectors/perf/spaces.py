@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pyprof.collectors.linux.libc import memory_reader
 from pyprof.collectors.linux.mapped_memory import guarded, maps_of
 from pyprof.collectors.linux.procfs import ProcDir, parse_maps
-from pyprof.collectors.perf.changes import Change, CodePlaces, Mappings, PendingChanges
+from pyprof.collectors.perf.pending_mappings import Change, CodePlaces, Mappings, PendingChanges
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, ReadMemory
 from pyprof.records import dataclass, field, replace

@@ -17,8 +17,8 @@ from pyprof.objfile.core.memory import CoreMemory
 from pyprof.objfile.core.notes import AT_ENTRY, AT_EXECFN, AT_PHDR, CoreNotes
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.memory_image import build_id_in_memory
+from pyprof.objfile.file_access import below, debuginfod_cache
 from pyprof.objfile.locate import accepted, candidates, find_bias, identify
-from pyprof.objfile.opener import below, debuginfod_cache
 from pyprof.objfile.source import FileSource, open_regular
 from pyprof.records import dataclass, field
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyprof.model.modules import Module, StatedId
+from pyprof.objfile.file_access import debuginfod_cache
 from pyprof.objfile.minidump.crash_dump import ELF_MACHINES, CrashDump, DumpModule
-from pyprof.objfile.opener import debuginfod_cache
 
 BUILD_ID_DIR = "/usr/lib/debug/.build-id"
 TRIPLETS = {

@@ -15,17 +15,17 @@ import numpy as np
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
+from pyprof.collectors.batch_flush import cut_at_flushes
 from pyprof.collectors.cpu_accounts import Accounts
-from pyprof.collectors.flush import cut_at_flushes
 from pyprof.collectors.linux.children import ChildFinder, child_finder
 from pyprof.collectors.linux.rights import raise_file_limit
 from pyprof.collectors.ptrace.guard import StopGuard
-from pyprof.collectors.ptrace.held_thread import Outcome
+from pyprof.collectors.ptrace.native_loop import QuickRounds
 from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.quick_rounds import QuickRounds
 from pyprof.collectors.ptrace.sampler import TRANSFERRING, Sampler
 from pyprof.collectors.ptrace.scheduler import Scheduler
 from pyprof.collectors.ptrace.stop import Stopper
+from pyprof.collectors.ptrace.stopped_thread import Outcome
 from pyprof.collectors.ptrace.targets import Readers, Targets
 from pyprof.collectors.ptrace.thread_rounds import RestOfRound, ThreadRounds
 from pyprof.collectors.ptrace.threads import Thread

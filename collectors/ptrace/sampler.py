@@ -8,14 +8,14 @@ import time
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import task_state
 from pyprof.collectors.linux.syscalls import BlockedCall, parse_syscall, survives_stop
-from pyprof.collectors.ptrace.held_thread import Outcome
+from pyprof.collectors.ptrace.on_cpu import OnCpuTurns
 from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.ptrace.stop import Stopper
+from pyprof.collectors.ptrace.stopped_thread import Outcome
 from pyprof.collectors.ptrace.threads import Thread
-from pyprof.collectors.ptrace.turns import Turns
 from pyprof.collectors.targets.spaces import MapsEvidence, SpaceTracker
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.kernel import Blocked
+from pyprof.model.blocked_frame import Blocked
 from pyprof.model.sample import SampleKind
 from pyprof.options import CollectOptions
 
@@ -56,7 +56,7 @@ class Sampler:
         self.blocked = 0
         self.refused: set[int] = set()
         self._stopper = stopper
-        self.turns = Turns(stopper.ptrace, all_threads, options.max_overhead is None)
+        self.turns = OnCpuTurns(stopper.ptrace, all_threads, options.max_overhead is None)
         self._builder = builder
         self._diagnostics = diagnostics
         self._options = options

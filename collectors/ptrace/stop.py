@@ -24,14 +24,14 @@ from pyprof.collectors.linux.syscalls import BlockedCall
 from pyprof.collectors.linux.task_state import ENDED, is_own_child, state
 from pyprof.collectors.linux.transfers import ShortCall
 from pyprof.collectors.native.code import SampleRow, StopEnding, registers_of
-from pyprof.collectors.ptrace.held_thread import BOUND_NS, HeldThread, Outcome, nobody
 from pyprof.collectors.ptrace.interrupted_calls import INTERRUPTED, InterruptedCalls
 from pyprof.collectors.ptrace.stack_copy import StackCopy
+from pyprof.collectors.ptrace.stopped_thread import BOUND_NS, HeldThread, Outcome, nobody
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.targets.spaces import MapsEvidence, SpaceTracker, TargetImage
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
-from pyprof.model.kernel import Blocked
+from pyprof.model.blocked_frame import Blocked
 from pyprof.model.modules import AddressSpace
 from pyprof.model.pauses import PauseLog
 from pyprof.model.sample import SampleKind

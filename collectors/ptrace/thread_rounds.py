@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from pyprof.collectors.linux.children import ChildFinder
 from pyprof.collectors.ptrace.guard import StopGuard
-from pyprof.collectors.ptrace.held_thread import Outcome
+from pyprof.collectors.ptrace.native_abi import Check, Due, Round
+from pyprof.collectors.ptrace.native_loop import Grid, InPython, QuickRounds
 from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.quick_rounds import Grid, InPython, QuickRounds
-from pyprof.collectors.ptrace.round_rows import Check, Due, Round
 from pyprof.collectors.ptrace.sampler import Sampler
 from pyprof.collectors.ptrace.scheduler import Scheduler
+from pyprof.collectors.ptrace.stopped_thread import Outcome
 from pyprof.collectors.ptrace.targets import Targets
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.diagnostics import Diagnostics

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 from pyprof.collectors.linux.procfs import ProcDir
+from pyprof.collectors.ptrace.cpu_bound import Steadiness
 from pyprof.collectors.ptrace.deep_stack import DeepStack
 from pyprof.collectors.ptrace.processor_share import ProcessorShare
 from pyprof.collectors.ptrace.stack_shape import StackShape
-from pyprof.collectors.ptrace.steadiness import Steadiness
 from pyprof.model.arch import Arch
 from pyprof.model.interpreter import StackReader
 from pyprof.records import dataclass, field

@@ -20,8 +20,8 @@ from pyprof.collectors.batch_builder import bare_batch
 from pyprof.collectors.replay.log import COLUMNS, PAGE, SLAB, VERSION
 from pyprof.errors import FormatError
 from pyprof.model.arch import ARCHES, Arch
+from pyprof.model.blocked_frame import Blocked, KernelFrame
 from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
-from pyprof.model.kernel import Blocked, KernelFrame
 from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory
 from pyprof.model.pauses import BUCKETS, Pauses
 from pyprof.model.profile import ThreadInfo

@@ -7,25 +7,25 @@ decoded that is not needed to find the next frame.
 
 from __future__ import annotations
 
-from pyprof.interpreters.cpython.ahead import AheadKey, AheadSizes, frames_ahead
-from pyprof.interpreters.cpython.copied import (
-    MOST_IN_STOP,
-    MOST_SCATTERED,
-    NOTHING,
-    Copied,
-    Habits,
-    InStop,
-    each_of,
-    whole_parts,
-    words_of,
-)
+from pyprof.interpreters.cpython.code_cache import CodeCache
 from pyprof.interpreters.cpython.data_stack import ROOM, ChunkCopier
 from pyprof.interpreters.cpython.greenlet_cframes import CFrameSearch
 from pyprof.interpreters.cpython.greenlet_entries import EntrySearch
 from pyprof.interpreters.cpython.greenlets import FrameWords, GreenletFrames, GreenletSearch, SwitchedThread
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
+from pyprof.interpreters.cpython.read_plan import AheadKey, AheadSizes, frames_ahead
 from pyprof.interpreters.cpython.runtime import PyThread
-from pyprof.interpreters.cpython.settled_codes import SettledCodes
+from pyprof.interpreters.cpython.snapshot import (
+    MOST_IN_STOP,
+    MOST_SCATTERED,
+    NOTHING,
+    Copied,
+    InStop,
+    ReadHints,
+    each_of,
+    whole_parts,
+    words_of,
+)
 from pyprof.model.interpreter import FramesAhead, Gather, Span
 
 MOST_FRAMES = 1 << 16
@@ -53,7 +53,7 @@ class Copier:
     """
 
     def __init__(
-        self, layout: Layout, code_at: int, code_size: int, most_stack: int, settled: SettledCodes | None = None
+        self, layout: Layout, code_at: int, code_size: int, most_stack: int, settled: CodeCache | None = None
     ) -> None:
         """Create a copier.
 
@@ -80,7 +80,7 @@ class Copier:
         self._chunks = ChunkCopier(layout, most_stack)
         self._greenlets = greenlet_search(layout)
 
-    def copy(self, thread: PyThread, habits: Habits, stack: memoryview, base: int, gather: Gather) -> Copied:
+    def copy(self, thread: PyThread, habits: ReadHints, stack: memoryview, base: int, gather: Gather) -> Copied:
         """Copy a thread state and its frames.
 
         Args:
@@ -135,7 +135,7 @@ class Copier:
             self._add_greenlets(copied, stack, base, habits, InStop(copied, loose, gather))
         return copied
 
-    def _first_spans(self, thread: PyThread, habits: Habits) -> list[Span]:
+    def _first_spans(self, thread: PyThread, habits: ReadHints) -> list[Span]:
         """Return the spans that are read at once."""
         return [
             (thread.address, 8 * self._thread_words),
@@ -144,7 +144,7 @@ class Copier:
             *(habits.spans or self._spans(habits)),
         ]
 
-    def ahead(self, thread: PyThread, habits: Habits) -> FramesAhead | None:
+    def ahead(self, thread: PyThread, habits: ReadHints) -> FramesAhead | None:
         """Predict what the next copy() of a thread reads, or return None if that is not known."""
         if self._settled_codes is None:
             return None
@@ -154,7 +154,7 @@ class Copier:
 
     def copied_ahead(
         self,
-        states: list[tuple[PyThread, Habits]],
+        states: list[tuple[PyThread, ReadHints]],
         ahead: FramesAhead,
         stack: memoryview,
         base: int,
@@ -170,14 +170,14 @@ class Copier:
         states[0] = key.thread, habits
         return self.copy(key.thread, habits, stack, base, gather)
 
-    def _add_greenlets(self, copied: Copied, stack: memoryview, base: int, habits: Habits, reader: InStop) -> None:
+    def _add_greenlets(self, copied: Copied, stack: memoryview, base: int, habits: ReadHints, reader: InStop) -> None:
         base_frame = self._layout.thread.base_frame
         stop = copied.head[base_frame >> 3] if base_frame != NONE else 0
         waiter = SwitchedThread(copied.thread.address, copied.frames, copied.stands, stop, stack, base)
         if self._greenlets is not None and not self._greenlets.nothing(waiter):
             self._add(copied, self._greenlets.search(waiter, habits.slots, reader), reader.gather)
 
-    def _spans(self, habits: Habits) -> list[Span]:
+    def _spans(self, habits: ReadHints) -> list[Span]:
         """Return the spans that the thread's last sample needed."""
         spans = [(at, min(used + (0 if n else ROOM), size)) for n, (at, used, size) in enumerate(habits.chunks)]
         spans += [(at, self._frames.size) for at in habits.frames]

@@ -5,9 +5,9 @@ Source: Include/internal/pycore_pystate.h, _PyStackChunk: previous, size in byte
 
 from __future__ import annotations
 
-from pyprof.interpreters.cpython.copied import Copied, Habits, words_of
 from pyprof.interpreters.cpython.layout import Layout
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
+from pyprof.interpreters.cpython.snapshot import Copied, ReadHints, words_of
 from pyprof.model.interpreter import Gather
 from pyprof.records import dataclass, field
 
@@ -31,7 +31,7 @@ class ChunkCopier:
         self._most_stack = most_stack
         self._most_chunks = max(MOST_CHUNKS, most_stack // _LEAST_CHUNK)
 
-    def copy(self, copied: Copied, habits: Habits, got: dict[int, memoryview], gather: Gather) -> None:
+    def copy(self, copied: Copied, habits: ReadHints, got: dict[int, memoryview], gather: Gather) -> None:
         """Copy the chunks into copied.regions, newest first.
 
         Args:

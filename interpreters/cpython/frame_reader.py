@@ -5,15 +5,15 @@ from __future__ import annotations
 from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.code_book import UNKNOWN, number_of_chain
 from pyprof.interpreters.cpython.capture import Copier
+from pyprof.interpreters.cpython.code_cache import CodeCache
 from pyprof.interpreters.cpython.codes import CodeReader
-from pyprof.interpreters.cpython.copied import Copied, Habits
 from pyprof.interpreters.cpython.data_stack import ChunkSizes
 from pyprof.interpreters.cpython.layout import NONE, ChainKind
 from pyprof.interpreters.cpython.local_values import LocalReader
 from pyprof.interpreters.cpython.memory import Memory, gather_now
 from pyprof.interpreters.cpython.runs import RunReader, in_stack_order
 from pyprof.interpreters.cpython.runtime import PyThread, Runtime
-from pyprof.interpreters.cpython.settled_codes import SettledCodes
+from pyprof.interpreters.cpython.snapshot import Copied, ReadHints
 from pyprof.interpreters.cpython.tasks import Awaiters
 from pyprof.interpreters.cpython.threads import KnownThread
 from pyprof.model.interpreter import Chain, FramesAhead, FunctionPlace, Gather, Run, SampleState
@@ -47,7 +47,7 @@ class FrameReader:
         self._memory = memory
         self._diagnostics = recording.diagnostics
         most_stack = recording.stack_size // _PART
-        self._settled = SettledCodes(self.codes.head_at, self.codes.head_size, self.codes.identity, memory)
+        self._settled = CodeCache(self.codes.head_at, self.codes.head_size, self.codes.identity, memory)
         self._copier = Copier(runtime.layout, self.codes.head_at, self.codes.head_size, most_stack, self._settled)
         self._book = recording.book
         self._chains: dict[ChainKey, tuple[Chain, frozenset[int]]] = {}
@@ -56,7 +56,7 @@ class FrameReader:
         self._runs = RunReader(runtime.layout, self.codes)
         self._copied: list[Copied] = []
 
-    def prepare(self, states: list[tuple[PyThread, Habits]]) -> None:
+    def prepare(self, states: list[tuple[PyThread, ReadHints]]) -> None:
         """Read what the first stop of these threads will need, for versions without a data stack."""
         if self._runtime.layout.thread.chunk == NONE:
             for thread, habit in states[:_MOST_PREPARED]:

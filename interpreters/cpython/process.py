@@ -90,7 +90,7 @@ class PythonProcess:
         return self._finder.greenlets
 
     def in_kernel(self) -> KernelReader:
-        from pyprof.interpreters.cpython.in_kernel import PythonInKernel
+        from pyprof.interpreters.cpython.bpf_reader import PythonInKernel
 
         return PythonInKernel(self, self._recording.diagnostics)
 

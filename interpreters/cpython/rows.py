@@ -17,10 +17,10 @@ import numpy.typing as npt
 from pyprof.interpreters.code_book import UNREAD, CodeBook, number_of_chain
 from pyprof.interpreters.cpython.awaiting_rows import ThreadRows, await_offsets, with_coroutines
 from pyprof.interpreters.cpython.capture import ENTRY_OWNER
+from pyprof.interpreters.cpython.chain_cache import ChainCache, keys_of, states_of
+from pyprof.interpreters.cpython.code_history import CodeHistory
 from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.greenlet_rows import WaitingRows
-from pyprof.interpreters.cpython.known_chains import KnownChains, keys_of, states_of
-from pyprof.interpreters.cpython.known_heads import KnownHeads
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.interpreters.cpython.memory import CopiedMemory, Memory, Text, Unreadable
 from pyprof.interpreters.cpython.runs import in_stack_order
@@ -146,8 +146,8 @@ class FrameRowReader:
         self._known: dict[_RowKey, FunctionPlace | None] = {}
         self._folded: dict[tuple[int, int], bytes] = {}
         self._texts: dict[tuple[int, int], list[Text]] = {}
-        self._chains = KnownChains(book)
-        self._heads = KnownHeads()
+        self._chains = ChainCache(book)
+        self._heads = CodeHistory()
         self._kind = layout.chain
         self._layout = layout
         self._waiting = WaitingRows(layout) if layout.chain is ChainKind.ENTRIES else None

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from pyprof.interpreters.cpython.capture import ENTRY_OWNER
 from pyprof.interpreters.cpython.codes import CodeReader
-from pyprof.interpreters.cpython.copied import Copied
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
+from pyprof.interpreters.cpython.snapshot import Copied
 from pyprof.model.interpreter import FunctionPlace, Run
 from pyprof.records import replace
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 
-from pyprof.interpreters.cpython.copied import Habits
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
 from pyprof.interpreters.cpython.names import PythonThreadNames
 from pyprof.interpreters.cpython.runtime import PyThread, Runtime, tid_of
+from pyprof.interpreters.cpython.snapshot import ReadHints
 from pyprof.model.interpreter import Gather
 from pyprof.records import dataclass, field
 
@@ -34,7 +34,7 @@ _PATIENCE = 64
 class KnownThread:
     """A kernel thread's Python thread states; there are several if it runs several interpreters."""
 
-    states: list[tuple[PyThread, Habits]] = field(default_factory=list)
+    states: list[tuple[PyThread, ReadHints]] = field(default_factory=list)
 
 
 class ThreadList:
@@ -50,7 +50,7 @@ class ThreadList:
         runtime: Runtime,
         memory: Memory,
         namespace_tid: Callable[[int], int],
-        prepare: Callable[[list[tuple[PyThread, Habits]]], None],
+        prepare: Callable[[list[tuple[PyThread, ReadHints]]], None],
     ) -> None:
         """Create an empty list.
 
@@ -143,11 +143,11 @@ class ThreadList:
 
     def _know(self, found: dict[int, list[PyThread]]) -> None:
         """Store the thread states that were found, and prepare new ones."""
-        unread: list[tuple[PyThread, Habits]] = []
+        unread: list[tuple[PyThread, ReadHints]] = []
         for tid, states in found.items():
             known = self.known.setdefault(tid, KnownThread())
             habits = {thread.address: habit for thread, habit in known.states}
-            known.states = [(thread, habits.get(thread.address) or Habits()) for thread in states]
+            known.states = [(thread, habits.get(thread.address) or ReadHints()) for thread in states]
             self._listed.update((thread.address, thread) for thread in states)
             unread += [state for state in known.states if state[0].address not in habits]
         self._prepare(unread)
@@ -174,7 +174,7 @@ class ThreadList:
                 thread = PyThread(
                     at, wanted, ident, sibling.interpreter, sibling.interpreter_id, gil, sibling.collecting
                 )
-                known = self.known[tid] = KnownThread([(thread, Habits())])
+                known = self.known[tid] = KnownThread([(thread, ReadHints())])
                 return known
         return None
 

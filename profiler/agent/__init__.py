@@ -1,9 +1,9 @@
 """The agent: it records what rules choose, for as long as the machine runs, and stores windows in a spool.
 
 agent       The agent as a whole: rules, collectors, windows, the spool
-ask_socket  The agent's control socket
-asked_profile  Merge of the agent's response into one profile, by the client
-asking      The protocol of the control socket
+control_socket  The agent's control socket
+control_result  Merge of the agent's response into one profile, by the client
+control_protocol  The protocol of the control socket
 budget      Enforcement of the agent's budget
 clock       Ends of windows, and steps of the wall clock
 config      The agent's configuration: TOML in, checked values out
@@ -19,12 +19,12 @@ inventory   The segments in a spool, and those to drop
 sampled_group  One collector of the agent
 log         Lines of the agent's log
 metrics     Metrics of a running agent in the OpenMetrics text format
-moments     Times as people write them
+time_parsing  Times as people write them
 notify      Notifications for systemd
 on_demand   Recordings on request
 own_cpu     The agent's own processor time and memory
 peers       The process at the other end of a local socket
-places      The default folder of the agent's spool
+paths       The default folder of the agent's spool
 process_clocks  Processor time of each process between two moments
 processes   The processes of the machine, and the rules' verdict about each
 push/       Segments to receivers
@@ -34,7 +34,7 @@ rules       Rules: which processes are recorded, how, and what they are called
 segments    Names of segments
 selecting   The processes of one recording, as the collector asks for them
 settings    Each setting of the agent's configuration
-so_far      Checkpoints of an unfinished window
+window_checkpoint  Checkpoints of an unfinished window
 splitting   Division of a window of all processes into segments
 spool       The spool: a directory of segments that are never changed
 status      The agent's state, from its segments alone

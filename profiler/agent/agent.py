@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from pyprof.agent.ask_socket import AskSocket
 from pyprof.agent.budget import BudgetKeeper
 from pyprof.agent.clock import ClockSteps, WindowClock
 from pyprof.agent.config import AgentConfig
+from pyprof.agent.control_socket import AskSocket
 from pyprof.agent.disk import locked
 from pyprof.agent.governor import CostBudget
 from pyprof.agent.health import Health
@@ -21,15 +21,15 @@ from pyprof.agent.last_minutes import LastMinutes
 from pyprof.agent.metrics import Gauge
 from pyprof.agent.notify import Notifier
 from pyprof.agent.on_demand import OnDemand, RecordedNow
+from pyprof.agent.paths import default_spool
 from pyprof.agent.peers import Peer
-from pyprof.agent.places import default_spool
 from pyprof.agent.processes import LOOK_S, ProcessTable
 from pyprof.agent.push.pushers import Pushers
 from pyprof.agent.sampled_group import SampledGroup
 from pyprof.agent.settings import SamplingChoice, Values
-from pyprof.agent.so_far import packed, restored
 from pyprof.agent.splitting import labelled, segments
 from pyprof.agent.spool import Spool
+from pyprof.agent.window_checkpoint import packed, restored
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.model.profile import Profile

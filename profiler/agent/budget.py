@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from pyprof.agent.governor import BudgetVerdict, CostBudget, Effort, Governor
 from pyprof.agent.own_cpu import OwnCpu, memory, spent
-from pyprof.handover import Stride
+from pyprof.flush_protocol import Stride
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import said
 from pyprof.records import replace

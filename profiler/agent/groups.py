@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.filter import selected
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
-from pyprof.model.selected import selected
 from pyprof.model.tree import Tree, rewrite
 from pyprof.model.walk import Trust
 from pyprof.records import replace

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from pyprof.agent.metrics import CONTENT_TYPE, Gauge, Metrics, PushNumber
 from pyprof.agent.own_cpu import memory, spent
-from pyprof.agent.push.outcomes import LATER
+from pyprof.agent.push.responses import LATER
 from pyprof.diagnostics import Diagnostics
 
 SILENT_S = 30.0

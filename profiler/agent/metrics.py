@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from pyprof.agent.asking import OUTCOMES
+from pyprof.agent.control_protocol import OUTCOMES
 from pyprof.agent.spool import REASONS
 from pyprof.model.profile import Profile
 from pyprof.options import SIMPLE_MODES

@@ -2,7 +2,7 @@
 
 It is one more Recording of the service's processes, in addition to those of the windows, which continue unchanged. The
 client receives the windows of the last minutes, the unfinished window as it was when the recording began, and the
-recording. The client merges them (asked_profile.py), which costs the agent nothing.
+recording. The client merges them (control_result.py), which costs the agent nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from pyprof.agent.ask_socket import Asker
-from pyprof.agent.asking import ASKED, KEPT, AskRefused, AskRequest
+from pyprof.agent.control_protocol import ASKED, KEPT, AskRefused, AskRequest
+from pyprof.agent.control_socket import Asker
 from pyprof.agent.last_minutes import LastMinutes
 from pyprof.agent.processes import ProcessTable
 from pyprof.agent.sampled_group import FLUSH_S, SampledGroup
@@ -22,7 +22,7 @@ from pyprof.agent.settings import SamplingChoice, Values
 from pyprof.agent.splitting import labelled
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import ExportOptions
-from pyprof.handover import Stride
+from pyprof.flush_protocol import Stride
 from pyprof.model.profile import Profile
 from pyprof.objfile.source import open_regular
 from pyprof.options import RecordOptions

@@ -14,15 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.agent.disk import Disk
-from pyprof.agent.moments import TimeSpan
 from pyprof.agent.segments import SegmentName, is_day
+from pyprof.agent.time_parsing import TimeSpan
 from pyprof.errors import FormatError, PyprofError, RecordingError
 from pyprof.importers import pprof
 from pyprof.importers.builder import About, Builder
 from pyprof.model.profile import Profile, ValueType
+from pyprof.model.profile_sum import summed
 from pyprof.model.reasons import said
 from pyprof.model.summary import Summary
-from pyprof.model.summed import summed
 from pyprof.recording.opening import read_bytes
 from pyprof.records import dataclass, field, replace
 

@@ -21,7 +21,7 @@ _ENV = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]{0,99}")
 _MOST_LETTERS = 200
 """Maximum number of characters of a label value, which a process may have chosen."""
 
-Ask = Callable[[str], str]
+RuleLookup = Callable[[str], str]
 """Returns a fact about a process by name, "" if it is not known."""
 
 
@@ -93,7 +93,7 @@ class Template:
                 raise Wrong(f"names {{{name}}}; there are {', '.join(_FACTS)} and env:NAME")
         return cls(tuple(parts[::2]), tuple(holes))
 
-    def filled(self, ask: Ask) -> str:
+    def filled(self, ask: RuleLookup) -> str:
         found = [self.texts[0]]
         for hole, text in zip(self.holes, self.texts[1:], strict=True):
             found += [next(filter(None, map(ask, hole)), ""), text]
@@ -127,10 +127,10 @@ class TargetRule:
     templates: tuple[tuple[str, Template], ...]
     samplings: tuple[SamplingChoice, ...]
 
-    def fits(self, ask: Ask) -> bool:
+    def fits(self, ask: RuleLookup) -> bool:
         return all(criterion.fits(ask(key)) for key, criterion in self.criteria)
 
-    def verdict(self, ask: Ask) -> RuleVerdict:
+    def verdict(self, ask: RuleLookup) -> RuleVerdict:
         if not self.include:
             return NOT_RECORDED
         labels: Mapping[str, str] = {name: template.filled(ask) for name, template in self.templates}
@@ -141,6 +141,6 @@ class TargetRule:
         )
 
 
-def judge(rules: Sequence[TargetRule], ask: Ask) -> RuleVerdict:
+def judge(rules: Sequence[TargetRule], ask: RuleLookup) -> RuleVerdict:
     found = next((rule for rule in rules if rule.fits(ask)), None)
     return found.verdict(ask) if found is not None else NOT_RECORDED

@@ -17,7 +17,7 @@ from pyprof.agent.processes import ProcessTable
 from pyprof.agent.selecting import selected
 from pyprof.agent.settings import SamplingChoice, Values
 from pyprof.errors import PyprofError
-from pyprof.handover import Stride
+from pyprof.flush_protocol import Stride
 from pyprof.model.profile import Profile
 from pyprof.options import RecordOptions
 from pyprof.session import opening

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from pyprof.agent.moments import seconds
+from pyprof.agent.time_parsing import seconds
 from pyprof.model.labels import labels_of
 from pyprof.options import MOST_RATE_HZ, NATIVE_VIEWS, SIMPLE_MODES
 from pyprof.records import dataclass, field

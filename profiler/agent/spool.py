@@ -339,7 +339,7 @@ class Spool:
         """Set aside a segment that a sink will never accept, and drop the oldest of too many.
 
         Args:
-            reason: A word (push/outcomes.py).
+            reason: A word (push/responses.py).
 
         Raises:
             OSError: It cannot be moved.

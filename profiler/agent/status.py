@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from pyprof.agent import reading
 from pyprof.agent.disk import Disk
-from pyprof.agent.moments import TimeSpan
 from pyprof.agent.segments import SegmentName
+from pyprof.agent.time_parsing import TimeSpan
 from pyprof.diagnostics import Problem
 from pyprof.errors import PyprofError
 from pyprof.model.profile import FrameKind, Profile

@@ -35,7 +35,7 @@ record            `pyprof record`: sample a process or a command, and write what
 remote            Options of a target behind a GDB stub
 report            `pyprof report`: what a recording holds, in any format, or as a table in the terminal
 sampling_options  Options of sampling and unwinding
-running           One invocation of `pyprof record`: signals, the command that is started, messages
+record_run        One invocation of `pyprof record`: signals, the command that is started, messages
 selection         Options that choose processes and threads
 server            `pyprof server`: receive and store windows of agents, answer queries, and serve a page
 short_names       Function names shortened to the width of the terminal, as readers of C++ and Rust expect
@@ -46,5 +46,5 @@ terminal          Output of lines for people
 top               `pyprof top`: what a process does, live in the terminal, or as a table for scripts
 top_table         Tables of functions in the terminal: the most expensive ones, and their callers and callees
 window            Closing a window of a recording: named, written, reported
-words             Numbers as people read them
+number_format     Numbers as people read them
 """

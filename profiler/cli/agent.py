@@ -131,7 +131,7 @@ def _spool(arguments: argparse.Namespace) -> str:
         BadConfig: The configuration is wrong.
         UsageError: An option is wrong.
     """
-    from pyprof.agent.places import default_spool
+    from pyprof.agent.paths import default_spool
 
     return _load(arguments).values.path or default_spool()
 

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-from pyprof.agent.ask_socket import NAME, address, folder_of
-from pyprof.agent.asked_profile import joined
-from pyprof.agent.asking import ASKED, KEPT, RECORDING, AskAnswer, AskRequest, answers
+from pyprof.agent.control_protocol import ASKED, KEPT, RECORDING, AskAnswer, AskRequest, answers
+from pyprof.agent.control_result import joined
+from pyprof.agent.control_socket import NAME, address, folder_of
 from pyprof.cli.arguments import chosen_format
 from pyprof.cli.interrupts import listen
 from pyprof.cli.output import Names, check_writable, write

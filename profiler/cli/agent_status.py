@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterator
 
 from pyprof.agent.config import AgentConfig
-from pyprof.agent.moments import TimeSpan, moment
 from pyprof.agent.queues import QueueState, forget, queues
 from pyprof.agent.status import SpoolState, Unnamed, state
+from pyprof.agent.time_parsing import TimeSpan, moment
+from pyprof.cli.number_format import duration
 from pyprof.cli.terminal import advice, printable
-from pyprof.cli.words import duration
 from pyprof.errors import RecordingError, UsageError
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from pyprof.cli.number_format import duration, many, shorten, shorten_apart
 from pyprof.cli.outcome import wrapped
 from pyprof.cli.short_names import function_names
 from pyprof.cli.terminal import printable
-from pyprof.cli.words import duration, many, shorten, shorten_apart
 from pyprof.comparison.result import Amount, Change, Comparison
 
 _MODULE, _LEAST = 20, 16

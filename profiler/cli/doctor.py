@@ -81,7 +81,7 @@ def look_into(pid: int, sandbox: bool) -> bool:
     from pyprof.model.modules import ProgramImage
     from pyprof.records import replace
     from pyprof.session.runtimes import Runtimes
-    from pyprof.session.worker.errands import Examiner
+    from pyprof.session.worker.one_shot_tasks import Examiner
     from pyprof.session.worker.process import forked
     from pyprof.tools.survey import ProcessSurvey, SurveyOf
 

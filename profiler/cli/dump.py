@@ -138,7 +138,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def subject_of(arguments: argparse.Namespace) -> Subject:
     from pyprof.cli import post_mortem
-    from pyprof.session.worker.share import take_usual
+    from pyprof.session.worker.priority import take_usual
 
     if not (arguments.core or arguments.minidump):
         return of_live(arguments)

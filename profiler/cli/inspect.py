@@ -13,10 +13,10 @@ from pyprof.frame_sources import FALLBACK
 from pyprof.options import DEFAULT_SOURCES
 
 if TYPE_CHECKING:
-    from pyprof.session.worker.errands import Examiner
+    from pyprof.session.worker.one_shot_tasks import Examiner
     from pyprof.tools.file_reports import FileOverview, FileToInspect
     from pyprof.tools.inspection import Difference
-    from pyprof.unwind.columns import RuleWords
+    from pyprof.unwind.rule_json import RuleWords
 
 DESCRIPTION = """\
 Show what the unwind tables of an object file say: which sections it has, how many
@@ -81,8 +81,8 @@ def address(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pyprof.session.worker.errands import Examiner
-    from pyprof.session.worker.keeper import KnownFiles
+    from pyprof.session.worker.file_broker import KnownFiles
+    from pyprof.session.worker.one_shot_tasks import Examiner
     from pyprof.session.worker.process import forked
     from pyprof.tools.file_reports import FileToInspect
 

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pyprof.exporters import output_file
     from pyprof.exporters.base import ExportOptions
     from pyprof.importers.registry import load
-    from pyprof.model.several import merge
+    from pyprof.model.merge import merge
 
     exporter = chosen_format(arguments.format, arguments.output)
     check_writable(arguments.output)

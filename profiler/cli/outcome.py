@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping
 
 from pyprof.cli.function_tables import FunctionTables, function_tables
+from pyprof.cli.number_format import duration, many, percent, shorten, shorten_apart
 from pyprof.cli.short_names import function_names
 from pyprof.cli.terminal import advice, printable
-from pyprof.cli.words import duration, many, percent, shorten, shorten_apart
 from pyprof.model.functions import Cost, lock_costs
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import ENDS, SENTENCES, counted, end_title, lacking, said

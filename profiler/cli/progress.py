@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pyprof.cli.number_format import many, shorten
 from pyprof.cli.terminal import columns, printable
-from pyprof.cli.words import many, shorten
 from pyprof.records import dataclass, field
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from pyprof.exporters import registry
 from pyprof.options import SIMPLE_MODES
 
 if TYPE_CHECKING:
-    from pyprof.agent.moments import TimeSpan
+    from pyprof.agent.time_parsing import TimeSpan
     from pyprof.exporters.base import Exporter
     from pyprof.model.profile import Profile
 
@@ -88,8 +88,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     import datetime
 
-    from pyprof.agent.moments import TimeSpan, moment, span
-    from pyprof.agent.places import default_spool
+    from pyprof.agent.paths import default_spool
+    from pyprof.agent.time_parsing import TimeSpan, moment, span
 
     arguments.spool = arguments.spool or default_spool()
     now = datetime.datetime.now()

@@ -141,7 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
     remote = remote_options(arguments)
     targets = target_options(arguments)
     _check_one(command, targets, remote)
-    from pyprof.cli.running import Invocation
+    from pyprof.cli.record_run import Invocation
     from pyprof.cli.window import WindowOptions
     from pyprof.exporters.base import ExportOptions
 

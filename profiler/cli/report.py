@@ -19,9 +19,9 @@ from pyprof.options import NATIVE_VIEWS
 if TYPE_CHECKING:
     from pyprof.exporters.base import Exporter
     from pyprof.model.profile import Profile
-    from pyprof.session.worker.answers import Value
-    from pyprof.session.worker.messages import Errand
-    from pyprof.symbolize.again import Places
+    from pyprof.session.worker.messages import OneShotTask
+    from pyprof.session.worker.response_codec import Value
+    from pyprof.symbolize.resymbolize import Places
 
 TOP = "top"
 """The format that is a table in the terminal; it is the default."""
@@ -184,7 +184,7 @@ def _exporter(arguments: argparse.Namespace) -> Exporter | None:
 
 def _named(profile: Profile, arguments: argparse.Namespace) -> Profile:
     """Resolve missing names with files of this machine, if an option requests that."""
-    from pyprof.symbolize.again import Places, lacking
+    from pyprof.symbolize.resymbolize import Places, lacking
 
     places = Places(tuple(arguments.symbols), tuple(arguments.sysroot))
     places.check()
@@ -213,8 +213,8 @@ def _by_worker(profile: Profile, places: Places) -> Profile:
     return replace(profile, frames=found.frames, modules=found.modules, summary=found.summary)
 
 
-def _answer(errand: Errand, kind: type[Value]) -> Value:
-    from pyprof.session.worker.errands import Examiner
+def _answer(errand: OneShotTask, kind: type[Value]) -> Value:
+    from pyprof.session.worker.one_shot_tasks import Examiner
     from pyprof.session.worker.process import forked
 
     with Examiner(forked, confined=False) as examiner:
@@ -223,8 +223,8 @@ def _answer(errand: Errand, kind: type[Value]) -> Value:
 
 def _chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
     """Return the samples that the options choose."""
+    from pyprof.model.filter import timed
     from pyprof.model.recursion import without_recursion
-    from pyprof.model.selected import timed
 
     start, end = (
         None if when is None else seconds_since(when, profile.start_ns, profile.duration_ns)
@@ -271,7 +271,7 @@ def _lines(profile: Profile, ended: bool, arguments: argparse.Namespace) -> Iter
 
 def _source(profile: Profile, arguments: argparse.Namespace, width: int) -> Iterable[str]:
     from pyprof.cli.source_table import Annotation, annotated, dearest_lines
-    from pyprof.symbolize.again import Places
+    from pyprof.symbolize.resymbolize import Places
     from pyprof.symbolize.source_files import SourceFiles
     from pyprof.tools.function_code import FunctionCode
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from pyprof.cli.words import shorten, shorten_middle
+from pyprof.cli.number_format import shorten, shorten_middle
 
 _CLOSING = {"<": ">", "(": ")", "[": "]", "{": "}"}
 _OPERATOR = re.compile(r"operator(?:\(\)|\[\]|->\*?|[<>=!+\-*/%^&|~,]{1,3}|\s+\w+(?:\[\])?)")

@@ -8,13 +8,13 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+from pyprof.cli.number_format import shorten, shorten_middle
 from pyprof.cli.terminal import printable
 from pyprof.cli.top_table import SHARE, amount, bar, functions_of, heading, share
-from pyprof.cli.words import shorten, shorten_middle
 from pyprof.model.line_costs import CodeCost, code_costs, line_costs
 from pyprof.model.profile import Profile
 from pyprof.records import dataclass
-from pyprof.symbolize.again import Places
+from pyprof.symbolize.resymbolize import Places
 from pyprof.symbolize.source_files import SourceFiles
 from pyprof.tools.function_code import CodeOf, FunctionCode
 

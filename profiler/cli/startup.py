@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from pyprof.session.worker import share
+from pyprof.session.worker import priority
 
 _URGENT = {"record", "dump", "top"}
 """Commands whose user waits for the first sample."""
@@ -15,4 +15,4 @@ def prepare(command: str) -> None:
     if command == "record":
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGUSR1,))  # interrupts.listen() handles it
     if command in _URGENT:
-        share.take_more_to_start()
+        priority.take_more_to_start()

@@ -55,8 +55,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from pyprof.cli import output, terminal
-    from pyprof.session.worker.errands import Examiner
-    from pyprof.session.worker.keeper import KnownFiles
+    from pyprof.session.worker.file_broker import KnownFiles
+    from pyprof.session.worker.one_shot_tasks import Examiner
     from pyprof.session.worker.process import forked
     from pyprof.tools.symbol_writer import SymbolsOf, SymbolText
 
@@ -123,7 +123,7 @@ def upload(url: str, token_file: str, write: Callable[[IO[bytes]], None]) -> Non
     import io
 
     from pyprof.agent.push.http_client import Endpoint, HttpClient
-    from pyprof.agent.push.outcomes import NotSent, RefusedForGood
+    from pyprof.agent.push.responses import NotSent, RefusedForGood
     from pyprof.agent.push.secrets import Credentials
     from pyprof.errors import OutputError
 

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 
 from pyprof.cli.function_tables import FunctionTables, function_tables
+from pyprof.cli.number_format import duration, percent, shorten_apart
 from pyprof.cli.short_names import function_names
 from pyprof.cli.terminal import printable
-from pyprof.cli.words import duration, percent, shorten_apart
 from pyprof.errors import UsageError
+from pyprof.model.callers import NOBODY, FunctionWords, Neighbours, neighbours
 from pyprof.model.functions import START_UP, Cost, costs, lock_costs
 from pyprof.model.labels import shown
-from pyprof.model.neighbours import NOBODY, FunctionWords, Neighbours, neighbours
 from pyprof.model.profile import Profile
 
 SHARE, _MODULE, _BAR = 8, 24, 10

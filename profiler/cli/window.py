@@ -145,7 +145,7 @@ class WindowWriter:
             self.say(f"pyprof: wrote {place}" if place != "-" else "pyprof: written to standard output")
 
     def _why_empty(self, profile: Profile) -> str:
-        from pyprof.cli.words import percent
+        from pyprof.cli.number_format import percent
         from pyprof.collectors.linux import procfs
         from pyprof.model.reasons import said
 

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.columns import MOST_SUM, largest_sum
-from pyprof.model.contents import summary_of_part, without_evidence
 from pyprof.model.labels import Labels
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
+from pyprof.model.quality import summary_of_part, without_evidence
 from pyprof.model.summary import Summary
 from pyprof.model.tree import Tree
 from pyprof.model.walk import Trust
@@ -91,7 +91,7 @@ class KnownDigests(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class LittleWork:
+class WorkLimit:
     """Limits of what a reader may read from one file.
 
     Attributes:
@@ -109,8 +109,8 @@ class LittleWork:
     frames: int
 
 
-class MuchWork(Exception):
-    """A file exceeds the limits of its reader (LittleWork).
+class WorkLimitExceeded(Exception):
+    """A file exceeds the limits of its reader (WorkLimit).
 
     Attributes:
         of_frames: True if it has too many unknown frames.
@@ -161,7 +161,7 @@ class Builder:
         self.by_digest: KnownDigests = {}
         self.read: dict[Hashable, ReadFrame] = {}
         self.met: dict[Hashable, ReadFrame] | None = None
-        self.little: LittleWork | None = None
+        self.little: WorkLimit | None = None
         self._module_of: dict[tuple[object, ...], int] = {}
         self._frames: dict[Frame, int] = {}
         self._tree = Tree()
@@ -169,12 +169,12 @@ class Builder:
         self._values = array("q")
 
     def check_work(self, threads: int = 0, unknown: int = 0, calls: int = 0, frames: int = 0) -> None:
-        """Raise MuchWork if one file has exceeded the limits (LittleWork)."""
+        """Raise WorkLimitExceeded if one file has exceeded the limits (WorkLimit)."""
         most = self.little
         if most is not None and frames > most.frames:
-            raise MuchWork(of_frames=True)
+            raise WorkLimitExceeded(of_frames=True)
         if most is not None and (threads > most.threads or unknown > most.unknown or calls > most.calls):
-            raise MuchWork
+            raise WorkLimitExceeded
 
     @property
     def samples(self) -> int:

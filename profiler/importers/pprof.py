@@ -82,7 +82,7 @@ def read_into(
     Raises:
         FormatError: The file is broken.
         OverflowError: A number is too large for a Profile.
-        MuchWork: The file exceeds the builder's limits.
+        WorkLimitExceeded: The file exceeds the builder's limits.
         TooManyRows: The file exceeds the builder's limits.
     """
     return _Reader(inflated(data, most), builder).about(title, since_ns, wanted)

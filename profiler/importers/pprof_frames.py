@@ -59,7 +59,7 @@ class FrameTables:
 
         Raises:
             FormatError: The tables are broken.
-            MuchWork: The file exceeds the builder's limits.
+            WorkLimitExceeded: The file exceeds the builder's limits.
         """
         spans: list[tuple[int, int, bytes]] = []
         lines: list[bytes] = []

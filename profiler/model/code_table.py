@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.code import ALWAYS, MAX_PAST, NEVER, Span, forget_changes, note_change
+from pyprof.model.jit_code_map import ALWAYS, MAX_PAST, NEVER, Span, forget_changes, note_change
 from pyprof.model.overlaps import Flags, touching, uncovered
 from pyprof.records import dataclass
 

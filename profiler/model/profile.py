@@ -285,7 +285,7 @@ class Profile:
         Raises:
             UsageError: A pattern is no regular expression.
         """
-        from pyprof.model import selected as s
+        from pyprof.model import filter as s
 
         pids, tids = (None if each is None else s.ids(each) for each in (pid, tid))
         names = [(s.compiled(p), field) for p, field in ((process, "process"), (thread, "name")) if p is not None]
@@ -317,7 +317,7 @@ class Profile:
         Raises:
             UsageError: There is no time between them.
         """
-        from pyprof.model.selected import cut
+        from pyprof.model.filter import cut
 
         return cut(self, start, end)
 

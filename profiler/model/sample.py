@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.arch import Arch
+from pyprof.model.blocked_frame import KernelStack
 from pyprof.model.interpreter import Chain
-from pyprof.model.kernel import KernelStack
 from pyprof.model.keys import ThreadKey
 from pyprof.model.markers import Mark
 from pyprof.model.modules import AddressSpace

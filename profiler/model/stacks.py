@@ -16,8 +16,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.blocked_frame import NOT_ONE_BY_ONE, Blocked, KernelFrame, KernelStack
 from pyprof.model.interpreter import FunctionPlace
-from pyprof.model.kernel import NOT_ONE_BY_ONE, Blocked, KernelFrame, KernelStack
 from pyprof.model.markers import CUTS, LEFT_OUT, NOT_SAMPLED, Mark, MarkKind
 from pyprof.model.profile import FrameKind
 from pyprof.model.tree import rewrite

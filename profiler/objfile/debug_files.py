@@ -14,11 +14,11 @@ from weakref import WeakKeyDictionary
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
-from pyprof.objfile import patience
+from pyprof.objfile import io_deadline
 from pyprof.objfile.base import ObjectFile
+from pyprof.objfile.file_access import below, current, debuginfod_cache
 from pyprof.objfile.foreign_path import Rights
-from pyprof.objfile.opener import below, current, debuginfod_cache
-from pyprof.objfile.opening import open_object_file
+from pyprof.objfile.formats import open_object_file
 
 CRC_CHUNK = 1 << 20
 MAX_CRC = 4 << 30
@@ -133,7 +133,7 @@ class DebugFiles:
             self._diagnostics.count("unreadable debug file")
             return None
         finally:
-            patience.close(fd)
+            io_deadline.close(fd)
 
 
 def debug_link(file: ObjectFile) -> tuple[str, int] | None:

@@ -21,8 +21,8 @@ from typing import IO
 
 from pyprof.errors import FormatError
 from pyprof.objfile.breakpad.symbol_server import TIMEOUT_S, Paced, RequestDeadline, new_file, opener
-from pyprof.objfile.opener import debuginfod_cache, is_build_id
-from pyprof.objfile.opening import open_object_file
+from pyprof.objfile.file_access import debuginfod_cache, is_build_id
+from pyprof.objfile.formats import open_object_file
 
 KINDS = ("debuginfo", "executable")
 """Kinds of files that a server may have for a build ID. A program that was never stripped has no separate debug

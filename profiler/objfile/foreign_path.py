@@ -17,7 +17,7 @@ import re
 import stat
 from functools import partial
 
-from pyprof.objfile import patience
+from pyprof.objfile import io_deadline
 from pyprof.records import dataclass
 
 MAX_STEPS = 256
@@ -96,7 +96,7 @@ def find(root: str, name: str, rights: Rights | None = None, *, follow: bool = T
     Raises:
         OSError: The file is not found, not allowed, or its file system does not respond.
     """
-    return patience.ask(partial(_find, root, name, rights, follow), os.close)
+    return io_deadline.ask(partial(_find, root, name, rights, follow), os.close)
 
 
 def _find(root: str, name: str, rights: Rights | None, follow: bool) -> int:
@@ -104,7 +104,7 @@ def _find(root: str, name: str, rights: Rights | None, follow: bool) -> int:
     way = [os.open(root or "/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
     steps = links = 0
     try:
-        patience.at(way[0])
+        io_deadline.at(way[0])
         while parts:
             part = parts.pop()
             if part in ("", "."):
@@ -118,7 +118,7 @@ def _find(root: str, name: str, rights: Rights | None, follow: bool) -> int:
                 continue
             _check(way[-1], rights)
             way.append(_open(part, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, way[-1]))
-            patience.at(way[-1])
+            io_deadline.at(way[-1])
             if stat.S_ISLNK(os.fstat(way[-1]).st_mode):
                 links += 1
                 if links > MAX_LINKS or not (follow or parts) or not _is_ordinary(way[-1]):
@@ -146,11 +146,11 @@ def reopen(found: int, rights: Rights | None = None, *, mapped: bool = False) ->
         OSError: The file is not regular, not on an ordinary file system, not allowed, or its file system does not
             respond.
     """
-    return patience.ask(partial(_reopen, found, rights, mapped), os.close)
+    return io_deadline.ask(partial(_reopen, found, rights, mapped), os.close)
 
 
 def _reopen(found: int, rights: Rights | None, mapped: bool) -> int:
-    patience.at(found, is_file=True)
+    io_deadline.at(found, is_file=True)
     if not stat.S_ISREG(os.fstat(found).st_mode) or not (mapped or _is_ordinary(found)):
         raise OSError(errno.EINVAL, "not a regular file")
     _check(found, rights)
@@ -185,13 +185,13 @@ def read_file(root: str, name: str, most: int, rights: Rights | None = None) -> 
     """
     fd = open_file(root, name, rights)
     try:
-        status = patience.status(fd)
-        read, data = patience.reader(fd, patience.is_local(status.st_dev)), bytearray()
+        status = io_deadline.status(fd)
+        read, data = io_deadline.reader(fd, io_deadline.is_local(status.st_dev)), bytearray()
         while (left := min(most, status.st_size) - len(data)) > 0 and (more := read(left, len(data))):
             data += more
         return bytes(data)
     finally:
-        patience.close(fd)
+        io_deadline.close(fd)
 
 
 def _open(name: str, flags: int, folder: int) -> int:

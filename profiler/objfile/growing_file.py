@@ -9,7 +9,7 @@ import errno
 import os
 from collections.abc import Callable
 
-from pyprof.objfile import patience
+from pyprof.objfile import io_deadline
 from pyprof.records import dataclass, field
 
 MAX_READ = 256 << 20
@@ -50,8 +50,8 @@ class GrowingFile:
         if self._fd < 0:
             return b"", anew
         try:
-            status = patience.status(self._fd)
-            size, read = status.st_size, patience.reader(self._fd, patience.is_local(status.st_dev))
+            status = io_deadline.status(self._fd)
+            size, read = status.st_size, io_deadline.reader(self._fd, io_deadline.is_local(status.st_dev))
             if size < self._offset or read(len(self._tail), self._offset - len(self._tail)) != self._tail:
                 self._offset, self._tail, anew = 0, b"", True
             self.cut = size - self._offset > MAX_READ - self._spent
@@ -75,18 +75,18 @@ class GrowingFile:
         self._reopen()
         if self._fd < 0:
             return b""
-        return patience.reader(self._fd, patience.is_local(patience.status(self._fd).st_dev))(size, 0)
+        return io_deadline.reader(self._fd, io_deadline.is_local(io_deadline.status(self._fd).st_dev))(size, 0)
 
     def _reopen(self) -> bool:
         """Open the file that has the name now, and return True if it replaced one that was read."""
         try:
             fd = self.find()
-            status = patience.status(fd)
+            status = io_deadline.status(fd)
         except OSError as error:  # keep the open file: its process may have unlinked it
             self.silent = error.errno == errno.ETIMEDOUT
             return False
         if (status.st_dev, status.st_ino) == self._identity or not self._accepts(status):
-            patience.close(fd)
+            io_deadline.close(fd)
             return False
         self.close()
         self._fd, self._identity = fd, (status.st_dev, status.st_ino)
@@ -98,7 +98,7 @@ class GrowingFile:
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
-        patience.close(fd)
+        io_deadline.close(fd)
 
     def __del__(self) -> None:
         self.close()

@@ -15,7 +15,6 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Module, StatedId
 from pyprof.model.reasons import problem, problem_counted
-from pyprof.objfile.absent import AbsentFile
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.breakpad.ids import is_stated
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
@@ -23,9 +22,10 @@ from pyprof.objfile.breakpad.symbol_store import SymbolStore
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.memory_image import build_id_in_memory, rebuilt_image, vdso_image
+from pyprof.objfile.file_access import current
 from pyprof.objfile.foreign_path import Rights
 from pyprof.objfile.locate import Identity, accepted, candidates, find_bias, identify
-from pyprof.objfile.opener import current
+from pyprof.objfile.missing_file import AbsentFile
 from pyprof.objfile.pe import PeImage, windows_module
 from pyprof.records import dataclass, field
 

@@ -19,11 +19,11 @@ from functools import partial
 
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Module
-from pyprof.objfile import patience
+from pyprof.objfile import io_deadline
 from pyprof.objfile.elf.dynamic import same_dynamic
 from pyprof.objfile.elf.file import ElfFile, build_id_in_notes
 from pyprof.objfile.elf.headers import PAGE, PT_NOTE
-from pyprof.objfile.opener import below, current
+from pyprof.objfile.file_access import below, current
 from pyprof.records import dataclass
 
 MAX_HANDLES = 4
@@ -72,7 +72,7 @@ def candidates(
     for way, handle, named in _ways(space, module):
         try:
             fd = way()
-            status = patience.status(fd)
+            status = io_deadline.status(fd)
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno == errno.ETIMEDOUT:
                 silent()
@@ -87,7 +87,7 @@ def candidates(
                     continue
                 elf.name = module.path
         finally:
-            patience.close(fd)
+            io_deadline.close(fd)
         if space.files is not None:
             yield Candidate(elf, True, False, False, named)
             continue
@@ -115,8 +115,8 @@ def _ways(space: AddressSpace, module: Module) -> Iterator[tuple[Callable[[], in
 def _program(pid: int, inode: int) -> int:
     """Return a descriptor of the program that a process runs, if it has this inode."""
     fd = current().program(pid)
-    if patience.status(fd).st_ino != inode:
-        patience.close(fd)
+    if io_deadline.status(fd).st_ino != inode:
+        io_deadline.close(fd)
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     return fd
 

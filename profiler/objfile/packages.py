@@ -6,8 +6,8 @@ import os
 import re
 from functools import partial
 
-from pyprof.objfile import foreign_path, patience
-from pyprof.objfile.opener import current
+from pyprof.objfile import foreign_path, io_deadline
+from pyprof.objfile.file_access import current
 
 MAX_LIST = 64 << 20
 _AT_ONCE = 32
@@ -80,13 +80,13 @@ def _owner_in(folder: str, path: str) -> str | None:
         OSError: The directory cannot be read.
     """
     file = os.path.basename(path)
-    lists = [name for name in patience.ask(partial(os.listdir, folder)) if name.endswith(".list")]
+    lists = [name for name in io_deadline.ask(partial(os.listdir, folder)) if name.endswith(".list")]
     lists.sort(key=lambda name: (-_alike(name, file), len(name), name))
     lines = [f"\n{each}\n".encode("utf-8", "surrogateescape") for each in (path, path.removeprefix("/usr"))]
     budget = MAX_LIST
     for first in range(0, len(lists), _AT_ONCE):
         names = lists[first : first + _AT_ONCE]
-        found, size = patience.ask(partial(_listing, folder, names, lines, budget))
+        found, size = io_deadline.ask(partial(_listing, folder, names, lines, budget))
         if found:
             return found.removesuffix(".list").partition(":")[0]
         budget -= size

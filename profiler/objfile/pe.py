@@ -15,8 +15,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory, StatedId
-from pyprof.objfile.absent import AbsentFile
 from pyprof.objfile.base import Section, Segment
+from pyprof.objfile.missing_file import AbsentFile
 
 MACHINES = {
     0x14C: (3, 32, "little"),

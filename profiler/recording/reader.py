@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from pyprof.errors import FormatError, RecordingError
 from pyprof.model.columns import MOST_SUM, largest_sum
-from pyprof.model.contents import summary_of_part
 from pyprof.model.gaps import within
 from pyprof.model.labels import Labels
 from pyprof.model.markers import Mark, MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, Span, ThreadInfo, ValueType
+from pyprof.model.quality import summary_of_part
 from pyprof.model.reasons import said
 from pyprof.model.summary import Summary
 from pyprof.model.walk import StackEnd, Trust

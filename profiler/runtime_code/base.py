@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.model.arch import Arch
-from pyprof.model.code import CodeName, Span
+from pyprof.model.jit_code_map import CodeName, Span
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import Trust
 from pyprof.objfile.images import Image

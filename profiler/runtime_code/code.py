@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
-from pyprof.model.code import CodeName
 from pyprof.model.columns import distinct
+from pyprof.model.jit_code_map import CodeName
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.sample import SampleBatch
 from pyprof.model.walk import Walk, lookup_pcs
@@ -53,7 +53,7 @@ class _Code:
 class RuntimeCode:
     """Descriptions of run-time generated code in all processes of a recording.
 
-    Implements unwind.runtime.RuntimeRules, session.interning.CodeBinder and symbolize.described.DescribedCode.
+    Implements unwind.jit_rules.RuntimeRules, session.interning.CodeBinder and symbolize.described.DescribedCode.
     """
 
     def __init__(self, images: ImageStore, options: UnwindOptions, diagnostics: Diagnostics) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
-from pyprof.model.code import CodeMap, CodeName, Span
+from pyprof.model.jit_code_map import CodeMap, CodeName, Span
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.reasons import problem_of
 from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile
+from pyprof.objfile.formats import open_registered
 from pyprof.objfile.images import Image
-from pyprof.objfile.opening import open_registered
 from pyprof.objfile.target_structs import TargetStructs
 from pyprof.records import dataclass, field
 from pyprof.runtime_code.base import CodeScan, Rows, RuleAt, module_path, report

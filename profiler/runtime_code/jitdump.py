@@ -8,14 +8,14 @@ from functools import partial
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
-from pyprof.model.code import CodeMap, CodeName, Span
+from pyprof.model.jit_code_map import CodeMap, CodeName, Span
 from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.model.reasons import problem, problem_of
 from pyprof.model.walk import Trust
-from pyprof.objfile import patience
+from pyprof.objfile import io_deadline
+from pyprof.objfile.file_access import below, current
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.objfile.jitdump import JitdumpClosed, JitdumpReader, Loaded, Record
-from pyprof.objfile.opener import below, current
 from pyprof.records import dataclass
 from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, report
 from pyprof.unwind.formats.cfi.entries import CfiSection
@@ -167,8 +167,8 @@ def open_mapped(space: AddressSpace, mapping: Mapping, owners: frozenset[int]) -
             found = find()
         except OSError:
             continue
-        inode = patience.status(found).st_ino
-        patience.close(found)
+        inode = io_deadline.status(found).st_ino
+        io_deadline.close(found)
         if inode == mapping.inode:
             return GrowingFile(find, owners)
     return None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
-from pyprof.model.code import CodeMap, CodeName, Span
+from pyprof.model.jit_code_map import CodeMap, CodeName, Span
 from pyprof.model.modules import ReadMemory
 from pyprof.model.reasons import problem_of
 from pyprof.model.walk import Trust

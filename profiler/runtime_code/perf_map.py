@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import FormatError
-from pyprof.model.code import CodeName, Span
 from pyprof.model.code_table import CodeTable, NamedRanges
+from pyprof.model.jit_code_map import CodeName, Span
 from pyprof.model.reasons import problem, problem_of
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.objfile.held_bytes import HeldBytes

@@ -11,10 +11,10 @@ from typing import Any
 from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
-from pyprof.model.code import ALWAYS, Span
+from pyprof.model.jit_code_map import ALWAYS, Span
 from pyprof.model.modules import AddressSpace
+from pyprof.objfile.file_access import below, current
 from pyprof.objfile.growing_file import GrowingFile
-from pyprof.objfile.opener import below, current
 from pyprof.options import UnwindOptions
 from pyprof.runtime_code.base import CodeScan, CodeSource, Rows, RuleAt
 from pyprof.runtime_code.gdb_jit import GdbCode

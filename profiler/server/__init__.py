@@ -5,25 +5,25 @@ authoritative: the server acknowledges a window when its file is durable. The da
 be rebuilt.
 
 access     Authorization: tokens of tenants for reading and writing
-answers    The responses of the query interface, as values for JSON
+query_api  The responses of the query interface, as values for JSON
 app        The HTTP interface: routes, limits, refusals
 blocks     Conversion of segments to blocks of the tables, one for each table
 config     The configuration: TOML in, checked values out
-cover      Query plan: hourly rollups for whole hours, raw windows for the rest
+rollup_plan  Query plan: hourly rollups for whole hours, raw windows for the rest
 engine     The SQL engines: ClickHouse in this process (chdb), or a ClickHouse server
 files      The received segments, as files
 frames     Conversion of a frame to a text of the database, and back
 health     Checks whether the disk takes segments and the database answers
-hours      Hourly rollups: creation, and replacement of the raw windows of old days
+rollups    Hourly rollups: creation, and replacement of the raw windows of old days
 index      The thread that brings files into the database, and drops what is too old
-known_frames  Cache of the frames in a tenant's segments
-large_bodies  A separate process that reads large request bodies
+frame_cache   Cache of the frames in a tenant's segments
+ingest_process  A separate process that reads large request bodies
 merged     Conversion of rows of the database to a Profile
-native     A block of rows in ClickHouse's Native format, column after column
-numbers    The server's own metrics, for /metrics
-paced      Rate limit for large request bodies
-patience   Limits for the time and size of a request's header
-questions  Queries of the database
+native_format  A block of rows in ClickHouse's Native format, column after column
+metrics    The server's own metrics, for /metrics
+body_rate_limit  Rate limit for large request bodies
+header_timeout  Limits for the time and size of a request's header
+queries    Queries of the database
 receiving  Conversion of other projects' pushes to segments
 refusal_log  Log lines about refused requests, limited in rate
 rows       Conversion of a segment to rows of the database
@@ -32,10 +32,10 @@ series_limit  Limit for the sets of labels that a tenant may send in a day
 serving    A server from its configuration: everything opened in order, and closed
 stacks     Stacks that the server has read, by their digests and numbers
 store      Inserts into the database and deletions
-stored     Cache of the stacks and series in the database
+row_cache  Cache of the stacks and series in the database
 symbol_files  Symbol files that were uploaded, and names from them
 tables     The tables and their migrations, from tables.sql, in the dialect of an engine
-taking     Ingest of segments: stored durably, or refused
-taking_threads  Threads that read and write incoming segments
+ingest     Ingest of segments: stored durably, or refused
+ingest_pool     Threads that read and write incoming segments
 unit       The systemd unit of the server
 """

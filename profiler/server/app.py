@@ -17,16 +17,16 @@ from starlette.routing import Route
 from pyprof.agent.metrics import CONTENT_TYPE
 from pyprof.exporters.utf8 import dumps
 from pyprof.model.reason_requests import REQUESTS
-from pyprof.server import answers
+from pyprof.server import query_api
 from pyprof.server.access import COOKIE, READ, Access, Refused
+from pyprof.server.body_rate_limit import PacedBodies, Receive, Scope, Send
 from pyprof.server.config import ServerConfig
 from pyprof.server.engine import StoreError
-from pyprof.server.paced import PacedBodies, Receive, Scope, Send
-from pyprof.server.questions import Asked, GivenUp, Questions
+from pyprof.server.ingest import JSON, SAFE, SEGMENTS, ClientGone, Taking
+from pyprof.server.queries import Asked, GivenUp, Questions
 from pyprof.server.receiving import SENDERS, ForeignPush
 from pyprof.server.selection import check_words
 from pyprof.server.serving import ServerParts
-from pyprof.server.taking import JSON, SAFE, SEGMENTS, ClientGone, Taking
 
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -40,15 +40,15 @@ _KINDS = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=ut
 Words = Mapping[str, str]
 _Found = TypeVar("_Found")
 _JSON: Mapping[str, Callable[[Questions, str, Words], Any]] = {
-    "services": answers.services,
-    "labels": answers.labels,
-    "timeline": answers.timeline,
-    "functions": answers.functions,
-    "builds": answers.builds,
+    "services": query_api.services,
+    "labels": query_api.labels,
+    "timeline": query_api.timeline,
+    "functions": query_api.functions,
+    "builds": query_api.builds,
 }
 _FILES: Mapping[str, Callable[[Questions, str, Words], tuple[bytes, str, str]]] = {
-    "profile": answers.profile,
-    "diff": answers.diff,
+    "profile": query_api.profile,
+    "diff": query_api.diff,
 }
 
 
@@ -165,8 +165,8 @@ class FleetServer:
         tenant = self._tenant(READ, request)
         question, words = request.path_params["question"], dict(request.query_params)
         try:
-            if question in answers.WORDS:
-                check_words(words, answers.WORDS[question], answers.SIDES.get(question, ("",)))
+            if question in query_api.WORDS:
+                check_words(words, query_api.WORDS[question], query_api.SIDES.get(question, ("",)))
             if question in _JSON:
                 found = await self._found(request, _JSON[question], tenant, words)
                 answer = Response(dumps(found), 200, SAFE, JSON)

@@ -8,13 +8,23 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.labels import Labels
-from pyprof.server.native import Block, BlockColumn, column, days, lists, lists_of_bytes, numbers, text_bytes, texts
+from pyprof.server.native_format import (
+    Block,
+    BlockColumn,
+    column,
+    days,
+    lists,
+    lists_of_bytes,
+    numbers,
+    text_bytes,
+    texts,
+)
 from pyprof.server.rows import SegmentRows, hour_of
-from pyprof.server.stacks import StackBook
+from pyprof.server.stacks import StoredStackCache
 
 SeriesKey = tuple[str, str, str, str, int]
 """(day, tenant, type, service, number)."""
-StacksOfDay = tuple[str, str, StackBook, npt.NDArray[np.int64]]
+StacksOfDay = tuple[str, str, StoredStackCache, npt.NDArray[np.int64]]
 """(day, tenant, book, numbers in the tenant's book) of stacks."""
 _LETTERS = 1 << 26
 """Number of characters in the stacks of a block."""

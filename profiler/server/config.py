@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pyprof.agent.config_file import BadConfig, ConfigError, document, read
-from pyprof.agent.push.outcomes import NotSent
+from pyprof.agent.push.responses import NotSent
 from pyprof.agent.push.secrets import secret
 from pyprof.agent.settings import Setting, Wrong, checked
 from pyprof.errors import UsageError

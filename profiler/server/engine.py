@@ -17,7 +17,7 @@ import orjson
 
 from pyprof.errors import PyprofError, UsageError
 from pyprof.records import dataclass
-from pyprof.server.native import Block
+from pyprof.server.native_format import Block
 from pyprof.server.tables import NAMES, VERSIONS, Dialect, migrations
 
 _MOST_ANSWER = 1 << 30

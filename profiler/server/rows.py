@@ -15,16 +15,16 @@ import numpy.typing as npt
 from pyprof.agent.segments import SegmentName, day_of
 from pyprof.errors import FormatError
 from pyprof.importers import pprof
-from pyprof.importers.builder import About, Builder, LittleWork, MuchWork, Parts
+from pyprof.importers.builder import About, Builder, Parts, WorkLimit, WorkLimitExceeded
 from pyprof.importers.protobuf import TooManyRows
 from pyprof.model.columns import largest_sum
 from pyprof.model.labels import LONGEST, Labels
 from pyprof.model.profile import Frame, FrameKind, ValueType
 from pyprof.model.share_interval import squared_weights
 from pyprof.records import dataclass
+from pyprof.server.frame_cache import FrameCache, ShownFrame, piece_of
 from pyprof.server.frames import cut_name, text_of
-from pyprof.server.known_frames import KnownFrames, ShownFrame, piece_of
-from pyprof.server.stacks import NOBODY, StackBook, StackFacts, StatedStacks
+from pyprof.server.stacks import NOBODY, StackFacts, StatedStacks, StoredStackCache
 
 HOUR_NS = 3600 * 10**9
 HOST = "host"
@@ -67,7 +67,7 @@ class SegmentRows:
     unit: str
     host: str
     length_ns: int
-    book: StackBook
+    book: StoredStackCache
     stacks: npt.NDArray[np.int64]
     series: npt.NDArray[np.uint64]
     values: npt.NDArray[np.int64]
@@ -99,9 +99,9 @@ def rows_of(
     tenant: str,
     name: SegmentName,
     data: bytes,
-    book: StackBook,
+    book: StoredStackCache,
     most: int | None = None,
-    little: LittleWork | None = None,
+    little: WorkLimit | None = None,
     lends: bool = False,
 ) -> SegmentRows:
     """Convert a segment to rows.
@@ -114,7 +114,7 @@ def rows_of(
 
     Raises:
         FormatError: The segment is broken or too large.
-        MuchWork: It exceeds the limits.
+        WorkLimitExceeded: It exceeds the limits.
     """
     builder = _WholeStacks()
     builder.little = little
@@ -127,7 +127,7 @@ def rows_of(
     except TooManyRows:
         if little is None:
             raise
-        raise MuchWork from None
+        raise WorkLimitExceeded from None
     except OverflowError as error:
         raise FormatError("pprof", 0, str(error)) from None
     values = parts.values
@@ -142,7 +142,7 @@ def rows_of(
 
 
 def _rows(
-    tenant: str, name: SegmentName, about: About, parts: Parts, book: StackBook, numbers: npt.NDArray[np.int64]
+    tenant: str, name: SegmentName, about: About, parts: Parts, book: StoredStackCache, numbers: npt.NDArray[np.int64]
 ) -> SegmentRows:
     """Sum up the samples of each stack and label set; numbers are those of the samples' stacks."""
     of_thread = [each.labels for each in parts.threads]
@@ -223,7 +223,7 @@ class _WholeStacks(Builder):
 class _ShownFrames(dict[int, ShownFrame]):
     """Cache of a file's frames by their numbers, filled on access. Too many characters raise FormatError."""
 
-    def __init__(self, parts: Parts, digests: Mapping[int, bytes], known: KnownFrames) -> None:
+    def __init__(self, parts: Parts, digests: Mapping[int, bytes], known: FrameCache) -> None:
         super().__init__()
         self._parts, self._digests, self._known = parts, digests, known
         self._letters = 0
@@ -255,7 +255,7 @@ def _check_stacks(calls: int, letters: int) -> None:
 
 
 def _numbers(
-    stack: npt.NDArray[np.int32], calls: Sequence[Sequence[int]], shown: _ShownFrames, book: StackBook
+    stack: npt.NDArray[np.int32], calls: Sequence[Sequence[int]], shown: _ShownFrames, book: StoredStackCache
 ) -> npt.NDArray[np.int64]:
     """Return the numbers in the book of the samples' stacks, and add new ones.
 
@@ -293,7 +293,7 @@ def _build(parts: Parts, frame: Frame) -> tuple[str, str] | None:
     return cut_name(module.path), cut_name(module.build_id)
 
 
-def _builds(book: StackBook, stacks: npt.NDArray[np.int64], values: npt.NDArray[np.int64]) -> list[BuildCost]:
+def _builds(book: StoredStackCache, stacks: npt.NDArray[np.int64], values: npt.NDArray[np.int64]) -> list[BuildCost]:
     """Return for each file its own time, the part of it without names, and the time of stacks truncated in it."""
     leaf, bare, cut = book.leaf[stacks], book.bare[stacks], book.cut[stacks]
     found, place = np.unique(np.concatenate((leaf, cut)), return_inverse=True)

@@ -48,7 +48,7 @@ def check_words(words: Iterable[str], own: Collection[str], sides: Iterable[str]
     """Check the names of a query's parameters.
 
     Args:
-        own: Parameters of the query (answers.py).
+        own: Parameters of the query (query_api.py).
         sides: Prefixes of its selections.
 
     Raises:

@@ -17,7 +17,7 @@ from pyprof.server.engine import opened
 from pyprof.server.files import SegmentFiles
 from pyprof.server.health import DISK_FULL, STORE_FAILED, ServerHealth
 from pyprof.server.index import Indexer, Retention
-from pyprof.server.numbers import Numbers
+from pyprof.server.metrics import Numbers
 from pyprof.server.refusal_log import RefusalLog
 from pyprof.server.stacks import StackBooks
 from pyprof.server.store import Store
@@ -147,7 +147,7 @@ def _server(config: ServerConfig, app: Any, ready: Callable[[], None], say: Say)
     logger = logging.getLogger("uvicorn")
     logger.handlers, logger.propagate = [_LogHandler(say)], False
 
-    from pyprof.server.patience import BoundedProtocol
+    from pyprof.server.header_timeout import BoundedProtocol
 
     class QuietServer(uvicorn.Server):
         @contextmanager

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from pyprof.importers.builder import ReadFrame
 from pyprof.records import dataclass
-from pyprof.server.known_frames import KnownFrames, ShownFrame, lendable
+from pyprof.server.frame_cache import FrameCache, ShownFrame, lendable
 
 MOST_BYTES = 1 << 28
 """Maximum estimated size in bytes of all tenants' stacks."""
@@ -50,7 +50,7 @@ class StackFacts:
         return sum(len(text) for build in (self.leaf, self.cut) for text in build or ())
 
 
-class StackBook:
+class StoredStackCache:
     """The stacks of one tenant, with columns that are longer than there are stacks.
 
     Attributes:
@@ -65,7 +65,7 @@ class StackBook:
         lent: Frames for a cache that adopts this book's stacks.
     """
 
-    def __init__(self, known: KnownFrames | None = None) -> None:
+    def __init__(self, known: FrameCache | None = None) -> None:
         """Create an empty book.
 
         Args:
@@ -78,7 +78,7 @@ class StackBook:
         self.cut: npt.NDArray[np.int32] = np.full(_ROOM, NOBODY, np.int32)
         self.bare: npt.NDArray[np.bool_] = np.zeros(_ROOM, np.bool_)
         self.letters: npt.NDArray[np.int64] = np.zeros(_ROOM, np.int64)
-        self.known = KnownFrames() if known is None else known
+        self.known = FrameCache() if known is None else known
         self.lent: Mapping[Hashable, ReadFrame] = {}
         self._memory = 0
         self._by_hash: dict[tuple[int, int], int] = {}
@@ -124,7 +124,7 @@ class StackBook:
                 number = self._add(found, calls, sum([each.letters for each in frames]), facts)
         return number
 
-    def adopted(self, other: StackBook, wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def adopted(self, other: StoredStackCache, wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Add stacks of another book, given by their numbers there, and return their numbers here.
 
         The digests of these stacks are copied too. The function pauses regularly to let other threads run.
@@ -192,7 +192,7 @@ class StackBook:
 class _TextsHere(dict[int, int]):
     """Numbers of texts in this cache, by their numbers in another book; filled on access."""
 
-    def __init__(self, there: Sequence[str], here: KnownFrames) -> None:
+    def __init__(self, there: Sequence[str], here: FrameCache) -> None:
         super().__init__()
         self._there, self._here = there, here
 
@@ -209,7 +209,7 @@ def _longer(column: npt.NDArray[_Kind]) -> npt.NDArray[_Kind]:
 class StatedStacks(dict[bytes, int]):
     """A Builder.by_digest that looks up digests in a book, and collects the digests that the reader has verified."""
 
-    def __init__(self, book: StackBook) -> None:
+    def __init__(self, book: StoredStackCache) -> None:
         super().__init__()
         # bound directly, because it is called for each stack
         self.get = book.by_digest.get  # type: ignore[method-assign]
@@ -220,14 +220,14 @@ class StackBooks:
 
     def __init__(self, most: int = MOST_BYTES) -> None:
         self._most = most
-        self._books: dict[str, StackBook] = {}
+        self._books: dict[str, StoredStackCache] = {}
         self._lock = threading.Lock()
 
-    def of(self, tenant: str) -> StackBook:
+    def of(self, tenant: str) -> StoredStackCache:
         with self._lock:
             if sum(book.memory for book in self._books.values()) > self._most:
                 self._books.clear()
             book = self._books.get(tenant)
             if book is None:
-                book = self._books[tenant] = StackBook()
+                book = self._books[tenant] = StoredStackCache()
             return book

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from pyprof.server import blocks
 from pyprof.server.engine import Engine, literal
-from pyprof.server.hours import Hours
-from pyprof.server.native import Block
-from pyprof.server.questions import Asked, Questions
+from pyprof.server.native_format import Block
+from pyprof.server.queries import Asked, Questions
+from pyprof.server.rollups import Hours
+from pyprof.server.row_cache import StoredRowCache
 from pyprof.server.rows import SegmentRows
-from pyprof.server.stored import StoredRows
 from pyprof.server.symbol_files import SymbolFiles
 from pyprof.server.tables import NAMES
 
@@ -25,7 +25,7 @@ class Store:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.hours = Hours(engine)
-        self._stored = StoredRows()
+        self._stored = StoredRowCache()
         self._last = 0
 
     def close(self) -> None:

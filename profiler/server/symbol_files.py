@@ -20,7 +20,7 @@ from pyprof.errors import FormatError
 from pyprof.importers.pprof import inflated
 from pyprof.model.profile import Frame, FrameKind, Line
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
-from pyprof.objfile.opener import is_build_id
+from pyprof.objfile.file_access import is_build_id
 from pyprof.objfile.source import BytesSource, open_regular
 from pyprof.records import replace
 from pyprof.server.access import Refused

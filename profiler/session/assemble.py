@@ -23,7 +23,7 @@ from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import FunctionStart, InterpreterName, Symbolizer
 
 if TYPE_CHECKING:
-    from pyprof.symbolize.settled_frames import SettledFrames
+    from pyprof.symbolize.frame_cache import SettledFrameCache
 
 SOURCE_BUDGET_S = 3.0
 """Maximum time for source lines and inlined functions, in seconds.
@@ -33,7 +33,8 @@ Frames that are left then have none, and the summary reports it.
 WAITED_FOR_S = 0.4
 """SOURCE_BUDGET_S while the user waits for the end of the recording.
 
-It is less than the worker then has for all names (worker/link.py), because names are more important than lines.
+It is less than the worker then has for all names (worker/worker_client.py), because names are more important than
+lines.
 """
 
 
@@ -50,7 +51,7 @@ def assemble(
     starts: FunctionStart | None = None,
     known_only: bool = False,
     lines_s: float = SOURCE_BUDGET_S,
-    settled: SettledFrames | None = None,
+    settled: SettledFrameCache | None = None,
 ) -> Profile:
     """Resolve the frames of a window and make a profile of it.
 

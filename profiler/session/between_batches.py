@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pyprof.handover import Handover
+from pyprof.flush_protocol import FlushProtocol
 from pyprof.records import dataclass
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class BetweenBatches:
         handover: Flush protocol with the collector.
     """
 
-    def __init__(self, handover: Handover) -> None:
+    def __init__(self, handover: FlushProtocol) -> None:
         self._handover = handover
         self._questions: list[_Question] = []
         self._lock = threading.Lock()

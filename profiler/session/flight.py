@@ -4,7 +4,7 @@ The recording is split into windows. Each is a recording file in one folder. Old
 oldest ones if the folder gets too large. To save means to merge the files. All data is in the files, so they survive if
 pyprof is killed, and `pyprof merge` reads them.
 
-The sinks are values that can be sent to the file broker (session/worker/keeper.py).
+The sinks are values that can be sent to the file broker (session/worker/file_broker.py).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import time
 
 from pyprof.errors import RecordingError
 from pyprof.exporters.base import Journal, JournalBeginning, Sink
+from pyprof.model.merge import merge, recent
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import said
-from pyprof.model.several import merge, recent
 from pyprof.records import dataclass, replace
 
 MOST_FILES = 10

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.interpreters.merge import Evaluators
+from pyprof.model.blocked_frame import KernelStack
 from pyprof.model.interpreter import FunctionPlace
-from pyprof.model.kernel import KernelStack
 from pyprof.model.markers import Mark, cut_mark
 from pyprof.model.sample import SampleBatch
 from pyprof.model.stacks import Merge, StackTable

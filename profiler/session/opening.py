@@ -16,7 +16,7 @@ from pyprof.collectors.targets.launch import Launched
 from pyprof.collectors.targets.selection import Selection, select
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
-from pyprof.handover import Handover, Stride
+from pyprof.flush_protocol import FlushProtocol, Stride
 from pyprof.model.labels import labels_of
 from pyprof.options import (
     DEFAULT_FLUSH_S,
@@ -33,10 +33,10 @@ from pyprof.options import (
     TargetOptions,
 )
 from pyprof.records import replace
+from pyprof.session.python_command import runs_python
 from pyprof.session.recording import Recorded, Recording
-from pyprof.session.rehearsal import runs_python
 from pyprof.session.runtimes import Runtimes
-from pyprof.session.unfollowed import Unfollowed
+from pyprof.session.unfollowed_children import Unfollowed
 from pyprof.session.worker.file_symbols import AskedSymbols
 from pyprof.session.worker.messages import Naming
 from pyprof.session.worker.process import Start, Worker, spawned
@@ -200,7 +200,7 @@ def _sampling(
     diagnostics: Diagnostics,
     options: RecordOptions,
     subject: Recorded,
-    handover: Handover,
+    handover: FlushProtocol,
 ) -> Sampling:
     """Make the sampler's half of the recording. `runtimes` is None behind a stub."""
     naming = Naming(

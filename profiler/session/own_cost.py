@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.libc import trim_heap
-from pyprof.objfile.opener import current
+from pyprof.objfile.file_access import current
 
 
 class OwnCost(NamedTuple):

@@ -17,13 +17,13 @@ from pyprof.errors import FormatError, PyprofError
 from pyprof.model.arch import Arch
 from pyprof.model.profile import Profile
 from pyprof.model.threads import ThreadStack, thread_stacks
+from pyprof.objfile.file_access import debuginfod_cache
 from pyprof.objfile.minidump.crash_dump import DumpException, DumpModule
-from pyprof.objfile.opener import debuginfod_cache
 from pyprof.options import DeadTarget
 from pyprof.records import dataclass
 from pyprof.session.session import Session
-from pyprof.session.worker.errands import Examiner
-from pyprof.session.worker.keeper import KnownFiles, KnownFolder
+from pyprof.session.worker.file_broker import KnownFiles, KnownFolder
+from pyprof.session.worker.one_shot_tasks import Examiner
 from pyprof.session.worker.process import Start
 
 Registers = dict[int, list[dict[str, int]]]

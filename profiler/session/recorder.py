@@ -24,14 +24,14 @@ from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, StackTable
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.records import dataclass, replace
-from pyprof.session.held_samples import HeldSamples
+from pyprof.session.final_stacks import LastStacks
 from pyprof.session.interning import Interned, Interning
-from pyprof.session.last_stacks import LastStacks
+from pyprof.session.pending_samples import HeldSamples
 from pyprof.session.rows import UNKNOWN, Rows, RowStore, no_lengths
-from pyprof.session.surrounded_stacks import SurroundedStacks
 from pyprof.session.thread_numbers import ThreadNumbers
 from pyprof.session.truncated_stack_repair import TruncatedStackRepair
-from pyprof.session.unfollowed import NOTHING, Spent
+from pyprof.session.unfollowed_children import NOTHING, Spent
+from pyprof.session.wait_context import SurroundedStacks
 
 CLIPPED = "waits_clipped"
 COMPLETED = "stack completed by the outer frames of a later one of its thread"

@@ -18,18 +18,18 @@ from typing import Self
 from pyprof.collectors.base import CollectorStats
 from pyprof.collectors.targets.launch import Launched
 from pyprof.errors import PyprofError, UsageError
-from pyprof.handover import Handover
+from pyprof.flush_protocol import FlushProtocol
 from pyprof.model.profile import Profile
 from pyprof.options import RecordOptions
 from pyprof.records import dataclass, field
 from pyprof.session.between_batches import BetweenBatches
-from pyprof.session.deliveries import Deliveries
-from pyprof.session.overdue import LEAVE_S, ended_in_time
-from pyprof.session.worker import share
+from pyprof.session.shutdown_watchdog import LEAVE_S, ended_in_time
+from pyprof.session.sink_delivery import Deliveries
+from pyprof.session.worker import priority
 from pyprof.session.worker.channel import Part
-from pyprof.session.worker.link import Pending
 from pyprof.session.worker.messages import Extent
 from pyprof.session.worker.sampling import Sampling
+from pyprof.session.worker.worker_client import Pending
 
 _SETTLED_S = 1.0
 """Maximum length of the start phase after the first samples may be taken, in seconds, if no sample is unwound."""
@@ -77,7 +77,7 @@ class Recording:
         sampling: Sampling,
         subject: Recorded,
         options: RecordOptions,
-        handover: Handover,
+        handover: FlushProtocol,
         command: Launched | None = None,
     ) -> None:
         self.subject = subject
@@ -191,7 +191,7 @@ class Recording:
             self._sampling.stop()
         if not self._is_settled and (self._sampling.is_walked or time.monotonic() > self._settle_at):
             self._is_settled = True
-            share.take_usual()
+            priority.take_usual()
             self._sampling.take_less()
         self._between.answer()
         if not self.asked_to_end:
@@ -235,7 +235,7 @@ class Recording:
 
     def _watch(self, left: Callable[[bool], None], leave_s: float) -> None:
         self._ending.wait()
-        share.take_more(os.getpid())
+        priority.take_more(os.getpid())
         sampling = self._kept
         if sampling is None or ended_in_time(sampling, leave_s):
             return

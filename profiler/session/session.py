@@ -26,8 +26,8 @@ from pyprof.session.chain_merger import ChainMerger
 from pyprof.session.interning import Interning
 from pyprof.session.recorder import HERE, Clock, Recorder, Window
 from pyprof.session.runtimes import Runtimes
-from pyprof.session.unfollowed import Unfollowed
-from pyprof.session.unseen import with_unseen
+from pyprof.session.unfollowed_children import Unfollowed
+from pyprof.session.unsampled_time import with_unseen
 from pyprof.session.views import view, with_compiled
 from pyprof.symbolize.described import Described
 from pyprof.symbolize.name_cache import NameCache
@@ -36,7 +36,7 @@ from pyprof.unwind.sources import READERS, with_symbols
 from pyprof.unwind.unwinder import Unwinder
 
 if TYPE_CHECKING:
-    from pyprof.symbolize.settled_frames import SettledFrames
+    from pyprof.symbolize.frame_cache import SettledFrameCache
 
 EVERYTHING = ViewOptions(native="all")
 
@@ -197,7 +197,7 @@ class Session:
         shown: ViewOptions = EVERYTHING,
         known_only: bool = False,
         lines_s: float = SOURCE_BUDGET_S,
-        settled: SettledFrames | None = None,
+        settled: SettledFrameCache | None = None,
     ) -> Profile:
         """Resolve the names of a window and make a profile of it.
 

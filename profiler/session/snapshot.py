@@ -26,9 +26,9 @@ from pyprof.model.walk import StackEnd
 from pyprof.objfile.foreign_path import read_file, rights_below
 from pyprof.options import CollectOptions, DumpOptions, RemoteOptions
 from pyprof.records import dataclass, field, replace
+from pyprof.session.dump_completion import UntilWhole
 from pyprof.session.opening import check_stacks
 from pyprof.session.runtimes import Runtimes
-from pyprof.session.until_whole import UntilWhole
 from pyprof.session.worker.file_symbols import AskedSymbols
 from pyprof.session.worker.messages import Extent, Naming
 from pyprof.session.worker.process import Start, spawned

@@ -7,14 +7,14 @@ import numpy as np
 from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.registry import KINDS
-from pyprof.model.contents import contents
 from pyprof.model.interpreter import PARTIAL
 from pyprof.model.profile import Profile
+from pyprof.model.quality import contents
 from pyprof.model.summary import Children, Language, Stops, Summary
 from pyprof.records import replace
 from pyprof.session.own_cost import OwnCost, own_cost
 from pyprof.session.recorder import Counted, Window
-from pyprof.session.unseen import processor_time
+from pyprof.session.unsampled_time import processor_time
 
 LANGUAGES = tuple(Language(kind.language, kind.evaluators, kind.remedy) for kind in KINDS)
 

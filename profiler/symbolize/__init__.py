@@ -1,7 +1,7 @@
 """Names of addresses: functions, source lines and inlined functions.
 
 dwarf/      Source lines and inlined functions from DWARF 2 to 5, read only as far as an address needs
-again       Names for the frames of an existing profile, from files that are available now
+resymbolize  Names for the frames of an existing profile, from files that are available now
 breakpad    Names, lines and inlined functions from a Breakpad symbol file
 cython      Lines of Cython sources, from the comments in the generated C file
 demangle    Demangled names: C++ (Itanium) and Rust (legacy and v0), by LLVM's demanglers (the package pycxxfilt)
@@ -14,7 +14,7 @@ kernel      Names of kernel functions, from /proc/kallsyms, and of the system ca
 name_cache  A cache of symbols and lines of object files, for the life of the process
 perfmap     A reader of perf maps, the text files `/tmp/perf-PID.map` in which a process names its generated code
 plt         Names of the entries of procedure linkage tables: "malloc@plt"
-settled_frames  A cache of finished frames for the windows of one recording
+frame_cache     A cache of finished frames for the windows of one recording
 source_files  The text of source files that a profile names
 symbolizer  Creates the named frames of a profile from unique frame keys
 symbols     A symbol table in columns, for lookups of the function at an address

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 
-from pyprof.objfile import opener
+from pyprof.objfile import file_access
 from pyprof.objfile.foreign_path import Rights
 from pyprof.objfile.source import FileSource
 
@@ -51,7 +51,7 @@ class CythonLines:
 
     def _read(self, file: str) -> bytes:
         try:
-            source = FileSource(opener.below(self._root, file, self._rights))
+            source = FileSource(file_access.below(self._root, file, self._rights))
             return bytes(source.read(0, _MOST_BYTES)) if source.read(0, len(_HEAD)) == _HEAD else b""
         except OSError:
             return b""

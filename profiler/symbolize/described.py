@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pyprof.model.code import CodeName
+from pyprof.model.jit_code_map import CodeName
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.objfile.images import Image
 from pyprof.records import dataclass

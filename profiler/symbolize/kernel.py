@@ -6,10 +6,10 @@ from bisect import bisect_right
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import ARCHES
+from pyprof.model.blocked_frame import NOT_ONE_BY_ONE, Blocked, KernelFrame
 from pyprof.model.call_names import call_names
-from pyprof.model.kernel import NOT_ONE_BY_ONE, Blocked, KernelFrame
 from pyprof.model.reasons import problem_counted
-from pyprof.objfile.opener import current
+from pyprof.objfile.file_access import current
 
 _ARCHES = {arch.name: arch for arch in ARCHES.values()}
 _CODE = b"tTwW"

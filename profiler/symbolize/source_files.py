@@ -16,7 +16,7 @@ from pyprof.errors import UsageError
 from pyprof.model.line_costs import line_costs
 from pyprof.model.profile import Profile
 from pyprof.model.source_text import SourceText
-from pyprof.objfile import patience
+from pyprof.objfile import io_deadline
 from pyprof.objfile.foreign_path import Rights, open_file
 from pyprof.objfile.source import FileSource
 
@@ -90,9 +90,9 @@ def _text(root: str, name: str, rights: Rights | None) -> SourceText | None:
     try:
         fd = open_file(root, name, rights)
         try:
-            status = patience.status(fd)
+            status = io_deadline.status(fd)
         except BaseException:
-            patience.close(fd)
+            io_deadline.close(fd)
             raise
         source = FileSource(fd)
         if source.size > MOST_BYTES:

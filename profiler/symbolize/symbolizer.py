@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from pyprof.diagnostics import Diagnostics, Problem
-from pyprof.model.code import CodeName
 from pyprof.model.interpreter import FunctionPlace
+from pyprof.model.jit_code_map import CodeName
 from pyprof.model.markers import Mark
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
@@ -28,7 +28,7 @@ from pyprof.symbolize.name_cache import FileNames, NameCache, Named
 from pyprof.symbolize.unnamed import MADE, Labels, name_it, runtime_code, unnamed
 
 if TYPE_CHECKING:
-    from pyprof.symbolize.settled_frames import SettledFrames
+    from pyprof.symbolize.frame_cache import SettledFrameCache
 
 InterpreterName = Callable[[FunctionPlace], Line]
 """Returns the function, file and line of an interpreter's frame."""
@@ -110,7 +110,7 @@ class Symbolizer:
         starts: FunctionStart | None = None,
         known_only: bool = False,
         lacking: Diagnostics | None = None,
-        settled: SettledFrames | None = None,
+        settled: SettledFrameCache | None = None,
     ) -> None:
         """Take the sources of names.
 

@@ -1,6 +1,6 @@
 """The parts of `inspect`, `symbols` and `doctor`, and those of `report` that read files.
 
-They parse foreign files, so they run in a worker process, which sends back values (session/worker/errands.py).
+They parse foreign files, so they run in a worker process, which sends back values (session/worker/one_shot_tasks.py).
 
 disassembly        Machine code as instructions, by objdump of binutils
 file_reports       One-shot tasks of `inspect` for a worker: overview, rows, differences

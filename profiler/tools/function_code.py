@@ -13,8 +13,8 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.profile import ModuleInfo, Profile
 from pyprof.objfile.base import ObjectFile
 from pyprof.records import dataclass, replace
-from pyprof.symbolize.again import Places, named, object_file
 from pyprof.symbolize.elf_symtab import symbol_sources
+from pyprof.symbolize.resymbolize import Places, named, object_file
 from pyprof.symbolize.symbols import SymbolTable
 from pyprof.tools.disassembly import MOST_BYTES, Instruction, disassembled
 

@@ -14,13 +14,13 @@ from pyprof.errors import FormatError, UnsupportedArchitecture, UsageError
 from pyprof.model.arch import Arch
 from pyprof.objfile.base import Section
 from pyprof.objfile.breakpad.symbol_store import SymbolStore
-from pyprof.objfile.opening import open_object_file
+from pyprof.objfile.formats import open_object_file
 from pyprof.records import dataclass
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.elf_symtab import symbol_sources
 from pyprof.symbolize.symbols import SymbolTable
 from pyprof.unwind.base import Source
-from pyprof.unwind.columns import RuleWords, rule_words
+from pyprof.unwind.rule_json import RuleWords, rule_words
 from pyprof.unwind.rules import FunctionRows
 from pyprof.unwind.sources import READERS, with_symbols
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pyprof.errors import FormatError
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.opener import current
+from pyprof.objfile.file_access import current
 from pyprof.symbolize.dwarf.cursor import Deadline
 from pyprof.symbolize.dwarf.inlines import Inlined, Inlines, Subprogram
 from pyprof.symbolize.dwarf.line_table import LineTable

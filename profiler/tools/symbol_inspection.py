@@ -15,8 +15,8 @@ from pyprof.objfile.breakpad.symbol_store import open_symbol_file
 from pyprof.symbolize.demangle import demangle
 from pyprof.tools.inspection import InspectedRow, Inspection
 from pyprof.unwind.base import Source
-from pyprof.unwind.columns import RuleWords
 from pyprof.unwind.formats.breakpad.stack_cfi import StackCfi
+from pyprof.unwind.rule_json import RuleWords
 
 STACK_WIN = "stack_win"
 

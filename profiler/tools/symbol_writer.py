@@ -22,7 +22,7 @@ from pyprof.model.arch import Arch
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.breakpad.ids import breakpad_id
 from pyprof.objfile.debug_files import DebugFiles
-from pyprof.objfile.opening import open_object_file
+from pyprof.objfile.formats import open_object_file
 from pyprof.records import dataclass, field
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.elf_symtab import symbol_sources

@@ -17,9 +17,9 @@ from urllib.request import urlopen
 import pytest
 
 from pyprof.agent import reading
-from pyprof.agent.moments import TimeSpan
+from pyprof.agent.time_parsing import TimeSpan
 from pyprof.recording.reader import load
-from pyprof.session.worker.idle import may_come_back
+from pyprof.session.worker.idle_priority import may_come_back
 from tests.warm import run
 
 pytestmark = pytest.mark.live

@@ -15,7 +15,7 @@ import pytest
 
 from pyprof.agent import reading
 from pyprof.agent.clock import ClockSteps
-from pyprof.agent.moments import TimeSpan
+from pyprof.agent.time_parsing import TimeSpan
 from tests.agent.push.receivers import Said, receiver
 from tests.agent.test_agent_live import BUSY
 from tests.support import missing

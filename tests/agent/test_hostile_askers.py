@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from pyprof.agent import on_demand
-from pyprof.agent.ask_socket import MOST_ASKERS, NAME, Asker
-from pyprof.agent.asking import ASKED, KEPT, AskAnswer, AskRequest
 from pyprof.agent.config import parse as parse_config
+from pyprof.agent.control_protocol import ASKED, KEPT, AskAnswer, AskRequest
+from pyprof.agent.control_socket import MOST_ASKERS, NAME, Asker
 from pyprof.agent.last_minutes import LastMinutes
 from pyprof.agent.on_demand import OnDemand, RecordedNow
 from pyprof.agent.peers import peer_of
@@ -27,7 +27,7 @@ from pyprof.errors import PyprofError
 from pyprof.model.profile import Profile
 from pyprof.records import replace
 from pyprof.session import opening
-from tests.agent.test_asking import REQUEST, connected, listening, said
+from tests.agent.test_control_protocol import REQUEST, connected, listening, said
 from tests.cli.support import PYPROF
 from tests.exporters.profiles import golden
 from tests.exporters.support import export

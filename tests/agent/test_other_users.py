@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.agent.ask_socket import NAME, AskSocket
-from pyprof.agent.asking import AskRequest
+from pyprof.agent.control_protocol import AskRequest
+from pyprof.agent.control_socket import NAME, AskSocket
 
 NOBODY, GROUP = 65534, 4711
 ASK = """

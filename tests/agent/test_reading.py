@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from pyprof.agent.groups import parts, rooted
-from pyprof.agent.moments import TimeSpan
 from pyprof.agent.reading import profile_of, segments, services
 from pyprof.agent.rules import NOT_RECORDED, RuleVerdict
 from pyprof.agent.splitting import labelled
 from pyprof.agent.splitting import segments as split
 from pyprof.agent.status import state
+from pyprof.agent.time_parsing import TimeSpan
 from pyprof.diagnostics import Problem
 from pyprof.errors import FormatError, PyprofError
 from pyprof.importers import evidence

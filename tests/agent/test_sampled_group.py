@@ -13,7 +13,7 @@ from pyprof.agent.config import parse
 from pyprof.agent.processes import ProcessTable
 from pyprof.agent.sampled_group import SampledGroup
 from pyprof.errors import AccessDenied
-from pyprof.handover import Stride
+from pyprof.flush_protocol import Stride
 from pyprof.session import opening
 from tests.hostile.test_endings import until
 

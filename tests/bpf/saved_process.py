@@ -16,7 +16,7 @@ from pyprof.collectors.postmortem.core_collector import CoreFileCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.code_book import CodeBook
-from pyprof.interpreters.cpython.in_kernel import PythonInKernel
+from pyprof.interpreters.cpython.bpf_reader import PythonInKernel
 from pyprof.interpreters.cpython.memory import Memory, gather_now
 from pyprof.interpreters.cpython.process import PythonProcess
 from pyprof.interpreters.cpython.programs import Programs

@@ -13,7 +13,7 @@ import pytest
 from pyprof.collectors.bpf.collector import BpfCollector
 from pyprof.collectors.bpf.sampler import KernelTargets, Sampler
 from pyprof.collectors.perf.ring import online_cpus
-from pyprof.handover import Handover
+from pyprof.flush_protocol import FlushProtocol
 from pyprof.options import CollectOptions
 from tests.live.support import recording as native
 
@@ -37,7 +37,7 @@ for word in sys.stdin:
 
 def test_signs_of_life_are_few_where_nobody_watches() -> None:
     collector = BpfCollector.__new__(BpfCollector)
-    collector._options = options = CollectOptions(flush_s=0.5, handover=Handover())
+    collector._options = options = CollectOptions(flush_s=0.5, handover=FlushProtocol())
     assert collector._silent_ns() == 2_000_000_000
     options.handover.often(1_000_000_000)
     assert collector._silent_ns() == 500_000_000

@@ -10,17 +10,26 @@ from pyprof.collectors.bpf.abi import Flag
 from pyprof.collectors.bpf.records import Ended
 from pyprof.collectors.bpf.sampler import Waiting
 from pyprof.collectors.bpf.wait_rates import WaitRates
-from pyprof.collectors.bpf.waits import FOREVER_NS, Again, Bare, Left, Waits, WaitTimes, letter, table_at
-from pyprof.model.kernel import NOT_ONE_BY_ONE
+from pyprof.collectors.bpf.waits import (
+    FOREVER_NS,
+    ContinuedWait,
+    StacklessWait,
+    SwitchOut,
+    Waits,
+    WaitTimes,
+    letter,
+    table_at,
+)
+from pyprof.model.blocked_frame import NOT_ONE_BY_ONE
 
 S = 1
 TID = 7
 US = 1000
 
 
-def left(*times: int, why: int = S) -> Left:
+def left(*times: int, why: int = S) -> SwitchOut:
     n = len(times)
-    return Left(np.full(n, TID), np.array(times, np.int64), np.full(n, why, np.uint32), np.ones(n, np.bool_))
+    return SwitchOut(np.full(n, TID), np.array(times, np.int64), np.full(n, why, np.uint32), np.ones(n, np.bool_))
 
 
 def ended(*rows: tuple[int, int, int], flags: int = Flag.ENDED, blocked: int = 0, why: int = S) -> Ended:
@@ -61,7 +70,7 @@ def test_wait_that_goes_on_is_accounted_in_parts() -> None:
     second = waits.account(left(), NONE, waiting(100), (), 3000, 0)
     third = waits.account(left(), ended((100, 3500, 3600)), waiting(0), (), 4000, 0)
     assert first.blocked_ns.tolist() == [900]
-    assert second.again == [Again(TID, 1000, 2000)]
+    assert second.again == [ContinuedWait(TID, 1000, 2000)]
     assert total(third) == 600
     assert not total(waits.account(left(), NONE, waiting(0), (), 5000, 0))
 
@@ -70,7 +79,7 @@ def test_long_time_for_a_processor_is_not_the_wait_before_it() -> None:
     waits = Waits()
     waits.account(left(100), NONE, waiting(100), (), 1000, 0)
     times = waits.account(left(), ended((100, 50 * US, 90 * US)), waiting(0), (), 100 * US, 0)
-    assert times.again == [Again(TID, 1000, 49 * US, 0), Again(TID, 50 * US, 40 * US, woken=True)]
+    assert times.again == [ContinuedWait(TID, 1000, 49 * US, 0), ContinuedWait(TID, 50 * US, 40 * US, woken=True)]
     assert not times.bare
 
 
@@ -107,7 +116,7 @@ def test_end_that_comes_late_is_taken() -> None:
     assert times[0].goes_on.tolist() == [True]
     times.append(waits.account(left(), ended((100, 900, 900)), waiting(0), (), 2000, 0))
     assert [total(each) for each in times] == [0, 800]
-    assert times[1].again == [Again(TID, 100, 800, 0)]
+    assert times[1].again == [ContinuedWait(TID, 100, 800, 0)]
 
 
 def test_thread_that_sleeps_from_before_is_accounted_from_the_beginning_on() -> None:
@@ -116,7 +125,7 @@ def test_thread_that_sleeps_from_before_is_accounted_from_the_beginning_on() -> 
     waits.begin(100, [])
     seen = waits.account(left(), NONE, [], [TID], 1000, 0)
     assert seen.asleep_ns == {TID: 900}
-    assert waits.account(left(), NONE, [], (), 2000, 0).again == [Again(TID, 1000, 1000)]
+    assert waits.account(left(), NONE, [], (), 2000, 0).again == [ContinuedWait(TID, 1000, 1000)]
     woke = waits.account(left(), ended((0, 0, 2500)), waiting(0), (), 3000, 0)
     assert total(woke) == 500
 
@@ -126,7 +135,7 @@ def test_thread_that_woke_before_it_was_looked_at_has_slept_until_then() -> None
     waits.met([TID], 50)
     waits.begin(100, [])
     times = waits.account(left(), ended((0, 0, 700)), waiting(0), [TID], 1000, 0)
-    assert times.bare == [Bare(TID, 50, 600, "B", -1)]
+    assert times.bare == [StacklessWait(TID, 50, 600, "B", -1)]
     assert not times.asleep_ns
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.objfile import debuginfod, patience
+from pyprof.objfile import debuginfod, io_deadline
 from pyprof.objfile.breakpad import symbol_server, symbol_text
 from pyprof.objfile.breakpad.symbol_server import MAX_REDIRECTS, SymbolServer
 
@@ -181,11 +181,11 @@ def test_process_that_is_killed_while_it_fetches_leaves_no_file(tmp_path: Path) 
 
 def test_server_is_left_when_a_recording_has_no_more_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unwinding waits for it, too, and is not interrupted."""
-    monkeypatch.setattr(patience, "_over", bool)
+    monkeypatch.setattr(io_deadline, "_over", bool)
     silent = threading.Event()
 
     def serve(connection: socket.socket, path: str) -> None:
-        patience.heed(lambda: True)
+        io_deadline.heed(lambda: True)
         silent.wait(symbol_server.TIMEOUT_S)
 
     path, said, asked = fetch(serve, tmp_path)

@@ -11,8 +11,8 @@ from pyprof.model.arch import X86_64
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.source import BytesSource
-from pyprof.unwind.columns import rule_words
 from pyprof.unwind.formats.breakpad.stack_cfi import StackCfi
+from pyprof.unwind.rule_json import rule_words
 from pyprof.unwind.rules import FunctionRows, Rule
 from pyprof.unwind.sources import READERS
 from tests.breakpad.other_reader import compare

@@ -15,10 +15,10 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
 from pyprof.model.modules import Module, StatedId
-from pyprof.objfile.absent import AbsentFile
 from pyprof.objfile.breakpad.ids import breakpad_id, hashed_text, same_id
 from pyprof.objfile.breakpad.symbol_store import DIFFERS, SymbolStore
 from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.missing_file import AbsentFile
 from tests.support import build
 
 pytestmark = pytest.mark.system

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from pyprof.cli.number_format import duration, many, percent
 from pyprof.cli.outcome import brief, report
 from pyprof.cli.progress import Progress
 from pyprof.cli.terminal import advice
-from pyprof.cli.words import duration, many, percent
 from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Problem
 from pyprof.model.markers import Mark, MarkKind

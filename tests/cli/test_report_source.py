@@ -17,7 +17,7 @@ from pyprof.cli import main
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
 from pyprof.model.walk import Trust
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.opening import open_object_file
+from pyprof.objfile.formats import open_object_file
 from pyprof.records import replace
 from pyprof.session.worker import process
 from pyprof.symbolize.source_files import MOST_BYTES, SourceFiles

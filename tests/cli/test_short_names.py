@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pyprof.cli.number_format import shorten_apart, shorten_middle
 from pyprof.cli.short_names import function_name, function_names
-from pyprof.cli.words import shorten_apart, shorten_middle
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 

@@ -19,7 +19,7 @@ from pyprof.collectors.offcpu.collector import WallClockCollector
 from pyprof.collectors.perf.attr import MOST_STACK
 from pyprof.collectors.perf.duty_cycle import DutyCycle
 from pyprof.collectors.perf.switch_source import PerfSwitchSource
-from pyprof.handover import Handover
+from pyprof.flush_protocol import FlushProtocol
 from pyprof.model.arch import X86_64
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
@@ -51,7 +51,7 @@ class Part:
     stacks = True
     lost_ns = 0
     cycle = DutyCycle(everything=False, processors=1)
-    handover = Handover()
+    handover = FlushProtocol()
     flushed_ns = 0
 
     def __init__(self, source_id: int, batches: Iterable[SampleBatch] = ()) -> None:

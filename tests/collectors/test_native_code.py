@@ -19,15 +19,15 @@ from pyprof.collectors.native.code import (
     FramesRow,
     MachineRow,
     ProcessRow,
+    ReturnReason,
     Rounds,
     SampleRow,
     StopEnding,
     ThreadRow,
-    Why,
     address_of,
 )
+from pyprof.collectors.ptrace.on_cpu import turn_ns
 from pyprof.collectors.ptrace.processor_share import WHOLE, WINDOW_NS, ProcessorShare
-from pyprof.collectors.ptrace.turns import turn_ns
 from tests.support import PROGRAMS, need
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
@@ -83,7 +83,7 @@ def test_structures_are_those_of_the_source(harness: ctypes.CDLL) -> None:
     ]
     assert numbers(harness, "offsets", len(fields)) == [field.offset for field in fields]
     assert numbers(harness, "endings", len(StopEnding)) == list(StopEnding)
-    assert numbers(harness, "reasons", len(Why)) == list(Why)
+    assert numbers(harness, "reasons", len(ReturnReason)) == list(ReturnReason)
 
 
 def test_share_of_a_processor_is_what_python_finds(harness: ctypes.CDLL) -> None:

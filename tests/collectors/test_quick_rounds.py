@@ -16,12 +16,12 @@ import pytest
 
 from pyprof.collectors.linux import libc, procfs
 from pyprof.collectors.native import code
-from pyprof.collectors.native.code import EXTRAS_SIZE, Rounds, SampleRow, StopEnding, Why
-from pyprof.collectors.ptrace import quick_rounds
-from pyprof.collectors.ptrace.frames_ahead import WasRead
-from pyprof.collectors.ptrace.quick_rounds import QuickRounds
-from pyprof.collectors.ptrace.round_rows import Round
-from pyprof.collectors.ptrace.turns import Turns
+from pyprof.collectors.native.code import EXTRAS_SIZE, ReturnReason, Rounds, SampleRow, StopEnding
+from pyprof.collectors.ptrace import native_loop
+from pyprof.collectors.ptrace.native_abi import Round
+from pyprof.collectors.ptrace.native_loop import QuickRounds
+from pyprof.collectors.ptrace.native_memory import WasRead
+from pyprof.collectors.ptrace.on_cpu import OnCpuTurns
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleKind
 from tests.collectors.conftest import Start
@@ -38,7 +38,7 @@ KEPT = {"rbx": 0x10, "r12": 0x30, "r13": 0x40, "r14": 0x50, "r15": 0x60}
 class Calls:
     """Of machine code. why: how they ended; endings: of their stops; rounds: in all; most: in one."""
 
-    why: Counter[Why] = field(default_factory=Counter)
+    why: Counter[ReturnReason] = field(default_factory=Counter)
     endings: Counter[StopEnding] = field(default_factory=Counter)
     rounds: int = 0
     most: int = 0
@@ -56,7 +56,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     def watched(self: QuickRounds) -> None:
         before, stopped = self._rounds.rounds, self._rounds.samples_count
         call(self)
-        seen.why[Why(self._rounds.why)] += 1
+        seen.why[ReturnReason(self._rounds.why)] += 1
         seen.rounds += self._rounds.rounds - before
         seen.most = max(seen.most, self._rounds.rounds - before)
         seen.endings.update(
@@ -64,7 +64,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         )
 
     monkeypatch.setattr(QuickRounds, "_call", watched)
-    monkeypatch.setattr(Turns, "visit", lambda *_: False)  # processors are visited in turn by Python alone
+    monkeypatch.setattr(OnCpuTurns, "visit", lambda *_: False)  # processors are visited in turn by Python alone
     return seen
 
 
@@ -107,7 +107,7 @@ def test_rounds_end_where_other_threads_may_want_the_interpreter(
 
 
 def test_without_machine_code_the_same_comes(program: Start, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quick_rounds, "sample_rounds", lambda with_gil: None)
+    monkeypatch.setattr(native_loop, "sample_rounds", lambda with_gil: None)
     assert len(well_read(spinning(program, stops(100)))) >= 100
     assert calls.count == 0
 
@@ -136,13 +136,13 @@ def test_thread_that_is_left_stopped_when_an_exception_comes_goes_on(
             call(address)
             rounds = Rounds.from_address(address)
             last = rounds.samples + (rounds.samples_count - 1) * ctypes.sizeof(SampleRow)
-            if rounds.why == Why.STOPPED and SampleRow.from_address(last).ending == StopEnding.HELD:
+            if rounds.why == ReturnReason.STOPPED and SampleRow.from_address(last).ending == StopEnding.HELD:
                 states.append(procfs.state(target.pid, target.pid))
                 raise KeyboardInterrupt
 
         return broken
 
-    monkeypatch.setattr(quick_rounds, "sample_rounds", breaking)
+    monkeypatch.setattr(native_loop, "sample_rounds", breaking)
     with pytest.raises(KeyboardInterrupt):
         record(target.pid, stops(2000), rate_hz=1000, flush_s=0.1)
     assert states == ["tracing stop"]
@@ -151,8 +151,8 @@ def test_thread_that_is_left_stopped_when_an_exception_comes_goes_on(
 
 def test_thread_that_begins_is_found_at_the_next_sampling_time(program: Start, calls: Calls) -> None:
     target = program("c_births", "thread", "20000", "1")
-    recording = record(target.pid, lambda _: calls.why[Why.CHANGED] > 3, rate_hz=1000, flush_s=0.1)
-    assert calls.why[Why.CHANGED] > 3
+    recording = record(target.pid, lambda _: calls.why[ReturnReason.CHANGED] > 3, rate_hz=1000, flush_s=0.1)
+    assert calls.why[ReturnReason.CHANGED] > 3
     assert len({lane.tid for lane in recording.lanes}) > 3
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from pyprof.cli.main import build_parser
 from pyprof.collectors import registry
-from pyprof.collectors.base import Collector, CollectorRefused, SeesPart
+from pyprof.collectors.base import Collector, CollectorRefused, PartialVisibility
 from pyprof.collectors.hybrid import bpf_opening
 from pyprof.collectors.hybrid import opening as by_perf
 from pyprof.collectors.hybrid.until_short_lives import UntilShortLives
@@ -103,7 +103,7 @@ def test_where_none_can_the_reason_of_the_best_one_is_raised(monkeypatch: pytest
 def test_one_that_sees_a_part_is_opened_where_no_other_can(monkeypatch: pytest.MonkeyPatch) -> None:
     rooms = (
         Room("first", refusal=PyprofError("no")),
-        Room("part", refusal=SeesPart("hidden")),
+        Room("part", refusal=PartialVisibility("hidden")),
         Room("last", PyprofError("nor I")),
     )
     furnish(monkeypatch, *rooms)
@@ -113,7 +113,7 @@ def test_one_that_sees_a_part_is_opened_where_no_other_can(monkeypatch: pytest.M
 
 
 def test_events_may_follow_stops_that_were_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_perf, "can", lambda *_: SeesPart("hidden"))
+    monkeypatch.setattr(by_perf, "can", lambda *_: PartialVisibility("hidden"))
     monkeypatch.setattr(bpf_opening, "can", lambda *_: None)
     selection, interpreters = (
         select(TargetOptions(pids=(os.getppid(),))),

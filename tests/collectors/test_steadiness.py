@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyprof.collectors.ptrace.steadiness import STEADY_NS, Steadiness
+from pyprof.collectors.ptrace.cpu_bound import STEADY_NS, Steadiness
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 

@@ -11,8 +11,8 @@ import pytest
 
 from pyprof.collectors.linux import libc
 from pyprof.collectors.ptrace import interrupted_calls
-from pyprof.collectors.ptrace.held_thread import BOUND_NS, Outcome
 from pyprof.collectors.ptrace.interrupted_calls import INTERRUPTED, RESTARTED
+from pyprof.collectors.ptrace.stopped_thread import BOUND_NS, Outcome
 from pyprof.collectors.targets.launch import launch
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleKind

@@ -12,10 +12,10 @@ import pytest
 
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux.libc import PtraceCalls
+from pyprof.collectors.ptrace.cpu_bound import Steadiness
+from pyprof.collectors.ptrace.on_cpu import OnCpuTurns, Turn, turn_ns, turns_ended
 from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.steadiness import Steadiness
 from pyprof.collectors.ptrace.threads import Thread
-from pyprof.collectors.ptrace.turns import Turn, Turns, turn_ns, turns_ended
 from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import native_arches
@@ -76,7 +76,7 @@ def test_turn_of_a_thread_is_by_counts_that_agree(
     """arrivals: as often as they are read. asked: our own turn is read, too, and at the beginning of the next round."""
     own = tmp_path / "sched"
     own.write_bytes(_SCHED % (500, 3))
-    turns = Turns(PtraceCalls(), alone=True, may_visit=True)
+    turns = OnCpuTurns(PtraceCalls(), alone=True, may_visit=True)
     turns.own = os.open(own, os.O_RDONLY)
     turns.arrived()
     first, *more = [b"90 10 %d\n" % count for count in arrivals]
@@ -134,7 +134,7 @@ def test_processors_are_visited_as_soon_as_processes_end_before_they_are_looked_
     for hurries in (False, True):
         ptrace = PtraceCalls()
         ptrace.hurries = hurries
-        turns = Turns(ptrace, alone=True, may_visit=True)
+        turns = OnCpuTurns(ptrace, alone=True, may_visit=True)
         turns.own = os.open("/proc/self/sched", os.O_RDONLY)
         turns._allowed = os.sched_getaffinity(0)
         begun[hurries] = [turns.visit([os.getpid()], brief) for brief in (0, 19, 20)]

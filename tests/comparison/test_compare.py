@@ -15,8 +15,8 @@ import pyprof
 from pyprof.comparison import compare as comparing
 from pyprof.errors import OutputError, UsageError
 from pyprof.model.functions import costs
+from pyprof.model.merge import merge
 from pyprof.model.profile import Profile, ValueType
-from pyprof.model.several import merge
 from pyprof.records import replace
 from tests.comparison.simulated import SHARES, recording
 from tests.exporters.profiles import golden, profiles

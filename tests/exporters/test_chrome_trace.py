@@ -14,8 +14,8 @@ from pyprof.errors import OutputError
 from pyprof.exporters.names import levels
 from pyprof.exporters.timing import IN_SEQUENCE
 from pyprof.exporters.utf8 import clean
+from pyprof.model.filter import timed
 from pyprof.model.profile import Frame, Profile, ThreadInfo, ValueType
-from pyprof.model.selected import timed
 from tests.exporters.profiles import PERIOD_NS, START_NS, Builder, code, deep, golden, profiles
 from tests.exporters.support import PLAIN, export
 from tests.exporters.trace_event import Thread, Trace, read

@@ -19,8 +19,8 @@ from pyprof.exporters.firefox_tables import CATEGORIES, WAITS, breakpad_id
 from pyprof.exporters.names import levels
 from pyprof.exporters.timing import IN_SEQUENCE
 from pyprof.exporters.utf8 import clean
+from pyprof.model.filter import timed
 from pyprof.model.profile import Frame, FrameKind, ModuleInfo, Profile, ThreadInfo, ValueType
-from pyprof.model.selected import timed
 from pyprof.model.walk import Trust
 from pyprof.symbolize.kernel import _STATES
 from tests.exporters.firefox_profile import FirefoxProfile, read

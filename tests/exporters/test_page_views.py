@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from pyprof.model.contents import without_evidence
 from pyprof.model.markers import NOT_SAMPLED
 from pyprof.model.profile import Profile, ThreadInfo
+from pyprof.model.quality import without_evidence
 from pyprof.model.summary import FunctionsMissing, Shown
 from tests.exporters.browser import Browser
 from tests.exporters.conftest import OpenPage

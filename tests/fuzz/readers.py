@@ -12,11 +12,11 @@ from contextlib import suppress
 
 import numpy as np
 
-from pyprof.agent import asking
-from pyprof.agent.asking import AskRefused
+from pyprof.agent import control_protocol
+from pyprof.agent.control_protocol import AskRefused
 from pyprof.agent.push import messages
 from pyprof.agent.push.http_client import MOST_WAIT_S, wait_s
-from pyprof.agent.push.outcomes import NotSent, RefusedForGood
+from pyprof.agent.push.responses import NotSent, RefusedForGood
 from pyprof.collectors.bpf.abi import HEAD_WORDS, REGISTERS
 from pyprof.collectors.bpf.kernel_types import member_offset
 from pyprof.collectors.bpf.records import read_records
@@ -331,11 +331,11 @@ def pushed(data: bytes) -> None:
 def asks(data: bytes) -> None:
     """What is said on the agent's socket, by either side."""
     with suppress(AskRefused):
-        request = asking.parse(data)
-        assert asking.parse(request.line()) == request
+        request = control_protocol.parse(data)
+        assert control_protocol.parse(request.line()) == request
     stream = io.BytesIO(data)
     with suppress(AskRefused, FormatError):
-        assert sum(len(answer.data) for answer in asking.answers(stream.readline, stream.read)) <= len(data)
+        assert sum(len(answer.data) for answer in control_protocol.answers(stream.readline, stream.read)) <= len(data)
 
 
 def push_answers(data: bytes) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pyprof.agent import asking
+from pyprof.agent import control_protocol
 from pyprof.exporters.protobuf import data, number
 from pyprof.model.arch import X86_64
 from pyprof.objfile.elf.file import ElfFile
@@ -134,7 +134,7 @@ def seeds() -> Mapping[str, list[bytes]]:
         ],
         "pushed": pushes(),
         "asks": [
-            asking.AskRequest("web", 30, 499).line(),
+            control_protocol.AskRequest("web", 30, 499).line(),
             b'{"recording": 3, "last_s": 600}\n{"kept": 3}\nabc{"asked": 0}\n{"done": 1}\n',
             b'{"refused": "ask_busy", "text": "x"}\n',
         ],

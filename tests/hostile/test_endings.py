@@ -17,7 +17,7 @@ import pytest
 
 from pyprof.cli.flight import Timing
 from pyprof.cli.interrupts import EndBySignals
-from pyprof.cli.running import Invocation, times_as_slow
+from pyprof.cli.record_run import Invocation, times_as_slow
 from pyprof.options import RecordOptions
 from tests.cli.support import BUSY, PYPROF, python
 from tests.collapsed import sampled
@@ -345,7 +345,7 @@ def test_slow_machine_gets_more_time_at_the_end(tmp_path: Path) -> None:
         "if 'record' in sys.argv:\n"
         "    from pyprof.cli import running\n"
         "    from pyprof.collectors.ptrace.collector import PtraceCollector\n"
-        "    from pyprof.session.overdue import LEAVE_S\n"
+        "    from pyprof.session.shutdown_watchdog import LEAVE_S\n"
         "    from pyprof.session.worker.service import _Observed\n"
         "    def batches(self, quick=PtraceCollector.batches):\n"
         "        yield from quick(self)\n"

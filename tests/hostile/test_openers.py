@@ -1,9 +1,9 @@
 """Who opens files, read from the source: names that a target, a file or a server chose have one opener.
 
-objfile/foreign_path.py opens foreign names, objfile/opener.py asks it to, and opens what the kernel or the user named;
-objfile/source.py (open_regular) what the user named, and
-exporters/output_file.py writes. Elsewhere a file is opened by a name of ours: one below /proc or /sys with numbers
-only, a constant, or a descriptor that somebody of the above has opened. Each exception stands below, with its reason.
+objfile/foreign_path.py opens foreign names, objfile/file_access.py asks it to, and opens what the kernel or the user
+named; objfile/source.py (open_regular) what the user named, and exporters/output_file.py writes. Elsewhere a file is
+opened by a name of ours: one below /proc or /sys with numbers only, a constant, or a descriptor that somebody of the
+above has opened. Each exception stands below, with its reason.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 ROOMS = ("profiler", "collectors", "interpreters", "unwind", "exporters", "start")
 OPENERS = {
     "profiler/objfile/foreign_path.py",
-    "profiler/objfile/opener.py",
+    "profiler/objfile/file_access.py",
     "profiler/objfile/source.py",
     "exporters/output_file.py",
 }
@@ -41,10 +41,10 @@ ALLOWED = {
         "sqlite3.connect",
     ): "the output, where nobody else gives names",
     ("profiler/objfile/breakpad/symbol_text.py", "lzma.LZMAFile"): "a stream that is open",
-    ("profiler/server/answers.py", "open"): "a file that was just made in a folder of its own",
+    ("profiler/server/query_api.py", "open"): "a file that was just made in a folder of its own",
     ("profiler/cli/demo_fleet.py", "open"): "a descriptor that was just made, in a folder of its own",
     ("profiler/server/app.py", ".read_bytes"): "the page's own files",
-    ("profiler/agent/ask_socket.py", "os.open"): "the spool's folder, for its path only",
+    ("profiler/agent/control_socket.py", "os.open"): "the spool's folder, for its path only",
     ("profiler/agent/push/pusher.py", "open"): "a segment of the spool, where nobody else gives names",
     ("collectors/replay/collector.py", "zipfile.ZipFile"): "a log of batches, which only tests and benchmarks name",
     ("collectors/replay/log.py", "zipfile.ZipFile"): "that log",

@@ -13,9 +13,9 @@ import pytest
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
-from pyprof.model.code import ALWAYS
+from pyprof.model.jit_code_map import ALWAYS
 from pyprof.model.modules import AddressSpace
-from pyprof.objfile import foreign_path, patience
+from pyprof.objfile import foreign_path, io_deadline
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.objfile.images import SILENT
 from pyprof.objfile.source import FileSource
@@ -46,9 +46,9 @@ def shared(tmp_path: Path) -> Iterator[Mounted]:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "ANSWER_S", 0.3)
-    monkeypatch.setattr(patience, "_silent", set())
-    monkeypatch.setattr(patience, "_answering", set())
+    monkeypatch.setattr(io_deadline, "ANSWER_S", 0.3)
+    monkeypatch.setattr(io_deadline, "_silent", set())
+    monkeypatch.setattr(io_deadline, "_answering", set())
 
 
 @pytest.mark.usefixtures("short")
@@ -56,12 +56,12 @@ def test_file_that_was_open_is_at_its_end_where_reading_does_not_return(
     shared: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patient:
-        patient.setattr(patience, "ANSWER_S", HANGS_S)
+        patient.setattr(io_deadline, "ANSWER_S", HANGS_S)
         source = FileSource(foreign_path.open_file("/", str(shared.folder / "spin")))
         assert bytes(source.read(0, 4)) == b"\x7fELF"
     shared.fall_silent()
     assert bytes(source.read(source.size - 8, 8)) in (b"", (shared.folder.parent / "spin").read_bytes()[-8:])
-    with pytest.raises(patience.Unanswered):
+    with pytest.raises(io_deadline.Unanswered):
         foreign_path.find("/", str(shared.folder / "names"))
 
 
@@ -71,10 +71,10 @@ def test_mount_that_was_silent_is_asked_no_more_and_others_are(
 ) -> None:
     shared.fall_silent()
     for name in ("spin", "names", "other"):
-        with pytest.raises(patience.Unanswered):
+        with pytest.raises(io_deadline.Unanswered):
             foreign_path.open_file("/", str(shared.folder / name))
-        monkeypatch.setattr(patience, "_answers", lambda _: pytest.fail("it is asked again"))
-        monkeypatch.setattr(patience, "ANSWER_S", HANGS_S)
+        monkeypatch.setattr(io_deadline, "_answers", lambda _: pytest.fail("it is asked again"))
+        monkeypatch.setattr(io_deadline, "ANSWER_S", HANGS_S)
     os.close(foreign_path.open_file("/", str(shared.folder.parent / "spin")))
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pyprof.interpreters.cpython.copied import MOST_SCATTERED
 from pyprof.interpreters.cpython.data_stack import ChunkSizes
 from pyprof.interpreters.cpython.memory import Memory
+from pyprof.interpreters.cpython.snapshot import MOST_SCATTERED
 from pyprof.model.markers import long_chain_mark
 from tests.collapsed import Stacks
 from tests.interpreters.pythons import Python, pythons, running

@@ -16,7 +16,6 @@ from pyprof.interpreters.code_book import CodeBook
 from pyprof.interpreters.cpython import debug_offsets
 from pyprof.interpreters.cpython.capture import ENTRY_OWNER, MOST_FRAMES, Copier, greenlet_search
 from pyprof.interpreters.cpython.codes import CodeReader
-from pyprof.interpreters.cpython.copied import Habits
 from pyprof.interpreters.cpython.greenlet_entries import EntrySearch
 from pyprof.interpreters.cpython.greenlets import SwitchedThread, waiting_size
 from pyprof.interpreters.cpython.layout import Layout
@@ -25,6 +24,7 @@ from pyprof.interpreters.cpython.memory import Memory, Unreadable, gather_now
 from pyprof.interpreters.cpython.objects import Objects
 from pyprof.interpreters.cpython.runs import RunReader
 from pyprof.interpreters.cpython.runtime import PyThread
+from pyprof.interpreters.cpython.snapshot import ReadHints
 from pyprof.interpreters.cpython.tables import LAYOUTS
 from pyprof.interpreters.merge import Evaluators, merge
 from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
@@ -119,7 +119,7 @@ def test_chains_of_nonsense_end(minor: int, seed: int) -> None:
     ident, interpreter = (memory.u64(thread_at + at) for at in (layout.thread.thread_id, layout.thread.interp))
     thread = PyThread(thread_at, 1, ident, interpreter, 0, BASE, BASE + 8)
     copier = Copier(layout, codes.head_at, codes.head_size, 1 << 19)
-    habits = Habits()
+    habits = ReadHints()
     for _ in range(2):
         stack = memoryview(memory.bytes(BASE, 4096)).cast("Q")
         copied = copier.copy(thread, habits, stack, BASE, gather_now(memory))

@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from pyprof.interpreters.code_book import CodeBook
+from pyprof.interpreters.cpython.chain_cache import ChainCache, RowsKey
 from pyprof.interpreters.cpython.codes import PythonCode
-from pyprof.interpreters.cpython.known_chains import KnownChains, RowsKey
 from pyprof.interpreters.cpython.layout import LineTableFormat
 from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
 
@@ -37,7 +37,7 @@ class Reader:
 
     def __init__(self, book: CodeBook) -> None:
         self._numbers = itertools.count(1)
-        self._known = KnownChains(book)
+        self._known = ChainCache(book)
         self.decoded = 0
 
     def of(self, *keys: RowsKey) -> list[Chain]:

@@ -15,10 +15,10 @@ from pyprof.interpreters.code_book import CodeBook
 from pyprof.interpreters.cpython import debug_offsets
 from pyprof.interpreters.cpython.capture import Copier
 from pyprof.interpreters.cpython.codes import CodeReader
-from pyprof.interpreters.cpython.copied import MOST_FAILURES, MOST_IN_STOP, Copied, Habits
 from pyprof.interpreters.cpython.layout import Layout
 from pyprof.interpreters.cpython.memory import Memory
 from pyprof.interpreters.cpython.runtime import PyThread, Runtime
+from pyprof.interpreters.cpython.snapshot import MOST_FAILURES, MOST_IN_STOP, Copied, ReadHints
 from pyprof.interpreters.cpython.tables import LAYOUTS
 from pyprof.model.interpreter import Span
 
@@ -42,7 +42,7 @@ class Scene:
         codes = CodeReader(self.memory, layout, CodeBook())
         self._copier = Copier(layout, codes.head_at, codes.head_size, 1 << 19)
         self._gatherer = Gatherer(1 << 20)
-        self.habits = Habits()
+        self.habits = ReadHints()
         self.calls = 0
         self.put(self.thread_at + layout.thread.thread_id, 5)
         self.put(self.thread_at + layout.thread.interp, 6)

@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from pyprof.interpreters.cpython.copied import Habits
 from pyprof.interpreters.cpython.names import PythonThreadNames
 from pyprof.interpreters.cpython.runtime import PyThread
+from pyprof.interpreters.cpython.snapshot import ReadHints
 from pyprof.interpreters.cpython.threads import KnownThread, NameBook, ThreadList
 
 THREAD = PyThread(0x1000, 7, 42, 0x2000, 0, 0, 0)
@@ -26,7 +26,7 @@ class Book:
         monkeypatch.setattr(time, "monotonic_ns", lambda: round(self.now_s * 1e9))
         self.book = NameBook()
         self.book.read_from(cast(PythonThreadNames, self))
-        self._threads = cast(ThreadList, SimpleNamespace(known={7: KnownThread([(THREAD, Habits())])}))
+        self._threads = cast(ThreadList, SimpleNamespace(known={7: KnownThread([(THREAD, ReadHints())])}))
 
     def read(self) -> dict[int, str]:
         self.reads.append(self.now_s - 100)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pyprof.interpreters.recognised import RUNTIMES
-from pyprof.model.contents import contents
 from pyprof.model.profile import FrameKind
+from pyprof.model.quality import contents
 from pyprof.model.reasons import end_title
 from pyprof.model.summary import lacks
 from pyprof.session.summarize import LANGUAGES

@@ -10,9 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pyprof.interpreters.cpython import settled_codes
+from pyprof.interpreters.cpython import code_cache
+from pyprof.interpreters.cpython.code_cache import CodeCache
 from pyprof.interpreters.cpython.memory import Memory
-from pyprof.interpreters.cpython.settled_codes import SettledCodes
 from pyprof.model.interpreter import Span
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
@@ -50,8 +50,8 @@ class Process:
         return memoryview(data)
 
 
-def settled(process: Process) -> SettledCodes:
-    codes = SettledCodes(AT, SIZE, IDENTITY, Memory(process.some))
+def settled(process: Process) -> CodeCache:
+    codes = CodeCache(AT, SIZE, IDENTITY, Memory(process.some))
     codes.add({address: process.head(address) for address in ADDRESSES})
     return codes
 
@@ -100,7 +100,7 @@ def test_names_of_a_process_that_has_ended_since_are_those_that_were_known() -> 
 
 
 def test_head_that_was_not_read_whole_settles_nothing() -> None:
-    codes = SettledCodes(AT, SIZE, IDENTITY, Memory(Process().some))
+    codes = CodeCache(AT, SIZE, IDENTITY, Memory(Process().some))
     codes.add({0x1000: b"", 0x2000: bytes(SIZE - 8)})
     assert not codes.heads
 
@@ -111,7 +111,7 @@ class Changes(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.process = Process()
-        self.codes = SettledCodes(AT, SIZE, IDENTITY, Memory(self.process.some))
+        self.codes = CodeCache(AT, SIZE, IDENTITY, Memory(self.process.some))
         self.fresh = 3
 
     @rule(address=st.sampled_from(ADDRESSES))
@@ -144,11 +144,11 @@ TestChanges = Changes.TestCase
 
 def test_no_more_are_kept_than_are_allowed() -> None:
     process = Process()
-    before, settled_codes._MOST = settled_codes._MOST, 2
+    before, code_cache._MOST = code_cache._MOST, 2
     try:
         codes = settled(process)
         assert len(codes.heads) == 1
         assert codes.version == 1
         assert tuple(codes.confirmed(tuple(codes.heads), process.gather)) == tuple(codes.heads)
     finally:
-        settled_codes._MOST = before
+        code_cache._MOST = before

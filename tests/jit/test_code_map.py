@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.model.code import ALWAYS, CodeMap, Span
+from pyprof.model.jit_code_map import ALWAYS, CodeMap, Span
 
 
 def test_description_that_came_late_names_code_from_the_beginning() -> None:

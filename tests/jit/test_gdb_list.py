@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import ARM, I386, X86_64, Arch
-from pyprof.model.code import ALWAYS
+from pyprof.model.jit_code_map import ALWAYS
 from pyprof.model.modules import AddressSpace
 from pyprof.objfile.elf.memory_object import memory_object
 from pyprof.runtime_code.base import CodeScan

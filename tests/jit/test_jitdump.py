@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
-from pyprof.model.code import ALWAYS
+from pyprof.model.jit_code_map import ALWAYS
 from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.model.walk import Trust
 from pyprof.objfile.jitdump import JitdumpReader, Loaded, Moved

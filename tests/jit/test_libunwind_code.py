@@ -8,7 +8,7 @@ import pytest
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
-from pyprof.model.code import ALWAYS
+from pyprof.model.jit_code_map import ALWAYS
 from pyprof.model.modules import AddressSpace, ReadMemory
 from pyprof.runtime_code import libunwind as code_libunwind
 from pyprof.runtime_code.base import CodeScan

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
-from pyprof.model.code import ALWAYS
 from pyprof.model.code_table import NamedRanges
+from pyprof.model.jit_code_map import ALWAYS
 from pyprof.model.modules import AddressSpace
 from pyprof.objfile import growing_file, held_bytes
+from pyprof.objfile.file_access import below
 from pyprof.objfile.growing_file import GrowingFile
-from pyprof.objfile.opener import below
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.perf_map import PerfMapCode
 from pyprof.runtime_code.process import perf_map_head

@@ -11,8 +11,8 @@ from pyprof import load
 from pyprof.errors import UsageError
 from pyprof.importers.pprof import MOST_LABELLED, read
 from pyprof.model.labels import MOST, labels_of
+from pyprof.model.merge import merge
 from pyprof.model.profile import Profile
-from pyprof.model.several import merge
 from pyprof.records import replace
 from tests.exporters.firefox_profile import read as read_firefox
 from tests.exporters.pprof_reader import read as read_pprof

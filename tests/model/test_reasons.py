@@ -13,8 +13,8 @@ from string import Formatter
 
 import pytest
 
-from pyprof.agent.asking import AskRefused
-from pyprof.agent.push.outcomes import LATER, REFUSED
+from pyprof.agent.control_protocol import AskRefused
+from pyprof.agent.push.responses import LATER, REFUSED
 from pyprof.cli.terminal import refuse
 from pyprof.collectors.bpf.abi import LossReason
 from pyprof.diagnostics import Problem
@@ -131,7 +131,7 @@ def _with_arguments() -> Iterator[tuple[str, str, frozenset[str]]]:
 
 
 _CHOSEN = {reason: frozenset({"time"}) for reason in ("too_short", "too_short_or_late", "records_lost", "kernel_time")}
-"""Rows that session/unseen.py takes by a table of its own."""
+"""Rows that session/unsampled_time.py takes by a table of its own."""
 
 
 def fields(reason: Reason) -> frozenset[str]:

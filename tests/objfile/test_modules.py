@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, group_modules
+from pyprof.objfile.file_access import Opener
 from pyprof.objfile.locate import candidates, identify
-from pyprof.objfile.opener import Opener
 
 LIB = ("08:01", 7, "/lib/a.so")
 ANON = ("00:00", 0, "")
@@ -35,7 +35,7 @@ def test_of_thousands_of_mappings_of_a_file_a_few_are_opened_and_compared(monkey
         read.append(avma)
         return bytes(size)
 
-    monkeypatch.setattr("pyprof.objfile.opener._current", Counting())
+    monkeypatch.setattr("pyprof.objfile.file_access._current", Counting())
     space = AddressSpace(0, os.getpid(), 0, mappings, zeros, "/nowhere", image=ProgramImage())
     (module,) = space.modules
     for candidate in candidates(space, module, {}, lambda: None):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.objfile import patience
+from pyprof.objfile import io_deadline
 from pyprof.objfile.packages import Packages
 
 
@@ -49,13 +49,13 @@ def test_a_thousand_lists_are_searched_in_few_calls(root: str, tmp_path: Path, m
         (tmp_path / f"var/lib/dpkg/info/a{number}.list").write_text(f"/.\n/usr/share/{number}\n")
     (tmp_path / "var/lib/dpkg/info/a-package-of-a-long-name.list").write_text("/.\n/usr/bin/zzz\n")
     calls: list[None] = []
-    run = patience._Call.run
+    run = io_deadline._Call.run
 
-    def counted(call: patience._Call) -> bool:
+    def counted(call: io_deadline._Call) -> bool:
         calls.append(None)
         return run(call)
 
-    monkeypatch.setattr(patience._Call, "run", counted)
+    monkeypatch.setattr(io_deadline._Call, "run", counted)
     assert Packages().symbols_remedy("/usr/bin/zzz", "ab12", root).startswith("apt-get install a-package-of-")
     assert 20 < len(calls) < 60
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from pyprof.collectors.batch_builder import bare_batch
 from pyprof.collectors.linux.perf_arch import WIDE
-from pyprof.collectors.perf.short_lives import Decimation, Draw
-from pyprof.handover import Stride
+from pyprof.collectors.perf.short_threads import Decimation, Draw
+from pyprof.flush_protocol import Stride
 from pyprof.model.sample import SampleBatch, SampleKind
 
 pytestmark = [pytest.mark.live, pytest.mark.system]

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.collectors.linux.perf_arch import PERF_ARCHES
-from pyprof.collectors.perf.news import ProcessNews
+from pyprof.collectors.perf.process_events import ProcessEvents
 from pyprof.collectors.perf.records import (
     ABI_32,
     ABI_64,
@@ -247,7 +247,7 @@ class BothRings:
 
 def test_news_that_were_looked_at_are_not_heard_again_when_their_records_are_taken() -> None:
     ring, begun = Written(), time.monotonic_ns()
-    news = ProcessNews(cast("Rings", BothRings(ring)), {7, 8, 9}.__contains__, children=True)
+    news = ProcessEvents(cast("Rings", BothRings(ring)), {7, 8, 9}.__contains__, children=True)
 
     def executed(pid: int, at: int) -> None:
         ring.write(other(COMM, at, struct.pack("=II", pid, pid) + b"name", MISC_COMM_EXEC))

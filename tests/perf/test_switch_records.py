@@ -17,7 +17,7 @@ from pyprof.collectors.perf.records import EXIT, LOST, read_samples
 from pyprof.collectors.perf.switch_records import MISC_OUT, MISC_PREEMPTED, SWITCH, SWITCH_CPU_WIDE, SwitchScan, scan
 from pyprof.collectors.switch_events import BLOCKED, IN, PREEMPTED
 from pyprof.model.arch import X86_64
-from pyprof.model.kernel import Blocked, KernelStack
+from pyprof.model.blocked_frame import Blocked, KernelStack
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from tests.perf.test_records import END, SIZE, Written, other, sample

@@ -13,7 +13,7 @@ import pytest
 from pyprof.collectors.perf.attr import PerfNotAllowed
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.diagnostics import Diagnostics
-from pyprof.handover import Stride
+from pyprof.flush_protocol import Stride
 from pyprof.model.summary import Summary
 from pyprof.options import CollectOptions, UnwindOptions
 from pyprof.session.recorder import Window

@@ -11,8 +11,8 @@ import pytest
 
 from pyprof.model.interpreter import SampleState
 from pyprof.model.markers import cut_mark
+from pyprof.model.merge import merge
 from pyprof.model.profile import Frame, FrameKind, Line, Profile
-from pyprof.model.several import merge
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.recording.query import queried
 from pyprof.records import replace

@@ -15,15 +15,15 @@ from unittest.mock import patch
 
 from pyprof.agent.segments import SegmentName
 from pyprof.records import replace
-from pyprof.server import answers, blocks, tables
+from pyprof.server import blocks, query_api, tables
 from pyprof.server import engine as engine_of
 from pyprof.server.access import Refused
 from pyprof.server.engine import Engine, StoreError, address, literal, migrate, opened
-from pyprof.server.native import Block
-from pyprof.server.questions import Asked
+from pyprof.server.native_format import Block
+from pyprof.server.queries import Asked
 from pyprof.server.rows import HOUR_NS, SegmentRows, rows_of
 from pyprof.server.selection import selection
-from pyprof.server.stacks import StackBook
+from pyprof.server.stacks import StoredStackCache
 from pyprof.server.store import Store
 from pyprof.server.tables import Dialect
 from tests.agent.filled import MINUTE_NS
@@ -50,7 +50,7 @@ def rows(first: int, last: int) -> list[SegmentRows]:
     """Of two versions and hosts, a window every six minutes; the second version has half of the first hour's. The first
     ends at midnight: its hour is of the day before.
     """
-    book, found = StackBook(), []
+    book, found = StoredStackCache(), []
     for version in ("1", "2"):
         (made,) = windows("checkout", 1, version=version, host=f"h{version}")
         row = rows_of(TENANT, made.name, made.data, book)
@@ -69,13 +69,13 @@ def asked(store: Store, whole_hours: bool = False) -> list[Any]:
         service = words | {"service": "checkout"}
         of_version = service | {"label.version": "2", "format": "pprof"}
         found += [
-            answers.services(questions, TENANT, words),
-            answers.timeline(questions, TENANT, service | {"by": "version", "points": "14"}),
-            answers.functions(questions, TENANT, words),
-            answers.builds(questions, TENANT, words),
-            answers.labels(questions, TENANT, service),
-            sha256(answers.profile(questions, TENANT, of_version)[0]).hexdigest(),
-            answers.profile(questions, TENANT, service | {"format": "collapsed"})[0].decode(),
+            query_api.services(questions, TENANT, words),
+            query_api.timeline(questions, TENANT, service | {"by": "version", "points": "14"}),
+            query_api.functions(questions, TENANT, words),
+            query_api.builds(questions, TENANT, words),
+            query_api.labels(questions, TENANT, service),
+            sha256(query_api.profile(questions, TENANT, of_version)[0]).hexdigest(),
+            query_api.profile(questions, TENANT, service | {"format": "collapsed"})[0].decode(),
         ]
     return found
 
@@ -89,7 +89,7 @@ def moments(store: Store, words: dict[str, str]) -> list[int]:
 def refusal(store: Store) -> str:
     """Of a question about the first minutes of an hour: what it had stands at the hour's end."""
     try:
-        answers.profile(store.asked(Asked(60, 1 << 30)), TENANT, span(60, 75))
+        query_api.profile(store.asked(Asked(60, 1 << 30)), TENANT, span(60, 75))
     except Refused as refused:
         return refused.reason
     return ""
@@ -171,7 +171,7 @@ def bases(store: Store) -> list[dict[str, Any]]:
     for rolls in (False, True):
         for hour in store.hours.due(time.time_ns()) if rolls else ():
             store.hours.roll(hour)
-        answer = answers.functions(store.asked(Asked(60, 1 << 30)), TENANT, SPANS[1])
+        answer = query_api.functions(store.asked(Asked(60, 1 << 30)), TENANT, SPANS[1])
         assert answer["total"] == sum(int(each.values.sum()) for each in heavy)
         found.append({"samples": answer["samples"], "ranges": answer["ranges"], "first": answer["functions"][0]})
     return found

@@ -11,10 +11,10 @@ from starlette.requests import Request
 from pyprof.server.access import Access, Refused
 from pyprof.server.app import FleetServer
 from pyprof.server.engine import ChdbEngine, StoreError
-from pyprof.server.questions import Asked, GivenUp
+from pyprof.server.queries import Asked, GivenUp
 from pyprof.server.selection import selection
 from pyprof.server.store import Store
-from tests.server.test_hours import Told
+from tests.server.test_rollups import Told
 
 pytestmark = pytest.mark.system
 

@@ -17,9 +17,9 @@ from pyprof.model.walk import Trust
 from pyprof.records import replace
 from pyprof.server import blocks, rows
 from pyprof.server.frames import frame_of, text_of
+from pyprof.server.row_cache import StoredRowCache
 from pyprof.server.rows import SegmentRows, rows_of
-from pyprof.server.stacks import StackBook
-from pyprof.server.stored import StoredRows
+from pyprof.server.stacks import StoredStackCache
 from tests.exporters.support import export
 
 pytestmark = pytest.mark.system
@@ -37,9 +37,9 @@ def profile(stacks: list[list[Frame]], labels: Labels = (), kinds: tuple[ValueTy
     return builder.build(About("checkout", kinds, ""))
 
 
-def read(found: Profile, book: StackBook | None = None) -> SegmentRows:
+def read(found: Profile, book: StoredStackCache | None = None) -> SegmentRows:
     data = export("pprof", found, ExportOptions(evidence=True))
-    return rows_of("default", SegmentName.new("checkout", time.time_ns()), data, book or StackBook())
+    return rows_of("default", SegmentName.new("checkout", time.time_ns()), data, book or StoredStackCache())
 
 
 def test_window_whose_values_or_time_would_be_too_much_with_others_is_refused() -> None:
@@ -111,9 +111,9 @@ def test_labels_that_are_long_are_left_out_and_so_are_sets_that_are_too_much_tog
 
 
 def test_stacks_go_to_the_database_in_pieces_that_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    book = StackBook()
+    book = StoredStackCache()
     segments = [read(profile([calls(f"{part}{at}") for at in range(40)]), book) for part in "ab"]
-    lacking = StoredRows().lacking_stacks(segments)
+    lacking = StoredRowCache().lacking_stacks(segments)
     (whole,) = blocks.pieces(lacking)
     assert whole[0][3].tolist() == lacking[0][3].tolist()
     monkeypatch.setattr(blocks, "_LETTERS", 1000)
@@ -126,7 +126,7 @@ def test_stacks_go_to_the_database_in_pieces_that_have_room(monkeypatch: pytest.
 
 
 def test_files_of_a_book_count_as_what_it_holds() -> None:
-    book = StackBook()
+    book = StoredStackCache()
     read(profile([[Frame(FrameKind.NATIVE, 16, 16, 16, 0, (), Trust.CONTEXT, "f")]]), book)
     text, file = book.frames(0)[0], len(FILE.path + FILE.build_id)
     (made,) = book.known.read.values()

@@ -24,15 +24,15 @@ from pyprof.errors import FormatError
 from pyprof.importers import pprof
 from pyprof.importers.builder import About, Builder, named
 from pyprof.model.profile import ThreadInfo, ValueType
-from pyprof.server import large_bodies, patience
+from pyprof.server import header_timeout, ingest_process
 from pyprof.server.access import Refused
+from pyprof.server.body_rate_limit import App, Receive, Scope, Send
 from pyprof.server.engine import StoreError
-from pyprof.server.large_bodies import LargeBodies
-from pyprof.server.paced import App, Receive, Scope, Send
+from pyprof.server.ingest import answer
+from pyprof.server.ingest_pool import ELSEWHERE
+from pyprof.server.ingest_process import LargeBodies
 from pyprof.server.series_limit import MOST_OF_SEGMENT, SeriesLimit
 from pyprof.server.store import Store
-from pyprof.server.taking import answer
-from pyprof.server.taking_threads import ELSEWHERE
 from tests.agent.filled import segment
 from tests.server.serving import PATIENCE_S, Served, free_port, served, windows
 
@@ -235,7 +235,7 @@ def test_reader_of_large_bodies_that_ends_costs_one_body(bodies: LargeBodies) ->
 
 def test_reader_that_needed_much_memory_is_replaced(bodies: LargeBodies, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({bodies.call(True, os.getpid) for _ in range(40)}) == 1
-    monkeypatch.setattr(large_bodies, "_MOST_MEMORY", 1 << 27)
+    monkeypatch.setattr(ingest_process, "_MOST_MEMORY", 1 << 27)
     first = bodies.call(True, os.getpid)
     assert bodies.call(True, len, bytes(1 << 20)) == 1 << 20
     assert bodies.call(True, os.getpid) == first
@@ -245,7 +245,7 @@ def test_reader_that_needed_much_memory_is_replaced(bodies: LargeBodies, monkeyp
 
 _DIES = """
 import os
-from pyprof.server.large_bodies import LargeBodies
+from pyprof.server.ingest_process import LargeBodies
 os.write(1, b"%d" % LargeBodies().call(True, os.getpid))
 os._exit(0)
 """
@@ -268,7 +268,7 @@ def answering(app: App = answers) -> Iterator[int]:
     """The port of a server in this process."""
     port = free_port()
     server = uvicorn.Server(
-        uvicorn.Config(app, port=port, http=patience.BoundedProtocol, lifespan="off", loop="asyncio")
+        uvicorn.Config(app, port=port, http=header_timeout.BoundedProtocol, lifespan="off", loop="asyncio")
     )
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -292,7 +292,7 @@ def answered(client: socket.socket) -> bool:
 
 
 def test_head_without_end_is_hung_up_on_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "PATIENCE_S", 1000)
+    monkeypatch.setattr(header_timeout, "PATIENCE_S", 1000)
     with answering() as port, socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S / 6) as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
         try:
@@ -304,7 +304,7 @@ def test_head_without_end_is_hung_up_on_at_once(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_head_that_follows_a_long_body_has_all_its_room() -> None:
-    length = 2 * patience.LONGEST_HEAD
+    length = 2 * header_timeout.LONGEST_HEAD
     post = f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
     with answering() as port, socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S / 6) as client:
         for said in (post + b"x" * length, WHOLE):
@@ -315,7 +315,7 @@ def test_head_that_follows_a_long_body_has_all_its_room() -> None:
 
 
 def test_client_that_says_nothing_or_half_a_head_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(header_timeout, "PATIENCE_S", 0.2)
     with answering() as port:
         for first, then in ((b"", b""), (WHOLE[:9], b""), (WHOLE, WHOLE[:9])):
             with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S / 6) as client:

@@ -13,7 +13,7 @@ import pytest
 from pyprof.agent.segments import SegmentName
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.protobuf import data, number
-from pyprof.importers.builder import About, Builder, LittleWork, MuchWork, named
+from pyprof.importers.builder import About, Builder, WorkLimit, WorkLimitExceeded, named
 from pyprof.importers.pprof import _Reader
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.walk import Trust
@@ -21,9 +21,9 @@ from pyprof.records import replace
 from pyprof.server.engine import StoreError
 from pyprof.server.files import SegmentFiles
 from pyprof.server.index import Indexer, Retention
-from pyprof.server.native import Block
+from pyprof.server.native_format import Block
 from pyprof.server.rows import SegmentRows, rows_of
-from pyprof.server.stacks import StackBook, StackBooks
+from pyprof.server.stacks import StackBooks, StoredStackCache
 from pyprof.server.store import Store
 from pyprof.server.tables import Dialect
 from tests.agent.filled import marked
@@ -33,10 +33,10 @@ from tests.exporters.support import export
 DAY_NS = 86_400 * 10**9
 NOW = time.time_ns() // DAY_NS * DAY_NS
 EVIDENCE = ExportOptions(evidence=True)
-ENOUGH = LittleWork(samples=40, threads=40, unknown=40, calls=200, frames=40)
+ENOUGH = WorkLimit(samples=40, threads=40, unknown=40, calls=200, frames=40)
 
 
-def rows(profile: Profile, book: StackBook, days_ago: int = 0, options: ExportOptions = EVIDENCE) -> SegmentRows:
+def rows(profile: Profile, book: StoredStackCache, days_ago: int = 0, options: ExportOptions = EVIDENCE) -> SegmentRows:
     name = SegmentName.new("checkout", NOW - days_ago * DAY_NS + 1)
     return rows_of("default", name, export("pprof", profile, options), book)
 
@@ -65,13 +65,13 @@ def test_segment_gives_the_same_rows_if_its_stacks_are_known_in_whole_or_in_part
         return read(reader, ids)
 
     monkeypatch.setattr(_Reader, "_read_frames", frames)
-    book = StackBook()
+    book = StoredStackCache()
     for profile in (*profiles, *profiles):
-        assert content(rows(profile, book)) == content(rows(profile, StackBook()))
+        assert content(rows(profile, book)) == content(rows(profile, StoredStackCache()))
     assert len(asked) == 3 * len(profiles), "the book's second time reads no frame"
     for profile in profiles:
         assert content(rows(profile, book, options=ExportOptions())) == content(
-            rows(profile, StackBook(), 0, ExportOptions())
+            rows(profile, StoredStackCache(), 0, ExportOptions())
         )
 
 
@@ -92,24 +92,27 @@ def of_files(*paths: str, turn: int) -> Profile:
 
 
 def test_frames_that_are_known_are_those_of_their_file_whatever_number_it_has() -> None:
-    book, other, little = StackBook(), StackBook(), replace(ENOUGH, frames=0)
+    book, other, little = StoredStackCache(), StoredStackCache(), replace(ENOUGH, frames=0)
     first, second, third = (
         export("pprof", of_files(*paths, turn=turn), EVIDENCE)
         for turn, paths in enumerate((("/a", "/bb", "/ccc"), ("/ccc", "/a", "/bb"), ("/bb", "/ccc", "/a")))
     )
     name = SegmentName.new("checkout", NOW)
-    found = rows_of("default", name, first, StackBook())
+    found = rows_of("default", name, first, StoredStackCache())
     assert content(rows_of("default", name, first, book)) == content(found)
     assert content(rows_of("default", name, second, book, little=little)) == content(
         rows_of("default", name, second, other)
     )
     for lends in (False, True):
-        lent, adopting = rows_of("default", name, first, StackBook(found.book.known), lends=lends), StackBook()
+        lent, adopting = (
+            rows_of("default", name, first, StoredStackCache(found.book.known), lends=lends),
+            StoredStackCache(),
+        )
         adopting.adopted(pickle.loads(pickle.dumps(lent.book)), lent.stacks)
-        with contextlib.nullcontext() if lends else pytest.raises(MuchWork):
+        with contextlib.nullcontext() if lends else pytest.raises(WorkLimitExceeded):
             rows_of("default", name, third, adopting, little=little)
     assert content(rows_of("default", name, third, adopting, little=little)) == content(
-        rows_of("default", name, third, StackBook())
+        rows_of("default", name, third, StoredStackCache())
     )
     assert min(adopting.memory, book.memory) > 5000, "what it remembers is counted"
 
@@ -123,7 +126,7 @@ def test_frame_that_needs_much_memory_is_not_remembered(lines: int) -> None:
     tables = [data(3, number(1, 1) + number(3, 1 << 40) + number(5, 4)), data(5, number(1, 1) + number(2, 3))]
     sample = data(2, data(1, b"\1") + data(2, b"\5"))
     found = b"".join([data(1, number(1, 1) + number(2, 2)), sample, *tables, data(4, location), *texts])
-    book = StackBook()
+    book = StoredStackCache()
     for _ in range(2):
         made = rows_of("default", SegmentName.new("checkout", NOW), found, book, lends=True)
         assert len(made.stacks) == 1
@@ -138,7 +141,7 @@ def test_deep_stack_of_many_threads_is_one() -> None:
         builder.sample(deep, (1, 10), ThreadInfo(1, tid, "t", "p"))
     kinds = (ValueType("samples", "count"), ValueType("cpu", "nanoseconds"))
     profile = builder.build(About("x", kinds, "", NOW, 1000))
-    assert rows(profile, StackBook(), options=ExportOptions()).counts.tolist() == [1000]
+    assert rows(profile, StoredStackCache(), options=ExportOptions()).counts.tolist() == [1000]
 
 
 def test_process_that_has_its_files_elsewhere_has_the_same_stacks() -> None:
@@ -148,12 +151,12 @@ def test_process_that_has_its_files_elsewhere_has_the_same_stacks() -> None:
         modules=tuple(replace(each, start=each.start + 0x7000, end=each.end + 0x7000) for each in here.modules),
         frames=tuple(replace(each, pc=each.pc + 0x7000, lookup=each.lookup + 0x7000) for each in here.frames),
     )
-    book = StackBook()
+    book = StoredStackCache()
     first = content(rows(here, book))
     known, frames = len(book.by_digest), len(book.known.read)
     assert content(rows(moved, book)) == first
     assert len(book.by_digest) == known > 10
-    unknown = StackBook(book.known)
+    unknown = StoredStackCache(book.known)
     assert content(rows(moved, unknown)) == first
     assert len(book.known.read) == frames > 10
 
@@ -210,7 +213,7 @@ def test_stacks_and_series_are_sent_once_a_day_until_the_day_is_dropped() -> Non
 
 
 def test_stacks_that_could_not_be_sent_are_sent_again() -> None:
-    engine, book = Kept(), StackBook()
+    engine, book = Kept(), StoredStackCache()
     store, found = Store(engine), rows(window(1, 40, 30), book)
     for table in ("stacks", "series"):
         engine.fails = table
@@ -272,33 +275,35 @@ def until(true: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("much", ["samples", "threads", "unknown", "calls", "frames"])
 def test_more_work_than_was_to_be_done_is_not_done(much: str) -> None:
     data = export("pprof", window(1, 40, 30), EVIDENCE)
-    name, book = SegmentName.new("checkout", NOW), StackBook()
-    with pytest.raises(MuchWork):
+    name, book = SegmentName.new("checkout", NOW), StoredStackCache()
+    with pytest.raises(WorkLimitExceeded):
         rows_of("default", name, data, book, little=replace(ENOUGH, **{much: 0}))
     assert not book.by_digest
-    assert content(rows_of("default", name, data, book, little=ENOUGH)) == content(rows(window(1, 40, 30), StackBook()))
+    assert content(rows_of("default", name, data, book, little=ENOUGH)) == content(
+        rows(window(1, 40, 30), StoredStackCache())
+    )
     if much not in ("samples", "threads"):
         rows_of("default", name, data, book, little=replace(ENOUGH, **{much: 0}))
 
 
 def test_tables_that_are_much_work_are_not_read_where_a_stack_is_unknown() -> None:
-    data, book = export("pprof", window(1, 3, 3000), EVIDENCE), StackBook()
+    data, book = export("pprof", window(1, 3, 3000), EVIDENCE), StoredStackCache()
     name, little = SegmentName.new("checkout", NOW), replace(ENOUGH, samples=20)
-    with pytest.raises(MuchWork):
+    with pytest.raises(WorkLimitExceeded):
         rows_of("default", name, data, book, little=little)
     rows_of("default", name, data, book)
     rows_of("default", name, data, book, little=little)
 
 
 def test_stacks_that_another_has_read_are_known_as_if_they_had_been_read_here() -> None:
-    profile, book, other = window(1, 250, 200), StackBook(), StackBook()
+    profile, book, other = window(1, 250, 200), StoredStackCache(), StoredStackCache()
     rows(window(1, 40, 30), book)
     before, found = len(book.by_digest), rows(profile, other)
     assert len(other.by_digest) > before > 10
     adopted = replace(found, book=book, stacks=book.adopted(other, found.stacks))
     assert content(adopted) == content(found)
     assert book.by_digest.keys() >= other.by_digest.keys()
-    data, known = export("pprof", profile, EVIDENCE), LittleWork(1000, 1000, 0, 0, 0)
+    data, known = export("pprof", profile, EVIDENCE), WorkLimit(1000, 1000, 0, 0, 0)
     assert content(rows_of("default", SegmentName.new("checkout", NOW + 1), data, book, little=known)) == content(found)
     numbers = book.adopted(other, found.stacks)
     assert numbers.tolist() == adopted.stacks.tolist(), "they are not there twice"
@@ -347,7 +352,7 @@ def test_stack_that_is_very_deep_has_its_outermost_frames() -> None:
     frames = [builder.frame(named(f"f{depth}")) for depth in range(2005)]
     builder.sample(builder.stack(frames), (1, 5))
     about = About("x", (ValueType("samples", "count"), ValueType("cpu", "nanoseconds")), "", 1, 1)
-    found = rows(builder.build(about), StackBook())
+    found = rows(builder.build(about), StoredStackCache())
     (texts,) = (found.book.frames(number) for number in found.stacks.tolist())
     assert len(texts) == 2000
     assert "f0" in texts[0]

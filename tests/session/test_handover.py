@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from pyprof.collectors.base import NOBODY
 from pyprof.collectors.batch_builder import bare_batch
-from pyprof.collectors.flush import cut_at_flushes
-from pyprof.handover import NEVER_NS, Handover
+from pyprof.collectors.batch_flush import cut_at_flushes
+from pyprof.flush_protocol import NEVER_NS, FlushProtocol
 from pyprof.model.arch import X86_64
 from pyprof.model.sample import SampleBatch, SampleKind
 
 
 def test_samples_are_wanted_until_they_are_given() -> None:
-    handover = Handover()
+    handover = FlushProtocol()
     handover.want(100)
     handover.want(200)
     assert handover.next_ns == 100
@@ -31,7 +31,7 @@ def test_samples_are_wanted_until_they_are_given() -> None:
 
 
 def test_window_waits_for_its_collector_however_late_that_is() -> None:
-    handover = Handover()
+    handover = FlushProtocol()
     handover.want(100)
     assert handover.bound(90) == 90
     assert handover.bound(10**15) == 100
@@ -42,7 +42,7 @@ def test_window_waits_for_its_collector_however_late_that_is() -> None:
 
 
 def test_flush_that_is_requested_for_the_past_gives_no_time_twice() -> None:
-    handover = Handover()
+    handover = FlushProtocol()
     handover.gave(500)
     handover.want(400)
     assert handover.is_ready(400)
@@ -50,20 +50,20 @@ def test_flush_that_is_requested_for_the_past_gives_no_time_twice() -> None:
 
 
 def test_end_is_the_first_moment_at_which_it_was_set() -> None:
-    handover = Handover()
+    handover = FlushProtocol()
     first = handover.end()
     assert handover.end() == first == handover.ended_ns
 
 
 def test_collector_that_sleeps_is_woken_when_samples_are_wanted() -> None:
-    handover, woken = Handover(), []
+    handover, woken = FlushProtocol(), []
     handover.wake = lambda: woken.append(handover.next_ns)
     handover.want(7)
     assert woken == [7]
 
 
 def test_samples_wanted_again_and_again_are_due_after_each_handover() -> None:
-    handover, woken = Handover(), []
+    handover, woken = FlushProtocol(), []
     handover.wake = lambda: woken.append(handover.next_ns)
     assert not handover.gave(100)
     handover.often(50)
@@ -91,7 +91,7 @@ def test_each_window_has_the_samples_of_its_own_time_however_late_they_come(
     batches: list[list[int]], delays: list[int], ends: list[int]
 ) -> None:
     """The collector takes samples in order and yields them late; the owner closes windows between two batches."""
-    handover = Handover()
+    handover = FlushProtocol()
     for end in ends:
         handover.want(end)
     wanted, now = sorted(ends), 0

@@ -28,11 +28,11 @@ from pyprof.model.sample import OuterStack
 from pyprof.model.summary import Summary
 from pyprof.model.walk import Trust
 from pyprof.records import replace
-from pyprof.session.worker import answers, channel
-from pyprof.session.worker.answers import AnswerRefused, AskFailed, BatchTaken, Done, SamplerCall
+from pyprof.session.worker import channel, response_codec
 from pyprof.session.worker.channel import Channel, Closed, Received
-from pyprof.session.worker.messages import Reply
-from pyprof.session.worker.wire import Asking, Packer, Unpacker
+from pyprof.session.worker.message_codec import Asking, Packer, Unpacker
+from pyprof.session.worker.messages import Response
+from pyprof.session.worker.response_codec import AnswerRefused, AskFailed, BatchTaken, Done, SamplerCall
 from tests.exporters.profiles import golden
 from tests.session.support import stacks
 from tests.support import missing, need
@@ -83,14 +83,14 @@ class _Harmful:
 def test_answer_that_names_code_is_refused(value: object) -> None:
     data = pickle.dumps(value, protocol=5)
     with pytest.raises(AnswerRefused):
-        answers.unpacked_profile((data,))
+        response_codec.unpacked_profile((data,))
     with pytest.raises(AnswerRefused):
-        answers.unpack([memoryview(data)])
+        response_codec.unpack([memoryview(data)])
 
 
 def test_value_that_is_no_profile_is_refused() -> None:
     with pytest.raises(AnswerRefused):
-        answers.unpacked_profile((pickle.dumps(Summary()),))
+        response_codec.unpacked_profile((pickle.dumps(Summary()),))
 
 
 def test_profile_whose_enumerations_pickle_by_name_comes_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,13 +99,13 @@ def test_profile_whose_enumerations_pickle_by_name_comes_as_it_was(monkeypatch: 
         monkeypatch.setattr(kind, "__reduce_ex__", lambda self, _: (getattr, (type(self), self.name)))
     found = golden()
     assert b"getattr" in pickle.dumps(found)
-    assert stacks(answers.unpacked_profile(answers.packed_value(found))) == stacks(found)
+    assert stacks(response_codec.unpacked_profile(response_codec.packed_value(found))) == stacks(found)
 
 
 @given(st.lists(st.binary(max_size=64), min_size=1, max_size=4))
 def test_answers_of_chance_are_refused_or_taken(parts: list[bytes]) -> None:
     with contextlib.suppress(AnswerRefused):
-        answers.unpack([memoryview(part) for part in parts])
+        response_codec.unpack([memoryview(part) for part in parts])
 
 
 @pytest.mark.parametrize(
@@ -117,8 +117,8 @@ def test_answers_of_chance_are_refused_or_taken(parts: list[bytes]) -> None:
         SamplerCall("read", 7, 1 << 63, 4096),
     ],
 )
-def test_answers_come_as_they_were_sent(answer: answers.Answer) -> None:
-    found = answers.unpack([memoryview(part) for part in answers.pack(answer)])
+def test_answers_come_as_they_were_sent(answer: response_codec.Answer) -> None:
+    found = response_codec.unpack([memoryview(part) for part in response_codec.pack(answer)])
     if isinstance(found, Done):
         found = Done(found.number, found.functions, tuple(bytes(part) for part in found.data))
     assert found == answer
@@ -126,7 +126,7 @@ def test_answers_come_as_they_were_sent(answer: answers.Answer) -> None:
 
 def test_columns_of_feedback_come_as_they_were_sent() -> None:
     sent = BatchTaken(5, np.array([1, 2], np.uint64), np.array([0, 9], np.uint64), np.array([True, False]), True, 7)
-    found = answers.unpack([memoryview(part) for part in answers.pack(sent)])
+    found = response_codec.unpack([memoryview(part) for part in response_codec.pack(sent)])
     assert isinstance(found, BatchTaken)
     assert (found.number, found.look, found.took_ns) == (5, True, 7)
     for name in ("top", "missing", "stop"):
@@ -136,13 +136,13 @@ def test_columns_of_feedback_come_as_they_were_sent() -> None:
 def test_rows_that_are_one_in_memory_are_sent_once() -> None:
     values = np.broadcast_to(np.array([1, 7], np.int64), (100_000, 2))
     sent = replace(golden(), values=values)
-    parts = answers.packed_value(sent)
+    parts = response_codec.packed_value(sent)
     assert sum(map(len, parts)) < 100_000
-    found = answers.unpacked_profile(parts)
+    found = response_codec.unpacked_profile(parts)
     assert found.values.strides == values.strides
     assert np.array_equal(found.values, values)
     for few in (values[:0], np.broadcast_to(np.array([[1], [7]]), (2, 3)), np.array([[3, 4], [5, 6]])):
-        again = answers.unpacked_profile(answers.packed_value(replace(sent, values=few)))
+        again = response_codec.unpacked_profile(response_codec.packed_value(replace(sent, values=few)))
         assert np.array_equal(again.values, few)
 
 
@@ -152,10 +152,10 @@ def test_rows_that_are_one_in_memory_are_sent_once() -> None:
 def test_rows_that_cannot_be_are_refused(row: tuple[object, ...], count: int) -> None:
     class Made:
         def __reduce__(self) -> tuple[Any, ...]:
-            return answers.all_alike, (row, count)
+            return response_codec.all_alike, (row, count)
 
     with pytest.raises(AnswerRefused):
-        answers.unpacked_value([pickle.dumps(Made())], Profile)
+        response_codec.unpacked_value([pickle.dumps(Made())], Profile)
 
 
 def sent_file(file: int, seals: int = 0) -> Received | None:
@@ -263,11 +263,11 @@ def test_memory_of_a_message_is_given_back_when_nobody_looks_at_it() -> None:
 
 def test_outer_part_of_a_stack_does_not_keep_its_message() -> None:
     outer = OuterStack(0x1000, np.arange(1 << 16, dtype=np.uint64), 7)
-    parts, _ = Packer(lambda known: None).pack(Reply(outer))
+    parts, _ = Packer(lambda known: None).pack(Response(outer))
     received = [np.frombuffer(bytes(part), np.uint8) for part in parts]
     alive = [weakref.ref(part) for part in received]
     found = Unpacker(cast(Asking, None)).unpack(Received(tuple(part.data for part in received), ()))
-    assert isinstance(found, Reply)
+    assert isinstance(found, Response)
     assert isinstance(found.value, OuterStack)
     assert np.array_equal(found.value.words, outer.words)
     assert not found.value.words.flags.writeable

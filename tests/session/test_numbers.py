@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pyprof.cli.number_format import percent
 from pyprof.cli.outcome import brief, report
-from pyprof.cli.words import percent
 from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.functions import costs

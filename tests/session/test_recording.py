@@ -25,8 +25,8 @@ from pyprof.options import RecordOptions, TargetOptions
 from pyprof.session import opening
 from pyprof.session.recorder import Recorder
 from pyprof.session.recording import Recording
-from pyprof.session.worker.answers import WorkerFailed
 from pyprof.session.worker.process import forked
+from pyprof.session.worker.response_codec import WorkerFailed
 from tests.cli.support import BUSY, python
 from tests.session.support import sampled_part
 

@@ -30,9 +30,9 @@ from pyprof.collectors.thread_lives import Leaving
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.objfile.base import ObjectFile
 from pyprof.options import UnwindOptions
+from pyprof.session.dump_completion import UntilWhole
 from pyprof.session.own_cost import OwnHeap
 from pyprof.session.session import Session
-from pyprof.session.until_whole import UntilWhole
 from pyprof.session.worker.sampling import Sampling
 from pyprof.unwind.unwinder import Unwinder
 from tests import syntax

@@ -19,10 +19,10 @@ import pytest
 
 from pyprof.collectors.linux import libc, procfs, rights, seccomp
 from pyprof.collectors.linux.rights import NOBODY
-from pyprof.objfile.opener import Opener
-from pyprof.session.worker import keeper
+from pyprof.objfile.file_access import Opener
+from pyprof.session.worker import file_broker
 from pyprof.session.worker.channel import Channel
-from pyprof.session.worker.keeper import GuardedOpener, KnownFiles, KnownFolder, KnownProcess
+from pyprof.session.worker.file_broker import GuardedOpener, KnownFiles, KnownFolder, KnownProcess
 from pyprof.session.worker.sandbox import Sandbox
 
 ROOT = os.geteuid() == 0
@@ -141,7 +141,7 @@ def test_keeper_forgets_processes_that_have_ended_once_there_are_many(
     victim: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An agent meets millions. Those that live are kept, whenever they came."""
-    monkeypatch.setattr(keeper, "MOST_PROCESSES", 8)
+    monkeypatch.setattr(file_broker, "MOST_PROCESSES", 8)
     opener = GuardedOpener(os.getpid())
     ended = [f"/proc/{pid}/root" for pid in range(1 << 23, (1 << 23) + 100)]  # beyond the kernel's largest number
     for root in ("/", *ended):

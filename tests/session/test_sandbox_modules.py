@@ -35,7 +35,7 @@ OF_OTHERS = {
     "pyprof.collectors.registry": "the sampler",
     "pyprof.session.between_batches": "the sampler",
     "pyprof.session.worker.process": "the sampler, and the worker before it is confined",
-    "pyprof.session.worker.keeper": "the keeper, which writes what a killed worker had recorded",
+    "pyprof.session.worker.file_broker": "the keeper, which writes what a killed worker had recorded",
     "pyprof.symbolize.demangle": "the keeper",
     "pyprof.session.flight": "the keeper",
 }
@@ -85,7 +85,7 @@ def test_what_functions_of_the_worker_import_is_loaded_before_it_is_confined(
 ) -> None:
     ours, names = loaded
     late = {(module, name) for module, path in ours.items() for name in late_imports(path)}
-    assert {("pyprof.session.worker.service", "pyprof.session.keeping")} <= late
+    assert {("pyprof.session.worker.service", "pyprof.session.journal_writer")} <= late
     assert {module for module, name in late if name not in names} - set(OF_OTHERS) == set()
 
 

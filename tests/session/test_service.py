@@ -17,17 +17,17 @@ from pyprof.model.sample import SampleBatch
 from pyprof.options import RecordOptions, TargetOptions, UnwindOptions, ViewOptions
 from pyprof.session import opening
 from pyprof.session.runtimes import InterpreterNews
-from pyprof.session.worker import answers
-from pyprof.session.worker.answers import AskFailed, BatchTaken
-from pyprof.session.worker.asking import AskingOpener
+from pyprof.session.worker import response_codec
 from pyprof.session.worker.channel import Channel
-from pyprof.session.worker.hurry import AT_ONCE, SIGNAL, UNWOUND_S, Hurry
-from pyprof.session.worker.messages import Batch, Begin, Naming, SentNews
+from pyprof.session.worker.deadline import AT_ONCE, SIGNAL, UNWOUND_S, WorkDeadline
+from pyprof.session.worker.file_broker_client import FileBrokerClient
+from pyprof.session.worker.messages import Batch, Begin, Naming, ProcessUpdate
 from pyprof.session.worker.process import Worker, forked
+from pyprof.session.worker.response_codec import AskFailed, BatchTaken
 from pyprof.session.worker.service import Service
 
 NOTHING = np.zeros(0, np.uint64)
-BATCH = Batch(7, cast("SampleBatch", ()), SentNews(), cast("InterpreterNews", None))
+BATCH = Batch(7, cast("SampleBatch", ()), ProcessUpdate(), cast("InterpreterNews", None))
 
 
 class Observed:
@@ -47,14 +47,14 @@ def ends() -> Iterator[tuple[Channel, Channel]]:
 
 def said(sampler: Channel) -> BatchTaken | AskFailed | None:
     received = sampler.receive(0)
-    return cast("BatchTaken | AskFailed", answers.unpack(received.parts)) if received else None
+    return cast("BatchTaken | AskFailed", response_codec.unpack(received.parts)) if received else None
 
 
 def test_batch_is_answered_before_it_goes_to_the_journal_whose_errors_are_told(
     ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sampler, worker = ends
-    service = Service(worker, cast("AskingOpener", None), Hurry(), missing=())
+    service = Service(worker, cast("FileBrokerClient", None), WorkDeadline(), missing=())
     heard: list[object] = []
 
     def keep(observed: Observed) -> NoReturn:
@@ -81,12 +81,12 @@ def test_batch_that_has_come_when_time_is_over_is_unwound_but_not_when_it_ends_a
     ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch, number: int, innermost: bool
 ) -> None:
     _, worker = ends
-    hurry, heard = Hurry(), list[str]()
+    hurry, heard = WorkDeadline(), list[str]()
     observed = Observed()
     monkeypatch.setattr(
         observed, "session", SimpleNamespace(recorder=SimpleNamespace(hurry=lambda: heard.append("now"))), raising=False
     )
-    service = Service(worker, cast("AskingOpener", None), hurry, missing=())
+    service = Service(worker, cast("FileBrokerClient", None), hurry, missing=())
     monkeypatch.setattr(service, "_of", observed)
     hurry._hurry(number)
     service._take(BATCH)
@@ -96,8 +96,8 @@ def test_batch_that_has_come_when_time_is_over_is_unwound_but_not_when_it_ends_a
 def test_slow_machine_gets_as_many_times_as_long_for_its_last_stacks(ends: tuple[Channel, Channel]) -> None:
     _, worker = ends
     begin = Begin(False, UnwindOptions(), Naming("", 99, "cpu", ViewOptions()), CollectorStats(), 0, 0, times=4)
-    hurry = Hurry()
-    Service(worker, cast("AskingOpener", None), hurry, missing=())._begin(begin)
+    hurry = WorkDeadline()
+    Service(worker, cast("FileBrokerClient", None), hurry, missing=())._begin(begin)
     assert hurry.unwound_s == 4 * UNWOUND_S
 
 

@@ -28,11 +28,11 @@ from pyprof.session import opening, snapshot
 from pyprof.session.runtimes import Runtimes
 from pyprof.session.session import Session
 from pyprof.session.worker.channel import Part
-from pyprof.session.worker.keeper import KnownProcess
+from pyprof.session.worker.file_broker import KnownProcess
+from pyprof.session.worker.message_codec import Packer
 from pyprof.session.worker.messages import Batch, Extent, Message, Naming
 from pyprof.session.worker.process import Worker, WorkerDied, forked, spawned
 from pyprof.session.worker.sampling import Sampling
-from pyprof.session.worker.wire import Packer
 from pyprof.unwind.unwinder import Unwinder
 from tests.cli.support import BUSY, PYPROF, python
 from tests.replay.playing import LOGS, unpacked

@@ -14,7 +14,7 @@ import pytest
 from pyprof.collectors.linux import procfs, rights
 from pyprof.collectors.linux.rights import NOBODY, UNUSED_USERS
 from pyprof.collectors.targets.selection import select
-from pyprof.handover import Stride
+from pyprof.flush_protocol import Stride
 from pyprof.options import RecordOptions, TargetOptions
 from pyprof.session import opening
 from pyprof.session.worker.process import Start, Worker, forked, spawned

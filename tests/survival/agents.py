@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pyprof.agent import own_cpu, reading
-from pyprof.agent.ask_socket import NAME
-from pyprof.agent.moments import TimeSpan
+from pyprof.agent.control_socket import NAME
 from pyprof.agent.segments import SegmentName
+from pyprof.agent.time_parsing import TimeSpan
 from pyprof.collectors.linux.children import descendants
 from pyprof.errors import PyprofError
 from pyprof.records import dataclass

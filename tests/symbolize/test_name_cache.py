@@ -20,8 +20,8 @@ from pyprof.objfile.images import Image, ImageStore
 from pyprof.symbolize import name_cache
 from pyprof.symbolize.dwarf.cursor import Deadline
 from pyprof.symbolize.footprint import footprint
+from pyprof.symbolize.frame_cache import SettledFrameCache
 from pyprof.symbolize.name_cache import FileNames, NameCache
-from pyprof.symbolize.settled_frames import SettledFrames
 from pyprof.symbolize.symbolizer import Resolved, Symbolizer
 from tests.objfile.live import Live, running, where
 from tests.support import build, need
@@ -48,7 +48,7 @@ def test_second_process_of_a_file_is_named_without_reading_it_again(tmp_path: Pa
 
 
 def test_frames_that_are_settled_are_the_same_in_another_profile_with_other_modules(tmp_path: Path) -> None:
-    program, cache, settled = where(tmp_path, "where", "-g"), NameCache(Diagnostics()), SettledFrames()
+    program, cache, settled = where(tmp_path, "where", "-g"), NameCache(Diagnostics()), SettledFrameCache()
     stripped = tmp_path / "stripped"
     shutil.copy(program, stripped)
     subprocess.run([need("strip"), str(stripped)], check=True, timeout=60)
@@ -58,7 +58,7 @@ def test_frames_that_are_settled_are_the_same_in_another_profile_with_other_modu
         others = [native_key(2, avma, True, Trust.CONTEXT) for avma in nameless.at.values()]
         store = ImageStore(Diagnostics())
 
-        def resolved(keys: list[FrameKey], settled: SettledFrames | None) -> Resolved:
+        def resolved(keys: list[FrameKey], settled: SettledFrameCache | None) -> Resolved:
             return Symbolizer(store, cache, spaces, settled=settled).resolve(keys)
 
         assert not settled.among(keys)

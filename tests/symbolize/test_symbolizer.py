@@ -16,8 +16,8 @@ from pyprof.model.stacks import marker_key, native_key
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.session.assemble import WAITED_FOR_S
-from pyprof.session.worker.hurry import WorkerOutOfTime
-from pyprof.session.worker.link import NAMES_S
+from pyprof.session.worker.deadline import WorkerOutOfTime
+from pyprof.session.worker.worker_client import NAMES_S
 from pyprof.symbolize.dwarf.lines import SourceLines
 from pyprof.symbolize.name_cache import FileNames, NameCache
 from pyprof.symbolize.symbolizer import Resolved, Symbolizer

@@ -14,8 +14,8 @@ from pyprof.objfile.images import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind import table
 from pyprof.unwind.index import MANY_PCS, RuleIndex
+from pyprof.unwind.jit_rules import NoRuntimeRules, RuleAt
 from pyprof.unwind.rules import FunctionRows, RegKind, RegRule, Rule
-from pyprof.unwind.runtime import NoRuntimeRules, RuleAt
 from pyprof.unwind.table import MetPcs
 
 U64 = npt.NDArray[np.uint64]

@@ -7,8 +7,8 @@ epilogue                Rules for code without tables, from the instructions bet
 frame_pointer_recovery  Search for the frame pointer of a blocked thread in its stack copy
 frame_pointers          Callers by frame records, for frames that no table covers
 frame_records           Frame records, followed for many samples at once
-frame_room              The distance of the frame pointer from sp, from a function's code
-known_chain             A complete walk of a thread, and the checks before a later walk reuses its frames
+frame_size              The distance of the frame pointer from sp, from a function's code
+deep_stack_reuse        A complete walk of a thread, and the checks before a later walk reuses its frames
 replaced_frames         Code that overwrites the saved registers of its frame by those of another frame
 scan                    Stack scanning: a word on the stack that may be a return address
 stack_cache             A cache of the outer frames of each thread's deep stack

@@ -9,8 +9,8 @@ compares the walk with the known chain, an earlier complete walk of the same thr
 * The walk joins the known chain at a frame with the same pc and sp, and the same fp if the known chain needs it.
 * All words that the known chain reads from there on must be unchanged. The words that were read with the sample are
   compared: those of the sample's copy, and those of parts of the rest.
-* Each word at which the known chain does not repeat itself must be among them (known_chain.py). Otherwise the walk is
-  cut, and it names such a word, so that the next sample reads it.
+* Each word at which the known chain does not repeat itself must be among them (deep_stack_reuse.py). Otherwise the walk
+  is cut, and it names such a word, so that the next sample reads it.
 * Repeated frames between these parts are not proved to be unchanged. So shared frames have the trust COMPLETED.
 """
 
@@ -23,10 +23,10 @@ from pyprof.model.arch import Arch
 from pyprof.model.sample import OuterStack, Piece, SampleBatch, StackSlab
 from pyprof.model.walk import SharedFrames, StackEnd, Trust
 from pyprof.records import replace
-from pyprof.unwind.heuristics.known_chain import (
+from pyprof.unwind.heuristics.deep_stack_reuse import (
+    DeepStackReuse,
     FramePath,
     Join,
-    KnownChain,
     highest_difference,
     join_of,
     needed,
@@ -78,7 +78,7 @@ class DeepStacks:
         self._arch = arch
         self._rules = rules
         self._table = table
-        self._known: dict[int, KnownChain] = {}
+        self._known: dict[int, DeepStackReuse] = {}
         self._tried: dict[int, int] = {}
         self._version = (0, 0)
 
@@ -158,7 +158,7 @@ class DeepStacks:
             walk.tail = path.cut(len(path))
         return walk
 
-    def _agrees(self, known: KnownChain, batch: SampleBatch, lane: int) -> tuple[int | None, int]:
+    def _agrees(self, known: DeepStackReuse, batch: SampleBatch, lane: int) -> tuple[int | None, int]:
         """Compare the known chain with the words that were read with a sample.
 
         Returns:
@@ -178,7 +178,7 @@ class DeepStacks:
                 return None, hidden
         return max(memory.low, differs + self._arch.word), 0
 
-    def _as_at_stop(self, known: KnownChain, spots: tuple[Piece, ...]) -> bool:
+    def _as_at_stop(self, known: DeepStackReuse, spots: tuple[Piece, ...]) -> bool:
         """Return True if the known chain agrees with the parts of the stack that were read with a sample."""
         word = self._arch.word
         return bool(spots) and all(
@@ -214,7 +214,7 @@ class DeepStacks:
         memory: _Noting,
         walker: ScalarWalker,
         words: npt.NDArray[np.unsignedinteger],
-        known: KnownChain | None,
+        known: DeepStackReuse | None,
         low: int | None,
     ) -> tuple[LaneWalk, FramePath | None]:
         """Walk in a sample's memory to its end, or until the walk joins the known chain.
@@ -283,7 +283,7 @@ class DeepStacks:
         memory: _Noting,
         words: npt.NDArray[np.unsignedinteger],
         number: int,
-    ) -> KnownChain:
+    ) -> DeepStackReuse:
         """Store a complete walk as the known chain of its thread.
 
         Args:
@@ -332,7 +332,7 @@ class DeepStacks:
         shared = SharedFrames(inner.pc, inner.exact, trust, inner.sp, before)
         if tid not in self._known and len(self._known) >= _MOST_THREADS:
             self._known.clear()
-        found = KnownChain(shared, fp, needs, slots, values, unpredicted(inner.pc, inner.sp, slots), top, number)
+        found = DeepStackReuse(shared, fp, needs, slots, values, unpredicted(inner.pc, inner.sp, slots), top, number)
         self._known[tid] = found
         return found
 

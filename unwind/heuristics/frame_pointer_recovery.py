@@ -6,7 +6,7 @@ weighed:
 
 - The call before the return address (heuristics/calls.py): a direct call of the frame's function proves the place, an
   indirect call allows it, a direct call of another function refutes it.
-- The frame size from the function's code (heuristics/frame_room.py): if the code shows it, the record stands at that
+- The frame size from the function's code (heuristics/frame_size.py): if the code shows it, the record stands at that
   distance from sp. That holds for each frame on the way, too.
 - From the record, the unwind tables must lead upwards to the root, and no call on the way may be refuted.
 
@@ -28,7 +28,7 @@ from pyprof.records import dataclass
 from pyprof.unwind.code import SpaceCode
 from pyprof.unwind.heuristics.calls import CallEvidence, CallSites
 from pyprof.unwind.heuristics.frame_pointers import returns_to_trampoline
-from pyprof.unwind.heuristics.frame_room import FrameRoom, Room
+from pyprof.unwind.heuristics.frame_size import FrameRoom, Room
 from pyprof.unwind.index import SpaceIndex
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.rules import RegKind

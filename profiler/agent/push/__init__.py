@@ -4,10 +4,10 @@ bounded_answer  An HTTP response with a size limit
 bucket       A bucket, by fsspec
 folder       An existing folder
 http_client  POST requests to an untrusted receiver
-kinds        Each type of sink: the settings in its [[push]], and its construction
+sink_types   Each type of sink: the settings in its [[push]], and its construction
 messages     Bodies of requests and responses as protocol buffers
 otlp         OpenTelemetry's profiles
-outcomes     Verdicts by the responses of receivers
+responses    Verdicts by the responses of receivers
 parca        Parca
 progress     Progress of a segment that is sent in several requests
 pusher       The queue of one sink

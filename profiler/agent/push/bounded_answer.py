@@ -10,7 +10,7 @@ import io
 import socket
 from typing import Any
 
-from pyprof.agent.push.outcomes import NotSent
+from pyprof.agent.push.responses import NotSent
 
 MOST_READ = 1 << 20
 """Maximum size of a response in bytes, including all framing."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from pyprof.agent.push.outcomes import NotSent
+from pyprof.agent.push.responses import NotSent
 from pyprof.agent.segments import SegmentName
 
 

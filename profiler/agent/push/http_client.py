@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 import orjson
 
 from pyprof.agent.push.bounded_answer import BoundedAnswer
-from pyprof.agent.push.outcomes import NO_REASON, NotSent, StatedReason, judge_http
+from pyprof.agent.push.responses import NO_REASON, NotSent, StatedReason, judge_http
 from pyprof.agent.push.secrets import Credentials
 from pyprof.objfile.breakpad.symbol_server import RequestDeadline, opener
 from pyprof.objfile.source import open_regular

@@ -5,7 +5,7 @@ WriteRawRequest (parca-dev/parca, profilestore/v1alpha1/profilestore.proto), Exp
 
 from __future__ import annotations
 
-from pyprof.agent.push.outcomes import NotSent, RefusedForGood
+from pyprof.agent.push.responses import NotSent, RefusedForGood
 from pyprof.errors import FormatError
 from pyprof.exporters.protobuf import data
 from pyprof.exporters.utf8 import encoded

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from pyprof.agent.push import messages
 from pyprof.agent.push.http_client import Endpoint, HttpClient
-from pyprof.agent.push.outcomes import NotSent
 from pyprof.agent.push.progress import SegmentProgress
+from pyprof.agent.push.responses import NotSent
 from pyprof.agent.push.series import cut, read
 from pyprof.agent.segments import SegmentName
 from pyprof.exporters import otlp

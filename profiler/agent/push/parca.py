@@ -9,8 +9,8 @@ import orjson
 
 from pyprof.agent.push import messages
 from pyprof.agent.push.http_client import Endpoint, HttpClient
-from pyprof.agent.push.outcomes import NotSent
 from pyprof.agent.push.progress import SegmentProgress
+from pyprof.agent.push.responses import NotSent
 from pyprof.agent.push.series import Part, parts
 from pyprof.agent.segments import SegmentName
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from pyprof.agent.push.outcomes import LATER, REFUSED, NotSent, RefusedForGood
+from pyprof.agent.push.responses import LATER, REFUSED, NotSent, RefusedForGood
 from pyprof.agent.push.sink import SegmentSink
 from pyprof.agent.segments import SegmentName
 from pyprof.agent.spool import QUEUE, Spool

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
-from pyprof.agent.push.kinds import PushTarget, made
 from pyprof.agent.push.pusher import Pusher
 from pyprof.agent.push.receiver_clock import ReceiverClock
+from pyprof.agent.push.sink_types import PushTarget, made
 from pyprof.agent.spool import Spool
 from pyprof.diagnostics import Diagnostics
 

@@ -14,8 +14,8 @@ import orjson
 
 from pyprof.agent.push import messages
 from pyprof.agent.push.http_client import Endpoint, HttpClient
-from pyprof.agent.push.outcomes import NotSent, RefusedForGood
 from pyprof.agent.push.progress import SegmentProgress
+from pyprof.agent.push.responses import NotSent, RefusedForGood
 from pyprof.agent.push.series import Part, parts
 from pyprof.agent.segments import SegmentName
 

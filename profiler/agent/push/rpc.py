@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pyprof.agent.push.http_client import MOST_ANSWER, Endpoint, ca
-from pyprof.agent.push.outcomes import NotSent, judge_grpc
+from pyprof.agent.push.responses import NotSent, judge_grpc
 
 
 class GrpcCall:

@@ -8,7 +8,7 @@ import base64
 import os
 import stat
 
-from pyprof.agent.push.outcomes import NotSent
+from pyprof.agent.push.responses import NotSent
 from pyprof.errors import FormatError
 from pyprof.objfile.source import open_regular
 from pyprof.records import dataclass

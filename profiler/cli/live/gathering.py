@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from pyprof.cli.live.tally import NOTHING, Tally, tally, together
-from pyprof.model.merged import MergedWindows, Merging
+from pyprof.model.merge_tables import MergedWindows, Merging
 from pyprof.model.profile import Profile, ValueType
 from pyprof.records import dataclass, replace
 

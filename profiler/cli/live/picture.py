@@ -14,9 +14,9 @@ from pyprof.cli.live.screen import ScreenLine, StyledText, text
 from pyprof.cli.live.stacks import Opened
 from pyprof.cli.live.tally import RowCost, Tally, TopRow
 from pyprof.cli.live.view import View, place, rows
+from pyprof.cli.number_format import duration, many, percent, shorten_middle
 from pyprof.cli.short_names import function_names
 from pyprof.cli.terminal import printable
-from pyprof.cli.words import duration, many, percent, shorten_middle
 
 _SHARE = 7
 _LEAST_NAME = 16

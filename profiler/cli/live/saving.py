@@ -7,8 +7,8 @@ from functools import partial
 
 from pyprof.cli.arguments import chosen_format
 from pyprof.cli.live.gathering import Snapshot
+from pyprof.cli.number_format import duration
 from pyprof.cli.output import Names, check_writable, write
-from pyprof.cli.words import duration
 from pyprof.errors import PyprofError, UsageError
 from pyprof.exporters import output_file, registry
 from pyprof.exporters.base import ExportOptions

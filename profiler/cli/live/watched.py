@@ -11,7 +11,7 @@ from pyprof.options import RecordOptions, TargetOptions
 from pyprof.records import replace
 from pyprof.session import opening
 from pyprof.session.recording import Recorded, Recording
-from pyprof.session.worker import share
+from pyprof.session.worker import priority
 from pyprof.session.worker.process import forked, spawned
 
 _PATIENCE_S = 5.0
@@ -42,7 +42,7 @@ class WatchedTargets:
         self._begun = False
         self._stopped = False
         if command is not None:
-            share.give_usual(command.pid)
+            priority.give_usual(command.pid)
 
     @property
     def subject(self) -> Recorded:

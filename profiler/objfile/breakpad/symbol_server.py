@@ -29,7 +29,7 @@ from typing import IO, cast
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.reasons import problem
-from pyprof.objfile import patience
+from pyprof.objfile import io_deadline
 from pyprof.objfile.breakpad.symbol_text import copy_text
 
 TIMEOUT_S = 10.0
@@ -103,7 +103,7 @@ class SymbolServer:
         with RequestDeadline(min(TIMEOUT_S, left)) as deadline:
             call = _Call(partial(self._download, url, path, deadline, left))
             call.start()
-            if not patience.answered(call.ended, left + TIMEOUT_S):
+            if not io_deadline.answered(call.ended, left + TIMEOUT_S):
                 raise TimeoutError("no answer by the end of the recording")
         if call.error is not None:
             try:

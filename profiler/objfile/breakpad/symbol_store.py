@@ -20,7 +20,7 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.breakpad.ids import breakpad_id, same_id
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.breakpad.symbol_text import HEAD, LONGEST_MAGIC, OPENERS, TextStream, copy_text
-from pyprof.objfile.opener import current
+from pyprof.objfile.file_access import current
 from pyprof.objfile.source import FileSource, open_regular
 
 if TYPE_CHECKING:  # importing the HTTP client takes a tenth of pyprof's start-up time

@@ -3,7 +3,7 @@
 A message consists of a few byte strings, its parts. Small messages travel in the socket. A large message is written to
 a memory file, and the socket carries its descriptor, so neither end blocks while megabytes are copied. The memory file
 is sealed where the kernel allows it. Then the receiver maps it without a copy, and the kernel frees the memory when the
-last part is released. wire.py and answers.py define what the parts contain.
+last part is released. message_codec.py and response_codec.py define what the parts contain.
 """
 
 from __future__ import annotations

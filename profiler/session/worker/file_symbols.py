@@ -20,11 +20,11 @@ from pyprof.collectors.linux.mapped_memory import guarded
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.symbols import MOST_SYMBOLS, FoundSymbols, Symbol, Wanted, read_symbols
 from pyprof.model.modules import AddressSpace, Mapping, Module, ProgramImage
-from pyprof.objfile.opener import Opener
-from pyprof.session.worker.answers import AnswerRefused
+from pyprof.objfile.file_access import Opener
 from pyprof.session.worker.channel import Channel, Closed, Part, Received
-from pyprof.session.worker.keeper import KnownProcess
-from pyprof.session.worker.wire import MEMORY
+from pyprof.session.worker.file_broker import KnownProcess
+from pyprof.session.worker.message_codec import MEMORY
+from pyprof.session.worker.response_codec import AnswerRefused
 
 PATIENCE_S = 10.0
 _WAKE_S = 0.05

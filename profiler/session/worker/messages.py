@@ -1,7 +1,7 @@
-"""Messages from the sampler to the worker. answers.py has the worker's responses.
+"""Messages from the sampler to the worker. response_codec.py has the worker's responses.
 
 All messages are values. Address spaces, program images and the outer parts of deep stacks are sent once, and are then
-referred to by number (wire.py).
+referred to by number (message_codec.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyprof.model.sample import SampleBatch
 from pyprof.options import UnwindOptions, ViewOptions
 from pyprof.records import dataclass, field
 from pyprof.session.runtimes import InterpreterNews
-from pyprof.session.unfollowed import Spent
+from pyprof.session.unfollowed_children import Spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class SentNews:
+class ProcessUpdate:
     """Changes to objects that were sent before.
 
     Attributes:
@@ -94,7 +94,7 @@ class Batch:
 
     number: int
     batch: SampleBatch
-    news: SentNews
+    news: ProcessUpdate
     interpreters: InterpreterNews
 
 
@@ -128,7 +128,7 @@ class SamplerState:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Checkpoint:
     """A checkpoint: the sampler's state, and the sink that receives the window if the sampler is killed."""
 
     state: SamplerState
@@ -145,7 +145,7 @@ class Extent(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ProfileRequest:
     """A request for a profile.
 
     Attributes:
@@ -161,17 +161,17 @@ class Ask:
     number: int
     extent: Extent
     state: SamplerState
-    news: SentNews
+    news: ProcessUpdate
     sink: int = 0
     delivered: int = 0
     requested: bool = False
 
 
-class Errand(Protocol):
-    """A one-shot task: an examination of one untrusted thing without a recording (errands.py). It is a value."""
+class OneShotTask(Protocol):
+    """A one-shot task: an examination of one untrusted thing without a recording (one_shot_tasks.py). It is a value."""
 
     def pieces(self, diagnostics: Diagnostics) -> Iterator[object]:
-        """Run in the worker and yield results of one class, whose values a response may contain (answers.py).
+        """Run in the worker and yield results of one class, whose values a response may contain (response_codec.py).
 
         Raises:
             PyprofError: Something is missing or cannot be read. Any other exception is a bug.
@@ -185,7 +185,7 @@ class Examine:
 
     number: int
     confined: bool
-    errand: Errand
+    errand: OneShotTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,15 +194,15 @@ class ScanForCode:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Response:
     """The response to the worker's last SamplerCall."""
 
     value: object
 
 
 @dataclass(frozen=True, slots=True)
-class Bye:
+class Shutdown:
     """The last message: the worker ends."""
 
 
-Message = Begin | Batch | Standing | Ask | Examine | ScanForCode | Reply | Bye
+Message = Begin | Batch | Checkpoint | ProfileRequest | Examine | ScanForCode | Response | Shutdown

@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.rights import raise_file_limit
 from pyprof.errors import PyprofError
-from pyprof.session.worker import share
+from pyprof.session.worker import priority
 from pyprof.session.worker.channel import Channel, Closed
-from pyprof.session.worker.hurry import AT_ONCE, SIGNAL, WANTED, Hurry, end_with
+from pyprof.session.worker.deadline import AT_ONCE, SIGNAL, WANTED, WorkDeadline, end_with
 
 if TYPE_CHECKING:
-    from pyprof.session.worker.keeper import Notice
+    from pyprof.session.worker.file_broker import Notice
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """Signals for the sampler only. The kernel sends some of them to all processes of a terminal's process group."""
@@ -173,7 +173,7 @@ class Worker:
         A caller that waits must call it again and again until the worker has responded.
         """
         if self.yields and self._child.poll() is None:
-            from pyprof.session.worker.idle import come_back  # only an agent's worker uses SCHED_IDLE
+            from pyprof.session.worker.idle_priority import come_back  # only an agent's worker uses SCHED_IDLE
 
             come_back(self.pid)
 
@@ -185,12 +185,12 @@ class Worker:
         """Raise the priority of the worker, because the user waits for it to end."""
         if not self._preferred and self._child.poll() is None:
             self._preferred = True
-            share.take_more(self.pid)
+            priority.take_more(self.pid)
 
     def take_less(self) -> None:
         """Lower the priority of the worker, because samples are taken and the user does not wait for it."""
         if not self._preferred and self._child.poll() is None:
-            share.take_less(self.pid)
+            priority.take_less(self.pid)
 
     def hurry(self) -> None:
         """Signal the deadline: the worker responds with what it has."""
@@ -301,7 +301,7 @@ def forked_early(confined: bool = True, kept: Sequence[int] = ()) -> Iterator[Ca
     Yields:
         A function that returns this worker at the first call and forks another one at later calls.
     """
-    for needed in ("pyprof.session.runtimes", "pyprof.session.worker.wire"):
+    for needed in ("pyprof.session.runtimes", "pyprof.session.worker.message_codec"):
         import_module(needed)
     signal.pthread_sigmask(signal.SIG_BLOCK, _FATAL)
     early = [forked(confined, kept)]
@@ -332,9 +332,9 @@ def _child(ends: Sequence[Channel], confined: bool, kept: Sequence[int]) -> None
         signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    share.begin_session()
+    priority.begin_session()
     if os.getpriority(os.PRIO_PROCESS, 0) < 0:
-        share.take_more(os.getpid())
+        priority.take_more(os.getpid())
     close_all_but(*(end.fileno() for end in ends), *kept)
     _serve(*ends, confined=confined, kept=kept)
 
@@ -397,15 +397,15 @@ def main(confined: bool, *ends: int) -> None:
 
 def _serve(channel: Channel, questions: Channel, notices: Channel, *, confined: bool, kept: Sequence[int] = ()) -> None:
     """Run the worker. Load all modules and start the file broker before rights are given up."""
-    from pyprof.objfile import patience
+    from pyprof.objfile import io_deadline
     from pyprof.session.worker import sandbox
     from pyprof.session.worker.file_symbols import answer_questions
     from pyprof.session.worker.service import Service
 
     raise_file_limit(1 << 16)  # it may hold a descriptor for each process
-    hurry = Hurry()
+    hurry = WorkDeadline()
     hurry.obey()
-    patience.heed(lambda: hurry.late)
+    io_deadline.heed(lambda: hurry.late)
     if confined:
         sandbox.load()
     box = sandbox.Sandbox(notices, kept)

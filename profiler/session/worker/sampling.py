@@ -17,18 +17,28 @@ from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
-from pyprof.handover import Handover
+from pyprof.flush_protocol import FlushProtocol
 from pyprof.model.modules import MAX_MAPPINGS
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import UnwindOptions
 from pyprof.records import replace
 from pyprof.session.own_cost import OwnCost, OwnHeap, RecentCost, own_cost
 from pyprof.session.runtimes import InterpreterNews, Runtimes
-from pyprof.session.unfollowed import NOTHING, Unfollowed
-from pyprof.session.worker.answers import BatchTaken
-from pyprof.session.worker.link import NAMES_S, TURN_S, Pending, WorkerLink
-from pyprof.session.worker.messages import Ask, Batch, Begin, Bye, Extent, Naming, SamplerState, ScanForCode, Standing
+from pyprof.session.unfollowed_children import NOTHING, Unfollowed
+from pyprof.session.worker.messages import (
+    Batch,
+    Begin,
+    Checkpoint,
+    Extent,
+    Naming,
+    ProfileRequest,
+    SamplerState,
+    ScanForCode,
+    Shutdown,
+)
 from pyprof.session.worker.process import Worker
+from pyprof.session.worker.response_codec import BatchTaken
+from pyprof.session.worker.worker_client import NAMES_S, TURN_S, Pending, WorkerLink
 
 _MOST_STACKS = 8 << 20
 """Maximum number of stack bytes in one message."""
@@ -78,7 +88,7 @@ class Sampling:
         confined: bool = True,
         names_s: float = NAMES_S,
         patient: bool = False,
-        handover: Handover | None = None,
+        handover: FlushProtocol | None = None,
     ) -> None:
         """Wait until the worker is ready.
 
@@ -117,7 +127,7 @@ class Sampling:
         self._recent_cost = RecentCost()
         self._heap = OwnHeap()
         self._acknowledges = handover is not None
-        self._handover = handover or Handover()
+        self._handover = handover or FlushProtocol()
         self._requested = False
         self._rest: SamplerState | None = None
         self._closed = False
@@ -265,7 +275,9 @@ class Sampling:
         if self.sink is not None and now >= self._standing_at and stands != self._stood:
             self._stood = stands
             before_s = time.thread_time()
-            self._link.send(Standing(self._gathered(self._recent_cost()), self._link.number(self.sink), self.delivered))
+            self._link.send(
+                Checkpoint(self._gathered(self._recent_cost()), self._link.number(self.sink), self.delivered)
+            )
             spent_s = time.thread_time() - before_s
             self._standing_at = time.monotonic() + max(_STANDING_S, _STANDING_BUDGET * spent_s)
         while link.functions:
@@ -304,7 +316,9 @@ class Sampling:
             if not self.leaves:
                 self._link.begin_to_wait()
             pending = self._link.ask(
-                Ask(self._number, extent, state, self._link.packer.news(), number, self.delivered, self._requested)
+                ProfileRequest(
+                    self._number, extent, state, self._link.packer.news(), number, self.delivered, self._requested
+                )
             )
             if cut:
                 self.samples = 0
@@ -383,7 +397,7 @@ class Sampling:
         """End everything and free all resources. May be called twice."""
         self.close_collector()
         with contextlib.suppress(PyprofError, OSError):
-            self._link.send(Bye())
+            self._link.send(Shutdown())
         if self._requested and self.leaves:
             self._link.worker.close(self._times * WAITED_FOR_S, self._times * WAITED_FOR_S)
         else:

@@ -14,20 +14,20 @@ from contextlib import suppress
 
 from pyprof.collectors.linux import libc, rights, seccomp
 from pyprof.model.call_names import MACHINES, call_names
-from pyprof.objfile import opener
-from pyprof.session.worker.asking import AskingOpener
+from pyprof.objfile import file_access
 from pyprof.session.worker.channel import Channel
-from pyprof.session.worker.keeper import Keeper
+from pyprof.session.worker.file_broker import FileBroker
+from pyprof.session.worker.file_broker_client import FileBrokerClient
 from pyprof.session.worker.process import close_all_but
 from pyprof.symbolize import demangle
 from pyprof.unwind import sources
 
 _LATE = (
-    "pyprof.handover",
+    "pyprof.flush_protocol",
     "pyprof.objfile.minidump.modules",
     "pyprof.session.matched_stacks",
-    "pyprof.session.keeping",
-    "pyprof.symbolize.settled_frames",
+    "pyprof.session.journal_writer",
+    "pyprof.symbolize.frame_cache",
     "pyprof.unwind.formats.exidx.memory",
     *("_blake2", "bz2", "gzip", "lzma", "pycxxfilt", "zlib", "zstandard", "compression.zstd"),
     *("linecache", "tempfile", "tokenize", "traceback"),
@@ -73,7 +73,7 @@ class Sandbox:
         if not self._pid:
             try:
                 close_all_but(theirs.fileno(), notices.fileno(), *kept)
-                Keeper(theirs, notices, worker).run()
+                FileBroker(theirs, notices, worker).run()
             finally:
                 os._exit(0)
         theirs.close()
@@ -81,7 +81,7 @@ class Sandbox:
         for fd in kept:
             with suppress(OSError):
                 os.close(fd)
-        self.keeper = AskingOpener(ours)
+        self.keeper = FileBrokerClient(ours)
 
     def confine(self) -> tuple[str, ...]:
         """Give up all rights that can be given up. From then on the file broker opens files.
@@ -89,7 +89,7 @@ class Sandbox:
         Returns:
             The counters of the restrictions that could not be applied.
         """
-        opener.use(self.keeper)
+        file_access.use(self.keeper)
         demangle.use(self.keeper.demangled)
         code = b""
         with suppress(NotImplementedError):

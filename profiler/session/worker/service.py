@@ -23,36 +23,36 @@ from pyprof.model.profile import Profile, ThreadInfo, ValueType
 from pyprof.model.sample import SampleBatch
 from pyprof.records import replace
 from pyprof.session.assemble import SOURCE_BUDGET_S, WAITED_FOR_S
-from pyprof.session.names_ahead import NamesAhead
+from pyprof.session.background_symbolizer import NamesAhead
 from pyprof.session.own_cost import OwnHeap
 from pyprof.session.recorder import Clock, Window
 from pyprof.session.session import Session
-from pyprof.session.worker import answers
-from pyprof.session.worker.answers import AskFailed, BatchTaken, Done, ErrandPiece, SamplerCall
-from pyprof.session.worker.asking import AskingOpener
+from pyprof.session.worker import response_codec
 from pyprof.session.worker.channel import Channel, Closed, Part, Received
-from pyprof.session.worker.hurry import Hurry
-from pyprof.session.worker.idle import idle, may_come_back
+from pyprof.session.worker.deadline import WorkDeadline
+from pyprof.session.worker.file_broker_client import FileBrokerClient
+from pyprof.session.worker.idle_priority import idle, may_come_back
+from pyprof.session.worker.message_codec import Unpacker
 from pyprof.session.worker.messages import (
-    Ask,
     Batch,
     Begin,
-    Bye,
+    Checkpoint,
     Examine,
     Extent,
     Message,
     Naming,
-    Reply,
+    ProcessUpdate,
+    ProfileRequest,
+    Response,
     SamplerState,
     ScanForCode,
-    SentNews,
-    Standing,
+    Shutdown,
 )
-from pyprof.session.worker.wire import Unpacker
+from pyprof.session.worker.response_codec import AskFailed, BatchTaken, Done, ErrandPiece, SamplerCall
 
 if TYPE_CHECKING:
-    from pyprof.session.keeping import Keeping, Within
-    from pyprof.symbolize.settled_frames import SettledFrames
+    from pyprof.session.journal_writer import Keeping, Within
+    from pyprof.symbolize.frame_cache import SettledFrameCache
 
 _NO_WORDS = np.zeros(0, np.uint64)
 _NO_FLAGS = np.zeros(0, np.bool_)
@@ -105,7 +105,7 @@ class _Observed:
         self.ahead = NamesAhead(self.session, begin.naming.view)
         self.keeping: Keeping | None = None
         self.failed = False
-        self._settled: SettledFrames | None = None
+        self._settled: SettledFrameCache | None = None
         self._spent_s = 0.0
         self._spent_before_s = dict.fromkeys(Extent, 0.0)
         """Processor time of both processes before the start of what a profile of each extent covers, in seconds."""
@@ -138,9 +138,9 @@ class _Observed:
     def window(self, state: SamplerState, extent: Extent) -> Window:
         self.update(state)
         if extent is Extent.PART:
-            from pyprof.symbolize.settled_frames import SettledFrames  # most recordings have no parts
+            from pyprof.symbolize.frame_cache import SettledFrameCache  # most recordings have no parts
 
-            self._settled = self._settled or SettledFrames()
+            self._settled = self._settled or SettledFrameCache()
             return self.session.part()
         window = self.session.cut() if extent is Extent.CUT else self.session.look()
         return replace(window, unfollowed=state.unfollowed)
@@ -190,7 +190,7 @@ class _Observed:
             number: Number of the window.
             within: See Keeping.
         """
-        from pyprof.session.keeping import Keeping  # most recordings have no journal
+        from pyprof.session.journal_writer import Keeping  # most recordings have no journal
 
         naming = self.naming
         kinds = ValueType("samples", "count"), ValueType(naming.mode, "nanoseconds")
@@ -209,7 +209,7 @@ class _Observed:
 class Service:
     """Server of one sampler, until the sampler sends Bye or ends."""
 
-    def __init__(self, channel: Channel, keeper: AskingOpener, hurry: Hurry, missing: Sequence[str]) -> None:
+    def __init__(self, channel: Channel, keeper: FileBrokerClient, hurry: WorkDeadline, missing: Sequence[str]) -> None:
         """Create the service.
 
         Args:
@@ -224,7 +224,7 @@ class Service:
         self._missing = missing
         self._unpacker = Unpacker(self)
         self._waiting: deque[Message] = deque()
-        self._standing: Standing | None = None
+        self._standing: Checkpoint | None = None
         self._kept = -1
         self._heap = OwnHeap()
         self._of: _Observed | None = None
@@ -233,8 +233,8 @@ class Service:
     def run(self) -> None:
         """Serve the sampler. If it ends without Bye, give what was recorded to its sink."""
         try:
-            self._channel.send(answers.pack(BatchTaken(0, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)))
-            while not isinstance(message := self._next(), Bye):
+            self._channel.send(response_codec.pack(BatchTaken(0, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)))
+            while not isinstance(message := self._next(), Shutdown):
                 self._serve(message)
             with suppress(OSError):
                 self._keeper.end_journal()  # otherwise the file broker would treat the worker's end as a crash
@@ -274,10 +274,10 @@ class Service:
                 self._begin(message)
             case Batch():
                 self._take(message)
-            case Standing(state):
+            case Checkpoint(state):
                 self._standing = message
                 self._observed.update(state)
-            case Ask():
+            case ProfileRequest():
                 self._answer(message)
             case Examine():
                 self._examine(message)
@@ -317,16 +317,18 @@ class Service:
             began_ns = time.monotonic_ns()
             if not observed.failed:
                 answer = replace(observed.take(message), took_ns=time.monotonic_ns() - began_ns)
-            self._channel.send(answers.pack(answer))  # before the journal, because the collector waits for the feedback
+            self._channel.send(
+                response_codec.pack(answer)
+            )  # before the journal, because the collector waits for the feedback
             if not late and not observed.failed:
                 self._keep(observed)
         except Closed:
             raise
         except Exception as error:
             observed.failed = True
-            self._channel.send(answers.pack(_failed(0, error)))
+            self._channel.send(response_codec.pack(_failed(0, error)))
 
-    def _answer(self, ask: Ask) -> None:
+    def _answer(self, ask: ProfileRequest) -> None:
         observed = self._observed
         self._unpacker.update(ask.news)
         answer: Done | AskFailed
@@ -352,10 +354,10 @@ class Service:
             raise
         except Exception as error:
             answer = _failed(ask.number, error)
-        self._channel.send(answers.pack(answer))
+        self._channel.send(response_codec.pack(answer))
         self._trim(ask)
 
-    def _trim(self, ask: Ask) -> None:
+    def _trim(self, ask: ProfileRequest) -> None:
         """Return free memory to the kernel at the end of a window, because a sink is about to need as much."""
         if ask.extent is Extent.CUT:
             self._heap.trim(self._observed.session.files.names.rest)
@@ -367,13 +369,13 @@ class Service:
         answer: Done | AskFailed
         try:
             for piece in message.errand.pieces(diagnostics):
-                self._channel.send(answers.pack(ErrandPiece(message.number, answers.packed_value(piece))))
+                self._channel.send(response_codec.pack(ErrandPiece(message.number, response_codec.packed_value(piece))))
             answer = Done(message.number, None, ())
         except Closed:
             raise
         except Exception as error:
             answer = _failed(message.number, error)
-        self._channel.send(answers.pack(answer))
+        self._channel.send(response_codec.pack(answer))
 
     def has_left(self) -> bool:
         """Return True if there is data for a sink in case the sampler has ended. May be called from any thread."""
@@ -385,16 +387,18 @@ class Service:
         self._of.end_keeping()
         state = replace(self._standing.state, now_ns=time.time_ns(), monotonic_ns=time.monotonic_ns())
         window = self._of.window(state, Extent.CUT)
-        ask = Ask(0, Extent.CUT, state, SentNews(), self._standing.sink, self._standing.delivered, requested=True)
+        ask = ProfileRequest(
+            0, Extent.CUT, state, ProcessUpdate(), self._standing.sink, self._standing.delivered, requested=True
+        )
         parts = self._packed(window, ask)
         del window
         self._keeper.deliver(ask.sink, parts, ask.delivered, partial(self._trim, ask))
 
-    def _packed(self, window: Window, ask: Ask) -> list[Part]:
+    def _packed(self, window: Window, ask: ProfileRequest) -> list[Part]:
         """Encode the profile with all names, or only with those that are already resolved if the deadline passes."""
         found = partial(self._observed.profile, window, ask.state, ask.extent, ask.requested)
         profile = self._hurry.unless_late(found)
-        return [*answers.packed_value(profile if profile is not None else found(known_only=True))]
+        return [*response_codec.packed_value(profile if profile is not None else found(known_only=True))]
 
     # wire.Asking: facts that only the sampler has
 
@@ -411,8 +415,8 @@ class Service:
         return found if isinstance(found, StatedId) else None
 
     def _call(self, call: SamplerCall) -> object:
-        self._channel.send(answers.pack(call))
-        while not isinstance(message := self._receive(), Reply):
+        self._channel.send(response_codec.pack(call))
+        while not isinstance(message := self._receive(), Response):
             self._waiting.append(message)
         return message.value
 

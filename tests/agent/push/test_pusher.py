@@ -16,12 +16,12 @@ from pyprof.agent.config_file import BadConfig
 from pyprof.agent.inventory import Caps
 from pyprof.agent.metrics import PUSHES
 from pyprof.agent.push.folder import FolderSink
-from pyprof.agent.push.kinds import KINDS, PushTarget, made
-from pyprof.agent.push.outcomes import GRPC, HTTP, LATER, REFUSED, NotSent
 from pyprof.agent.push.pusher import Pusher
 from pyprof.agent.push.pushers import Pushers
+from pyprof.agent.push.responses import GRPC, HTTP, LATER, REFUSED, NotSent
 from pyprof.agent.push.server import ServerSink
 from pyprof.agent.push.sink import SegmentSink
+from pyprof.agent.push.sink_types import KINDS, PushTarget, made
 from pyprof.agent.segments import SegmentName
 from pyprof.agent.spool import Spool, SpoolSegment
 from pyprof.diagnostics import Diagnostics

@@ -18,8 +18,8 @@ import pytest
 from pyprof.agent.push import otlp, parca, series
 from pyprof.agent.push.bucket import BucketSink
 from pyprof.agent.push.http_client import Endpoint
-from pyprof.agent.push.outcomes import NotSent, RefusedForGood
 from pyprof.agent.push.pyroscope import PyroscopeSink
+from pyprof.agent.push.responses import NotSent, RefusedForGood
 from pyprof.agent.push.rpc import GrpcCall
 from pyprof.agent.push.secrets import Credentials
 from pyprof.agent.push.server import ServerSink

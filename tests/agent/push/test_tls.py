@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.agent.push.http_client import HttpClient
-from pyprof.agent.push.outcomes import NotSent
+from pyprof.agent.push.responses import NotSent
 from pyprof.agent.push.secrets import Credentials
 from pyprof.records import replace
 from tests.agent.push.receivers import Said, receiver

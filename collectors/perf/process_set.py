@@ -1,0 +1,161 @@
+"""The processes of a recording: the selected ones, those that match later, and their children."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+from pyprof.collectors.linux.children import descendants
+from pyprof.collectors.perf.process_events import ProcessEvents
+from pyprof.collectors.perf.processes import TrackedProcesses
+from pyprof.collectors.perf.records import Scan
+from pyprof.collectors.perf.ring import Rings
+from pyprof.collectors.targets.selection import Selection
+from pyprof.diagnostics import Diagnostics
+from pyprof.options import CollectOptions
+
+
+class ProcessSet:
+    """The processes of a recording.
+
+    Attributes:
+        tracked: State of the processes according to the kernel's records.
+        everything: True if all processes of the machine are recorded.
+        joined: Function to call with processes that match later.
+        had_news: True if the last call of news() found something.
+    """
+
+    def __init__(
+        self, pid: int, selection: Selection | None, options: CollectOptions, tracked: TrackedProcesses
+    ) -> None:
+        """Create the set of processes.
+
+        Args:
+            pid: The selected process.
+            selection: Further processes, including those that will match later.
+            options: Options of the recording.
+            tracked: State of the processes.
+        """
+        self.tracked = tracked
+        self.everything = selection is not None and selection.everything
+        self.joined: Callable[[list[int]], None] = lambda pids: None
+        self.had_news = False
+        self._pid = pid
+        self._selection = selection
+        self._children = options.subprocesses
+        self._news: ProcessEvents | None = None
+        self._fresh: set[int] = set()
+        self._asked = False
+
+    @property
+    def named(self) -> dict[int, None]:
+        """The selected processes in order."""
+        return dict.fromkeys([self._pid, *(self._selection.pids if self._selection else ())])
+
+    @property
+    def ours(self) -> set[int]:
+        """Processes of the profiler, which are never recorded."""
+        return {os.getpid(), *(self._selection.ours if self._selection else ())}
+
+    def children(self) -> list[int]:
+        """Return the existing children of the selected processes, if children are followed."""
+        return list(descendants(self.named)) if self._children else []
+
+    def watch(self, rings: Rings) -> None:
+        """Set the rings that contain the records of forks and execs."""
+        self._news = ProcessEvents(rings, self._is_sampled, self._children or self.everything)
+
+    def meet(self, pids: list[int]) -> None:
+        """Start to track processes.
+
+        Raises:
+            ProcessLookupError: The selected process has ended.
+            PermissionError: The selected process may not be read.
+        """
+        for pid in pids:
+            try:
+                self.tracked.meet(pid)
+            except (ProcessLookupError, PermissionError):
+                if pid == self._pid and not self.everything:
+                    raise
+        self._fresh.update(pids)
+
+    def found(
+        self,
+        known: set[int],
+        attach: Callable[[int], None],
+        diagnostics: Diagnostics,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> Iterator[int]:
+        """Add processes that match the selection now, until is_over() returns True.
+
+        Args:
+            known: Processes that need not be checked again.
+            attach: Opens events on a process.
+            diagnostics: Counts processes that may not be read.
+
+        Yields:
+            Processes that may not be read.
+        """
+        if self._selection is None or self.everything or is_over():
+            return
+        for pid in self._selection.find(self.tracked.histories.keys() | known):
+            if is_over():
+                return
+            try:
+                attach(pid)
+                self.tracked.add(pid)
+                self._fresh.add(pid)
+                self.joined([pid])
+            except (ProcessLookupError, PermissionError):
+                diagnostics.count("process may not be looked at")
+                yield pid
+
+    @property
+    def alive(self) -> list[int]:
+        """The processes that have not ended."""
+        return list(self.tracked.alive)
+
+    def heard(self, found: Scan) -> None:
+        """Read forks, execs and mappings of a scan before its memory is released, if news() is in use."""
+        if self._news is not None and self._asked:
+            self._fresh |= self._news.heard(found)
+
+    def news(self) -> set[int]:
+        """Return processes that appeared or run new code since the last call. Some may have ended."""
+        self._asked = True
+        if self._news is not None:
+            self._fresh |= self._news.look()
+        fresh, self._fresh = self._fresh, set()
+        self.had_news = bool(fresh)
+        return fresh
+
+    def follows(self, pid: int) -> bool:
+        """Return True if a process belongs to the recording, even if its fork record was not processed yet."""
+        return self._news.knows(pid) if self._news is not None else self._is_sampled(pid)
+
+    @property
+    def _lasting(self) -> bool:
+        return self._selection is not None and self._selection.lasting
+
+    def _is_sampled(self, pid: int) -> bool:
+        ours = self._children or self._lasting or pid in self._only
+        return self.everything or (ours and pid in self.tracked.alive)
+
+    @property
+    def _only(self) -> tuple[int, ...]:
+        return self._selection.pids if self._selection is not None else (self._pid,)
+
+    @property
+    def goes_on(self) -> bool:
+        """True if there is still a process to sample, or one may appear."""
+        if self._lasting:
+            return True
+        if self._children:
+            return bool(self.tracked.alive)
+        return any(pid in self.tracked.alive for pid in self._only)
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """One sentence for each reason why processes cannot be recorded."""
+        return self._selection.refused if self._selection else ()

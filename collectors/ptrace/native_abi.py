@@ -1,0 +1,223 @@
+"""The data that machine code (collectors/native) gets for the rounds that it makes."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from pyprof.collectors.linux import libc
+from pyprof.collectors.native.code import (
+    EXTRAS_SIZE,
+    MOST_SLEPT,
+    FramesRow,
+    MachineRow,
+    ProcessRow,
+    Rounds,
+    SampleRow,
+    StopFlag,
+    ThreadRow,
+    address_of,
+    rows_of,
+)
+from pyprof.collectors.ptrace.native_memory import FramesRead, WasRead
+from pyprof.collectors.ptrace.process import TracedProcess
+from pyprof.collectors.ptrace.processor_share import WHOLE, WINDOW_NS
+from pyprof.collectors.ptrace.stack_shape import LEAST, RED_ZONE, SLACK
+from pyprof.collectors.ptrace.stopped_thread import BOUND_NS, HeldThread
+from pyprof.collectors.ptrace.threads import Thread
+from pyprof.model.arch import Arch
+from pyprof.model.interpreter import FramesAhead
+
+MOST_SAMPLES = 256
+_FRAMES = 4 << 20
+_FURTHER = 32 << 10
+"""Number of bytes for frames that are read one by one."""
+WORD = 8
+"""Size of a register in bytes."""
+_LINKS = 2
+"""Number of hard links of a directory without subdirectories."""
+
+Check = tuple[Thread, int]
+"""A thread to check, and the number of rounds that the check stands for."""
+Due = tuple[int, int]
+"""(sampling time, time after which it is too late), in monotonic ns."""
+NOW: Due = (0, 0)
+Plan = tuple[FramesAhead, int]
+"""The plan for reading a thread's frames, and the number of bytes that are read at once."""
+
+
+class Round(NamedTuple):
+    """A round of samples: all checks at one time, in their order."""
+
+    due: Due
+    checks: Sequence[Check]
+
+
+class RoundRows:
+    """The structures that machine code reads and fills.
+
+    Attributes:
+        rounds: The structure that machine code gets.
+        samples: Its results.
+        checks: Checks of all rounds, one after the other.
+        threads: Threads of the checks, each once, in the order of their rows.
+        behind: For each round the index after its last check.
+        plans: Current plans for interpreter frames.
+        stop: Flag that ends the rounds.
+    """
+
+    def __init__(self) -> None:
+        self.samples = rows_of(SampleRow, MOST_SAMPLES)
+        self.stop = StopFlag()
+        self.checks: list[Check] = []
+        self.threads: list[Thread] = []
+        self.behind: list[int] = []
+        self._machine = MachineRow(
+            zone=RED_ZONE, slack=SLACK, least=LEAST, bound_ns=BOUND_NS, window_ns=WINDOW_NS, whole=WHOLE
+        )
+        self._process = ProcessRow()
+        self._rows = rows_of(ThreadRow, 1)
+        self._arena = libc.Arena(_FRAMES)
+        self._memory = memoryview(self._arena.data)
+        self._numbers: dict[Thread, int] = {}
+        self.plans: dict[Thread, Plan] = {}
+        self._target: TracedProcess | None = None
+        self._kept: list[object] = []
+        self._arch: Arch | None = None
+        self.rounds = Rounds(
+            machine=address_of(self._machine),
+            processes=address_of(self._process),
+            processes_count=1,
+            samples=address_of(self.samples),
+            stopping=address_of(self.stop),
+        )
+
+    def fill(self, target: TracedProcess, ahead: Sequence[Round]) -> None:
+        """Set the structures for rounds of a process."""
+        rounds, spaces, process = self.rounds, target.spaces, self._process
+        self._kept, self.plans, self._target = [], {}, target
+        self._fill_machine(spaces.image.arch)
+        process.maps, process.mappings, process.mappings_count = spaces.question
+        process.folder, process.threads = target.directory.fd, target.thread_count + _LINKS
+        process.size_file, process.size = spaces.mapped_size
+        self._fill_checks(target, ahead)
+        rounds.frames, rounds.frames_end = self._arena.address, self._arena.address + self._arena.size
+        rounds.due = rounds.samples_count = rounds.rounds = 0
+
+    def _fill_machine(self, arch: Arch) -> None:
+        machine, kernel = self._machine, arch.kernel
+        if arch is self._arch:
+            return
+        self._arch = arch
+        machine.registers_size = kernel.regset_size
+        machine.sp, machine.pc = kernel.prstatus[arch.sp], kernel.prstatus[arch.pc]
+        machine.call, machine.result = kernel.syscall_number, kernel.syscall_return
+        code = kernel.syscall_codes[0]
+        machine.call_code, machine.call_size = int.from_bytes(code, "little"), len(code)
+
+    def _fill_checks(self, target: TracedProcess, ahead: Sequence[Round]) -> None:
+        """Set the checks of all rounds. Rounds with equal checks share them."""
+        self.checks, self.behind = [], []
+        dues: list[int] = []
+        before: Sequence[Check] | None = None
+        first = 0
+        for due, checks in ahead:
+            if checks is not before:
+                first, before = len(self.checks), checks
+                self.checks += checks
+            dues += (*due, first, len(self.checks))
+            self.behind.append(len(self.checks))
+        numbers: dict[Thread, int] = {}
+        which = array("Q", [numbers.setdefault(thread, len(numbers)) for thread, _ in self.checks])
+        self.threads = list(numbers)
+        if len(self._rows) < len(numbers):
+            self._rows = rows_of(ThreadRow, 2 * len(numbers))
+        self._numbers = numbers
+        for thread in self.threads:
+            self.refill(target, thread)
+        times, rounds = array("Q", dues), self.rounds
+        rounds.dues, rounds.dues_count = times.buffer_info()[0], len(ahead)
+        rounds.threads, rounds.checks, rounds.check = address_of(self._rows), which.buffer_info()[0], 0
+        self._kept += [which, times]
+
+    def row_of(self, thread: Thread) -> ThreadRow:
+        return self._rows[self._numbers[thread]]
+
+    def refill(self, target: TracedProcess, thread: Thread) -> None:
+        """Set the row of a thread from its current state."""
+        row, image = self.row_of(thread), target.spaces.image
+        row.still = row.asked = row.waiting = row.shared = row.slept_size = 0
+        row.tid, row.schedstat, row.syscall = thread.tid, thread.schedstat_fd, -1
+        slept = thread.slept
+        if slept is not None:
+            if len(slept) < MOST_SLEPT:
+                row.slept_size, row.slept = len(slept), slept
+            return
+        if not target.spaces.settled or not _is_usual(thread, image.arch, image.pac_known):
+            return
+        plan = thread.reader.ahead(thread.tid) if thread.reader is not None and thread.reads else None
+        if plan is not None or not thread.reads:
+            self._fill_runner(row, thread, plan)
+
+    def _fill_runner(self, row: ThreadRow, thread: Thread, plan: FramesAhead | None) -> None:
+        """Set the row of a thread that machine code samples if it runs."""
+        shape, share, home = thread.shape, thread.share, thread.shape.home
+        assert home is not None
+        row.syscall, row.sched, row.process = thread.syscall_fd, thread.sched_fd, address_of(self._process)
+        row.start, row.end, row.top, row.most = home.start, home.end, shape.top, shape.most
+        row.last_sp = thread.last_sp
+        row.share, row.credit = share.share, share.credit
+        row.share_ran, row.share_waited = max(share.ran, 0), share.waited
+        row.frames = row.frames_size = 0
+        if plan is not None:
+            row.frames, size = self._fill_frames(plan)
+            row.frames_size = size + EXTRAS_SIZE + _FURTHER
+            self.plans[thread] = plan, size
+
+    def _fill_frames(self, plan: FramesAhead) -> tuple[int, int]:
+        """Convert a plan for machine code, and return (address, number of bytes that are read at once)."""
+        spans = array("Q", chain.from_iterable(plan.spans))
+        chunks = array("Q", chain.from_iterable(plan.chunks))
+        loose = array("Q", chain.from_iterable(plan.loose))
+        size = sum(spans[1::2])
+        row = FramesRow(
+            spans=spans.buffer_info()[0], spans_count=len(plan.spans), size=size,
+            chunks=chunks.buffer_info()[0], chunks_count=len(plan.chunks),
+            loose=loose.buffer_info()[0], loose_count=len(plan.loose),
+            codes=plan.codes.buffer_info()[0], codes_count=len(plan.codes),
+            **{name: getattr(plan, name) for name in _SAME},
+        )  # fmt: skip
+        self._kept += [spans, chunks, loose, plan.codes, row]
+        return address_of(row), size
+
+    def frames_of(self, came: SampleRow, planned: Plan) -> FramesRead:
+        """Return what was read of the interpreter's frames for a sample."""
+        plan, size = planned
+        return FramesRead(plan, WasRead(self._memory, came.frames - self._arena.address, size))
+
+    def held(self, check: int, weight: int) -> HeldThread:
+        """Return the stopped thread of a check; `weight` is that of a check that stands for one round."""
+        assert self._target is not None
+        thread, rounds = self.checks[check]
+        return HeldThread(thread, self._target.spaces, rounds * weight)
+
+
+def _is_usual(thread: Thread, arch: Arch, pac_known: bool) -> bool:
+    """Return True if machine code may sample a thread, apart from its interpreter's frames."""
+    return (
+        thread.shape.home is not None
+        and thread.last_sp > 0
+        and thread.arch.name == arch.name
+        and not (thread.transfers or thread.no_user_stack or thread.first_slot)
+        and (pac_known or not arch.pac_mask)
+    )
+
+
+_SAME = (
+    *("thread_id", "interp", "frame", "chunk", "cframe", "base_frame", "ident", "interpreter", "by_cframe"),
+    *("root_cframe", "cframe_size", "cframe_current", "cframe_previous", "previous", "code", "code_mask"),
+    *("frame_size", "most", "room"),
+)
+"""Fields that FramesAhead and FramesRow share."""

@@ -1,0 +1,305 @@
+"""The threads that have a processor, and those that the sampler has displaced, by the kernel's counts of turns.
+
+A runnable thread (R) has a processor or waits for one. A thread that waits is where it fell asleep or lost its turn,
+however long it waits there. A sample would count that place for time in which the thread did not run.
+/proc/TID/schedstat counts how often a thread got a processor, /proc/TID/sched how often it left one. The difference is
+1 while it has one.
+
+If all processors are busy, the sampler gets one by displacing a thread. The kernel reads one clock for both: the
+sampler's turn begins at the very nanosecond at which the other turn ended (se.exec_start). The displaced thread ran
+until then and stays where it is until the sampler leaves, so its sample is exact. A thread on another processor
+continues to run before it stops.
+
+So if threads wait or switch often, processors are visited one after the other. Each visit samples only the displaced
+one of such threads. Otherwise a thread that runs for 0.05 ms at a time would be found in its longest system calls (a
+server of threads that alternate by a lock: up to 40 percentage points too much). A thread that rarely leaves its
+processor (ptrace/cpu_bound.py) is sampled wherever it runs, at one visit of as many as there are processors.
+
+The sampler must not be displaced by other threads of the profiler, and samples must not come from another collector
+between two rounds. In such cases threads are sampled by their share of a processor (ptrace/processor_share.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import threading
+from collections.abc import Iterable
+from enum import IntEnum
+
+from pyprof.collectors.linux.libc import PtraceCalls, sched_setattr
+from pyprof.collectors.ptrace.threads import Thread
+
+MOST_VISITED = 8
+"""Maximum number of processors to visit. Each one is visited at the sampling rate."""
+_STAY = 4
+"""Number of visits to one processor before the next. After a move the sampler waits for a processor and may be late."""
+_LEAST_ASKED, _UNSURE = 50, 0.1
+_TRIES = 3
+_BRIEF, _LISTED = 20, 4
+
+
+class Turn(IntEnum):
+    """The state of a thread's turn on a processor."""
+
+    UNKNOWN = 0  # the kernel does not report it (CONFIG_SCHED_DEBUG before Linux 6.15)
+    RUNNING = 1  # on another processor than the sampler
+    DISPLACED = 2  # by the sampler
+    LEFT = 3  # it fell asleep, and the sampler began when it left
+    WAITING = 4  # for a processor, or for something else
+
+
+def turn_ns(sched: bytes) -> int:
+    """Return when the turn of a thread began or ended, in ns of its processor's clock.
+
+    Raises:
+        ValueError: The file has no such line.
+    """
+    begin = sched.index(b":", sched.index(b"\nse.exec_start")) + 1
+    return int(sched[begin : sched.index(b"\n", begin)].replace(b".", b""))
+
+
+def turns_ended(sched: bytes) -> tuple[int, int]:
+    """Return (number of turns of a thread that have ended, number of those that ended by a wait).
+
+    Raises:
+        ValueError: The file has no such lines.
+    """
+    ended = sched.index(b":", sched.index(b"\nnr_switches")) + 1
+    waits = sched.index(b":", sched.index(b"\nnr_voluntary_switches", ended)) + 1
+    return int(sched[ended : sched.index(b"\n", ended)]), int(sched[waits : sched.index(b"\n", waits)])
+
+
+def _shorten_slice() -> None:
+    """Request turns of 0.1 ms, the minimum of the kernel.
+
+    From Linux 6.12 on, a waking thread may then displace a running one without any privilege. Earlier kernels ignore
+    it.
+    """
+    if os.sched_getscheduler(0) == os.SCHED_OTHER:
+        nice, reset_on_fork = os.getpriority(os.PRIO_PROCESS, 0), 1
+        sched_setattr(struct.pack("=IIQiIQQQ", 48, 0, reset_on_fork, nice, 0, 100_000, 0, 0))
+
+
+class OnCpuTurns:
+    """The state of turns for the sampler's thread.
+
+    Attributes:
+        visited: Processors that are visited in turn; empty while all threads are sampled from any processor.
+        own: Descriptor of the sampler's /proc/.../sched, or -1 if turns are not used.
+    """
+
+    def __init__(self, ptrace: PtraceCalls, alone: bool, may_visit: bool) -> None:
+        """Create the state.
+
+        Args:
+            ptrace: System calls of the sampler.
+            alone: True if no other collector samples between two rounds.
+            may_visit: True if more rounds per second are permitted.
+        """
+        self._alone = alone
+        self._may_visit = may_visit
+        self.visited: tuple[int, ...] = ()
+        self._ptrace = ptrace
+        self.own = -1
+        self._allowed: set[int] = set()
+        self._began_ns = -1
+        self._is_read = self._is_wanted = False
+        self._asked = self._unsure = self._visits = 0
+
+    def begin(self) -> None:
+        """Start to use turns, in the thread that samples. Nothing happens if that is not the process's main thread."""
+        if not self._alone or threading.get_native_id() != os.getpid():
+            return
+        _shorten_slice()
+        with contextlib.suppress(OSError):
+            self.own = os.open("/proc/thread-self/sched", os.O_RDONLY | os.O_CLOEXEC)
+            self._allowed = os.sched_getaffinity(0)
+
+    def ready(self) -> None:
+        """Move to the next processor and raise the priority, before the sleep until a sampling time."""
+        if self.visited:
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, (self.visited[self._visits // _STAY % len(self.visited)],))
+        self.hurry()
+
+    def hurry(self) -> None:
+        """Raise the priority before a sleep that may end at a sampling time.
+
+        A sampler that is late or displaced during its round sees less of the threads on its processor than of others.
+        """
+        if self.own >= 0:
+            self._ptrace.hurry()
+
+    def arrived(self) -> None:
+        """Note a sampling time: the sampler has slept and has a processor again.
+
+        The start of its turn is read at once if the last round needed it, because a tick of the kernel's timer changes
+        the number. Most rounds do not need it.
+        """
+        self._visits += 1
+        self._is_read = False
+        if self._is_wanted or self.visited:
+            self._read_own()
+        self._is_wanted = False
+
+    def _read_own(self) -> None:
+        self._is_read, self._began_ns = True, -1
+        with contextlib.suppress(OSError, ValueError):
+            self._began_ns = turn_ns(os.pread(self.own, 4096, 0))
+
+    def _has_displaced(self, at_ns: int) -> bool:
+        """Return True if a turn that ended at a time ended because the sampler's turn began."""
+        self._is_wanted = True
+        if not self._is_read:
+            self._read_own()
+        return at_ns == self._began_ns
+
+    @property
+    def began(self) -> int | None:
+        """Start of the sampler's turn; -1 if the kernel does not report it, None if it was not read in this round."""
+        return self._began_ns if self._is_read else None
+
+    @property
+    def is_wanted(self) -> bool:
+        """True if the last round needed the start of the sampler's turn."""
+        return self._is_wanted
+
+    def learned(self, is_read: bool, began_ns: int, is_wanted: bool) -> None:
+        """Set the state of the sampler's turn after a round by machine code."""
+        self._is_wanted = is_wanted
+        self._is_read, self._began_ns = is_read, began_ns or -1
+
+    def counted(self, thread: Thread, asked: int, waiting: int) -> None:
+        """Count how often machine code checked whether a thread is due, and how often it waited for a processor."""
+        if not thread.steadiness.steady:
+            self._asked += asked
+            self._unsure += waiting
+
+    def leave(self) -> None:
+        """Allow all processors again, after a round."""
+        if self.visited:
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, self._allowed)
+
+    def of(self, thread: Thread, schedstat: bytes, asleep: bool = False) -> Turn:
+        """Return the state of a thread's turn.
+
+        If a thread has got a processor once more than it had left one a moment later, it runs, and nothing else must be
+        read. That is the usual case.
+
+        Args:
+            thread: The thread.
+            schedstat: Its schedstat, which was just read.
+            asleep: True if it sleeps.
+
+        Raises:
+            ProcessLookupError: The thread has ended.
+        """
+        if self.own < 0:
+            return Turn.UNKNOWN
+        for _ in range(_TRIES):
+            ran_ns, _, arrivals = map(int, schedstat.split())
+            sched = thread.sched()
+            try:
+                departures, waits = turns_ended(sched)
+                thread.steadiness.learn(ran_ns, waits)
+                if arrivals - departures == 1:
+                    return Turn.RUNNING
+                at_ns = turn_ns(sched)
+            except ValueError:
+                return Turn.UNKNOWN
+            if self._has_displaced(at_ns):
+                return Turn.LEFT if asleep else Turn.DISPLACED
+            if self._began_ns < 0:
+                return Turn.UNKNOWN
+            schedstat = thread.schedstat()
+            if int(schedstat.split()[2]) == arrivals:
+                break
+        return Turn.WAITING
+
+    def is_due(self, thread: Thread, schedstat: bytes) -> bool:
+        """Return True if a runnable thread should be sampled now.
+
+        Raises:
+            ProcessLookupError: The thread has ended.
+        """
+        turn = self.of(thread, schedstat)
+        if turn is Turn.UNKNOWN:
+            return thread.share.due(schedstat)
+        runs, steady = turn in (Turn.DISPLACED, Turn.RUNNING), thread.steadiness.steady
+        if not steady:
+            self._asked += 1
+            self._unsure += not runs
+        if self.visited and steady:
+            return runs and self.is_for_steady
+        return turn is Turn.DISPLACED or (runs and not self.visited)
+
+    @property
+    def searches(self) -> bool:
+        """True if the displaced thread must be looked for before all others.
+
+        An idle processor takes such a thread, mostly before all threads are checked. A sampler with priority displaces
+        enough threads without this.
+        """
+        return bool(self.visited) and not self._ptrace.hurries and self._began_ns >= 0
+
+    def is_displaced(self, sched: bytes) -> bool:
+        """Return True if a thread's sched file shows that the sampler displaced it."""
+        try:
+            return turn_ns(sched) == self._began_ns
+        except ValueError:
+            return False
+
+    def has_just_left(self, thread: Thread, schedstat: bytes) -> bool:
+        """Return True if a sleeping thread ran until the sampler's turn began.
+
+        A sampler without priority is often late, and most threads have then just fallen asleep, so this is not used
+        then.
+
+        Raises:
+            ProcessLookupError: The thread has ended.
+        """
+        return bool(self.visited) and self._ptrace.hurries and self.of(thread, schedstat, asleep=True) is Turn.LEFT
+
+    def fell_asleep(self) -> None:
+        """Count a running thread that was asleep before it stopped."""
+        self._unsure += 1
+
+    @property
+    def is_for_steady(self) -> bool:
+        """True if threads that rarely leave their processor are sampled at this visit."""
+        return not self.visited or self._visits % len(self.visited) == 0
+
+    @property
+    def lists(self) -> bool:
+        """True if all children are listed at this visit, although the displaced one is looked for first."""
+        return not self.searches or self._visits % _LISTED == 0
+
+    def visit(self, pids: Iterable[int], brief: int) -> bool:
+        """Begin to visit the processors if that is better and possible. Return True if so.
+
+        Args:
+            pids: The targets.
+            brief: Number of processes that ended before they were read.
+        """
+        unsure = self._asked >= _LEAST_ASKED and self._unsure >= _UNSURE * self._asked
+        short = brief >= _BRIEF and not self._ptrace.hurries
+        if self.visited or not self._may_visit or not (unsure or short):
+            return False
+        self._asked = self._unsure = 0
+        there: set[int] = set()
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                there |= os.sched_getaffinity(pid)
+        if there <= self._allowed and len(self._allowed) <= MOST_VISITED:
+            self.visited = tuple(sorted(self._allowed))
+        return bool(self.visited)
+
+    def close(self) -> None:
+        self.leave()
+        self.visited = ()
+        if self.own >= 0:
+            os.close(self.own)
+        self.own = -1

@@ -1,0 +1,248 @@
+"""The agent's control socket: it checks the peer, and limits the size of requests and the number of clients.
+
+The socket is in the spool's folder, under the spool's lock: a socket that exists already was left by a killed agent.
+Only root, the agent's user and the members of one group have access: by the socket's mode (0660), and by the kernel's
+credentials of the peer.
+"""
+
+from __future__ import annotations
+
+import grp
+import json
+import math
+import os
+import select
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from pyprof.agent.control_protocol import MOST_LINE, REFUSED, AskRefused, AskRequest, parse
+from pyprof.agent.peers import Peer, peer_of
+from pyprof.errors import UsageError
+
+NAME = "agent.sock"
+MOST_ASKERS = 8
+REQUEST_S = 5.0
+"""Time in seconds for the client's request, and for the client to read each line."""
+_ANSWER_S = 60.0
+"""Time in seconds for the client to read all files; at most two clients are served at once."""
+_MODE, _FOLDER_MODE = 0o660, 0o710
+
+
+class Asker:
+    """A connected client. All methods raise OSError if it has disconnected or does not read."""
+
+    def __init__(self, connection: socket.socket, peer: Peer) -> None:
+        self.peer = peer
+        self._connection = connection
+        self._until = math.inf
+
+    def request(self) -> AskRequest:
+        """Read the request.
+
+        Raises:
+            AskRefused: It is malformed or late.
+        """
+        until, found = time.monotonic() + REQUEST_S, b""
+        while b"\n" not in found:
+            self._connection.settimeout(max(until - time.monotonic(), 0.001))
+            try:
+                data = self._connection.recv(MOST_LINE + 1 - len(found))
+            except TimeoutError:
+                data = b""
+            found += data
+            if not data or len(found) > MOST_LINE:
+                raise AskRefused("ask_malformed")
+        return parse(found.partition(b"\n")[0])
+
+    def say(self, **fields: object) -> None:
+        self._connection.settimeout(REQUEST_S)
+        self._connection.sendall(line_of(fields))
+
+    def send(self, kind: str, data: bytes) -> None:
+        self._until = min(self._until, time.monotonic() + _ANSWER_S)
+        self.say(**{kind: len(data)})
+        self._connection.settimeout(max(self._until - time.monotonic(), 0.001))
+        self._connection.sendall(data)
+
+    def wants_more(self, seconds: float) -> bool:
+        """Wait, and return True after that time, or False as soon as the client closes its sending direction."""
+        return not self._events(select.POLLIN | select.POLLRDHUP, seconds)
+
+    def is_gone(self) -> bool:
+        """Return True if both directions are closed, not only the client's sending one."""
+        return bool(self._events(0, 0) & (select.POLLHUP | select.POLLERR))
+
+    def _events(self, wanted: int, seconds: float) -> int:
+        poll = select.poll()
+        poll.register(self._connection, wanted)
+        return next((event for _, event in poll.poll(seconds * 1000)), 0)
+
+
+def line_of(fields: dict[str, object]) -> bytes:
+    return json.dumps(fields).encode() + b"\n"
+
+
+def folder_of(root: str) -> int:
+    """Return a descriptor of the spool's folder, which its user may be unable to list.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+    return os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def address(folder: int) -> str:
+    """Return a path of the socket that is short enough for an address, independent of the folder's path."""
+    return f"/proc/self/fd/{folder}/{NAME}"
+
+
+class AskSocket:
+    """The listening socket. begin() must be called first."""
+
+    def __init__(
+        self, answer: Callable[[AskRequest, Asker], None], outcome: Callable[[Peer | None, str], None]
+    ) -> None:
+        """Create the object.
+
+        Args:
+            answer: Serves a request, in a thread for the client; may raise AskRefused and OSError.
+            outcome: Called with the outcome of each request: "answered", "gone" or a reason.
+        """
+        self._answer, self._outcome = answer, outcome
+        self._group: int | None = None
+        self._listener: socket.socket | None = None
+        self._closing = False
+        self._threads: dict[threading.Thread, socket.socket] = {}
+        self._silent: dict[threading.Thread, socket.socket] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, root: str, group: str) -> None:
+        """Listen.
+
+        Args:
+            root: Folder of the spool.
+            group: Group whose members may make requests, "" for none.
+
+        Raises:
+            OSError: The socket cannot be created.
+            UsageError: The group does not exist.
+        """
+        self._group = group_number(group) if group else None
+        self._folder = folder_of(root)
+        with suppress(FileNotFoundError):
+            if stat.S_ISSOCK(os.stat(NAME, dir_fd=self._folder, follow_symlinks=False).st_mode):
+                os.unlink(NAME, dir_fd=self._folder)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(address(self._folder))
+            if self._group is not None:
+                os.chown(NAME, -1, self._group, dir_fd=self._folder, follow_symlinks=False)
+                os.chown(root, -1, self._group)
+                os.chmod(root, _FOLDER_MODE)
+            os.chmod(NAME, _MODE, dir_fd=self._folder)
+            listener.listen(MOST_ASKERS)
+        except OSError:
+            listener.close()
+            os.close(self._folder)
+            raise
+        self._listener = listener
+        threading.Thread(target=self._listen, args=(listener,), name="pyprof socket", daemon=True).start()
+
+    def close(self, until: float = 0.0) -> None:
+        """Stop listening, and wait for clients that are being served until a monotonic time."""
+        with self._lock:
+            self._closing = True
+            taken_in = list(self._threads.items())
+        if self._listener is None:
+            return
+        with suppress(OSError):
+            os.unlink(NAME, dir_fd=self._folder)
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        for thread, connection in taken_in:
+            thread.join(max(until - time.monotonic(), 0))
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        os.close(self._folder)
+
+    def _listen(self, listener: socket.socket) -> None:
+        while not self._closing:
+            try:
+                connection, _ = listener.accept()
+            except OSError:  # too many open files, which is temporary; or the listener was closed
+                time.sleep(0.2)
+                continue
+            if not self._taken_in(connection):
+                self._refuse(connection, None, AskRefused("ask_busy"))
+                connection.close()
+
+    def _taken_in(self, connection: socket.socket) -> bool:
+        """Serve a client in a separate thread, and return True; False if there are too many.
+
+        If many are served, the client that has been silent for longest is disconnected.
+        """
+        thread = threading.Thread(target=self._serve, args=(connection,), name="pyprof asked", daemon=True)
+        with self._lock:
+            if self._closing:
+                return False
+            if len(self._threads) >= MOST_ASKERS:
+                if not self._silent or len(self._threads) >= 2 * MOST_ASKERS:
+                    return False
+                with suppress(OSError):
+                    self._silent.pop(next(iter(self._silent))).shutdown(socket.SHUT_RDWR)
+            try:
+                thread.start()
+            except RuntimeError:  # there are too many threads on the machine
+                return False
+            self._threads[thread] = self._silent[thread] = connection
+        return True
+
+    def _ended(self, thread: threading.Thread) -> None:
+        with self._lock:
+            self._silent.pop(thread, None)
+            del self._threads[thread]
+
+    def _serve(self, connection: socket.socket) -> None:
+        peer = None
+        try:
+            with connection:
+                peer = peer_of(connection)
+                try:
+                    if not peer.may_ask(self._group):
+                        raise AskRefused("ask_not_allowed")
+                    asker = Asker(connection, peer)
+                    request = asker.request()
+                    with self._lock:
+                        self._silent.pop(threading.current_thread(), None)
+                    self._answer(request, asker)
+                    self._outcome(peer, "answered")
+                except AskRefused as refused:
+                    self._refuse(connection, peer, refused)
+        except OSError:
+            self._outcome(peer, "gone")
+        finally:
+            self._ended(threading.current_thread())
+
+    def _refuse(self, connection: socket.socket, peer: Peer | None, refused: AskRefused) -> None:
+        """Refuse a request. The line fits into the socket's buffer, so this does not wait."""
+        self._outcome(peer, refused.reason)
+        with suppress(OSError):
+            connection.settimeout(0)
+            connection.sendall(line_of({REFUSED: refused.reason, "text": refused.message}))
+
+
+def group_number(group: str) -> int:
+    """Return the number of a group.
+
+    Raises:
+        UsageError: It does not exist.
+    """
+    try:
+        return int(group) if group.isascii() and group.isdigit() else grp.getgrnam(group).gr_gid
+    except (KeyError, ValueError):
+        raise UsageError(f"there is no group {group!r}", "record.group names an existing one") from None

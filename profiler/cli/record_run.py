@@ -1,0 +1,276 @@
+"""One invocation of `pyprof record`: signals, the command that is started, messages."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyprof.cli.flight import Flight, wait
+from pyprof.cli.terminal import complain, failure, one_terminal, printable
+from pyprof.cli.window import WindowOptions, WindowWriter
+from pyprof.errors import OutputError, PyprofError
+
+if TYPE_CHECKING:
+    from pyprof.cli.flight import Timing
+    from pyprof.cli.progress import Progress
+    from pyprof.collectors.targets.launch import Launched
+    from pyprof.options import RecordOptions, RemoteOptions, TargetOptions
+    from pyprof.session.recording import Recording
+    from pyprof.session.worker.process import Start
+
+SECOND_S = 0.12
+"""Time in seconds that a second signal leaves for writing the profile, without resolving more names. Time spent waiting
+for a processor does not count.
+"""
+_MAX_SECOND_S = 2.0
+"""Maximum of SECOND_S if waiting for a processor counts."""
+_NOT_BEGUN = "ended before the recording began: nothing was written"
+_LOOK_S = 0.02
+_OFTEN_S = 1.0
+"""Interval in seconds of checkpoints of the recording file, and of the progress line."""
+
+
+_START_S = 0.15
+"""Processor time in seconds in which a fast machine imports all modules."""
+
+
+def times_as_slow() -> float:
+    """Return how many times slower this machine is than one on which the time limits are based, at least 1.
+
+    The measure is this process's processor time so far, in which it must have done nothing but start `pyprof record`.
+    """
+    return max(time.process_time() / _START_S, 1.0)
+
+
+def _exit(why: str, code: int = 1) -> None:
+    """End the process from any thread, regardless of the others. The kernel releases what is stopped or open."""
+    from pyprof.session.worker.process import exit_at_once
+
+    complain(why)
+    exit_at_once(code)
+
+
+class Invocation:
+    """One invocation of `pyprof record`."""
+
+    def __init__(self, when: Timing, options: RecordOptions, how: WindowOptions) -> None:
+        self._when = when
+        self._options = options
+        self._how = how
+        self._recording: Recording | None = None
+        self._flight: Flight | None = None
+        self._command: Launched | None = None
+        self._ended_by = 0
+        self._is_write_out_due = False
+        self._same_until = 0.0
+        self._over = threading.Event()
+        self._slow = times_as_slow()
+
+    def run(
+        self,
+        command: list[str],
+        targets: TargetOptions | None,
+        remote: RemoteOptions | None,
+        environment: dict[str, str],
+    ) -> int:
+        from pyprof.session.worker.process import forked, forked_early
+
+        if targets is not None and not targets.pids:  # a worker would be among the processes that are searched
+            start: Start = partial(forked, kept=self._how.descriptors)
+            self._recording = self._opened(command, targets, remote, environment, start)
+        else:
+            with forked_early(self._options.confined, self._how.descriptors) as start:
+                self._recording = self._opened(command, targets, remote, environment, start)
+        return self._record(self._recording)
+
+    def _opened(
+        self,
+        command: list[str],
+        targets: TargetOptions | None,
+        remote: RemoteOptions | None,
+        environment: dict[str, str],
+        start: Start,
+    ) -> Recording:
+        from pyprof.cli.interrupts import listen
+
+        listen(self._taken, (signal.SIGUSR1,) if self._when.last_s else ())
+
+        from pyprof.collectors.targets.launch import launch
+        from pyprof.session import opening
+        from pyprof.session.worker import priority
+
+        gc.freeze()  # Loaded objects stay: no garbage collection needs to look at them.
+        if command:
+            self._command = launch(command, environment)
+            priority.give_usual(self._command.pid)
+        self._delay()
+        given = self._when.as_text()
+        if self._command:
+            return opening.of_command(self._command, self._options, start, given)
+        if remote is not None:
+            return opening.of_stub(remote, self._options, start, given)
+        assert targets is not None  # run() checked this
+        return opening.of_processes(targets, self._options, start, given)
+
+    def _delay(self) -> None:
+        """Wait for --delay, while a command already runs.
+
+        Raises:
+            PyprofError: The command ended before the recording began.
+        """
+        delay, command = self._when.delay, self._command
+        if delay is None:
+            return
+        if command:
+            command.release()
+        wait(delay, lambda: command is not None and command.poll() is not None)
+        if command and command.poll() is not None:
+            raise PyprofError(f"the command ended within the {delay:g} s of --delay: nothing was recorded")
+
+    def _taken(self, number: int) -> None:
+        """Handle a signal."""
+        if number != signal.SIGUSR1:
+            self._end(number)
+        elif self._flight is not None and self._recording is not None and self._recording.has_begun:
+            self._flight.write_out("SIGUSR1")
+        else:
+            self._is_write_out_due = True
+
+    def _end(self, number: int) -> None:
+        """End the recording; the second request leaves little time.
+
+        The terminal sends Ctrl-C to the command too. A SIGTERM or SIGHUP that is meant for both is forwarded to it.
+        """
+        from pyprof.cli.interrupts import SAME_S
+
+        again, self._ended_by = bool(self._ended_by), self._ended_by or number
+        if self._command and number in (signal.SIGTERM, signal.SIGHUP):
+            self._command.send_signal(number)
+        if again and time.monotonic() < self._same_until:
+            return
+        recording = self._recording
+        if recording is None:
+            _exit(_NOT_BEGUN, 128 + number)
+            return
+        recording.end()
+        self._same_until = time.monotonic() + SAME_S
+        if not again:
+            return
+        recording.hasten()
+
+        from pyprof.session.shutdown_watchdog import GrantedTime
+
+        clock, until = GrantedTime(recording.waits), time.monotonic() + self._slow * _MAX_SECOND_S
+        while not self._over.wait(_LOOK_S):
+            if clock.seconds() > self._slow * SECOND_S or time.monotonic() > until:
+                recording.abandon()
+                _exit("ended at the second request: what was not written yet is lost")
+
+    @property
+    def _leave_s(self) -> float:
+        from pyprof.session.shutdown_watchdog import LEAVE_S, STUB_S
+
+        return STUB_S if self._how.target == "stub" else LEAVE_S
+
+    def _left(self, written: bool) -> None:
+        """Exit because the recording loop did not end in time."""
+        recording = self._recording
+        if recording is not None and not recording.has_begun:
+            if self._flight is not None:
+                self._flight.discard()
+            _exit(_NOT_BEGUN, 128 + (self._ended_by or signal.SIGTERM))
+        lost = "what came after the last samples that were read" if written else "the recording"
+        _exit(f"a read of the target's memory or files did not return: {lost} is lost")
+
+    def _record(self, recording: Recording) -> int:
+        from pyprof.cli.progress import Progress
+
+        subject = recording.subject
+        sink = WindowWriter(self._how, subject, self._options)
+        shared = self._command is not None and one_terminal()  # the command's output and prompts stay intact
+        progress = Progress(subject.title, self._how.quiet or shared, self._options.duration)
+        flight = self._delivered(recording, sink)
+        if flight or sink.kept or progress.is_shown:
+            recording.deliveries.often(_OFTEN_S)
+
+        def begun() -> None:
+            sink.say(f"pyprof: recording {printable(subject.title)}{self._how_long}")
+            progress.begin()
+
+        def beat() -> None:
+            if recording.has_begun:
+                progress.update(recording.stats, recording.samples)
+            if flight is not None:
+                flight.beat()
+                if self._is_write_out_due and recording.samples:
+                    self._is_write_out_due = False
+                    flight.write_out("SIGUSR1")
+
+        recording.watch(self._left, self._leave_s, self._slow)
+        recording.run(beat, begun)
+        progress.clear()
+        if self._ended_by and not recording.has_begun:
+            return self._not_begun(recording, flight, sink, progress)
+        if not (recording.asked_to_end or self._command or recording.failure):
+            sink.say("pyprof: the target has ended")
+        failures: list[BaseException] = []
+        is_empty = not (recording.samples or recording.deliveries.count or sink.is_of_locks)
+        try:
+            recording.deliveries.rest(flight.at_end if flight is not None else sink)
+        except Exception as error:
+            failures.append(error)
+        failures += [*recording.deliveries.failures(), *([recording.failure] if recording.failure else [])]
+        recording.detach()
+        self._over.set()
+        for each in dict.fromkeys(failures):
+            if not isinstance(each, OutputError):  # the sink has reported these
+                failure(each, subject.pid)
+        if flight is not None and flight.left:
+            sink.say(f"pyprof: what was kept is in {flight.left}: pyprof merge reads it")
+        code = int(bool(failures))
+        return (
+            int(is_empty) or code
+            if self._command is None
+            else self._waited_for(self._command, recording, sink, progress) or code
+        )
+
+    @property
+    def _how_long(self) -> str:
+        """Return the end of the line that says that sampling has begun."""
+        if self._when.last_s:
+            return f"; kill -USR1 {os.getpid()} writes the last part, Ctrl-C to finish"
+        lasts = "until it ends" if self._command else ""
+        lasts = f"{self._options.duration:g} s" if self._options.duration else lasts
+        return f", {lasts}; Ctrl-C to finish" if lasts else "; Ctrl-C to finish"
+
+    def _not_begun(self, recording: Recording, flight: Flight | None, sink: WindowWriter, progress: Progress) -> int:
+        """End a recording that a signal ended before samples were taken, and return the exit code."""
+        recording.detach()
+        if flight is not None:
+            flight.discard()
+        self._over.set()
+        complain(_NOT_BEGUN)
+        code = 128 + self._ended_by
+        return code if self._command is None else self._waited_for(self._command, recording, sink, progress) or code
+
+    def _delivered(self, recording: Recording, sink: WindowWriter) -> Flight | None:
+        """Configure which sink receives each window."""
+        if self._when.last_s:
+            self._flight = Flight(self._when, recording, sink, self._how.output, sink.say)
+        else:
+            recording.deliveries.inherit(sink)
+        if self._when.every:
+            recording.deliveries.every(self._when.every, sink)
+        return self._flight
+
+    def _waited_for(self, command: Launched, recording: Recording, sink: WindowWriter, progress: Progress) -> int:
+        """Wait for the command to end, and return its exit code."""
+        if command.poll() is None:
+            sink.say(f"pyprof: {printable(recording.subject.name)} runs on; waiting for its end (Ctrl-C ends it)")
+            progress.wait(lambda: recording.returncode is not None)
+        return command.wait()

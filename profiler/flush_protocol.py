@@ -1,0 +1,110 @@
+"""The flush protocol between the owner of a recording's windows and its collector.
+
+The owner requests a flush at a time. The collector yields all samples from before that time and none from after it, and
+then acknowledges the flush. A collector that is late makes a window late, but never puts a sample or a part of a wait
+into another window. All times are those of the monotonic clock, in nanoseconds.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+NEVER_NS = 1 << 62
+
+
+class FlushProtocol:
+    """The flushes of one recording.
+
+    Attributes:
+        wake: Called from any thread or a signal handler after a request. A collector that sleeps for long sets it.
+        given_ns: Time up to which all samples were yielded.
+        begun_ns: Beginning of the recording, 0 before it.
+        ended_ns: Time of the request to end the recording, 0 before it.
+        on_sampling: Called in the collector's thread when the first samples may be taken.
+    """
+
+    def __init__(self) -> None:
+        self.wake: Callable[[], None] = lambda: None
+        self.given_ns = self.begun_ns = self.ended_ns = 0
+        self.on_sampling: Callable[[], None] = lambda: None
+        self._is_sampling = False
+        self._wanted: tuple[int, ...] = ()
+        self._every_ns = NEVER_NS
+        self._lock = threading.RLock()  # reentrant, because a signal handler may interrupt a holder
+
+    def begin(self) -> None:
+        """Start the recording now. Earlier samples do not belong to it."""
+        self.given_ns = self.begun_ns = time.monotonic_ns()
+
+    def end(self) -> int:
+        """Set the end of the recording to now, unless it is set, and return it. May be called from a signal handler."""
+        with self._lock:
+            self.ended_ns = self.ended_ns or time.monotonic_ns()
+        return self.ended_ns
+
+    def report_sampling(self) -> None:
+        """Report that samples are taken from now on. Only for the collector's thread; only the first call counts."""
+        if not self._is_sampling:
+            self._is_sampling = True
+            self.on_sampling()
+
+    def want(self, at_ns: int) -> None:
+        """Request a flush at a time. May be called from any thread or a signal handler."""
+        with self._lock:
+            self._wanted = (*self._wanted, at_ns)
+        self.wake()
+
+    def often(self, every_ns: int) -> None:
+        """Request a flush at this interval from now on. May be called from any thread."""
+        with self._lock:
+            self._every_ns = min(self._every_ns, every_ns)
+        self.wake()
+
+    @property
+    def is_watched(self) -> bool:
+        """Return True if flushes are requested at an interval."""
+        return self._every_ns < NEVER_NS
+
+    @property
+    def next_ns(self) -> int:
+        """Return the time of the next flush. Only for the collector."""
+        return min(*self._wanted, self.given_ns + self._every_ns, NEVER_NS)
+
+    def bound(self, now_ns: int) -> int:
+        """Return the time up to which the collector may yield samples now. Only for the collector."""
+        return max(min(*self._wanted, now_ns, NEVER_NS), self.given_ns)
+
+    def ends_window(self, until_ns: int) -> bool:
+        """Return True if a flush was requested at this time or before. Only for the collector."""
+        return min(NEVER_NS, *self._wanted, NEVER_NS) <= until_ns
+
+    def gave(self, until_ns: int) -> bool:
+        """Acknowledge that all samples before a time were yielded, and none after it. Only for the collector.
+
+        Returns:
+            True if the owner waits for this. The collector then yields an empty batch at once.
+        """
+        with self._lock:
+            before = self._wanted
+            self._wanted = tuple(at for at in before if at > until_ns)
+            self.given_ns = max(self.given_ns, until_ns)
+            return len(self._wanted) < len(before)
+
+    def is_ready(self, at_ns: int) -> bool:
+        """Return True if the window that ends at this time is complete."""
+        return self.given_ns >= at_ns
+
+
+class Stride:
+    """The ratio of sampling times to used sampling times of one recording.
+
+    Any thread that enforces a budget may change it. Collectors read it before each use.
+
+    Attributes:
+        every: Of this many sampling times one is used, and its samples stand for all of them.
+    """
+
+    def __init__(self) -> None:
+        self.every = 1

@@ -1,0 +1,126 @@
+"""Merges profiles of several processes or machines, or parts of one recording.
+
+Samples keep their times. Threads, modules, frames and stacks that are equal in two profiles become one, with new
+indices. Profiles may overlap in time. A sample that is in two of them is in the result twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.errors import UsageError
+from pyprof.model import gaps
+from pyprof.model.columns import MOST_SUM, largest_sum
+from pyprof.model.profile import Profile
+from pyprof.model.profile_sum import summed
+from pyprof.model.quality import summary_of_part
+from pyprof.model.summary import Summary
+from pyprof.model.window_merge import JoinedTables
+from pyprof.records import replace
+
+_NO_PROCESSOR = -1
+
+
+def merge(profiles: Iterable[Profile]) -> Profile:
+    """Merge profiles into one.
+
+    Times are those of the recording machines' clocks. A profile without a date starts with the first of the others.
+    Numbers of the summary are added up. Options that differ are left out.
+
+    Raises:
+        UsageError: There is no profile, or values differ in type or are too large together.
+    """
+    parts = _at_one_time(list(profiles))
+    if not parts:
+        raise UsageError("there is nothing to merge", "pyprof merge A.pyprof B.pyprof -o both.pyprof")
+    first = parts[0]
+    for part in parts[1:]:
+        if part.value_types != first.value_types:
+            raise UsageError(f"what was measured differs: {_kinds(first)} in one, {_kinds(part)} in another")
+    values = _values(parts)
+    tables = JoinedTables()
+    stacks, threads = zip(*map(tables.add, parts), strict=True)
+    order, thread = tables.threads_in_order()
+    time_ns = np.concatenate([part.time_ns for part in parts])
+    sorted_ = np.argsort(time_ns, kind="stable")
+    start_ns = min(part.start_ns for part in parts)
+    end_ns = max(part.start_ns + part.duration_ns for part in parts)
+    whole = Profile(
+        value_types=first.value_types,
+        period_ns=first.period_ns,
+        start_ns=start_ns,
+        duration_ns=end_ns - start_ns,
+        title=" + ".join(dict.fromkeys(part.title for part in parts)),
+        frames=tuple(tables.frames),
+        parent=np.array(tables.tree.parent, np.int32),
+        frame=np.array(tables.tree.frame, np.int32),
+        modules=tables.modules(),
+        threads=order,
+        time_ns=time_ns[sorted_],
+        stack=np.concatenate(stacks)[sorted_],
+        thread=thread[np.concatenate(threads)][sorted_],
+        values=values[sorted_],
+        summary=Summary(),
+        state=_column(parts, "state", 0, sorted_),
+        cpu=_column(parts, "cpu", _NO_PROCESSOR, sorted_),
+        options=_agreed(parts),
+        gaps=gaps.between(parts),
+    )
+    summary = replace(summed([part.summary for part in parts]), duration_s=round(whole.duration_ns / 1e9, 6))
+    return replace(whole, summary=summary_of_part(summary, whole))
+
+
+def _at_one_time(parts: list[Profile]) -> list[Profile]:
+    first = min((part.start_ns for part in parts if part.start_ns), default=0)
+    return [part if part.start_ns else replace(part, start_ns=first, time_ns=part.time_ns + first) for part in parts]
+
+
+def _values(parts: Sequence[Profile]) -> npt.NDArray[np.int64]:
+    values = np.concatenate([part.values for part in parts])
+    if largest_sum(values) >= MOST_SUM:
+        raise UsageError("their values are too large together: no sum has room for them")
+    return values
+
+
+def _kinds(profile: Profile) -> str:
+    return ", ".join(each.type for each in profile.value_types)
+
+
+def _column(
+    parts: Sequence[Profile], name: str, unknown: int, order: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int32] | None:
+    """Concatenate a column. Return None if it is unknown in all profiles."""
+    columns = [getattr(part, name) for part in parts]
+    if all(column is None for column in columns):
+        return None
+    filled = [
+        np.full(len(part.stack), unknown, np.int32) if column is None else column
+        for part, column in zip(parts, columns, strict=True)
+    ]
+    found: npt.NDArray[np.int32] = np.concatenate(filled)[order]
+    return found
+
+
+def _agreed(parts: Sequence[Profile]) -> dict[str, str]:
+    """Return the options that are equal in all profiles."""
+    first, *others = [part.options for part in parts]
+    return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
+
+
+def recent(profile: Profile, seconds: float) -> Profile:
+    """Return a profile of the last seconds, as if the recording had begun then.
+
+    Facts about the recording stay the same.
+    """
+    cut_ns = round(seconds * 1e9)
+    if profile.duration_ns <= cut_ns:
+        return profile
+    part = profile.filter(start=(profile.duration_ns - cut_ns) / 1e9)
+    begin_ns = profile.start_ns + profile.duration_ns - cut_ns
+    summary: Mapping[str, Any] = {"duration_s": round(cut_ns / 1e9, 6)}
+    kept = gaps.within(part.gaps, begin_ns, begin_ns + cut_ns)
+    return replace(part, start_ns=begin_ns, duration_ns=cut_ns, gaps=kept, summary=replace(part.summary, **summary))

@@ -1,0 +1,142 @@
+"""Cache of the frames in a tenant's segments: as segments state them, and as the database stores them.
+
+The windows of a service have new stacks each minute, but few new frames. The cache may be dropped at any time; frames
+are then read from the segments.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Iterable, Mapping
+from itertools import islice
+from typing import Any, NamedTuple
+
+from pyprof.importers.builder import ReadFrame
+
+_TEXT, _FRAME = 150, 700
+"""Estimated size in bytes of a text and of a frame, without characters."""
+_MOST_ADOPTED, _MOST_LENT = 4_000, 1 << 12
+"""Maximum number of frames that are adopted from one body, and maximum size of one in bytes. Other bodies wait
+meanwhile.
+"""
+_MOST_BYTES = 1 << 26
+"""Maximum size in bytes of the frames in the process that reads large bodies."""
+
+
+class ShownFrame(NamedTuple):
+    """A frame as stacks contain it.
+
+    Attributes:
+        number: Number of its text.
+        piece: Its text with the length in front (piece_of()).
+        letters: Number of characters of the text.
+        build: Path and build ID of its file.
+        bare: True if its function has no name.
+        is_marker: True for a marker.
+        is_cut: True if it says that the stack was truncated here.
+    """
+
+    number: int
+    piece: bytes
+    letters: int
+    build: tuple[str, str] | None
+    bare: bool
+    is_marker: bool
+    is_cut: bool
+
+
+def piece_of(text: str) -> bytes:
+    """Encode a text with its length, so that different lists of texts have different concatenations."""
+    data = text.encode("utf-8", "replace")
+    return len(data).to_bytes(4, "little") + data
+
+
+class _ReadFrames(dict[Hashable, ReadFrame]):
+    """A Builder.read that estimates its size in bytes (`memory`)."""
+
+    memory = 0
+
+    def __setitem__(self, key: Hashable, made: ReadFrame) -> None:
+        self.memory += _FRAME + made.memory
+        super().__setitem__(key, made)
+
+
+class FrameCache:
+    """The cached frames of one tenant.
+
+    Attributes:
+        read: See Builder.read.
+        shown: Frames by their digests.
+        texts: Texts by their numbers.
+    """
+
+    def __init__(self) -> None:
+        self.read = _ReadFrames()
+        self.shown: dict[bytes, ShownFrame] = {}
+        self.texts: list[str] = []
+        self._number_of: dict[str, int] = {}
+        self._memory = 0
+        self._lock = threading.Lock()
+
+    def part(self, texts: Iterable[int]) -> FrameCache:
+        """Return a copy with only some texts, numbered from 0."""
+        found = FrameCache()
+        found.texts = [self.texts[number] for number in texts]
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle only the texts; only copies from part() are pickled."""
+        return {"texts": self.texts}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    @property
+    def memory(self) -> int:
+        """Estimated size in bytes."""
+        return self._memory + self.read.memory
+
+    def text(self, text: str) -> int:
+        """Return the number of a text."""
+        number = self._number_of.get(text)
+        if number is None:
+            with self._lock:
+                number = self._number_of.get(text)
+                if number is None:
+                    number = len(self.texts)
+                    self.texts.append(text)
+                    self._number_of[text] = number  # this comes last, because other threads read it without the lock
+                    self._memory += _TEXT + len(text)
+        return number
+
+    def show(
+        self, digest: bytes, text: str, build: tuple[str, str] | None, bare: bool, is_marker: bool, is_cut: bool
+    ) -> ShownFrame:
+        """Store a frame under its digest."""
+        shown = ShownFrame(self.text(text), piece_of(text), len(text), build, bare, is_marker, is_cut)
+        with self._lock:
+            self._memory += _FRAME + len(shown.piece)
+        self.shown[digest] = shown
+        return shown
+
+    def adopt(self, lent: Mapping[Hashable, ReadFrame]) -> None:
+        for key, made in lent.items():
+            if key not in self.read:
+                self.read[key] = made
+
+
+def lendable(met: Mapping[Hashable, ReadFrame]) -> dict[Hashable, ReadFrame]:
+    """Return the frames of a segment that another cache may adopt."""
+    return dict(islice(((key, made) for key, made in met.items() if made.memory <= _MOST_LENT), _MOST_ADOPTED))
+
+
+class FramesOfTenants:
+    """The caches of all tenants, for one thread. All are cleared when they become too large."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, FrameCache] = {}
+
+    def of(self, tenant: str) -> FrameCache:
+        if sum(each.memory for each in self._of.values()) > _MOST_BYTES:
+            self._of.clear()
+        return self._of.setdefault(tenant, FrameCache())

@@ -1,0 +1,162 @@
+"""Hourly rollups: one row for each stack, label set and hour, in addition to the rows of raw windows.
+
+An hour that ended a while ago is rolled up: the rows of its windows are summed, then a row in `rolls` makes the rollup
+valid. A server that is killed before that has changed nothing. Late windows remain raw until they are a tenth of the
+hour's windows; then another rollup is made of them. For an old day all windows are rolled up, and the raw rows are
+dropped. rollup_plan.py chooses between rollups and raw windows.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Mapping
+
+from pyprof.records import dataclass
+from pyprof.server.engine import Engine, StoreError, literal
+from pyprof.server.rollup_plan import HOUR, above
+from pyprof.server.rows import HOUR_NS
+
+_LATE = 1.1
+_LATENESS_NS = 600 * 10**9
+"""Time after the end of an hour in which late windows still enter its first rollup, in nanoseconds."""
+_MEMORY = "SETTINGS max_bytes_before_external_group_by = 1073741824"
+_HEAD = "day, tenant, type, service"
+_KEYS = {"samples": "series, stack, stack2", "builds": "path, build_id"}
+_SUMS = {"samples": ("value", "count"), "builds": ("amount", "unnamed", "cut")}
+_FLOAT_SUMS: Mapping[str, tuple[str, ...]] = {"samples": ("squares",), "builds": ()}
+"""Columns that are added up, too, and whose sums depend on the order by a rounding error: they are not compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowsOfHour:
+    """An hour and its windows.
+
+    Attributes:
+        day: Day of the windows' ends.
+        windows: Number of listed windows.
+        rolled: Number of windows in rollups.
+        upto: Last batch in the rollups.
+    """
+
+    day: str
+    hour: int
+    windows: int
+    rolled: int
+    upto: int
+
+
+class Hours:
+    """Creates rollups, in the thread that inserts and drops rows. Its methods raise StoreError."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._waiting: deque[WindowsOfHour] = deque()
+
+    def look(self, now_ns: int) -> None:
+        """Find the hours that are due; roll_next() rolls up one of them."""
+        self._waiting = deque(self.due(now_ns))
+
+    def roll_next(self) -> None:
+        """Roll up one hour. New windows wait meanwhile, so only one is done at a time."""
+        if self._waiting:
+            self.roll(self._waiting.popleft())
+
+    def due(self, now_ns: int) -> list[WindowsOfHour]:
+        """Return the hours to roll up, oldest first."""
+        ended = f"end_ns <= {(now_ns - _LATENESS_NS) // HOUR_NS * HOUR_NS}"
+        return [each for each in self._hours(ended) if each.windows > _LATE * each.rolled]
+
+    def roll(self, hour: WindowsOfHour) -> None:
+        """Roll up the windows of an hour that are in no rollup yet."""
+        where = f"day = {literal(hour.day)} AND {HOUR} = {hour.hour}"
+        listed = f"{self._of('windows')} WHERE {where}{f' AND batch > {hour.upto}' if hour.rolled else ''}"
+        count, upto = map(int, self._engine.rows(f"SELECT count(), max(batch) FROM {listed}")[0])
+        if not count:
+            return
+        among = "GLOBAL IN" if self._engine.dialect.cluster else "IN"
+        counted = f"day = {literal(hour.day)} AND hour = {hour.hour} AND batch {among} (SELECT batch FROM {listed})"
+        number = secrets.randbits(63)
+        for table in _SUMS:
+            self._insert(table, number, counted)
+        self._engine.put(
+            f"INSERT INTO {self._of('rolls')} (day, hour, roll, upto, windows) "
+            f"VALUES ({literal(hour.day)}, {hour.hour}, {number}, {upto}, {count})"
+        )
+
+    def _insert(self, table: str, number: int, counted: str) -> None:
+        keys, compared = _KEYS[table], _SUMS[table]
+        columns = (*compared, *_FLOAT_SUMS[table])
+        sums, added = (", ".join(f"sum({column})" for column in each) for each in (compared, columns))
+        by_windows, by_hours = self._of(f"window_{table}"), self._of(f"hour_{table}")
+        self._engine.put(
+            f"INSERT INTO {by_hours} ({_HEAD}, end_ns, roll, {keys}, {', '.join(columns)}) "
+            f"SELECT {_HEAD}, max(end_ns), toUInt64({number}), {keys}, {added} FROM {by_windows} WHERE {counted} "
+            f"GROUP BY {_HEAD}, {keys} {_MEMORY}"
+        )
+        before = self._engine.rows(f"SELECT {sums} FROM {by_windows} WHERE {counted}")
+        if self._engine.rows(f"SELECT {sums} FROM {by_hours} WHERE roll = {number}") != before:
+            raise StoreError(f"the sums of {table} by hours are others than those by windows")
+
+    def due_days(self, before: str) -> list[str]:
+        """Return the days before a day that still have raw rows, oldest first."""
+        found = self._engine.rows(
+            f"SELECT day, count() FROM {self._of('windows')} WHERE day < {literal(before)} GROUP BY day ORDER BY day"
+        )
+        sealed = self._sealed()
+        return [str(day) for day, windows in found if int(windows) > _LATE * sealed.get(str(day), 0)]
+
+    def seal(self, day: str) -> bool:
+        """Take one of two steps of sealing a day; return True for the second one.
+
+        First, all windows are rolled up, and the rollups are also used for parts of hours. Second, the raw rows are
+        dropped. The second step is made by a later call, when queries that began before the first one have ended.
+        """
+        hours = self._hours(f"day = {literal(day)}")
+        lacking = [each for each in hours if each.windows > each.rolled]
+        for each in lacking:
+            self.roll(each)
+        second = not lacking and day in self._sealed()
+        if second:
+            for table in _SUMS:
+                dropped = f"ALTER TABLE window_{table} {self._engine.dialect.on_cluster} DROP PARTITION {literal(day)}"
+                self._engine.run(dropped)
+        windows = sum(each.windows for each in hours) if second else 0
+        self._engine.put(f"INSERT INTO {self._of('rolled')} (day, windows) VALUES ({literal(day)}, {windows})")
+        return second
+
+    def torn(self) -> list[str]:
+        """Return the days whose rollups do not match the listed windows, because a server was killed while it dropped
+        them.
+        """
+        rolls = self._engine.rows(
+            f"SELECT day, toUInt32(day), hour, max(upto), sum(windows) FROM {self._of('rolls')} GROUP BY day, hour"
+        )
+        upto = {(int(row[1]), int(row[2])): int(row[3]) for row in rolls}
+        found = self._engine.rows(
+            f"SELECT day, {HOUR} AS hour, count() FROM {self._of('windows')} WHERE NOT {above(upto)} GROUP BY day, hour"
+        )
+        listed = {(str(day), int(hour)): int(windows) for day, hour, windows in found}
+        return sorted({str(row[0]) for row in rolls if listed.get((str(row[0]), int(row[2]))) != int(row[4])})
+
+    def _hours(self, where: str) -> list[WindowsOfHour]:
+        """Return the hours that have windows with an SQL condition, oldest first."""
+        rolls = self._engine.rows(
+            f"SELECT day, hour, sum(windows), max(upto) FROM {self._of('rolls')} GROUP BY day, hour"
+        )
+        rolled = {(str(day), int(hour)): (int(windows), int(upto)) for day, hour, windows, upto in rolls}
+        found = self._engine.rows(
+            f"SELECT day, {HOUR} AS hour, count() FROM {self._of('windows')} WHERE {where} "
+            "GROUP BY day, hour ORDER BY day, hour"
+        )
+        return [
+            WindowsOfHour(str(day), int(hour), int(windows), *rolled.get((str(day), int(hour)), (0, 0)))
+            for day, hour, windows in found
+        ]
+
+    def _sealed(self) -> Mapping[str, int]:
+        found = self._engine.rows(f"SELECT day, max(windows) FROM {self._of('rolled')} GROUP BY day")
+        return {str(day): int(windows) for day, windows in found}
+
+    def _of(self, table: str) -> str:
+        return self._engine.dialect.read(table)

@@ -1,0 +1,152 @@
+"""Deadlines in the worker: signals that interrupt its computation wherever it is.
+
+The sampler sends the signals, because readers of files have many kinds of loops and none of them checks the time. A
+signal interrupts only what Hurry.unless_late() has started, so the stacks of a batch are either complete or not
+started. Background work (Hurry.meanwhile()) is interrupted by a separate signal, or after some processor time.
+
+A worker whose sampler has ended receives no signal. So a thread polls for that (end_with). If the worker has data for a
+sink, the worker writes it without resolving more names. Without a sink it exits at once.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
+
+SIGNAL = signal.SIGUSR2
+"""Signal for the deadline. It is not SIGUSR1, which a user may send to all pyprof processes to save a recording."""
+AT_ONCE = signal.SIGRTMIN + 1
+"""Signal for an immediate deadline: batches that have arrived are not unwound either."""
+UNWOUND_S = 0.2
+"""Processor time after SIGNAL in which the worker still unwinds batches that have arrived, in seconds."""
+WANTED = signal.SIGPROF
+"""Signal that ends background work, because the sampler waits. The worker's ITIMER_PROF timer sends it, too."""
+MEANWHILE_S = 2.0
+"""Maximum processor time of one step of background work, in seconds."""
+_AGAIN_S = 0.05
+ORPHAN_S = 10.0
+"""Maximum time in which a worker whose sampler has ended resolves names for a sink, in seconds."""
+
+
+class WorkerOutOfTime(BaseException):
+    """The deadline has passed. It never leaves Hurry.unless_late().
+
+    It is not an Exception, because readers that tolerate broken files must not swallow it.
+    """
+
+
+_exchanges: list[None] = []
+
+
+@contextmanager
+def exchange() -> Iterator[None]:
+    """Defer deadlines during a request to the file broker, in any thread, until its response is read.
+
+    The sampler repeats the signal.
+    """
+    _exchanges.append(None)
+    try:
+        yield
+    finally:
+        _exchanges.pop()
+
+
+class WorkDeadline:
+    """The deadline of this process, set by signals.
+
+    Attributes:
+        late: True after the deadline.
+        wanted: True if background work must not run any more.
+        unwound_s: Processor time after the deadline in which batches are still unwound, in seconds.
+    """
+
+    def __init__(self) -> None:
+        self.late = False
+        self.wanted = False
+        self.unwound_s = UNWOUND_S
+        self._too_late_at = math.inf
+        self._inside = False
+        self._meanwhile = False
+
+    def obey(self) -> None:
+        """Install the signal handlers. Only the main thread may call this."""
+        signal.signal(SIGNAL, self._hurry)
+        signal.signal(AT_ONCE, self._hurry)
+        signal.signal(WANTED, self._want)
+
+    @property
+    def too_late(self) -> bool:
+        return time.process_time() >= self._too_late_at
+
+    def _hurry(self, number: int, *_: object) -> None:
+        self.late = True
+        self._too_late_at = min(self._too_late_at, time.process_time() + (0 if number == AT_ONCE else self.unwound_s))
+        if self._inside and not _exchanges:
+            raise WorkerOutOfTime
+
+    def _want(self, *_: object) -> None:
+        self.wanted = True
+        if self._meanwhile and not _exchanges:
+            raise WorkerOutOfTime
+
+    def meanwhile(self, job: Callable[[], T], most_s: float = MEANWHILE_S) -> T | None:
+        """Run background work until the sampler waits or the time limit is reached.
+
+        Args:
+            job: The work.
+            most_s: Maximum processor time in seconds.
+
+        Returns:
+            The result of the job, or None if it was interrupted or not started.
+        """
+        try:
+            try:
+                signal.setitimer(signal.ITIMER_PROF, most_s, _AGAIN_S)
+                self._meanwhile = not self.wanted
+                return self.unless_late(job) if self._meanwhile else None
+            finally:
+                self._meanwhile = False
+                signal.setitimer(signal.ITIMER_PROF, 0)
+        except WorkerOutOfTime:
+            return None
+
+    def unless_late(self, job: Callable[[], T]) -> T | None:
+        """Run a job until the deadline. A job that is interrupted must not leave shared data half updated.
+
+        Returns:
+            The result of the job, or None if it was interrupted or not started.
+        """
+        try:
+            try:
+                self._inside = not self.late
+                return job() if self._inside else None
+            finally:
+                self._inside = False
+        except WorkerOutOfTime:
+            return None
+
+
+def end_with(sampler: int, has_left: Callable[[], bool]) -> None:
+    """Wait until the sampler has ended, then end this worker process. Run in a thread; never returns.
+
+    Args:
+        sampler: Pid of the parent process.
+        has_left: Returns True while the worker has unwritten data for a sink.
+    """
+    while os.getppid() == sampler:
+        time.sleep(_AGAIN_S)
+    until, main = time.monotonic() + ORPHAN_S, threading.main_thread().ident
+    assert main is not None, "it has been started"
+    while has_left():
+        time.sleep(_AGAIN_S)
+        if time.monotonic() > until:
+            signal.pthread_kill(main, SIGNAL)
+    os._exit(1)

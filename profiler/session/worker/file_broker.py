@@ -1,0 +1,396 @@
+"""The file broker: a process that keeps the rights which the worker gives up, and parses no files.
+
+It opens files of the recorded processes for the worker, with the rights of those targets. The sampler tells it which
+processes are recorded. It also gives finished profiles to their sink. A request of the worker is a list of plain values
+(file_broker_client.py). The file broker ends with the worker.
+
+An attacker who controls the worker can request only these files: files that a target's user may read below that
+target's root, mapped files, world-readable executables with debug information, files in debuginfod's cache, the
+kernel's symbol table, and unnamed temporary files. The attacker can write the outputs that the user named, with any
+content.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import pickle
+import select
+from collections.abc import Sequence
+from io import BytesIO
+
+from pyprof.errors import PyprofError
+from pyprof.exporters import base
+from pyprof.exporters.base import Sink
+from pyprof.objfile.file_access import ELF_MAGIC, Opener
+from pyprof.objfile.foreign_path import Rights
+from pyprof.records import dataclass
+from pyprof.session.worker import priority, response_codec
+from pyprof.session.worker.channel import Channel, Closed, Part, Received
+
+_EVERYBODY = Rights()
+
+
+@dataclass(frozen=True, slots=True)
+class KnownProcess:
+    """A process that is recorded, and the root folder of its file names."""
+
+    pid: int
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFiles:
+    """Paths that the user gave, or paths below a folder that the user gave."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFolder:
+    """A folder that the user gave. The worker may open any file below it."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedSink:
+    """A sink and the number by which later messages name it."""
+
+    number: int
+    sink: Sink
+
+
+Notice = KnownProcess | KnownFiles | KnownFolder | NumberedSink
+"""The sampler's messages to the file broker. They are sent before the worker can request anything that depends on them.
+"""
+
+
+MAX_KEPT_BYTES = 1 << 27
+"""Maximum size of the parts of a window that are kept for a sink without a journal."""
+WRITTEN = b"written"
+"""The file broker's only message to the sampler: the sink has received what the worker recorded before it ended."""
+MOST_PROCESSES = 1 << 14
+"""Number of processes that are remembered before ended ones are forgotten.
+
+Names in files of ended processes are still resolved later.
+"""
+
+
+class GuardedOpener(Opener):
+    """Opener that serves only permitted requests of the worker. As root, it applies the rights of the target's user.
+
+    Args:
+        worker: Pid of the worker.
+    """
+
+    def __init__(self, worker: int) -> None:
+        self._worker = worker
+        self._pids: dict[int, str] = {}
+        self._most = MOST_PROCESSES
+        self._roots: dict[str, Rights | None] = {}
+        self._files: set[str] = set()
+        self._folders: set[str] = set()
+        self._as_root = os.geteuid() == 0
+
+    def notify(self, notice: KnownProcess | KnownFiles | KnownFolder) -> None:
+        match notice:
+            case KnownProcess(pid, root):
+                self._pids.pop(pid, None)
+                self._pids[pid] = root
+                self._roots[root] = self._seen(root)
+                self._forget_ended()
+            case KnownFiles(paths):
+                self._files.update(paths)
+            case KnownFolder(path):
+                self._folders.add(path)
+                self._roots[path] = None
+
+    def _forget_ended(self) -> None:
+        """Forget the ended processes in the older half of the table if it is full. An agent runs for months."""
+        if len(self._pids) <= self._most:
+            return
+        for pid in [*self._pids][: len(self._pids) // 2]:
+            if not os.path.exists(f"/proc/{pid}"):
+                self._roots.pop(self._pids.pop(pid), None)
+        self._most = max(MOST_PROCESSES, len(self._pids) + MOST_PROCESSES // 2)
+
+    def keep_up(self) -> None:
+        """Adopt the worker's priority, because the worker waits for this process."""
+        priority.as_much_as(self._worker)
+
+    def _seen(self, root: str) -> Rights | None:
+        """Return the current rights of the process with this root, or its last known rights if it has ended."""
+        rights = super().root(root)[1]
+        return self._roots.get(root, rights) if rights == _EVERYBODY else rights
+
+    def below(self, root: str, name: str, rights: Rights | None, follow: bool) -> int:
+        if root in ("", "/"):
+            return self._ours(name, rights, follow)
+        _check(root in self._roots)
+        self._roots[root] = self._seen(root)
+        return super().below(root, name, self._roots[root], follow)
+
+    def _ours(self, name: str, rights: Rights | None, follow: bool) -> int:
+        """Open a file of the host's root folder.
+
+        It is opened with the given rights if a target in the same root has them. Otherwise it must be a world-readable
+        ELF file.
+        """
+        if not self._as_root or (rights is not None and rights in self._roots.values()):
+            return super().below("", name, rights, follow)
+        fd = super().below("", name, _EVERYBODY, follow)
+        if os.pread(fd, len(ELF_MAGIC), 0) != ELF_MAGIC:
+            os.close(fd)
+            _check(False)
+        return fd
+
+    def mapped(self, pid: int, start: int, end: int) -> int:
+        _check(pid in self._pids)
+        return super().mapped(pid, start, end)
+
+    def program(self, pid: int) -> int:
+        _check(pid in self._pids)
+        return super().program(pid)
+
+    def named(self, path: str) -> int:
+        """Open a path that the user gave, a file below a folder that the user gave, or a world-readable ELF file."""
+        if path in self._files:
+            return super().named(path)
+        folder = next((folder for folder in self._folders if path.startswith(f"{folder}/")), None)
+        return self._ours(path, None, True) if folder is None else self.below(folder, path[len(folder) :], None, True)
+
+    def regular(self, path: str) -> int:
+        _check(path in self._files)
+        return super().regular(path)
+
+    def about(self, pid: int, what: str) -> bytes:
+        _check(what in ("status", "stat") and pid in {*self._pids, self._worker})
+        return super().about(pid, what)
+
+    def memory(self, pid: int, what: str) -> int:
+        _check(what in ("mem", "maps") and pid in self._pids)
+        return super().memory(pid, what)
+
+    def root(self, root: str) -> tuple[bool, Rights | None]:
+        ours, _ = super().root(root)
+        return ours, self._roots.get(root)
+
+    def package(self, root: str, path: str) -> str | None:
+        _check(root in ("", "/", *self._roots))
+        return super().package(root, path)
+
+
+def _check(allowed: bool) -> None:
+    if not allowed:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+class KeptWindow:
+    """Copies of the parts of the current window, for a sink without a journal.
+
+    Data beyond MAX_KEPT_BYTES is dropped.
+    """
+
+    def __init__(self, beginning: base.JournalBeginning, sink: Sink, number: int) -> None:
+        self._beginning = beginning
+        self._sink = sink
+        self._number = number
+        self._parts: list[list[bytes]] = []
+        self._size = 0
+
+    def add(self, parts: Sequence[Part]) -> None:
+        self._size += sum(map(len, parts))
+        if self._size <= MAX_KEPT_BYTES:
+            self._parts.append([bytes(part) for part in parts])
+
+    def deliver(self) -> None:
+        """Give the sink a profile that is built from the kept parts.
+
+        Raises:
+            Exception: What the sink raises.
+        """
+        from tempfile import TemporaryDirectory
+
+        from pyprof.recording.journal import FileJournal
+        from pyprof.recording.reader import load
+
+        with TemporaryDirectory(prefix="pyprof-") as folder:
+            journal = FileJournal(f"{folder}/window.pyprof", self._beginning)
+            for parts in self._parts:
+                journal.add(response_codec.unpacked_value(parts, base.JournalPart))
+            journal.close()
+            profile = load(f"{folder}/window.pyprof")
+        self._sink.take(profile, self._number)
+
+
+class FileBroker:
+    """The server loop of the file broker. It serves one worker until that worker ends.
+
+    Args:
+        channel: Requests of the worker.
+        notices: Messages of the sampler, which may end before the worker.
+        worker: Pid of the worker.
+    """
+
+    def __init__(self, channel: Channel, notices: Channel, worker: int) -> None:
+        self._channel = channel
+        self._notices: Channel | None = notices
+        self._opener = GuardedOpener(worker)
+        self._sinks: dict[int, Sink] = {}
+        self._journal: base.Journal | None = None
+        self._window: KeptWindow | None = None
+
+    def run(self) -> None:
+        with contextlib.suppress(Closed):
+            while True:
+                self._wait()
+                received = self._channel.receive(0)
+                self._listen()
+                if received is not None:
+                    self._answer(received)
+        if self._window is not None:
+            self._deliver(self._window)
+        self._end_journal()
+
+    def _wait(self) -> None:
+        """Wait for a message on either channel. Unread notices would fill their channel and block the sampler."""
+        poll = select.poll()
+        for channel in (self._channel, self._notices):
+            if channel is not None:
+                poll.register(channel.fileno(), select.POLLIN)
+        poll.poll()
+
+    def _deliver(self, window: KeptWindow) -> None:
+        """Give the sink what the worker recorded before it was killed, and notify the sampler."""
+        with contextlib.suppress(PyprofError, OSError):
+            window.deliver()
+            if self._notices is not None:
+                self._notices.send([WRITTEN])
+
+    def _end_journal(self) -> None:
+        self._window = None
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            journal.close()
+
+    def _listen(self) -> None:
+        """Handle all pending messages of the sampler.
+
+        Each was sent before the worker could send a request that needs it.
+        """
+        try:
+            while self._notices is not None and (received := self._notices.receive(0)) is not None:
+                notice: Notice = pickle.load(BytesIO(received.parts[0]))
+                if isinstance(notice, NumberedSink):
+                    self._sinks[notice.number] = notice.sink
+                else:
+                    self._opener.notify(notice)
+        except Closed:
+            self._notices = None
+
+    def _answer(self, received: Received) -> None:
+        for fd in received.fds:
+            os.close(fd)
+        self._opener.keep_up()
+        fds: list[int] = []
+        try:
+            value = self._served(received.parts, fds)
+            reply: list[object] = ["is", value]
+        except PyprofError as error:
+            reply = ["failed", type(error).__name__, error.message, error.hint, ""]
+        except OSError as error:
+            reply = ["error", error.errno or errno.EIO]
+        except Exception as error:
+            import traceback
+
+            reply = ["failed", type(error).__name__, str(error), "", "".join(traceback.format_exception(error))]
+        try:
+            self._channel.send([json.dumps(reply).encode()], fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _served(self, parts: Sequence[Part], fds: list[int]) -> object:  # noqa: C901
+        """Serve one request of the worker.
+
+        Args:
+            parts: The request.
+            fds: Receives the descriptors for the response.
+
+        Returns:
+            The value for the response.
+
+        Raises:
+            OSError: The file cannot be opened, or the request is not permitted.
+            Exception: What a sink raises.
+        """
+        opener = self._opener
+        match json.loads(bytes(parts[0])):
+            case ["below", str(root), str(name), rights, bool(follow)]:
+                fds.append(opener.below(root, name, rights_of(rights), follow))
+            case ["mapped", int(pid), int(start), int(end)]:
+                fds.append(opener.mapped(pid, start, end))
+            case ["program", int(pid)]:
+                fds.append(opener.program(pid))
+            case ["named", str(path)]:
+                fds.append(opener.named(path))
+            case ["regular", str(path)]:
+                fds.append(opener.regular(path))
+            case ["fetched", str(build_id)]:
+                fds.append(opener.fetched(build_id))
+            case ["scratch"]:
+                fds.append(opener.scratch())
+            case ["memory", int(pid), str(what)]:
+                fds.append(opener.memory(pid, what))
+            case ["kernel_symbols"]:
+                fds.append(opener.kernel_symbols())
+            case ["about", int(pid), str(what)]:
+                return opener.about(pid, what).decode("latin-1")
+            case ["root", str(root)]:
+                ours, known = opener.root(root)
+                return [ours, plain(known)]
+            case ["package", str(root), str(path)]:
+                return opener.package(root, path)
+            case ["demangled", list(names)]:
+                from pyprof.symbolize.demangle import isolated  # the worker has loaded it already
+
+                return isolated([str(name) for name in names])
+            case ["journal", int(number), int(window)] if number in self._sinks:
+                self._end_journal()
+                beginning = response_codec.unpacked_value(parts[1:], base.JournalBeginning)
+                self._journal = self._sinks[number].journal(beginning, window)
+                if self._journal is None:
+                    self._window = KeptWindow(beginning, self._sinks[number], window)
+                return True
+            case ["part"] if self._window is not None:
+                self._window.add(parts[1:])
+            case ["part"] if self._journal is not None:
+                self._journal.add(response_codec.unpacked_value(parts[1:], base.JournalPart))
+            case ["journal ends"]:
+                self._end_journal()
+            case ["deliver", int(number), int(delivered)] if number in self._sinks:
+                self._sinks[number].take(response_codec.unpacked_profile(parts[1:]), delivered)
+            case _:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return None
+
+
+def plain(rights: Rights | None) -> object:
+    return None if rights is None else [rights.uid, sorted(rights.groups), rights.everything]
+
+
+def rights_of(value: object) -> Rights | None:
+    """Decode what plain() encoded.
+
+    Raises:
+        OSError: The value is invalid.
+    """
+    match value:
+        case None:
+            return None
+        case [int(uid), list(groups), bool(everything)]:
+            return Rights(uid, frozenset(map(int, groups)), everything)
+    raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))

@@ -1,0 +1,421 @@
+"""Codec for the sampler's messages: the sampler encodes them as bytes, the worker decodes them.
+
+Pickle is used in this direction only: the worker trusts the sampler, but never the reverse (response_codec.py). Arrays
+travel as separate parts, without a copy. Objects that outlive a message are sent once, and then by number:
+
+    address space    its mappings; its memory is read through its program image, or by a call to the sampler
+    program image    with descriptors of /proc/PID/mem and maps, which need no rights in the worker
+    outer stack      the outer part of a stack, up to megabytes, shared by the samples of a thread
+    chain            interpreter frames that have a number and are in the cache; if only the innermost instruction
+                     differs from an earlier chain, only that is sent
+    architecture     by name
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import pickle
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.collectors.linux.mapped_memory import guarded
+from pyprof.model.arch import ARCHES, Arch
+from pyprof.model.interpreter import Chain, Run, SampleState
+from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, ReadMemory, StatedId
+from pyprof.model.sample import OuterStack
+from pyprof.objfile.file_access import Opener, current
+from pyprof.records import dataclass, replace
+from pyprof.session.worker.chain_cache import LastChains
+from pyprof.session.worker.channel import MOST_FDS, Part, Received
+from pyprof.session.worker.file_broker import KnownProcess
+from pyprof.session.worker.messages import Message, ProcessUpdate
+
+_MOST_READ = 1 << 30
+KNOWN, BY_DESCRIPTOR, BY_PID = 0, 1, 2
+"""Kinds of transfer for the memory of a program image: not again, as descriptors, or by pid.
+
+In the last case the worker requests it from the file broker.
+"""
+MEMORY = ("mem", "maps")
+"""Files of /proc/PID whose descriptors are sent, in this order."""
+
+
+@dataclass(slots=True)
+class _SentImage:
+    """A program image that was sent.
+
+    Attributes:
+        image: The image, while the sampler uses it.
+        ended: True if its end was sent.
+        contested: Number of its contested ranges that were sent.
+    """
+
+    image: weakref.ref[ProgramImage]
+    ended: bool = False
+    contested: int = 0
+
+
+class _SpaceFacts(NamedTuple):
+    """The description of an address space in a message.
+
+    Attributes:
+        pid: Pid of its process.
+        generation: Counts changes of the mappings.
+        mappings: Its mappings.
+        root: Root folder of its file names.
+        complete: See AddressSpace.
+        image: Number of its program image, 0 if it has none.
+        memory: How the memory of the program image is sent.
+        files: True if the worker may ask the sampler for the files of modules.
+        stated: True if the worker may ask the sampler for the stated ids of modules.
+    """
+
+    pid: int
+    generation: int
+    mappings: tuple[Mapping, ...]
+    root: str
+    complete: bool
+    image: int
+    memory: int
+    files: bool
+    stated: bool
+
+
+class Packer:
+    """The sampler's encoder. An object that was sent keeps its number while this process refers to it."""
+
+    def __init__(self, notify: Callable[[KnownProcess], None]) -> None:
+        """Create the encoder.
+
+        Args:
+            notify: Called with each address space before its message is sent.
+        """
+        self._notify = notify
+        self._numbers = itertools.count(1)
+        self._images: weakref.WeakKeyDictionary[ProgramImage, int] = weakref.WeakKeyDictionary()
+        self._sent: dict[int, _SentImage] = {}
+        self._spaces: weakref.WeakValueDictionary[int, AddressSpace] = weakref.WeakValueDictionary()
+        self._outers: weakref.WeakSet[OuterStack] = weakref.WeakSet()
+        self._spaces_gone: deque[int] = deque()
+        self._outers_gone: deque[int] = deque()
+        self._kept: list[AddressSpace] = []
+        self._chains = LastChains()
+
+    def pack(self, message: Message) -> tuple[list[Part], list[int]]:
+        """Encode a message.
+
+        Returns:
+            (parts, file descriptors that the caller must close).
+        """
+        buffers: list[pickle.PickleBuffer] = []
+        fds: list[int] = []
+        out = io.BytesIO()
+        _Pickler(out, self, fds, buffers.append).dump(message)
+        return [out.getvalue(), *(buffer.raw() for buffer in buffers)], fds
+
+    def news(self) -> ProcessUpdate:
+        """Return what has changed in the objects that were sent, since the last call."""
+        ended, gone, contested = [], [], {}
+        for number, sent in list(self._sent.items()):
+            image = sent.image()
+            if image is None:
+                gone.append(number)
+                del self._sent[number]
+                continue
+            if not image.alive and not sent.ended:
+                sent.ended = True
+                ended.append(number)
+            if len(image.contested) != sent.contested:
+                sent.contested = len(image.contested)
+                contested[number] = tuple(image.contested)
+        return ProcessUpdate(tuple(ended), tuple(gone), contested, _taken(self._spaces_gone), _taken(self._outers_gone))
+
+    def space(self, number: int) -> AddressSpace | None:
+        """Return an address space that was sent, or None if this process does not use it any more."""
+        return self._spaces.get(number)
+
+    def sent_image(self, image: ProgramImage, pid: int, fds: list[int]) -> tuple[int, int]:
+        """Note that a program image is sent with this message.
+
+        Args:
+            image: The image.
+            pid: Pid of its process.
+            fds: Descriptors of the message, to which this function adds those of the memory.
+
+        Returns:
+            (number, KNOWN or how the memory is sent).
+        """
+        known = self._images.get(image)
+        if known is not None:
+            return known, KNOWN
+        number = self._images[image] = next(self._numbers)
+        self._sent[number] = _SentImage(weakref.ref(image))
+        if len(fds) + 2 > MOST_FDS:
+            return number, BY_PID
+        opened: list[int] = []
+        try:
+            opened += (Opener().memory(pid, what) for what in MEMORY)
+        except OSError:
+            for fd in opened:
+                os.close(fd)
+            return number, BY_PID
+        fds += opened
+        return number, BY_DESCRIPTOR
+
+    def sent_space(self, space: AddressSpace) -> bool:
+        """Note that an address space is sent. Return True if it was sent before."""
+        if space.id in self._spaces:
+            return True
+        self._spaces[space.id] = space
+        self._notify(KnownProcess(space.pid, space.root))
+        weakref.finalize(space, self._spaces_gone.append, space.id).atexit = False
+        if space.image is None:
+            self._kept.append(space)  # the worker calls this process to read its memory
+        return False
+
+    def sent_outer(self, outer: OuterStack) -> bool:
+        """Note that an outer stack is sent. Return True if it was sent before."""
+        if outer in self._outers:
+            return True
+        self._outers.add(outer)
+        weakref.finalize(outer, self._outers_gone.append, outer.number).atexit = False
+        return False
+
+    def about_chain(self, chain: Chain) -> tuple[Any, ...]:
+        """Return the arguments for Unpacker.chain, and add the chain to the cache of chains that were sent."""
+        number = chain.number
+        if number and self._chains.find(number) is not None:
+            return (number,)
+        alike = bool(number and chain.trunk) and self._chains.alike(chain.trunk) is not None
+        if number:
+            self._chains.add(chain)
+        if alike:
+            return number, chain.trunk, chain.innermost.instruction
+        return number, int(chain.state), *(getattr(chain, name) for name in _OF_CHAIN)
+
+
+def _taken(numbers: deque[int]) -> tuple[int, ...]:
+    return tuple(numbers.popleft() for _ in range(len(numbers)))
+
+
+class _Pickler(pickle.Pickler):
+    """Pickler that replaces AddressSpace, OuterStack and Chain by calls of Unpacker.space, outer and chain."""
+
+    def __init__(self, out: io.BytesIO, packer: Packer, fds: list[int], keep: Callable[[pickle.PickleBuffer], None]):
+        super().__init__(out, protocol=5, buffer_callback=keep)
+        self._packer = packer
+        self._fds = fds
+
+    def reducer_override(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is Run:
+            return Run, (value.marker, value.frames, value.waits)
+        if kind is Chain:
+            return Chain, self._packer.about_chain(value)
+        if kind is Mapping:
+            return Mapping, tuple(getattr(value, name) for name in Mapping.__slots__)
+        if kind is AddressSpace:
+            return self._space(value)
+        if kind is OuterStack:
+            return OuterStack, (value.number,) if self._packer.sent_outer(value) else (
+                value.number,
+                value.avma,
+                value.words,
+            )
+        if isinstance(value, Arch):
+            return find_named_arch, (value.name, value.pac_mask)
+        return NotImplemented
+
+    def _space(self, space: AddressSpace) -> tuple[type[AddressSpace], tuple[Any, ...]]:
+        if self._packer.sent_space(space):
+            return AddressSpace, (space.id,)
+        image, memory = 0, KNOWN
+        if space.image is not None:
+            image, memory = self._packer.sent_image(space.image, space.pid, self._fds)
+        about = space.pid, space.generation, space.mappings, space.root, space.complete
+        asked = space.files is not None, space.stated is not None
+        return AddressSpace, (space.id, _SpaceFacts(*about, image, memory, *asked))
+
+
+_OF_TRUNK = 2
+_OF_CHAIN = tuple(name for name in Chain.__slots__ if name not in ("state", "number"))
+
+
+def find_named_arch(name: str, pac_mask: int) -> Arch:
+    found = next(arch for arch in ARCHES.values() if arch.name == name)
+    return found if found.pac_mask == pac_mask else replace(found, pac_mask=pac_mask)
+
+
+class Asking(Protocol):
+    """Calls from the worker to the sampler."""
+
+    def read(self, space: int, avma: int, size: int) -> bytes: ...
+
+    def files(self, space: int, module: int) -> Sequence[tuple[str, bool]]: ...
+
+    def stated(self, space: int, module: int) -> StatedId | None: ...
+
+
+class Unpacker:
+    """The worker's decoder. It keeps each object until the sampler reports that it is not used any more."""
+
+    def __init__(self, ask: Asking) -> None:
+        self._ask = ask
+        self._images: dict[int, tuple[ProgramImage, tuple[int, ...]]] = {}
+        self._spaces: dict[int, AddressSpace] = {}
+        self._outers: dict[int, OuterStack] = {}
+        self._chains = LastChains()
+        self._fds: deque[int] = deque()
+
+    def unpack(self, received: Received) -> Message:
+        """Decode a message and close its file descriptors, or keep those of program images."""
+        self._fds.extend(received.fds)
+        body, *buffers = received.parts
+        found: Message = _Unpickler(io.BytesIO(body), buffers, self).load()
+        while self._fds:
+            os.close(self._fds.popleft())
+        return found
+
+    def update(self, news: ProcessUpdate) -> None:
+        """Apply the changes to objects that were sent before. Call it before the rest of the message is used."""
+        for number, places in news.contested.items():
+            if number in self._images:
+                self._images[number][0].contested[:] = places
+        for number in {*news.ended, *news.images}:
+            if number in self._images:
+                image, fds = self._images[number]
+                image.alive = False
+                for fd in fds:
+                    os.close(fd)
+                self._images[number] = image, ()
+        for number in news.images:
+            self._images.pop(number, None)
+        for number in news.spaces:
+            self._spaces.pop(number, None)
+        for number in news.outers:
+            self._outers.pop(number, None)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Return the number of entries of each table."""
+        return {
+            "images": len(self._images),
+            "spaces": len(self._spaces),
+            "outers": len(self._outers),
+            "chains": len(self._chains),
+        }
+
+    def space(self, number: int, facts: _SpaceFacts | None = None) -> AddressSpace:
+        """Make an address space from the facts and store it, or return the stored one if there are no facts."""
+        if facts is None:
+            return self._spaces[number]
+        if facts.image and facts.memory != KNOWN:
+            self._images[facts.image] = ProgramImage(), self._opened(facts.memory, facts.pid)
+        space = self._spaces[number] = AddressSpace(
+            number,
+            facts.pid,
+            facts.generation,
+            facts.mappings,
+            self._memory(facts.image, facts.pid, facts.mappings) if facts.image else self._asked(number),
+            facts.root,
+            (lambda module: self._ask.files(number, module.start)) if facts.files else None,
+            (lambda module: self._ask.stated(number, module.start)) if facts.stated else None,
+            facts.complete,
+            self._images[facts.image][0] if facts.image else None,
+        )
+        return space
+
+    def _opened(self, memory: int, pid: int) -> tuple[int, ...]:
+        """Return descriptors of the memory and the mappings of a program image, () if its process has ended."""
+        if memory == BY_DESCRIPTOR:
+            return self._fds.popleft(), self._fds.popleft()
+        opened: list[int] = []
+        with suppress(OSError):
+            opened += (current().memory(pid, what) for what in MEMORY)
+        if len(opened) < len(MEMORY):
+            for fd in opened:
+                os.close(fd)
+            return ()
+        return tuple(opened)
+
+    def outer(self, number: int, avma: int = 0, words: npt.NDArray[np.unsignedinteger] | None = None) -> OuterStack:
+        """Make an outer stack from the words and store it, or return the stored one if there are no words."""
+        if words is None:
+            return self._outers[number]
+        own = words.copy()  # copied, because it stays for long and would keep the memory of its message
+        own.flags.writeable = False
+        outer = self._outers[number] = OuterStack(avma, own, number)
+        return outer
+
+    def chain(self, number: int, *about: Any) -> Chain:
+        """Return the chain with this number.
+
+        Args:
+            number: Number of the chain, 0 if it has none.
+            about: Nothing for a cached chain; a trunk and an instruction; or the state and the values of _OF_CHAIN.
+        """
+        if not about:
+            found = self._chains.find(number)
+            assert found is not None
+            return found
+        if len(about) == _OF_TRUNK:
+            trunk, instruction = about
+            alike = self._chains.alike(trunk)
+            assert alike is not None
+            chain = alike.at(instruction, number)
+        else:
+            state, *values = about
+            chain = Chain(state=SampleState(state), number=number, **dict(zip(_OF_CHAIN, values, strict=True)))
+        if number:
+            self._chains.add(chain)
+        return chain
+
+    def _memory(self, number: int, pid: int, mappings: tuple[Mapping, ...]) -> ReadMemory:
+        image = self._images[number][0]
+
+        def fds() -> tuple[int, ...]:
+            return self._images[number][1] if number in self._images else ()
+
+        def maps() -> int:
+            if not fds():
+                raise ProcessLookupError(pid)
+            return os.dup(fds()[1])
+
+        def read(avma: int, size: int) -> bytes:
+            if not fds() or size <= 0 or avma < 0:
+                return b""
+            try:
+                return os.pread(fds()[0], min(size, _MOST_READ), avma)
+            except (OSError, OverflowError):
+                return b""
+
+        inner = guarded(read, maps, mappings)
+
+        def uncontested(avma: int, size: int) -> bytes:
+            return b"" if image.is_contested(avma) else inner(avma, size)
+
+        return uncontested
+
+    def _asked(self, number: int) -> ReadMemory:
+        return lambda avma, size: self._ask.read(number, avma, size) if size > 0 and avma >= 0 else b""
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, body: io.BytesIO, buffers: Sequence[memoryview], unpacker: Unpacker) -> None:
+        super().__init__(body, buffers=buffers)
+        self._made: dict[tuple[str, str], Callable[..., Any]] = {
+            (AddressSpace.__module__, AddressSpace.__name__): unpacker.space,
+            (OuterStack.__module__, OuterStack.__name__): unpacker.outer,
+            (Chain.__module__, Chain.__name__): unpacker.chain,
+        }
+
+    def find_class(self, module: str, name: str) -> Any:
+        return self._made.get((module, name)) or super().find_class(module, name)

@@ -1,0 +1,136 @@
+"""What was saved of a window under way, as segments."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyprof.agent.processes import ProcessLabels
+from pyprof.agent.rules import RuleVerdict
+from pyprof.agent.splitting import labelled, segments
+from pyprof.agent.window_checkpoint import packed, restored
+from pyprof.importers import pprof
+from pyprof.model.filter import selected
+from pyprof.model.profile import Profile
+from pyprof.records import replace
+from pyprof.session.worker import response_codec
+from tests.exporters.profiles import golden
+
+WINDOW = "a" * 32
+
+
+def whole() -> Profile:
+    """As the process that names gives it."""
+    profile = replace(golden(), start_ns=10**18)
+    first = int(profile.time_ns.min())
+    threads = tuple(
+        replace(thread, pid=1 + at % 2, process_started=5 * 10**9 * (at // 2))
+        for at, thread in enumerate(profile.threads)
+    )
+    return replace(profile, time_ns=profile.time_ns - first + 10**18, threads=threads)
+
+
+def of_process(pid: int, started_ns: int) -> tuple[tuple[str, str], ...]:
+    return (("service", f"web-{pid}-{started_ns // 10**9}"),)
+
+
+def judged(profile: Profile) -> Profile:
+    return labelled(profile, lambda pid, started_ns: RuleVerdict("web", of_process(pid, started_ns)))
+
+
+def part(profile: Profile, start_ns: int, end_ns: int) -> Profile:
+    within = (profile.time_ns >= start_ns) & (profile.time_ns < end_ns)
+    return replace(selected(profile, within), start_ns=start_ns, duration_ns=end_ns - start_ns)
+
+
+def saved(folder: Path, *parts: Profile) -> list[str]:
+    for at, each in enumerate(parts):
+        began = {thread.process_key for thread in each.threads}
+        labels = [ProcessLabels(pid, began_ns + 9_999_999, of_process(pid, began_ns)) for pid, began_ns in began]
+        (folder / f"{at}").write_bytes(packed(response_codec.packed_value(each), ("a note",), labels))
+    return [str(folder / f"{at}") for at in range(len(parts))]
+
+
+def told(found: Profile) -> Counter[tuple[str, ...]]:
+    """Of each stack how much there was of it."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    for node, value in zip(found.stack.tolist(), found.values[:, 0].tolist(), strict=True):
+        names = []
+        while node > 0:
+            names.append(found.frames[int(found.frame[node])].title)
+            node = int(found.parent[node])
+        counts[tuple(names)] += value
+    return counts
+
+
+def of(data: bytes) -> Profile:
+    return pprof.read(data, "window")
+
+
+def test_parts_are_the_segments_of_their_window(tmp_path: Path) -> None:
+    profile = whole()
+    times = np.sort(profile.time_ns)
+    cuts = [10**18, int(times[len(times) // 3]), int(times[2 * len(times) // 3]), int(times[-1]) + 1]
+    parts = [part(profile, *span) for span in pairwise(cuts)]
+    assert all(len(each.stack) for each in parts)
+    paths = saved(tmp_path, *parts)
+    found = restored(paths, WINDOW, pytest.fail)
+    expected = segments(judged(part(profile, cuts[0], cuts[-1])), (), WINDOW)
+    assert len({each.name.service for each in found}) > 2, "two processes had one number"
+    assert [each.name for each in found] == [each.name for each in expected]
+    assert [told(of(each.data)) for each in found] == [told(of(each.data)) for each in expected]
+    assert {each.name.end_ns for each in found} == {cuts[-1]}
+    assert all(b"a note" in gzip.decompress(each.data) for each in found)
+
+
+def another_class(good: bytes, head: int) -> bytes:
+    """With a checksum that is right."""
+    changed = good[head + 1 :].replace(b"Profile", b"Proview")
+    checksum = str(zlib.crc32(good[head + 1 :])).encode(), str(zlib.crc32(changed)).encode()
+    return good[: head + 1].replace(*checksum) + changed
+
+
+def test_part_that_is_broken_costs_itself(tmp_path: Path) -> None:
+    profile = whole()
+    half, end = int(np.median(profile.time_ns)), int(profile.time_ns.max()) + 1
+    first, second = saved(tmp_path, part(profile, profile.start_ns, half), part(profile, half, end))
+    good = Path(first).read_bytes()
+    head = good.index(b"\n", 30)
+    expected = [told(of(each.data)) for each in segments(judged(part(profile, half, end)), (), WINDOW)]
+    for data in (
+        b"",
+        b"no part",
+        good[:-1],
+        good[:-1] + bytes([good[-1] ^ 1]),
+        good + b"x",
+        good[: head + 1],
+        good.replace(response_codec.layout().encode(), b"0" * 32),
+        good.replace(b'"sizes": [', b'"sizes": [-1, 1, '),
+        good.replace(b'"labels": [[', b'"labels": [[1], ['),
+        good.replace(b'"processes": [[', b'"processes": [[1, 2, 99], ['),
+        another_class(good, head),
+        b"[]".join((good[:24], b"\n")),
+    ):
+        assert data != good
+        Path(first).write_bytes(data)
+        broken: list[str] = []
+        found = restored([first, second], WINDOW, lambda broken=broken: broken.append("broken"))  # type: ignore[misc]
+        assert broken == ["broken"], data[:60]
+        assert [told(of(each.data)) for each in found] == expected
+        assert restored([first], WINDOW, lambda: None) == ()
+
+
+def test_parts_that_are_not_of_one_window_keep_no_agent_from_starting(tmp_path: Path) -> None:
+    profile = whole()
+    half, end = profile.start_ns + profile.duration_ns // 2, profile.start_ns + profile.duration_ns
+    kinds = tuple(replace(each, type=f"{each.type} of others") for each in profile.value_types)
+    first, second = part(profile, profile.start_ns, half), replace(part(profile, half, end), value_types=kinds)
+    broken: list[str] = []
+    assert restored(saved(tmp_path, first, second), WINDOW, lambda: broken.append("broken")) == ()
+    assert broken == ["broken"]

@@ -1,0 +1,86 @@
+"""Windows of one recording, as one profile."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pyprof.model import merge_tables as module
+from pyprof.model.functions import costs
+from pyprof.model.merge_tables import Merging
+from pyprof.model.profile import Profile
+from pyprof.records import replace
+from tests.exporters.profiles import golden
+
+
+def halves(profile: Profile) -> list[Profile]:
+    """Two windows, each with frames and threads of its own numbers."""
+    middle = profile.duration_ns / 2e9
+    first, second = profile.filter(end=middle), profile.filter(start=middle)
+    half = profile.duration_ns // 2
+    later = replace(
+        second,
+        start_ns=profile.start_ns + half,
+        duration_ns=profile.duration_ns - half,
+        modules=tuple(reversed(second.modules)),
+        frames=tuple(
+            replace(frame, module=len(second.modules) - 1 - frame.module) if frame.module >= 0 else frame
+            for frame in second.frames
+        ),
+    )
+    return [replace(first, duration_ns=half), later]
+
+
+def spread() -> Profile:
+    """Samples all over its duration."""
+    profile = golden()
+    times = profile.start_ns + np.arange(len(profile.stack)) * profile.duration_ns // len(profile.stack)
+    return replace(profile, time_ns=times)
+
+
+def stacks(profile: Profile) -> list[object]:
+    return [
+        (time, [frame.title for frame in profile.path(leaf)], profile.threads[thread], values)
+        for time, leaf, thread, values in zip(
+            profile.time_ns.tolist(),
+            profile.stack.tolist(),
+            profile.thread.tolist(),
+            profile.values.tolist(),
+            strict=True,
+        )
+    ]
+
+
+def test_windows_merged_are_the_whole() -> None:
+    profile, merging = spread(), Merging()
+    windows = halves(profile)
+    assert all(len(window.stack) for window in windows)
+    before = merging.add(windows[0])
+    found = merging.add(windows[1]).profile()
+    assert found is not None
+    assert stacks(found) == stacks(profile)
+    assert costs(found) == costs(profile)
+    assert (found.start_ns, found.duration_ns, found.total) == (profile.start_ns, profile.duration_ns, profile.total)
+    earlier = before.profile()
+    assert earlier is not None
+    assert stacks(earlier) == stacks(windows[0])
+
+
+def test_span_is_of_the_newest_windows() -> None:
+    merging, profile = Merging(), golden()
+    assert merging.add(profile).profile(1e9) is not None
+    for _ in range(4):
+        merged = merging.add(replace(profile, duration_ns=1_000_000_000))
+    seconds = [merged.profile(span) for span in (0.1, 1, 2, 3, 0)]
+    assert [each.duration_ns / 1e9 for each in seconds if each] == [1, 1, 2, 3, 7]
+
+
+def test_oldest_windows_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    merging, profile = Merging(), golden()
+    monkeypatch.setattr(module, "MOST_SAMPLES", 3 * len(profile.stack))
+    for _ in range(5):
+        merged = merging.add(profile)
+    assert len(merged.windows) == 3
+    monkeypatch.setattr(module, "MOST_NODES", 1)
+    assert len(merging.add(profile).windows) == 1
+    assert len(merging.add(profile).windows) == 1

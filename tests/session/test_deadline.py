@@ -1,0 +1,114 @@
+"""What the worker computes ends when its time is up, wherever it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from pyprof.session.worker.deadline import AT_ONCE, SIGNAL, UNWOUND_S, WANTED, WorkDeadline, exchange
+
+
+@pytest.fixture
+def hurry() -> Iterator[WorkDeadline]:
+    before = {number: signal.getsignal(number) for number in (SIGNAL, AT_ONCE, WANTED)}
+    found = WorkDeadline()
+    found.obey()
+    yield found
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def soon(number: int = SIGNAL) -> None:
+    threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
+
+
+def endless() -> int:
+    while True:
+        try:
+            sum(range(100))
+        except Exception:
+            return 1
+
+
+def test_job_that_does_not_end_is_ended(hurry: WorkDeadline) -> None:
+    soon()
+    assert hurry.unless_late(endless) is None
+    assert hurry.late
+
+
+def test_job_in_time_gives_its_result(hurry: WorkDeadline) -> None:
+    assert hurry.unless_late(lambda: 7) == 7
+    assert not hurry.late
+
+
+def test_outside_of_a_job_nothing_ends_and_no_other_job_begins(hurry: WorkDeadline) -> None:
+    os.kill(os.getpid(), SIGNAL)
+    assert hurry.late
+    assert hurry.unless_late(lambda: 7) is None
+
+
+def test_stacks_that_have_come_are_unwound_for_a_moment_more_and_not_where_it_ends_at_once(
+    hurry: WorkDeadline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 7.0
+    monkeypatch.setattr(time, "process_time", lambda: now)
+    os.kill(os.getpid(), SIGNAL)
+    assert (hurry.late, hurry.too_late) == (True, False)
+    now += 0.9 * UNWOUND_S
+    os.kill(os.getpid(), SIGNAL)  # it comes again and again, and that makes it no longer
+    assert not hurry.too_late
+    now += 0.2 * UNWOUND_S
+    assert hurry.too_late
+    now -= UNWOUND_S
+    assert not hurry.too_late
+    os.kill(os.getpid(), AT_ONCE)
+    assert hurry.too_late
+
+
+def test_errors_of_a_job_are_the_callers(hurry: WorkDeadline) -> None:
+    with pytest.raises(ZeroDivisionError):
+        hurry.unless_late(lambda: 1 // 0)
+    os.kill(os.getpid(), SIGNAL)
+    assert hurry.late
+
+
+def test_question_gets_its_answer_before_the_job_ends(hurry: WorkDeadline) -> None:
+    done = []
+
+    def ask() -> None:
+        with exchange():
+            os.kill(os.getpid(), SIGNAL)
+            done.append("answer")
+        os.kill(os.getpid(), SIGNAL)
+        done.append("more")
+
+    assert hurry.unless_late(ask) is None
+    assert done == ["answer"]
+
+
+def test_what_is_done_meanwhile_ends_when_something_else_is_wanted(hurry: WorkDeadline) -> None:
+    soon(WANTED)
+    assert hurry.meanwhile(endless, 60) is None
+    assert hurry.wanted
+    assert hurry.meanwhile(lambda: 7) is None
+    assert hurry.unless_late(lambda: 7) == 7
+
+
+def test_what_is_done_meanwhile_ends_by_itself(hurry: WorkDeadline) -> None:
+    assert hurry.meanwhile(lambda: 7) == 7
+    assert not hurry.wanted
+    assert hurry.meanwhile(endless, 0.05) is None
+    assert hurry.wanted
+    assert not hurry.late
+
+
+def test_where_no_time_is_left_nothing_is_done_meanwhile(hurry: WorkDeadline) -> None:
+    soon()
+    assert hurry.meanwhile(endless, 60) is None
+    assert hurry.late
+    assert hurry.meanwhile(lambda: 7) is None

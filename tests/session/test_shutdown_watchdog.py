@@ -1,0 +1,82 @@
+"""When a loop that was told to end is left where it is."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+
+from pyprof.session import shutdown_watchdog
+from pyprof.session.shutdown_watchdog import LEAVE_S, MAX_ELAPSED_S, ended_in_time
+
+
+class Loop:
+    """A loop in simulated time, in which each look at it takes a tenth of LEAVE_S.
+
+    It ends after ends_s, or when it is hung up where needs_answers is true. It waits for a processor for the share
+    starved of the time, and sends a batch at each look where sends is true.
+    """
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        ends_s: float = math.inf,
+        needs_answers: bool = False,
+        starved: float = 0.0,
+        sends: bool = False,
+    ) -> None:
+        self.now = 0.0
+        self.sent = 0
+        self.hung_up = False
+        self.sampled = self
+        self._ends_s, self._needs_answers, self._starved, self._sends = ends_s, needs_answers, starved, sends
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+    def wait(self, _: float) -> bool:
+        self.now += LEAVE_S / 10
+        self.sent += self._sends
+        return self.now >= self._ends_s or (self._needs_answers and self.hung_up)
+
+    def waits(self) -> dict[int, float]:
+        return {7: self._starved * self.now, 8: 0.0}
+
+    def hang_up(self) -> None:
+        self.hung_up = True
+
+
+def test_loop_that_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch)
+    assert not ended_in_time(loop)
+    assert loop.now < 1.3 * LEAVE_S
+    assert loop.hung_up
+
+
+def test_loop_that_waits_for_an_answer_gets_none_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ended_in_time(Loop(monkeypatch, needs_answers=True))
+
+
+def test_loop_that_ends_is_answered_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch, ends_s=LEAVE_S / 4)
+    assert ended_in_time(loop)
+    assert not loop.hung_up
+
+
+def test_loop_that_waits_for_a_processor_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ended_in_time(Loop(monkeypatch, ends_s=8 * LEAVE_S, starved=0.9))
+
+
+def test_loop_that_never_gets_a_processor_is_left_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch, starved=1.0)
+    assert not ended_in_time(loop)
+    assert MAX_ELAPSED_S <= loop.now < MAX_ELAPSED_S + LEAVE_S
+
+
+def test_loop_that_sends_batches_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ended_in_time(Loop(monkeypatch, ends_s=8 * LEAVE_S, sends=True))
+
+
+def test_loop_that_sends_batches_for_ever_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch, sends=True)
+    assert not ended_in_time(loop)
+    assert loop.now < (shutdown_watchdog._MAX_PERIODS + 1) * LEAVE_S

@@ -1,0 +1,118 @@
+"""Processor time that no sample stands for: blocks of a profile, each with its reason, and what is said of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from pyprof.collectors.cpu_accounts import Account
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.markers import IN_KERNEL, LATE, LOST, NOT_SAMPLED, Mark
+from pyprof.model.profile import ThreadInfo
+from pyprof.session.recorder import Window
+from pyprof.session.summarize import summarize
+from pyprof.session.unsampled_time import processor_time, with_unseen
+from tests.exporters.profiles import Builder, code
+from tests.session.test_views import native, window_of
+
+MS = 1_000_000
+
+
+def window(account: Account) -> Window:
+    """One sample in ten seconds."""
+    found = replace(window_of([native(1)]), duration_ns=10_000 * MS)
+    return replace(found, after=replace(found.after, accounts={7: account}))
+
+
+def blocks(found: Window) -> dict[Mark | None, int]:
+    """Milliseconds."""
+    lengths: dict[Mark | None, int] = {}
+    for node, length in zip(found.node.tolist()[1:], found.length_ns.tolist()[1:], strict=True):
+        (key,) = found.stacks.key(node)
+        mark = key.mark
+        lengths[mark] = lengths.get(mark, 0) + length
+    return {mark: length // MS for mark, length in lengths.items()}
+
+
+def notes(found: Window) -> tuple[str, ...]:
+    """Of the summary of a picture without blocks."""
+    builder = Builder()
+    builder.sample(builder.node([code("f")]), 0, 1, 1)
+    return summarize(found, builder.build(), Diagnostics(), 99).notes
+
+
+def test_each_reason_is_a_block_and_a_sentence() -> None:
+    account = Account("a", 1000 * MS, 600 * MS, 300 * MS, kernel_ns=400 * MS, lost_ns=100 * MS)
+    found = with_unseen(window(account))
+    assert blocks(found) == {NOT_SAMPLED: 200, LOST: 100, IN_KERNEL: 400}
+    short, lost, kernel = processor_time(window(account)).sentences
+    assert "0.20 s of 1.00 s of processor time (20 %), by threads or processes that ran too short" in short
+    assert "0.10 s of 1.00 s of processor time (10 %), whose records were lost" in lost
+    assert "0.40 s of 1.00 s of processor time (40 %), in the kernel" in kernel
+    assert processor_time(window(account)).late == 0
+
+
+def test_who_waits_for_processors_does_not_call_short_what_it_was_late_for() -> None:
+    account = Account("a", 1000 * MS, 1000 * MS, 300 * MS, lost_ns=100 * MS, waits=True)
+    found = with_unseen(window(account))
+    assert blocks(found) == {LATE: 600, LOST: 100}
+    late, _ = processor_time(window(account)).sentences
+    assert "0.60 s of 1.00 s of processor time (60 %), by what ran too short to be seen, or had left its" in late
+    assert processor_time(window(account)).not_sampled == 0.7
+
+
+def test_time_that_is_missing_is_nowhere_in_particular() -> None:
+    """A block at one moment would be a peak of more processors than there are."""
+    found = with_unseen(window(Account("a", 1000 * MS, 1000 * MS, 300 * MS)))
+    times, lengths = found.time_ns[1:], found.length_ns[1:]
+    halfway = found.start_ns + found.duration_ns // 2
+    assert lengths.sum() == 700 * MS
+    assert 300 * MS < lengths[times < halfway].sum() < 400 * MS
+    assert lengths.max() < 20 * MS
+    assert np.all((times > found.start_ns) & (times < found.start_ns + found.duration_ns))
+
+
+def test_block_is_of_the_process_whose_other_threads_have_samples() -> None:
+    """Its first thread has none: a block with another start would be of another process, NAME beside NAME #2."""
+    found = window(Account("a", 1000 * MS, 1000 * MS, 300 * MS))
+    other = ThreadInfo(7, 8, "worker", "a", started=90, process_started=50)
+    numbered = with_unseen(replace(found, threads=(other,)))
+    assert {info.tid: info.process_key for info in numbered.threads} == {8: other.process_key, 7: other.process_key}
+
+
+def test_window_with_all_its_time_is_left_as_it_is() -> None:
+    whole = window(Account("a", 1000 * MS, 1000 * MS, 990 * MS))
+    assert with_unseen(whole) is whole
+    assert processor_time(whole).sentences == ()
+
+
+def test_time_in_missed_sampling_times_is_told_where_it_is_much() -> None:
+    """It is in no block: else a busy machine would look like a program of its own."""
+    found = window(Account("a", 1000 * MS, 600 * MS, 600 * MS))
+    assert with_unseen(found) is found
+    (note,) = notes(found)
+    assert "0.40 s of 1.00 s of processor time (40 %)" in note
+    assert notes(window(Account("a", 1000 * MS, 950 * MS, 950 * MS))) == ()
+
+
+def test_who_waits_for_processors_marks_what_was_missed() -> None:
+    """It misses the busy times rather than others: a picture without them would be of something else."""
+    account = Account("a", 1000 * MS, 700 * MS, 400 * MS, kernel_ns=100 * MS, waits=True)
+    assert blocks(with_unseen(window(account))) == {LATE: 500, IN_KERNEL: 100}
+    found = processor_time(window(account))
+    assert (found.not_sampled, found.late, found.missed) == (0.6, 0, ())
+    assert "0.50 s of 1.00 s of processor time (50 %)" in found.sentences[0]
+    all_kept = Account("a", 1000 * MS, 970 * MS, 970 * MS, waits=True)
+    assert with_unseen(little := window(all_kept)) is little
+    assert processor_time(little).late == 0.03
+
+
+def test_what_samples_stand_for_was_not_missed() -> None:
+    """The target ran less than else while the profiler was late: what was seen, what is marked and what was missed is
+    the time that was spent.
+    """
+    found = window(Account("a", 1590 * MS, 930 * MS, 1370 * MS))
+    assert with_unseen(found) is found
+    assert processor_time(found).late == 0.22
+    assert processor_time(window(Account("a", 1000 * MS, 600 * MS, 1010 * MS))).late == 0

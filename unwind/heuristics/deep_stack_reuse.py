@@ -1,0 +1,246 @@
+"""A complete walk of a thread (the known chain), and the checks before a later walk reuses its frames.
+
+join_of() finds where the path of a later walk meets the known chain, needed() which registers a chain reads. A sample
+may only reuse frames if certain words of the chain were read with it: see unpredicted(), unseen() and
+highest_difference().
+
+Most frames of a deep recursion repeat the frames inside them: same return addresses, same sizes. Repeated frames
+outside the sample's copy count as unchanged if parts of them are seen. Where the chain does not repeat, above all at
+the callers of the recursion, no other word shows that it is the same chain. Each such word must be read with the sample
+itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.model.sample import Piece
+from pyprof.model.walk import SharedFrames
+from pyprof.records import dataclass
+from pyprof.unwind.heuristics.cached_frames import CachedFrames
+from pyprof.unwind.scalar import LaneWalk
+from pyprof.unwind.single_lane import UNKNOWN, FrameRun
+from pyprof.unwind.table import RuleTable
+
+U64 = npt.NDArray[np.uint64]
+I64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_AGREE = 8
+"""Number of frames of the known chain that must lie in the sample's own copy and be equal."""
+_MOST_PERIOD = 8
+_LEAST_RUN = 64
+"""Minimum number of consecutive repeated frames. Shorter runs may be equal by chance."""
+
+
+@dataclass(slots=True, eq=False)
+class DeepStackReuse:
+    """A complete walk of a thread.
+
+    Attributes:
+        frames: Its frames.
+        fp: Frame pointer of each frame.
+        needs_fp: The walk reads that frame pointer from this frame on.
+        slots: Addresses of the words that the walk reads, ascending.
+        values: The values of these words.
+        unpredicted: The slots whose values do not follow from a repetition.
+        top: Highest CFA inside the memory, as in LaneWalk.
+        number: Number of the OuterStack that provided the memory, 0 if it was a stack copy.
+    """
+
+    frames: SharedFrames
+    fp: U64
+    needs_fp: Mask
+    slots: U64
+    values: U64
+    unpredicted: U64
+    top: int
+    number: int
+
+
+@dataclass(slots=True)
+class Join:
+    """The frame at which a walk joins the known chain: frame `own` of the walk is frame `at` of the chain."""
+
+    known: DeepStackReuse
+    own: int
+    at: int
+
+
+_Columns = tuple[U64, U64, U64, Mask, npt.NDArray[np.uint8], I64]
+"""Arrays (pc, sp, fp, exact, trust, rule id). The rule id is -1 where no fast rule found the frame."""
+
+
+class FramePath:
+    """The frames of a walk in progress.
+
+    Attributes:
+        last: Rule id of the outermost frame, once it is found.
+        top: CFA of the outermost frame, once it is found.
+        join: Where the walk joins the known chain, or None.
+    """
+
+    def __init__(self, walk: LaneWalk, fp: int) -> None:
+        """Begin with the frames of a walk that kept its registers.
+
+        Args:
+            walk: The walk.
+            fp: Column of the frame pointer.
+        """
+        self._parts: list[_Columns] = []
+        self._count = 0
+        self.last, self.top = -1, 0
+        self.join: Join | None = None
+        self.add_walk(walk, fp)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add_walk(self, walk: LaneWalk, fp: int) -> None:
+        frames = CachedFrames.of(walk.frames)
+        fps = [registers.values[fp] for registers in walk.registers or ()]
+        known = np.array([UNKNOWN if value is None else value for value in fps], np.uint64)
+        self._add(frames.pc, frames.sp, known, frames.exact, frames.trust, np.full(len(known), -1, np.int64))
+
+    def add(self, run: FrameRun, table: RuleTable) -> None:
+        """Append the frames that fast rules found."""
+        self._add(run.pc, run.sp, run.fp, np.zeros(len(run), np.bool_), table.trust[run.rule], run.rule)
+        self.last, self.top = run.last, run.top
+
+    def _add(self, *columns: *_Columns) -> None:
+        if len(columns[0]):
+            self._parts.append(columns)
+            self._count += len(columns[0])
+
+    def since(self, first: int) -> _Columns:
+        """Return the columns of the frames from one index on."""
+        count, parts = self._count - first, list[_Columns]()
+        for part in reversed(self._parts):
+            if count <= 0:
+                break
+            parts.append(part)
+            count -= len(part[0])
+        pc, sp, fp, exact, trust, rule = (
+            np.concatenate([part[column] for part in reversed(parts)])[max(-count, 0) :] for column in range(6)
+        )
+        return pc, sp, fp, exact, trust, rule
+
+    def state(self, back: int = 1) -> tuple[int, int, int, bool]:
+        """Return pc, sp, fp and exact of the frame that is `back` frames before the end; 1 is the last frame."""
+        pc, sp, fp, exact, _, _ = self.since(self._count - back)
+        return int(pc[0]), int(sp[0]), int(fp[0]), bool(exact[0])
+
+    def cut(self, frames: int) -> CachedFrames:
+        """Return the first `frames` frames of the path as columns."""
+        pc, sp, _, exact, trust, _ = self.since(0)
+        return CachedFrames(pc[:frames], exact[:frames], trust[:frames], sp[:frames])
+
+
+def needed(uses: Mask, saves: Mask, after: bool) -> Mask:
+    """Return a mask of the frames from which the walk reads a register before it restores that register.
+
+    Args:
+        uses: The frame's rule reads the register, of shape (n,).
+        saves: The frame's rule restores it, of shape (n,).
+        after: The frames after these read it.
+    """
+    n = len(uses)
+    frame = np.arange(n)
+    use = np.append(np.where(uses, frame, n + 1), n if after else n + 1)
+    save = np.append(np.where(saves & ~uses, frame, n + 1), n + 1 if after else n)
+    found: Mask = (np.minimum.accumulate(use[::-1])[::-1] < np.minimum.accumulate(save[::-1])[::-1])[:n]
+    return found
+
+
+def join_of(known: DeepStackReuse, low: int, high: int, path: FramePath, first: int) -> Join | None:
+    """Return where the frames of a path meet the known chain, or None.
+
+    Args:
+        known: The known chain.
+        low: Lowest address from which on memory is unchanged.
+        high: End of the sample's stack copy.
+        path: The path.
+        first: Index of the first frame to check.
+    """
+    frames = known.frames
+    if first >= len(path):
+        return None
+    pc, sp, fp, exact, _, _ = path.since(first)
+    at = np.minimum(np.searchsorted(frames.sp, sp), len(frames) - 1)
+    same = (frames.sp[at] == sp) & (frames.pc[at] == pc) & (sp >= low) & (at > 0) & ~frames.exact[at]
+    same &= ~exact & ((known.fp[at] == fp) | ~known.needs_fp[at])
+    same &= frames.sp[np.minimum(at + _AGREE, len(frames) - 1)] <= high
+    found = int(np.argmax(same))
+    return Join(known, first + found, int(at[found])) if same[found] else None
+
+
+def part_of(frames: SharedFrames, first: int, last: int) -> CachedFrames:
+    """Return the frames of a known chain between two indexes."""
+    some = slice(first, last)
+    return CachedFrames(frames.pc[some], frames.exact[some], frames.trust[some], frames.sp[some])
+
+
+def repeated(pc: U64, sp: U64) -> Mask:
+    """Return a mask of the frames of a chain, innermost first, that repeat the frames inside them."""
+    size = np.diff(sp, append=sp[-1:])
+    found = np.zeros(len(pc), np.bool_)
+    for period in range(1, min(_MOST_PERIOD, len(pc) // 2) + 1):
+        same = (pc[period:] == pc[:-period]) & (size[period:] == size[:-period])
+        ends = np.append(np.flatnonzero(~same), len(same))
+        begins = np.append(0, ends[:-1] + 1)
+        for begin, end in zip(*(at[ends - begins >= _LEAST_RUN].tolist() for at in (begins, ends)), strict=True):
+            found[begin + period : end + period] = True
+        if np.count_nonzero(found) + _LEAST_RUN > len(found):
+            break
+    return found
+
+
+def unpredicted(pc: U64, sp: U64, slots: U64) -> U64:
+    """Return the words that do not follow from a repetition of inner frames.
+
+    Args:
+        pc: Pc of each frame, innermost first.
+        sp: Stack pointer of each frame.
+        slots: Addresses of the words that the walk reads, ascending.
+    """
+    alone = ~repeated(pc, sp)
+    caller_alone = np.append(alone[1:], True)
+    of = np.maximum(np.searchsorted(sp, slots, "right") - 1, 0)
+    found: U64 = slots[alone[of] | caller_alone[of]]
+    return found
+
+
+def unseen(words: U64, high: int, spots: Sequence[Piece]) -> int:
+    """Return the highest of some words, from an address on, that none of the pieces of memory contains, or 0.
+
+    Args:
+        words: Addresses of the words, ascending.
+        high: Words below this address are ignored.
+        spots: Pieces of memory that were read with the sample.
+    """
+    words = words[np.searchsorted(words, np.uint64(high)) :]
+    seen = np.zeros(len(words), np.bool_)
+    for spot in spots:
+        first, last = np.searchsorted(words, np.array([spot.avma, spot.avma + len(spot.data)], np.uint64)).tolist()
+        seen[first:last] = True
+    left = words[~seen]
+    return int(left[-1]) if len(left) else 0
+
+
+def highest_difference(slots: U64, values: U64, avma: int, words: npt.NDArray[np.unsignedinteger]) -> int:
+    """Return the highest address whose value differs in memory, or -1.
+
+    Args:
+        slots: Addresses of words, ascending.
+        values: Their expected values.
+        avma: Address of the first word of the memory.
+        words: The memory.
+    """
+    word = words.itemsize
+    first, last = np.searchsorted(slots, np.array([avma, avma + max(words.nbytes - word + 1, 0)], np.uint64))
+    place = ((slots[first:last] - np.uint64(avma)) // np.uint64(word)).view(np.int64)
+    differ = np.flatnonzero(words[place] != values[first:last])
+    return int(slots[first:last][differ[-1]]) if len(differ) else -1
