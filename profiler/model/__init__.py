@@ -12,10 +12,10 @@ arch_type         The definition of an architecture, as a value
 arch_x86          x86_64, x32 and i386
 call_names        Names of Linux system calls by number, from python-ptrace's tables
 call_tree         A profile as a tree of function calls
-code              Descriptions of code that no file contains, by address and time
+jit_code_map      Descriptions of code that no file contains, by address and time
 code_table        Names of code by address and time, in columns
 columns           Functions on columns of integers that avoid numpy.ma
-contents          Totals over the samples of a profile: ends of stacks, sources of frames, modules
+quality           Totals over the samples of a profile: ends of stacks, sources of frames, modules
 gaps              Parts of a profile's time in which nothing was recorded: gaps between merged recordings
 functions         The functions of a profile and their costs, independent of where they were mapped
 idle              Waits of idle threads: pools that wait for work, event loops, processes that supervise others
@@ -23,13 +23,13 @@ idle_loops        The loops in which threads wait for work, by the functions of 
 interpreter       The state of an interpreter in a sampled thread: runs of its frames, and their places
 keys              Keys of threads and processes: number and start time, so that a reused number is another key
 labels            Labels that a user gives to a recording
-joined            Several profiles in one set of tables: equal entries become one
-kernel            Frames inside the innermost user frame: kernel frames, and the call in which a thread sleeps
+window_merge      Several profiles in one set of tables: equal entries become one
+blocked_frame     Frames inside the innermost user frame: kernel frames, and the call in which a thread sleeps
 line_costs        Costs of each source line and each code address of a profile
 markers           Markers: frames without code that tell what is missing in a stack
-merged            Merges the windows of one recording, one after the other
+merge_tables      Merges the windows of one recording, one after the other
 modules           Address spaces: the lines of /proc/PID/maps and the modules behind them
-neighbours        Callers and callees of a function
+callers           Callers and callees of a function
 overlaps          Overlaps among many address ranges
 pauses            Histogram of pause lengths, which needs constant memory
 profile           A finished profile: an immutable value with everything that an exporter needs
@@ -42,16 +42,16 @@ reasons           Reasons by name: the meaning of counters, ends of stacks, refu
 recursion         Collapses direct recursion: repeated frames of one function become one
 sample            Batches of samples in columns, from every collector to the unwinder
 secret_text       Redacts passwords and tokens in text, by the names that they have
-selected          Selects a part of a profile's samples
-several           Merges profiles of several processes or machines, or parts of one recording
+filter            Selects a part of a profile's samples
+merge             Merges profiles of several processes or machines, or parts of one recording
 share_interval    Confidence interval of a share, by the number of samples behind it
 source_text       A source file as it was read
 stack_digest      Digests that identify stacks by their content, in every file
 stacks            Stacks of a recording as nodes of a prefix tree of frames
-summed            Adds up the summaries of several recordings, or of windows of one
+profile_sum       Adds up the summaries of several recordings, or of windows of one
 summary           Facts about a recording, as numbers: the summary panel and `--summary FILE`
 table             A profile as a table, for libraries of data frames
-text              Characters of a text that must not be shown as they are
+control_characters  Characters of a text that must not be shown as they are
 threads           Stacks of threads at one moment, as values
 tree              Prefix trees of frames
 walk              The result of unwinding: frames, the source of each, and why each stack ended
