@@ -410,10 +410,10 @@ class FrameRows:
 
 
 def _part(start: npt.NDArray[np.int64], lanes: npt.NDArray[np.int64]) -> tuple[_I64, _I64]:
-    """Select the rows of some lanes.
+    """Select the rows of some threads.
 
     Returns:
-        (first row of each lane in the selection, indices of the selected rows).
+        (first row of each thread in the selection, indices of the selected rows).
     """
     counts = np.diff(start)[lanes]
     some = np.zeros(len(lanes) + 1, np.int64)

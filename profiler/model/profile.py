@@ -41,7 +41,7 @@ class FrameKind(IntEnum):
     INLINE = 1
     INTERPRETER = 2
     KERNEL = 3
-    MARKER = 4  # no code: the stack is truncated here, or the marker tells something else
+    MARKER = 4  # no code: tells what is missing in the stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,8 +377,9 @@ class Profile:
     def to_dataframe(self, library: Literal["pandas", "polars"] | None = None) -> DataFrame:
         """Return one row for each sample.
 
-        The columns are time (UTC), pid, tid, process, thread, the function and module where it was taken, stack (all
-        functions from the outermost on, joined by ";"), and one for each value, such as samples and cpu_ns.
+        The columns are time (UTC), pid, tid, process, thread, function, module, stack, and one for each value, such as
+        samples and cpu_ns. Function and module are those in which the sample was taken. `stack` has all functions from
+        the outermost on, joined by ";".
 
         Args:
             library: None selects pandas if it is installed, else polars.

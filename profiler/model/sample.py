@@ -86,8 +86,8 @@ class StackSlab:
         base: (n,) Address (avma) of each copy.
         offset: (n,) Offset of each copy in data.
         size: (n,) Bytes of each copy.
-        pieces: Additional memory by lane (the stack that a signal handler with an alternate stack interrupted).
-        beyond: By lane, for stacks that are longer than their copy.
+        pieces: Additional memory by sample index (a stack that a signal handler on an alternate stack interrupted).
+        beyond: By sample index, for stacks that are longer than their copy.
     """
 
     data: U8
@@ -146,7 +146,7 @@ class SampleBatch:
         spaces: Address spaces by number.
         unknown: Columns of regs that no sample knows (a core file without floating-point registers). pc, sp, fp and lr
             are always known.
-        chains: Interpreter frames by lane.
+        chains: Interpreter frames by sample index.
         kernel_stack: Index into kernel_stacks.
         kernel_stacks: Distinct kernel stacks; the first is ().
         followed: True if later UNCHANGED samples may refer to these.
@@ -155,7 +155,7 @@ class SampleBatch:
         source_id: The collector that gets the Feedback of this batch, 0 for none.
         started: Start time of each thread (see ThreadKey), None if unknown for all.
         referred: True if the samples stand for no time, but stacks of other samples refer to theirs.
-        around: Context of stacks by lane.
+        around: Context of stacks by sample index.
     """
 
     arch: Arch
@@ -188,7 +188,7 @@ class SampleBatch:
         """Return the samples with these indices, over the same stack bytes.
 
         Args:
-            lanes: (k,) int64, ascending.
+            lanes: (k,) int64 indices of samples, ascending.
         """
         if len(lanes) == len(self):
             return self

@@ -122,9 +122,9 @@ class StackTable:
             walk: The walk of n samples.
             space: (n,) AddressSpace.id.
             code: (m,) FrameKey.code of each frame of the walk.
-            merged: Interpreter frames by lane.
-            code_of: (lane, frames) -> the same as code for frames that samples share.
-            cut: Markers by lane, if they contain more than the StackEnd (see model.markers).
+            merged: Interpreter frames by sample index.
+            code_of: (sample index, frames) -> the same as code for frames that samples share.
+            cut: Markers by sample index, if they contain more than the StackEnd (see model.markers).
 
         Returns:
             (n,) int32 leaf of each stack.

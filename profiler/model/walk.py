@@ -104,10 +104,10 @@ class SharedFrames:
 
 @dataclass(frozen=True)
 class Walk:
-    """The frames of n samples in CSR form: lane i has the frames start[i] .. start[i+1], innermost first.
+    """The frames of n samples in CSR form: sample i has the frames start[i] .. start[i+1], innermost first.
 
     Attributes:
-        start: (n + 1,) First frame of each lane.
+        start: (n + 1,) First frame of each sample.
         pc: (m,) uint64 as found; a return address is not decremented.
         exact: (m,) bool. True if pc is the pc itself (innermost, or interrupted by a signal). False for a return
             address, which is looked up at pc - 1.
@@ -115,11 +115,11 @@ class Walk:
         sp: (m,) uint64 stack pointer of the frame (for a caller: before the call), 0 if unknown. Frame i has the stack
             bytes from sp[i] to sp[i + 1].
         end: (n,) uint8 StackEnd.
-        missing: (n,) uint64 avma of the word that an UNREADABLE lane needed, else 0.
+        missing: (n,) uint64 avma of the word that an UNREADABLE sample lacks, else 0.
         top: (n,) uint64 highest CFA: how far up the stack the walk looked.
-        lacks_register: (n,) bool. True if the lane ended because its sample does not know a register
+        lacks_register: (n,) bool. True if the walk ended because its sample does not know a register
             (SampleKind.BLOCKED). A sample that is taken by a stop would continue.
-        shared: (frames, index) by lane: after its own frames the lane has these from the index on.
+        shared: (frames, index) by sample index: after its own frames the sample has these from the index on.
     """
 
     start: npt.NDArray[np.int64]
@@ -137,7 +137,7 @@ class Walk:
         return len(self.end)
 
     def take(self, lanes: npt.NDArray[np.int64]) -> Walk:
-        """Return the lanes with these indices. The walk must have no shared frames."""
+        """Return the walk of the samples with these indices. The walk must have no shared frames."""
         counts = np.diff(self.start)[lanes]
         start = np.zeros(len(lanes) + 1, np.int64)
         np.cumsum(counts, out=start[1:])
@@ -147,7 +147,7 @@ class Walk:
         return Walk(start, pc, exact, trust, sp, end, missing, top, lacks)
 
     def with_lanes(self, lanes: npt.NDArray[np.int64], other: Walk) -> Walk:
-        """Replace these lanes by those of another walk. Both must have no shared frames."""
+        """Replace the frames of these samples by another walk. Both must have no shared frames."""
         start = np.concatenate([self.start, self.start[-1] + other.start[1:]])
         pairs = zip(self._columns(), other._columns(), strict=True)
         both = Walk(start, *(np.concatenate(pair) for pair in pairs))  # type: ignore[arg-type]  # all but shared
@@ -171,7 +171,7 @@ class Walk:
         return packed
 
     def whole(self) -> Walk:
-        """Return the walk with shared frames copied to each lane."""
+        """Return the walk with shared frames copied to each sample."""
         if not self.shared:
             return self
         counts = np.diff(self.start)

@@ -141,7 +141,7 @@ class _Seen:
 
     Attributes:
         table: The stack tree.
-        rows: Number of row blocks that were read.
+        rows: Number of rows that were read.
         wanted: Numbers of frames to resolve.
         begun: Number of frames when the current pass started.
         done: Number of frames when the last complete pass started.

@@ -49,7 +49,7 @@ class _Cut:
     """A place where a walk continues.
 
     Attributes:
-        lane: The sample.
+        lane: Index of the sample.
         keep: Number of innermost frames that are kept.
         cfa: CFA of the evaluator frame.
         shape: Layout of the evaluator frame.
@@ -129,7 +129,7 @@ class EvaluatorResume:
 
         Args:
             batch: The samples.
-            lane: The sample.
+            lane: Index of the sample.
             frames: Its frames so far.
             beyond: CFA of the last place that was tried.
 
@@ -208,7 +208,7 @@ def _without_root(batch: SampleBatch, walk: Walk, changed: Mapping[int, _Frames]
     Unused stack words there are zero and look like a root. These stacks must be copied up to the waiting activation.
 
     Returns:
-        Corrected frames by lane.
+        Corrected frames by sample index.
     """
     found = {}
     for lane, chain in batch.chains.items():
@@ -243,7 +243,7 @@ def _lane(walk: Walk, lane: int) -> _Frames:
 
 
 def _replaced(walk: Walk, changed: dict[int, _Frames]) -> Walk:
-    """Replace the frames of some lanes of a walk."""
+    """Replace the frames of some samples of a walk."""
     counts = np.diff(walk.start)
     end, missing, top, lacks = walk.end.copy(), walk.missing.copy(), walk.top.copy(), walk.lacks_register.copy()
     for lane, frames in changed.items():

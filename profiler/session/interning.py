@@ -72,7 +72,7 @@ class Merger(Protocol):
         """Find the places of the interpreter frames.
 
         Returns:
-            (insertions by lane, SampleState of each lane).
+            (insertions by sample index, SampleState of each sample).
         """
         ...
 
@@ -210,7 +210,7 @@ def _with_kernel(
 
 
 def _needed(batch: SampleBatch, walk: Walk) -> dict[int, Mark]:
-    """Return the markers of stacks that an option has truncated, by lane.
+    """Return the markers of stacks that an option has truncated, by sample index.
 
     A marker names the value that would be enough.
     """

@@ -155,7 +155,7 @@ class Keeping:
         return SampleColumns(rows.time_ns, thread, stack, values, (rows.state | rows.taken).astype(np.int32), rows.cpu)
 
     def _effort(self) -> Summary:
-        """Return the counters so far, with the known problems of files."""
+        """Return the current counters, with the known problems of files."""
         counted, problems = self._session.recorder.counted(), self._session.diagnostics.problems
         lacking = tuple(ModuleSummary(path, "", 0, tuple(sorted(found))) for path, found in sorted(problems.items()))
         return replace(effort(counted, self._naming.rate_hz, self._cost()), modules=lacking)

@@ -58,12 +58,12 @@ class _Known(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """The frames of n lanes that hold k markers.
+    """The frames of n samples that hold k markers.
 
     Attributes:
         matched: (n,) True if each run has its frame, and each evaluator frame its run.
-        at: (k,) Index of the frame in its lane.
-        at_start: (n + 1,) Start of each lane in `at`.
+        at: (k,) Index of the frame in its stack.
+        at_start: (n + 1,) Start of each sample in `at`.
     """
 
     matched: npt.NDArray[np.bool_]
@@ -96,7 +96,7 @@ class MatchedStacks:
             evaluators: Evaluators by address space.
 
         Returns:
-            Leaf of the tree by lane. Lanes that do not match are missing.
+            Leaf of the tree by sample index. Samples that do not match are missing.
         """
         words = walk.packed()
         if words is None or not len(words) or len(batch) > _MOST_LANES or (walk.sp >> np.uint64(_SP_BITS)).any():
@@ -132,7 +132,7 @@ class MatchedStacks:
         """Find the samples with a complete stack and a chain that can match.
 
         Returns:
-            (lanes, markers of each lane).
+            (indices of the samples, markers of each).
         """
         lanes, marks = [], []
         of_kind = (batch.kind == SampleKind.STOPPED) & (walk.end == StackEnd.ROOT) & (np.diff(walk.start) >= 1)
@@ -247,7 +247,7 @@ def _placed(walk: Walk, lanes: _I64, marks: list[tuple[int, ...]], held: npt.NDA
 
     Args:
         walk: The walk.
-        lanes: (n,) Samples.
+        lanes: (n,) Indices of samples.
         marks: Markers of each sample.
         held: See _held().
     """

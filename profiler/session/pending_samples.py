@@ -36,7 +36,7 @@ class HeldSamples:
             batch: The samples.
             rows: Their rows in the store.
             first: Number of the first row.
-            lacking: Lanes whose unwinding needs a register.
+            lacking: Indices of samples whose unwinding needs a register.
         """
         pc, sp = batch.arch.pc, batch.arch.sp
         wanting = set(lacking.tolist())

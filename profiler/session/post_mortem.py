@@ -88,6 +88,7 @@ def examined(target: DeadTarget, start: Start) -> PostMortem:
 
     Raises:
         UnsupportedArchitecture: The process has an unknown architecture.
+        UsageError: An option is invalid.
         WorkerDied: The worker has ended.
         PyprofError: The file is missing or invalid.
     """

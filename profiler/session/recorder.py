@@ -215,7 +215,7 @@ class Recorder:
             batch: All samples.
             rows: Their rows.
             first: Number of the first row.
-            live: Lanes with registers.
+            live: Indices of the samples with registers.
         """
         fresh = batch if len(live) == len(batch) else batch.take(live)
         found = self._interned(fresh)

@@ -80,7 +80,7 @@ class TruncatedStackRepair:
             walk: Their walk.
             rows: Rows in the store.
             number: Number of the first row.
-            places: (n,) Index into `rows` of each lane of the batch.
+            places: (n,) Index into `rows` of each sample of the batch.
         """
         end = batch.stack.base + batch.stack.size.astype(np.uint64)
         cut = (walk.end == StackEnd.UNREADABLE) & (walk.missing >= end) & (batch.kind == SampleKind.STOPPED)
@@ -132,7 +132,7 @@ class TruncatedStackRepair:
         self._rows -= len(cuts.pop(joint).rows)
 
     def _match(self, thread: int, batch: SampleBatch, walk: Walk, lanes: I64, nodes: list[int]) -> None:
-        """Compare complete stacks of a thread, given as lanes and as nodes, with its truncated ones."""
+        """Compare complete stacks of a thread with its truncated ones. They are sample indices and nodes."""
         cuts = self._cuts[thread]
         for joint, cut in list(cuts.items()):
             for lane, node in zip(lanes.tolist(), nodes, strict=True):

@@ -4,10 +4,12 @@ It opens files of the recorded processes for the worker, with the rights of thos
 processes are recorded. It also gives finished profiles to their sink. A request of the worker is a list of plain values
 (file_broker_client.py). The file broker ends with the worker.
 
-An attacker who controls the worker can request only these files: files that a target's user may read below that
-target's root, mapped files, world-readable executables with debug information, files in debuginfod's cache, the
-kernel's symbol table, and unnamed temporary files. The attacker can write the outputs that the user named, with any
-content.
+An attacker who controls the worker can write any content to the outputs that the user named. The attacker can request
+only these files:
+
+* files below a target's root that the target's user may read, and mapped files;
+* world-readable executables with debug information, and files in debuginfod's cache;
+* the kernel's symbol table, and unnamed temporary files.
 """
 
 from __future__ import annotations

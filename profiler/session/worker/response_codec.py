@@ -117,7 +117,7 @@ class BatchTaken:
         top: Column of Feedback, empty if the batch had nothing to unwind; so are the next two.
         missing: Column of Feedback.
         stop: Column of Feedback.
-        look: True if the worker wants Feedback.look.
+        look: True if Feedback.look must be set, because code appears and disappears in the target.
         took_ns: Time that the worker took, in nanoseconds (see Feedback).
     """
 
