@@ -17,9 +17,9 @@ if len(sys.argv) > 1:
 from pyprof.cli.main import run
 
 GARBAGE = 20_000
-"""Number of new objects before Python searches for cycles, instead of 700.
+"""Threshold of Python's cyclic garbage collector, in new objects; the default is 700.
 
-Imports make many objects, but few cycles.
+Imports make far more objects, but few cycles.
 """
 
 

@@ -115,7 +115,6 @@ def _is_pid(target: object) -> bool:
 
 
 def _opened(target: Target, options: RecordOptions) -> Recording:
-    """Make a recording that has not begun."""
     if isinstance(target, TargetOptions):
         return opening.of_processes(target, options)
     if isinstance(target, RemoteOptions):

@@ -64,7 +64,7 @@ class FlushProtocol:
 
     @property
     def is_watched(self) -> bool:
-        """Return True if flushes are requested at an interval."""
+        """Return True if the owner of the windows requests flushes at a regular interval."""
         return self._every_ns < NEVER_NS
 
     @property

@@ -26,7 +26,7 @@ class FrameSource:
 
     @property
     def described(self) -> str:
-        """Return the text for help messages."""
+        """Return name and description of the source for help messages."""
         return f"{self.name}: {self.words}"
 
 
@@ -78,5 +78,5 @@ def selectable() -> tuple[FrameSource, ...]:
 
 
 def option_help() -> str:
-    """Return the sources for --unwind, each with its text."""
+    """Return the help text for --unwind: all its sources, each with a description."""
     return "; ".join(source.described for source in selectable())

@@ -256,7 +256,7 @@ class _StandardFields:
 
 
 class _Signature:
-    """Descriptor of __signature__, which inspect.signature reads."""
+    """Descriptor of __signature__, which inspect.signature reads on a class."""
 
     def __get__(self, _: object, kind: type) -> Any:
         import inspect

@@ -28,7 +28,7 @@ class Scale:
 
     @property
     def words(self) -> str:
-        """Return a description of the scaled amounts."""
+        """Return a text that describes the scaled amounts, such as "per second of recording"."""
         return {
             "time": "per second of recording",
             "samples": "as shares of all",

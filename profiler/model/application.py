@@ -8,18 +8,21 @@ _SYSTEM_LIBRARY = re.compile(r"/(?:usr/)?lib(?:32|64|x32)?/.*\.so(?:\.[\d.]*)?(?
 _C_LIBRARY = re.compile(
     r"(?:lib(?:c|m|dl|rt|pthread|gcc_s|stdc\+\+|c\+\+|c\+\+abi)|ld-(?:linux|musl)[-\w]*)[-.\d]*\.so.*"
 )
-"""Libraries by name, because files of other profilers contain no folders."""
+"""File names of C and C++ runtime libraries.
+
+Files of other profilers contain no folders, so the name must be enough.
+"""
 _RUNTIME = re.compile(
     r"(?:lib)?(?:python|pypy|perl|php|node|lua|luajit|java|jvm|dotnet|coreclr|beam)"
     r"(?:-?(?:fpm|cgi|jit))?[-.\d]*t?d?m?(?:\.smp)?(?:\.so.*)?"
 )
-"""Programs and libraries that run other code."""
+"""File names of language runtimes: programs and libraries that run other code."""
 _PACKAGE = re.compile(
     r"^/usr/(?:local/)?lib(?:64)?/|(?:^|/)(?:site-packages|dist-packages|node_modules|gems|\.cargo/registry|go/pkg/mod"
     r"|usr/local/go/src|usr/include|include/python\d[\d.]*t?|rustc/[0-9a-f]+/library|lib(?:64)?/(?:python|pypy|perl)\d[\d.]*t?"
     r"|lib(?:64)?/\w{1,64}/\d+\.\d[\d.]*|lib_pypy|lib-python|python\d+\.zip|share/(?:perl|php|lua)[\d.]*)/"
 )
-"""Folders of installed packages and of standard libraries."""
+"""Folders of installed packages and of standard libraries, as part of a path."""
 SCRIPT = "JS:"
 """Prefix of the names of functions that V8 compiled."""
 _SCRIPT = re.compile(r"JS:[^\n]* (?:file://)?([^ \n]+?):\d+(?::\d+)?")

@@ -22,7 +22,7 @@ def _aarch64_follows_call(code: bytes) -> bool:
 
 
 def _aarch64_call_target(code: bytes, address: int) -> int | None:
-    """Return the target of a bl."""
+    """Return the target of the bl before the return address `address`, None for any other instruction."""
     word = int.from_bytes(code[-4:], "little")
     if len(code) < 4 or word >> 26 != 0b100101:
         return None
@@ -74,7 +74,10 @@ def _arm_follows_call(code: bytes) -> bool:
 
 
 def _arm_call_target(code: bytes, address: int) -> int | None:
-    """Return the target of an A32 or T32 bl or blx, or None if the bytes are a call in both instruction sets."""
+    """Return the target of the A32 or T32 bl or blx before a return address.
+
+    Return None for any other instruction, and if the bytes are a call in both instruction sets.
+    """
     if len(code) < 4:
         return None
     first, second = int.from_bytes(code[-4:-2], "little"), int.from_bytes(code[-2:], "little")

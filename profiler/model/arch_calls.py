@@ -54,4 +54,4 @@ GENERIC = {
     "writev": 66, "sendto": 206, "sendmsg": 211, "sendmmsg": 269, "recvmmsg": 243, "sendfile": 71, "splice": 76,
     "copy_file_range": 285, "getrandom": 278,
 }  # fmt: skip
-"""asm-generic/unistd.h with 64-bit words: AArch64."""
+"""System calls in asm-generic/unistd.h with 64-bit words: AArch64 and RISC-V."""

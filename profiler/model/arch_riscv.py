@@ -13,7 +13,7 @@ from pyprof.model.arch_parts import CallConvention, FrameChain, Kernel, PltCode,
 from pyprof.model.arch_type import Arch
 
 _RA, _SP, _T0, _S0, _T3 = 1, 2, 5, 8, 28
-"""Numbers of registers in instructions."""
+"""Numbers of registers in RISC-V instructions: ra, sp, t0, s0, t3."""
 
 
 def _signed(value: int, bits: int) -> int:
@@ -43,13 +43,13 @@ def _follows_call(code: bytes) -> bool:
 
 
 def _jump_offset(word: int) -> int:
-    """Return the immediate of a jal."""
+    """Return the immediate of a jal instruction, in bytes."""
     bits = word >> 31 << 20 | (word >> 12 & 0xFF) << 12 | (word >> 20 & 1) << 11 | (word >> 21 & 0x3FF) << 1
     return _signed(bits, 21)
 
 
 def _call_target(code: bytes, address: int) -> int | None:
-    """Return the target of a jal, or of an auipc and the jalr that adds to it."""
+    """Return the target of the jal, or of auipc and jalr, before the return address `address`; None for other code."""
     if len(code) < 4 or not _follows_call(code):
         return None
     word = int.from_bytes(code[-4:], "little")
@@ -70,17 +70,17 @@ def _jumps(code: bytes) -> bool:
 
 
 def _saves_ra(word: int) -> bool:
-    """Match sd ra, off(sp) or c.sdsp ra."""
+    """Return True for sd ra, off(sp) and c.sdsp ra."""
     return word & 0xE07F == 0xE006 if word & 3 != 3 else word & 0x01FF_F07F == 0x0011_3023
 
 
 def _stores(word: int) -> bool:
-    """Match sd to the stack."""
+    """Return True for an sd to the stack."""
     return word & 0xE003 == 0xE002 if word & 3 != 3 else word & 0x000F_F07F == 0x0001_3023
 
 
 def _sets_fp(word: int) -> bool:
-    """Match addi s0, sp, n or c.addi4spn s0."""
+    """Return True for addi s0, sp, n and c.addi4spn s0."""
     return word & 0xE01F == 0 and word != 0 if word & 3 != 3 else word & 0x000F_FFFF == 0x0001_0413
 
 
@@ -138,7 +138,7 @@ _NAMES = (
 """Names of x1 to x31 in GDB; fp is s0."""
 
 _SLOTS = (*range(1, 32), 0)
-"""Layout of user_regs_struct: pc, x1 to x31."""
+"""Index of each column's word in the kernel's user_regs_struct, which holds pc and then x1 to x31."""
 
 # struct rt_sigframe: siginfo (128 bytes), ucontext with uc_mcontext at +176, which begins with user_regs_struct
 RISCV64 = Arch(

@@ -17,7 +17,7 @@ def _s390x_follows_call(code: bytes) -> bool:
 
 
 def _s390x_call_target(code: bytes, address: int) -> int | None:
-    """Return the target of a brasl or bras."""
+    """Return the target of the brasl or bras before the return address `address`, None for any other instruction."""
     if len(code) >= 6 and code[-6] == 0xC0 and code[-5] & 0x0F == 5:
         return address - 6 + 2 * int.from_bytes(code[-4:], "big", signed=True)
     if len(code) >= 4 and code[-4] == 0xA7 and code[-3] & 0x0F == 5:

@@ -67,7 +67,7 @@ class Arch:
 
     @property
     def mask(self) -> int:
-        """Return an address with all bits set."""
+        """Return a mask that has as many one bits as an address has bits."""
         return (1 << (8 * self.word)) - 1
 
     def code_address(self, value: int, pac: bool = False) -> int:

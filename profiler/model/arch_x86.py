@@ -1,4 +1,4 @@
-"""x86_64, x32 and i386."""
+"""The architectures x86_64, x32 and i386, as values of Arch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _x86_follows_call(code: bytes) -> bool:
 
 
 def _x86_call_target(code: bytes, address: int) -> int | None:
-    """Return the target of a call rel32."""
+    """Return the target of the call rel32 before the return address `address`, None for any other instruction."""
     if len(code) < 5 or code[-5] != 0xE8:
         return None
     return address + int.from_bytes(code[-4:], "little", signed=True)
@@ -84,14 +84,14 @@ _X86_64_PLT = PltCode(
 
 
 def _i386_leaf_size(code: bytes) -> int:
-    """Match __x86.get_pc_thunk.REG: mov (%esp),%reg; ret."""
+    """Return 4, the length of __x86.get_pc_thunk.REG (mov (%esp),%reg; ret), or 0 for other code."""
     return 4 if code[:1] == b"\x8b" and code[1:2] and code[1] & 0xC7 == 0x04 and code[2:4] == b"\x24\xc3" else 0
 
 
 _X86_64_NAMES = ("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", *tuple(f"r{n}" for n in range(8, 16)), "rip")
 
 _X86_64_NUMBERED = ("rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp")
-"""The first registers in GDB's order."""
+"""The first eight registers of x86_64 in the order in which GDB numbers them."""
 
 # user_regs_struct: r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp ss ...
 _X86_64_PRSTATUS = (10, 12, 11, 5, 13, 14, 4, 19, 9, 8, 7, 6, 3, 2, 1, 0, 16)

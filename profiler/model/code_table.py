@@ -82,7 +82,7 @@ _NONE = _Columns(
 
 
 class _Gathered:
-    """Columns that grow without a temporary copy."""
+    """Columns that grow in place, so that no column exists twice in memory."""
 
     def __init__(self) -> None:
         self._start, self._end, self._name, self._length = (bytearray() for _ in range(4))

@@ -34,7 +34,7 @@ def _recorded(profile: Profile) -> Iterable[Span]:
 
 
 def within(gaps: Iterable[Span], begin: int, end: int) -> tuple[Span, ...]:
-    """Return the parts of gaps between two times."""
+    """Return the parts of the gaps that lie between two times."""
     parts = ((max(one, begin), min(two, end)) for one, two in gaps)
     return tuple((one, two) for one, two in parts if one < two)
 

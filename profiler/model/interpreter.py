@@ -17,7 +17,7 @@ _I64 = npt.NDArray[np.int64]
 
 
 class SampleState(IntFlag):
-    """Further facts about a sample."""
+    """Flags of a sample: how it was taken, what its interpreter did, and why interpreter frames are missing."""
 
     INTERPRETED = 1  # the thread belongs to an interpreter
     HOLDS_LOCK = 2  # it holds the interpreter's global lock
@@ -116,7 +116,7 @@ class Chain:
 
 
 Span = tuple[int, int]
-"""(avma, number of bytes)"""
+"""A range of memory: (avma, number of bytes)."""
 
 Gather = Callable[[Sequence[Span]], memoryview]
 """Function that reads spans into one buffer, one after the other.
@@ -210,7 +210,7 @@ class StackReader(Protocol):
         ...
 
     def learn(self) -> None:
-        """Use the last copy to plan the next one."""
+        """Use the last copy of a thread's frames to plan what the next one reads."""
         ...
 
     def ahead(self, tid: int) -> FramesAhead | None:
@@ -451,5 +451,5 @@ class KernelReader(Protocol):
         ...
 
     def done(self) -> None:
-        """Note that all later rows belong to later samples."""
+        """Note that the BPF program took all later rows after the ones so far."""
         ...

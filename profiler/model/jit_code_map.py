@@ -100,7 +100,7 @@ class CodeMap(Generic[T]):
         self._starts[first:last] = [span.start]
 
     def remove(self, span: Span[T], now_ns: int) -> None:
-        """End a description at a time."""
+        """End the validity of a description at a time."""
         at = bisect_left(self._starts, span.start)
         if at < len(self._spans) and self._spans[at] is span:
             del self._spans[at], self._starts[at]
@@ -121,7 +121,7 @@ class CodeMap(Generic[T]):
 
     @property
     def past(self) -> Sequence[Span[T]]:
-        """Return the descriptions that have ended."""
+        """Return the descriptions that are not valid any more."""
         return self._past
 
     def find(self, pc: int, time_ns: int) -> Span[T] | None:

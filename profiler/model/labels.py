@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pyprof.errors import UsageError
 
 Labels = tuple[tuple[str, str], ...]
-"""(name, value), sorted by name. Each name occurs once."""
+"""The labels of a recording: (name, value), sorted by name. Each name occurs once."""
 
 RESERVED = ("pid", "tid", "thread", "process", "merge")
 """Names of labels that pyprof itself writes to pprof files."""

@@ -104,7 +104,7 @@ def _own(profile: Profile) -> list[int]:
 
 
 def _lines(profile: Profile, frame: Frame) -> list[SourceLine]:
-    """Return the lines of a frame, outermost first."""
+    """Return the source lines of a frame, that of the outermost function first."""
     found = functions_of(profile, frame)
     lines = frame.lines[::-1] or (Line("", ""),) * len(found)
     return [

@@ -94,7 +94,7 @@ IN_KERNEL = Mark(MarkKind.IN_KERNEL)
 LATE = Mark(MarkKind.LATE)
 NO_SAMPLE = Mark(MarkKind.NO_SAMPLE)
 UNSAMPLED = frozenset((NOT_SAMPLED, LOST, IN_KERNEL, LATE, NO_SAMPLE))
-"""Markers of processor time without samples."""
+"""Markers of blocks of processor time that no sample stands for."""
 CUTS: dict[int, Mark | None] = {end: None if end is StackEnd.ROOT else Mark(MarkKind.CUT, end) for end in StackEnd}
 """Marker by the end of a stack, None for a complete one."""
 

@@ -91,7 +91,7 @@ class Merging:
         self._tables = JoinedTables()
 
     def add(self, profile: Profile) -> MergedWindows:
-        """Add a window, and return all windows so far."""
+        """Add a window, and return a snapshot of all windows that were added."""
         if len(self._tables.tree.parent) > MOST_NODES:
             self._forget()
         tables = self._tables

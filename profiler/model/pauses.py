@@ -44,7 +44,7 @@ class Pauses:
         return int(self.counts.sum())
 
     def __add__(self, other: Pauses) -> Pauses:
-        """Return the pauses of both."""
+        """Return a histogram of the pauses of both."""
         return Pauses(self.counts + other.counts, self.total_ns + other.total_ns)
 
     def __sub__(self, earlier: Pauses) -> Pauses:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyprof.model.functions import Cost
 
 Span: TypeAlias = tuple[int, int]
-"""Beginning and end in nanoseconds."""
+"""Beginning and end of a time interval, in nanoseconds."""
 DataFrame: TypeAlias = Any
 """pandas.DataFrame or polars.DataFrame. Neither library needs to be installed."""
 
@@ -403,7 +403,7 @@ class Profile:
 
     @cached_property
     def processes(self) -> tuple[int, ...]:
-        """Return the pids, ascending."""
+        """Return the pids of all sampled processes, ascending."""
         return tuple(sorted({thread.pid for thread in self.threads}))
 
     @cached_property

@@ -233,7 +233,7 @@ def _before_first(
 
 
 def _cut(ends: dict[str, int], label: str, value: int) -> None:
-    """Move a value from complete stacks to another label."""
+    """Move a value from the complete stacks to the label of another end."""
     if value:
         ends[StackEnd.ROOT.label] -= value
         ends[label] = value

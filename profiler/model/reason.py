@@ -55,5 +55,5 @@ class Reason:
 
     @property
     def meaning(self) -> str:
-        """Return the sentence and what helps."""
+        """Return one text with the meaning of the reason and what helps."""
         return f"{self.sentence} What helps: {self.retry}." if self.retry else self.sentence

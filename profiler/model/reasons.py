@@ -17,13 +17,13 @@ from pyprof.model.reason import Reason
 from pyprof.records import replace
 
 ENDS = {reason.name: reason for reason in reason_table.ENDS}
-"""Ends of stacks by label."""
+"""Reasons why stacks end, by the label of the end."""
 
 _OF_LANGUAGE = "no_"
 _SPELLINGS = {"php": "PHP", "luajit": "LuaJIT", "net": ".NET"}
 
 REFUSALS = {reason.name: reason for reason in reason_table.REFUSALS}
-"""Refusals and failures by PyprofError.reason."""
+"""Reasons why pyprof refuses or fails, by PyprofError.reason."""
 
 COUNTERS = (
     *reason_table.SAMPLING,
@@ -36,7 +36,7 @@ COUNTERS = (
     *reason_table.SPOOL,
     *reason_pushes.PUSH,
 )
-"""All counters. The first whose name matches applies."""
+"""Reasons that are counted. The first one whose name matches a counter applies to it."""
 
 SENTENCES = {
     reason.name: reason

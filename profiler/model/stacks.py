@@ -70,18 +70,21 @@ def marker_key(mark: Mark) -> FrameKey:
 
 
 Inserts = tuple[tuple[int, tuple[FunctionPlace, ...]], ...]
-"""(index of a native frame, interpreter frames directly inside it, innermost first), ascending."""
+"""Places of interpreter frames in a stack, ascending.
+
+Each is (index of a native frame, interpreter frames directly inside it, innermost first).
+"""
 
 Merge = tuple[Inserts, Mark | None]
-"""(interpreter frames of one stack, marker at its root)"""
+"""The interpreter frames of one stack, and the marker at its root or None."""
 
 CodeOf = Callable[[int, SharedFrames], "npt.NDArray[np.int32] | None"]
 
 _WholeKey = tuple[int, Mark | None, bytes, Merge | None, int]
-"""Address space, marker, frames or their digest, interpreter frames, node outside of the stack"""
+"""Key of a complete stack: address space, marker, frames or their digest, interpreter frames, node outside of it."""
 
 _Columns = tuple[bytes, bytes, bytes, bytes]
-"""pc, exact, trust and code of all frames of a walk"""
+"""Columns of all frames of a walk as bytes: pc, exact, trust, code."""
 
 
 @dataclass
@@ -169,13 +172,13 @@ class StackTable:
             return [known[word] for word in words]
 
     def extend(self, node: int, frames: KernelStack) -> int:
-        """Return the stack `node` with kernel frames inside it."""
+        """Return the node of the stack `node` with kernel frames added at its inner end."""
         for frame in reversed(frames):
             node = self.child(node, kernel_key(frame))
         return node
 
     def hang(self, below: int, node: int) -> int:
-        """Return the stack `node` placed inside the stack `below`."""
+        """Return the node of the stack `node` when it is added at the inner end of the stack `below`."""
         return [below, *self.chain(below, self._path(node))][-1]
 
     def within(self, node: int, mark: Mark) -> int:
@@ -187,7 +190,7 @@ class StackTable:
         return [at, *self.chain(at, path[lacks:])][-1]
 
     def _path(self, node: int) -> list[int]:
-        """Return the frames of a stack, outermost first."""
+        """Return the frame numbers of a stack, outermost first."""
         path = []
         while node > 0:
             path.append(self.frame[node])
@@ -326,7 +329,7 @@ class StackTable:
         return self.chain(node, numbers)[-1]
 
     def interpreted(self, places: tuple[FunctionPlace, ...]) -> list[int]:
-        """Return the numbers of interpreter frames, outermost first."""
+        """Return the numbers of interpreter frames in this table, outermost first."""
         numbers = {place: self._number(interpreter_key(place)) for place in dict.fromkeys(reversed(places))}
         return [numbers[place] for place in reversed(places)]
 
@@ -399,7 +402,7 @@ _MOST_WHOLE = 1 << 14
 """Number of complete stacks whose node is cached. In a service nearly each sample has a new stack."""
 _KEPT = 512
 _BLOCK = 64
-"""Number of frames in a block."""
+"""Number of frames of a deep stack that are looked up together."""
 
 _FEW = 32
 """Maximum number of frames that are their own key.

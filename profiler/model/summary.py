@@ -27,7 +27,7 @@ A smaller share is reported with the quality.
 ENOUGH_SAMPLES = 100
 """Minimum number of samples of running threads for which percentages are printed."""
 NOT_SAMPLED_LABEL = "not_sampled"
-"""Label of processor time without samples."""
+"""Label in `ends` of processor time that no sample stands for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +328,7 @@ def _problems(problems: Iterable[Problem]) -> list[dict[str, str]]:
 
 
 def _explained(reason: Reason | None) -> dict[str, str]:
-    """Return the JSON fields of a reason."""
+    """Return stage, meaning and remedy of a reason as JSON fields."""
     if reason is None:
         return {"stage": "", "meaning": "", "retry": ""}
     return {"stage": reason.stage.value, "meaning": reason.sentence, "retry": reason.retry}

@@ -19,7 +19,7 @@ def lookup_pcs(pc: npt.NDArray[np.uint64], exact: npt.NDArray[np.bool_]) -> npt.
 
 
 def lookup_pc(pc: int, exact: bool) -> int:
-    """Return lookup_pcs() of one frame, with the same overflow."""
+    """Return the address for the lookup of one frame, with the same overflow as lookup_pcs()."""
     return pc if exact else (pc - 1) & 0xFFFFFFFFFFFFFFFF
 
 
@@ -73,12 +73,12 @@ class StackEnd(IntEnum):
 
     @property
     def label(self) -> str:
-        """Return the label for JSON."""
+        """Return the name of the end in JSON."""
         return self.name.lower()
 
     @property
     def words(self) -> str:
-        """Return the text for users, in all outputs."""
+        """Return the description of the end that all outputs show to users."""
         return ENDS[self.label].words
 
 

@@ -6,7 +6,7 @@ Source: Intel SDM volume 2. Columns are those of arch_x86.X86_64, in DWARF order
 from __future__ import annotations
 
 COLUMNS = (0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15)
-"""Column by number of a register in an instruction."""
+"""Column of each register, by its number in an instruction."""
 
 SP, FP = 4, 5
 SCRATCH = frozenset({0, 1, 2, 6, 7, 8, 9, 10, 11})

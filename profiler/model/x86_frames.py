@@ -41,7 +41,7 @@ def _signed(code: bytes, at: int, size: int) -> int:
 
 
 def _depth(code: bytes, called: int, wide: bool) -> Depth | None:
-    """Return the Depth at an offset (see FrameCode.depth)."""
+    """Return the distance from sp to the frame pointer at an offset of a function (see FrameCode.depth)."""
     link = (_LINK_WIDE if wide else _LINK).search(code, 0, called)
     if link is None:
         return None
@@ -117,7 +117,7 @@ def _lowered(bare: bytes) -> int:
 
 
 def _bare(text: bytes, wide: bool) -> bytes:
-    """Return an instruction without notrack, bnd and REX prefixes."""
+    """Return an instruction without the prefixes notrack, bnd and REX."""
     text = text.lstrip(b"\x3e\xf2")
     return text[1:] if wide and text[:1] and text[0] & 0xF0 == 0x40 else text
 
@@ -134,7 +134,7 @@ def _is_long_jcc(text: bytes) -> bool:
 
 
 def _popped(code: bytes, wide: bool) -> int:
-    """Match add $n,%rsp and return n (see FrameCode.popped)."""
+    """Return n if the code begins with add $n,%rsp, else 0 (see FrameCode.popped)."""
     if wide:
         if code[:1] != b"\x48":
             return 0
@@ -143,7 +143,7 @@ def _popped(code: bytes, wide: bool) -> int:
 
 
 def _entries(code: bytes, wide: bool) -> Iterator[tuple[int, int]]:
-    """Yield the offsets of functions (see FrameCode.entries)."""
+    """Yield where functions begin that link frame records (see FrameCode.entries)."""
     for link in (_LINK_WIDE if wide else _LINK).finditer(code):
         push = code.rfind(_PUSH_FP, max(link.start() - _BETWEEN, 0), link.start())
         if push >= 0:
@@ -151,7 +151,7 @@ def _entries(code: bytes, wide: bool) -> Iterator[tuple[int, int]]:
 
 
 def _jumps(code: bytes, address: int, wide: bool) -> Iterator[int | None]:
-    """Yield the targets of jumps (see FrameCode.jumps)."""
+    """Yield the targets of all jumps in a function (see FrameCode.jumps)."""
     at = 0
     before = b""
     while at < len(code):

@@ -73,7 +73,7 @@ class BlockWriter:
         return number
 
     def file(self, path: str) -> int:
-        """Return the number of a source file."""
+        """Return the number of a source file in the recording, and add it if it is new."""
         number = self._files.get(path)
         if number is None:
             number = self._files[path] = len(self._files) + 1

@@ -16,9 +16,9 @@ from pyprof.recording.schema import Column, Table, tables
 CellRow = tuple[Any, ...]
 
 _LEAST_ROW = 2
-"""Minimum number of bytes of a row."""
+"""Minimum number of bytes that a row of a table takes in the file."""
 _TOGETHER = 4096
-"""Number of rows that are checked at once."""
+"""Number of rows of a table that are fetched and checked at once."""
 
 _ALLOWED: dict[str, set[type]] = {
     "TEXT": {str, bytes},

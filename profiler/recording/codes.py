@@ -39,7 +39,7 @@ class Codes:
     """
 
     def __init__(self, rows: TableRows) -> None:
-        """Read the names.
+        """Read the names from the table `codes`.
 
         Raises:
             FormatError: A row is invalid.

@@ -35,7 +35,7 @@ SUMMARY_TABLES = (
     *("summary", "counters", "ends", "frame_sources", "module_sums", "problems", "notes", "languages", "evaluators"),
     *("functions_missing", "functions_missing_pids"),
 )
-"""Tables that summary_rows() fills."""
+"""Tables of a recording file that summary_rows() fills."""
 
 
 def _numbers(value: Any) -> dict[str, int | float | str]:

@@ -25,7 +25,7 @@ MOST_BYTES = 1 << 32
 _HEADER = 100
 _LONGEST_FINDING = 200
 _LONGEST = 1 << 28
-"""Maximum number of bytes of one text or blob."""
+"""Maximum number of bytes of one text or blob in a recording file."""
 _FEWEST_STEPS, _STEPS_PER_BYTE = 1_000_000, 64
 """Limits on the steps of SQLite's virtual machine until a file is checked.
 

@@ -32,7 +32,7 @@ CREATE TEMP TABLE lines (
 ) WITHOUT ROWID;
 CREATE TEMP TABLE stacks (id INTEGER PRIMARY KEY, parent INTEGER, frame INTEGER);
 """
-"""Tables for the items of blocks, as rows."""
+"""Temporary tables with one row for each item of the file's blocks."""
 
 VIEWS = """\
 CREATE TEMP VIEW samples AS SELECT

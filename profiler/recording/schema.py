@@ -230,7 +230,7 @@ CREATE TABLE "end" (
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. `meaning` is its comment in the schema."""
+    """A column of a table. `meaning` is its comment in the schema."""
 
     name: str
     type: str
@@ -238,7 +238,7 @@ class Column:
 
     @property
     def kind(self) -> str:
-        """Return TEXT, INTEGER, BLOB, or "" for any type."""
+        """Return the type of the column's cells: TEXT, INTEGER, BLOB, or "" for any."""
         word = self.type.partition(" ")[0]
         return "" if word == "NOT" else word
 
@@ -279,7 +279,7 @@ def tables(schema: str = SCHEMA) -> dict[str, Table]:
 
 
 def insertion(table: str) -> str:
-    """Return the statement that adds a row."""
+    """Return the SQL statement that adds a row to a table."""
     return f'INSERT INTO "{table}" VALUES ({", ".join("?" * len(tables()[table].columns))})'
 
 
@@ -288,7 +288,7 @@ PAGE = 512
 
 
 def create(database: sqlite3.Connection) -> None:
-    """Make an empty database a recording without samples."""
+    """Create the tables of a recording in an empty database."""
     database.execute(f"PRAGMA page_size = {PAGE}")
     database.executescript(SCHEMA)
     database.execute(f"PRAGMA application_id = {APPLICATION_ID}")

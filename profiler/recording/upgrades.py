@@ -83,7 +83,7 @@ CREATE TABLE name_sources (
 
 
 def tables_of(version: int) -> dict[str, Table]:
-    """Return the tables of a file of a version."""
+    """Return the tables of a recording file, by its format version."""
     since: dict[int, tuple[str, ...]] = {2: _BLOCKS_OF_2, 3: _NEW_IN_3}
     new = {name for later, names in since.items() if later > version for name in names}
     found = {name: table for name, table in tables().items() if name not in new}
@@ -179,4 +179,4 @@ def _to_4(database: sqlite3.Connection, size: int) -> None:
 
 
 _UPGRADES: dict[int, Callable[[sqlite3.Connection, int], None]] = {1: _to_2, 2: _to_3, 3: _to_4}
-"""Conversions by the version that they start from."""
+"""Functions that convert a file to the next version, by the version that they start from."""

@@ -53,7 +53,7 @@ def store(database: sqlite3.Connection, profile: Profile) -> None:
 
 
 class TableWriter:
-    """Adds rows to the tables of one recording."""
+    """Writer that adds rows to the tables of one recording."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
@@ -97,7 +97,7 @@ class TableWriter:
         self._add("labels", labels)
 
     def rename_threads(self, threads: Mapping[int, ThreadInfo]) -> None:
-        """Rename threads by index. Their labels stay."""
+        """Change name and process of threads, by their index. Their labels stay."""
         change = "UPDATE threads SET process = ?, tid = ?, started_ns = ?, name = ? WHERE id = ?"
         self._database.executemany(change, [(*self._thread(thread), at + 1) for at, thread in threads.items()])
 
@@ -193,7 +193,7 @@ class TableWriter:
         self._add("windows", [row])
 
     def replace_summary(self, summary: Summary) -> None:
-        """Replace the summary by the current one."""
+        """Replace the stored summary of the recording by the current one."""
         for table in SUMMARY_TABLES:
             self._database.execute(f'DELETE FROM "{table}"')
         for table, row in summary_rows(summary):

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A call that waits for the loop (see BetweenBatches.ask)."""
+    """A job from another thread that waits for the recording's loop (see BetweenBatches.ask)."""
 
     at_ns: int
     answer: Future[Any]
@@ -39,7 +39,7 @@ class BetweenBatches:
 
     @property
     def over(self) -> bool:
-        """Return True if the loop has ended."""
+        """Return True if the recording's loop has ended."""
         return self._over.is_set()
 
     def wait(self, timeout: float | None) -> bool:

@@ -11,7 +11,7 @@ from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
 
 _MOST_BATCHES = 12
-"""Maximum number of batches if stacks remain truncated."""
+"""Maximum number of batches that are taken while some stacks are still truncated."""
 
 
 class UntilWhole:

@@ -63,7 +63,7 @@ class _Cut:
 
 @dataclass(frozen=True, slots=True)
 class _Frames:
-    """The frames of one sample of a walk."""
+    """The frames of one sample, taken out of a walk."""
 
     pc: list[int]
     sp: list[int]
@@ -273,9 +273,10 @@ def _replaced(walk: Walk, changed: dict[int, _Frames]) -> Walk:
 
 
 def _holds(frames: _Frames, at: int, run: Run, evaluators: Evaluators) -> bool:
-    """Return True if a frame whose stack range contains the marker of a run is the activation that wrote it.
+    """Return True if a frame is the evaluator activation that wrote the marker of a run.
 
-    Code without tables is not: it was unwound with the frame pointer of the evaluator.
+    The marker lies in the frame's stack range. A frame of code without unwind tables did not write it: it was unwound
+    with the frame pointer of the evaluator.
     """
     pc, exact = frames.pc[at], frames.exact[at]
     if evaluators(pc, exact):

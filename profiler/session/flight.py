@@ -76,7 +76,7 @@ class Kept:
         return replace(whole, summary=replace(whole.summary, notes=notes))
 
     def clear(self) -> None:
-        """Delete the folder."""
+        """Delete the folder with all kept windows."""
         import shutil
 
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -85,7 +85,7 @@ class Kept:
         return os.path.join(self.folder, f"{number:08}{_SUFFIX}")
 
     def files(self) -> list[str]:
-        """Return the paths of the files, oldest first."""
+        """Return the paths of the kept windows, oldest first."""
         return sorted(os.path.join(self.folder, name) for name in os.listdir(self.folder) if name.endswith(_SUFFIX))
 
     def _drop(self) -> None:

@@ -45,7 +45,7 @@ class InnermostFrames:
 
 
 class CodeBinder(Protocol):
-    """Finds code that no file describes (JIT code)."""
+    """Finder of code that no file describes (JIT code)."""
 
     def bind(self, batch: SampleBatch, walk: Walk) -> npt.NDArray[np.int32] | None:
         """Return the `code` argument of StackTable.intern, or None if no frame lies in such code."""
@@ -57,12 +57,12 @@ class CodeBinder(Protocol):
         ...
 
     def look(self) -> None:
-        """Read the currently registered code."""
+        """Read which code the target has registered now."""
         ...
 
 
 class Merger(Protocol):
-    """Merges interpreter frames with native stacks."""
+    """Protocol of the merger of interpreter frames with native stacks."""
 
     def complete(self, batch: SampleBatch, walk: Walk) -> Walk:
         """Continue walks beyond their end where the interpreter frames prove that there are more native frames."""

@@ -66,7 +66,7 @@ Within = Callable[[Callable[[], Resolved]], Resolved | None]
 
 
 class Ahead(Protocol):
-    """Progress of the background symbolizer (see NamesAhead)."""
+    """Protocol of the background symbolizer's progress (see NamesAhead)."""
 
     @property
     def done(self) -> int: ...

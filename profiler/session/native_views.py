@@ -115,7 +115,7 @@ VIEWS: dict[str, NativeView] = {
     "calls": calls,
     "none": none,
 }
-"""All views except "all", which changes nothing."""
+"""All views by name, except "all", which changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def viewed(profile: Profile, name: str) -> Profile:
 
 
 def is_interpreted(frame: Frame) -> bool:
-    """Return True for an interpreter frame."""
+    """Return True if a frame is an interpreter frame."""
     return frame.kind == FrameKind.INTERPRETER
 
 

@@ -249,7 +249,7 @@ class Recorder:
         return found
 
     def _fresh_rows(self, batch: SampleBatch) -> Rows:
-        """Return rows whose stacks are not known yet."""
+        """Return one row for each sample of a batch; the stacks are not known yet."""
         n = len(batch)
         return Rows(
             time_ns=batch.time_ns + self._epoch_ns,

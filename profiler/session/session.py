@@ -1,4 +1,4 @@
-"""One observed target: its collector, images, unwinder and recorder."""
+"""One observed target: the session owns its collector, images, unwinder and recorder."""
 
 from __future__ import annotations
 

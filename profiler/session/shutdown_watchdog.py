@@ -54,7 +54,7 @@ class _Event(Protocol):
 
 
 class Ending(Protocol):
-    """A sampler that was asked to end."""
+    """Protocol of a sampler that was asked to end."""
 
     @property
     def sampled(self) -> _Event:

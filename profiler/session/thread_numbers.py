@@ -49,6 +49,6 @@ class ThreadNumbers:
         }
 
     def keep(self, numbers: Set[int]) -> None:
-        """Forget all other threads."""
+        """Forget all threads except those with these numbers."""
         self._numbers = {ids: number for ids, number in self._numbers.items() if number in numbers}
         self._pids = {number: pid for number, pid in self._pids.items() if number in numbers}

@@ -64,13 +64,13 @@ class Unfollowed:
         self._not_before = after + max(_LOOK_NS, _BUDGET * (after - before))
 
     def take(self) -> Spent:
-        """Return the time since the last call."""
+        """Return the processor time since the last call."""
         now = self._now()
         taken, self._taken = self._taken, now
         return now - taken
 
     def so_far(self) -> Spent:
-        """Return what take() would return."""
+        """Return the processor time since the last take(), without a reset."""
         return self._now() - self._taken
 
     def _now(self) -> Spent:

@@ -106,7 +106,7 @@ class ProcessorTime:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Return the notes for a reader of a picture that has blocks for this time."""
+        """Return the notes about the blocks of time without samples that the profile shows."""
         parts = (
             (self.short, "too_short"),
             (self.seldom, "too_short_or_late"),
@@ -117,7 +117,7 @@ class ProcessorTime:
 
     @property
     def missed(self) -> tuple[str, ...]:
-        """Return the notes for a reader of any picture: no block stands for this time."""
+        """Return the note about processor time in missed sampling times, which no block of the profile shows."""
         if self.late < _LATE * self.spent or not self.late:
             return ()
         return (said("times_missed", time=self._share(self.late)),)

@@ -37,7 +37,7 @@ _HEAD = struct.Struct("<QII")
 """Header of a message: padded bytes of all parts, number of parts, flag for parts in a memory file."""
 _IOV_MAX = 512
 _PIECE = 1 << 20
-"""Number of bytes that are copied at once."""
+"""Number of bytes that are copied at once from an unsealed memory file."""
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 """Seals that stop the sender from changing or truncating mapped memory. A file without them is copied."""
 

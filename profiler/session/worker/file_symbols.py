@@ -28,13 +28,13 @@ from pyprof.session.worker.response_codec import AnswerRefused
 
 PATIENCE_S = 10.0
 _WAKE_S = 0.05
-"""Time between two calls of wake(), in seconds."""
+"""Time between two calls of wake() while the client waits, in seconds."""
 LATE = "search for an interpreter in files that took too long"
 _NOTHING = FoundSymbols()
 
 
 class AskedSymbols:
-    """The sampler's client (implements interpreters.symbols.ReadSymbols)."""
+    """The sampler's client for interpreter symbols of files (implements interpreters.symbols.ReadSymbols)."""
 
     def __init__(
         self,

@@ -255,7 +255,7 @@ def find_named_arch(name: str, pac_mask: int) -> Arch:
 
 
 class Asking(Protocol):
-    """Calls from the worker to the sampler."""
+    """Protocol of the worker's calls to the sampler."""
 
     def read(self, space: int, avma: int, size: int) -> bytes: ...
 
@@ -305,7 +305,7 @@ class Unpacker:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return the number of entries of each table."""
+        """Return the number of stored objects of each kind."""
         return {
             "images": len(self._images),
             "spaces": len(self._spaces),

@@ -202,7 +202,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """The last message: the worker ends."""
+    """The last message of the sampler: the worker exits."""
 
 
 Message = Begin | Batch | Checkpoint | ProfileRequest | Examine | ScanForCode | Response | Shutdown

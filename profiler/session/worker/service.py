@@ -92,7 +92,7 @@ class ReportedCollector:
 
 
 class _Observed:
-    """The worker's state of one recording."""
+    """The worker's state for one recording."""
 
     def __init__(self, begin: Begin) -> None:
         self.now_ns, self.monotonic_ns = begin.begin_ns, begin.monotonic_ns
@@ -146,7 +146,7 @@ class _Observed:
         return replace(window, unfollowed=state.unfollowed)
 
     def said(self, extent: Extent) -> None:
-        """Note that a profile of this extent was made."""
+        """Note that a profile of this extent was made, for the accounting of processor time."""
         if extent is Extent.CUT:
             self._spent_before_s = dict.fromkeys(Extent, self._spent_s)
             if self._settled is not None:

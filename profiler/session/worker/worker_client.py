@@ -180,7 +180,7 @@ class _Overtime:
         self._names_s *= times
 
     def hasten(self) -> None:
-        """Let the deadline pass now."""
+        """Make the deadline pass now."""
         self.begin(1)
         self._names_s = 0.0
         self._again_at = 0.0
