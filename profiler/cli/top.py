@@ -110,7 +110,8 @@ def _tables(
     watched = WatchedTargets(targets, launched, options)
     listen(EndBySignals(watched.stop, lambda: exit_at_once(1)))
     columns = shutil.get_terminal_size().columns
-    how = Printed(arguments.interval, arguments.once, min(max(columns, 40), 200), arguments.rows, arguments.output)
+    width = min(max(columns, 40), 200)
+    how = Printed(arguments.interval, arguments.once, width, arguments.rows, arguments.output, arguments.idle)
     try:
         return print_tables(watched, _view(arguments, arguments.interval), how)
     finally:
@@ -122,7 +123,15 @@ def _live(
 ) -> int:
     from pyprof.cli.live.session import LiveOptions, LiveSession
 
-    wanted = LiveOptions(targets, tuple(command), arguments.environment, options, arguments.interval, arguments.output)
+    wanted = LiveOptions(
+        targets,
+        tuple(command),
+        arguments.environment,
+        options,
+        arguments.interval,
+        arguments.output,
+        arguments.idle,
+    )
     return LiveSession(wanted).run(_view(arguments, DEFAULT_SPAN_S))
 
 

@@ -57,8 +57,7 @@ def without_idle(profile: Profile) -> Profile:
 
     A profile of another kind of time, or one that has only idle waits, is returned unchanged.
     """
-    kind = profile.value_types[-1].type
-    idle = idle_waits(profile) if kind in MODES else np.zeros(len(profile.stack), np.bool_)
+    idle = hidden_waits(profile)
     if not idle.any():
         return profile
     if idle.all():
@@ -72,6 +71,13 @@ def without_idle(profile: Profile) -> Profile:
         seconds=f"{int(profile.values[idle, -1].sum()) / 1e9:.1f}",
     )
     return replace(found, summary=replace(found.summary, notes=(*found.summary.notes, note)))
+
+
+def hidden_waits(profile: Profile) -> Mask:
+    """Return which samples (n,) are hidden unless the user asks for them: the idle waits, in MODES."""
+    if profile.value_types[-1].type not in MODES:
+        return np.zeros(len(profile.stack), np.bool_)
+    return idle_waits(profile)
 
 
 def idle_waits(profile: Profile) -> Mask:

@@ -16,14 +16,21 @@ ENOUGH = "the duration is over"
 
 
 class Feed:
-    """The snapshots of one running recording; posted is called with each one, in the feed's thread."""
+    """The snapshots of one running recording.
 
-    def __init__(self, recording: Recording, every_s: float, posted: Callable[[Snapshot], None]) -> None:
+    Args:
+        posted: Called with each snapshot, in the feed's thread.
+        shows_idle: See Snapshot.
+    """
+
+    def __init__(
+        self, recording: Recording, every_s: float, posted: Callable[[Snapshot], None], shows_idle: bool
+    ) -> None:
         self._recording = recording
         self._every_s = every_s
         self._began = time.monotonic()
         self._posted = posted
-        self._gathering = Gathering(recording.subject.title, recording.options.mode)
+        self._gathering = Gathering(recording.subject.title, recording.options.mode, shows_idle)
         self._thread = threading.Thread(target=self._run, name="pyprof windows", daemon=True)
         self._thread.start()
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 
+import numpy as np
+
 from pyprof.cli.live.tally import NOTHING, Tally, tally, together
+from pyprof.model.idle import hidden_waits
 from pyprof.model.merge_tables import MergedWindows, Merging
 from pyprof.model.profile import Profile, ValueType
+from pyprof.model.selected import selected
 from pyprof.records import dataclass, replace
 
 KEPT_NS = 60_000_000_000
@@ -21,8 +25,10 @@ class Snapshot:
         recent: Windows of the last KEPT_NS, the newest last.
         whole: All windows together.
         ended: Why the recording has ended, "" while it runs.
-        seen: Stacks of the stored windows, None before the first window.
+        seen: Stacks of the stored windows, those of idle threads included; None before the first window.
         warning: Most important problem of the newest window.
+        shows_idle: The tables have the waits of idle threads.
+        idle_threads: Number of idle threads that the tables leave out in the newest window.
     """
 
     title: str
@@ -33,6 +39,8 @@ class Snapshot:
     ended: str = ""
     seen: MergedWindows | None = None
     warning: str = ""
+    shows_idle: bool = False
+    idle_threads: int = 0
 
     def table(self, name: str, span_s: float) -> Tally:
         """Return one table of the last span_s seconds (0 for all), of at least one window."""
@@ -51,14 +59,15 @@ class Snapshot:
 class Gathering:
     """The newest snapshot of one recording, updated by its windows."""
 
-    def __init__(self, title: str, mode: str) -> None:
-        self.snapshot = Snapshot(title, mode)
+    def __init__(self, title: str, mode: str, shows_idle: bool = False) -> None:
+        self.snapshot = Snapshot(title, mode, shows_idle=shows_idle)
         self._recent: deque[Tally] = deque()
         self._merging = Merging()
 
     def add(self, profile: Profile) -> Snapshot:
         """Add the next window."""
-        found = tally(profile)
+        hidden = np.zeros(len(profile.stack), np.bool_) if self.snapshot.shows_idle else hidden_waits(profile)
+        found = tally(selected(profile, ~hidden) if hidden.any() else profile)
         self._recent.append(found)
         while sum(each.duration_ns for each in self._recent) - self._recent[0].duration_ns >= KEPT_NS:
             self._recent.popleft()
@@ -69,6 +78,7 @@ class Gathering:
             whole=together((self.snapshot.whole, found)),
             seen=self._merging.add(profile),
             warning=next((problem.text for problem in profile.summary.warnings), ""),
+            idle_threads=len(np.unique(profile.thread[hidden])),
         )
         return self.snapshot
 

@@ -13,6 +13,7 @@ from pyprof.cli.live.screen import Screen
 from pyprof.cli.live.stacks import Opened, opened
 from pyprof.cli.live.view import View, rows
 from pyprof.errors import PyprofError
+from pyprof.model.idle import without_idle
 from pyprof.options import SIMPLE_MODES
 from pyprof.records import dataclass, replace
 
@@ -80,7 +81,8 @@ class Loop:
         profile = seen.profile(view.span_s) if view.opened is not None and seen is not None else None
         if profile is None or view.opened is None:
             return None
-        return opened(profile, view.table, view.opened, view.callers)
+        shown = profile if self._shown.shows_idle else without_idle(profile)
+        return opened(shown, view.table, view.opened, view.callers)
 
     def _press(self, name: str) -> None:
         view = self.view

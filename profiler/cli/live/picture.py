@@ -83,7 +83,12 @@ def choices(snapshot: Snapshot, view: View) -> str:
     """Describe what a view shows."""
     span = f"last {view.span_s:g} s" if view.span_s else "everything"
     search = f', with "{printable(view.search)}"' if view.search else ""
-    return f"{snapshot.mode}, {span}, by {view.table}{search}"
+    return f"{snapshot.mode}, {span}, by {view.table}{search}{_hidden(snapshot)}"
+
+
+def _hidden(snapshot: Snapshot) -> str:
+    """Return how many idle threads the newest window leaves out, "" for none."""
+    return f", without {many(snapshot.idle_threads, 'idle thread')}" if snapshot.idle_threads else ""
 
 
 def _second(snapshot: Snapshot, view: View, width: int) -> ScreenLine:
@@ -133,6 +138,8 @@ def _tree(stacks: Opened, view: View, width: int, page: int) -> list[ScreenLine]
 def _nothing(snapshot: Snapshot) -> str:
     if not snapshot.recent:
         return "  beginning …"
+    if snapshot.idle_threads:
+        return f"  only idle threads wait ({snapshot.idle_threads:,}): --idle shows them"
     return "  no thread ran" + ("" if snapshot.mode == "wall" else "; m: another mode")
 
 
@@ -154,10 +161,15 @@ def _last(snapshot: Snapshot, view: View, width: int) -> StyledText:
 
 
 def plain(snapshot: Snapshot, view: View, width: int, count: int) -> list[str]:
-    """Return a table for scripts: the title, an empty line, the heading, and at most count rows."""
+    """Return a table for scripts: the title, what is left out, the heading, and at most count rows."""
     found = snapshot.table(view.table, view.span_s)
     shown = rows(found.tables[view.table], view)[:count]
-    lines = [(StyledText(fitting(title(snapshot, found), width)),), (), *table(shown, found.value, view, width)]
+    hidden = f"{_hidden(snapshot).removeprefix(', ')}: --idle shows them" if snapshot.idle_threads else ""
+    lines = [
+        (StyledText(fitting(title(snapshot, found), width)),),
+        (StyledText(fitting(hidden, width)),),
+        *table(shown, found.value, view, width),
+    ]
     return [text(line).rstrip() for line in lines]
 
 

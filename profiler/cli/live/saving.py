@@ -12,6 +12,7 @@ from pyprof.cli.output import Names, check_writable, write
 from pyprof.errors import PyprofError, UsageError
 from pyprof.exporters import output_file, registry
 from pyprof.exporters.base import ExportOptions
+from pyprof.model.idle import without_idle
 from pyprof.session.recording import Recorded
 
 USUAL = f"pyprof-%n-%p-%t{registry.DEFAULT.suffixes[0]}"
@@ -36,7 +37,8 @@ def saved(snapshot: Snapshot, path: str, subject: Recorded) -> str:
     exporter = chosen_format(None, place)
     check_writable(place)
     options = ExportOptions(processes=profile.has_processes)
-    place = write(place, partial(exporter.write, profile, options=options))
+    shown = profile if snapshot.shows_idle or exporter.name == registry.RECORDING else without_idle(profile)
+    place = write(place, partial(exporter.write, shown, options=options))
     if exporter.name == registry.RECORDING:
         output_file.drop_logs(place)
     return f"saved {duration(profile.duration_ns)} in {place}"

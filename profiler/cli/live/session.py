@@ -23,6 +23,7 @@ from pyprof.cli.terminal import line
 from pyprof.collectors.targets.launch import Launched, launch
 from pyprof.options import RecordOptions, TargetOptions
 from pyprof.records import dataclass
+from pyprof.session.recording import Recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class LiveOptions:
         targets: None with a command, () without targets.
         every_s: Time between two snapshots in seconds.
         output: File for all that was seen, written at the end; None for none.
+        shows_idle: See Snapshot.
     """
 
     targets: TargetOptions | None
@@ -41,6 +43,7 @@ class LiveOptions:
     options: RecordOptions
     every_s: float
     output: str | None
+    shows_idle: bool
 
 
 class LiveSession:
@@ -73,7 +76,7 @@ class LiveSession:
             first = Snapshot(recording.subject.title, recording.options.mode)
             self._loop = Loop(self._terminal, view, first, Acts(self._to_mode, self._suspend, self._save))
             with self._terminal, contextlib.suppress(OSError):  # the terminal is gone, and its user with it
-                self._feed = Feed(recording, self._wanted.every_s, self._loop.post)
+                self._feed = self._fed(recording, self._loop)
                 if not self._ending.asked_at:
                     self._loop.run()
         finally:
@@ -101,7 +104,10 @@ class LiveSession:
         self._feed.end()
         recording = self._watched.begin(mode)
         self._loop.post(Snapshot(recording.subject.title, mode))
-        self._feed = Feed(recording, self._wanted.every_s, self._loop.post)
+        self._feed = self._fed(recording, self._loop)
+
+    def _fed(self, recording: Recording, loop: Loop) -> Feed:
+        return Feed(recording, self._wanted.every_s, loop.post, self._wanted.shows_idle)
 
     def _save(self, snapshot: Snapshot, path: str) -> str:
         return saved(snapshot, path, self._watched.subject)

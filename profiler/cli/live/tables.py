@@ -23,6 +23,7 @@ class Printed:
         width: Maximum length of a line.
         rows: Maximum number of rows.
         output: File for all that was seen, None for none.
+        shows_idle: See Snapshot.
     """
 
     every_s: float
@@ -30,12 +31,14 @@ class Printed:
     width: int
     rows: int
     output: str | None
+    shows_idle: bool
 
 
 def print_tables(watched: WatchedTargets, view: View, how: Printed) -> int:
     """Print tables until the target has ended or stop() is called, and return the exit code."""
     recording = watched.begin(watched.options.mode)
-    gathering, sampled = Gathering(recording.subject.title, recording.options.mode), False
+    gathering = Gathering(recording.subject.title, recording.options.mode, how.shows_idle)
+    sampled = False
     for profile in recording.windows(how.every_s):
         snapshot = gathering.add(profile)
         if len(profile.stack) or recording.running:

@@ -7,13 +7,15 @@ from rich.cells import cell_len
 
 from pyprof.cli.live.choices import TABLES
 from pyprof.cli.live.gathering import Gathering, Snapshot
-from pyprof.cli.live.picture import fitting, plain
+from pyprof.cli.live.picture import fitting, picture, plain
+from pyprof.cli.live.screen import text as text_of
 from pyprof.cli.live.tally import RowCost, TopRow
 from pyprof.cli.live.view import View, place, rows
 from pyprof.model.profile import ThreadInfo
 from pyprof.records import replace
 from tests.cli.live.support import BUSY, window
 from tests.exporters.profiles import code
+from tests.model.test_idle import ASYNCIO, POOL, SLEEPS, python, wait, waits
 
 
 def snapshot(*stacks: object) -> Snapshot:
@@ -33,6 +35,26 @@ def test_table_for_scripts_has_title_heading_and_shares() -> None:
         "   self  ▼total thread                   tid process",
         "  60.0%   60.0% main                     100 server",
     ]
+
+
+REQUEST = [*POOL[:-3], python("view", "/srv/views.py"), wait(SLEEPS)]
+
+
+def test_idle_threads_are_hidden_counted_and_shown_when_asked_for() -> None:
+    profile, view = waits(POOL, ASYNCIO, REQUEST), View(sort="total")
+    hidden, shown = (plain(Gathering("server", "offcpu", idle).add(profile), view, 80, 30) for idle in (False, True))
+    assert hidden[1] == "without 2 idle threads: --idle shows them"
+    assert not any("run_forever" in line for line in hidden)
+    assert any("view " in line for line in hidden)
+    assert shown[1] == ""
+    assert any("run_forever" in line for line in shown)
+
+
+def test_screen_says_that_only_idle_threads_wait() -> None:
+    found = Gathering("server (1)", "offcpu").add(waits(POOL, ASYNCIO))
+    lines = [text_of(line) for line in picture(found, View(), None, "", 80, 10)]
+    assert "offcpu, last 10 s, by function, without 2 idle threads" in lines[1]
+    assert "only idle threads wait (2): --idle shows them" in "\n".join(lines)
 
 
 def test_rows_are_sorted_searched_and_without_what_every_program_begins_with() -> None:
