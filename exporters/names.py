@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pyprof.exporters.base import ExportOptions
+from pyprof.model.compilers import program_name
 from pyprof.model.functions import Function, functions_of
 from pyprof.model.labels import shown
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo, ValueType
@@ -87,13 +88,20 @@ def script_name(level: Level, options: ExportOptions) -> str:
 
 def thread_name(thread: ThreadInfo) -> str:
     """Return a thread's name with its tid; windows of many agents have no tids."""
-    return f"{thread.name or 'thread'} (tid {thread.tid})" if thread.tid else thread.name or "all threads"
+    name = _own_name(thread)
+    return f"{name or 'thread'} (tid {thread.tid})" if thread.tid else name or "all threads"
 
 
 def labelled_name(profile: Profile, thread: ThreadInfo) -> str:
     """Return a thread's own name and those of its labels that not all threads have."""
     own = shown(tuple(label for label in thread.labels if label not in profile.labels.items()))
-    return f"{thread.name} [{own}]" if own else thread.name
+    return f"{_own_name(thread)} [{own}]" if own else _own_name(thread)
+
+
+def _own_name(thread: ThreadInfo) -> str:
+    """Return a thread's name; the process's for the first thread of a compiler, which tells more (model/compilers)."""
+    is_first = thread.pid == thread.tid and program_name(thread.process) == thread.name
+    return thread.process if is_first else thread.name
 
 
 def process_name(thread: ThreadInfo) -> str:

@@ -36,7 +36,7 @@ HEAVY = {
 
 NAMING = {"pyprof.symbolize", "pyprof.unwind", "pyprof.objfile.elf", "pyprof.interpreters.cpython.frame_reader"}
 """What the worker loads beside the sampler, or nobody where no interpreter runs."""
-SAMPLER, WORKER = 166, 250
+SAMPLER, WORKER = 167, 250
 """Modules of ours."""
 
 LOAD = """

@@ -35,7 +35,8 @@ _LINE_WITH_PERMISSIONS = re.compile(rb"^(\S+ ([r-][w-][x-][sp]) .*)$", re.MULTIL
 _NEIGHBOURS = 8
 """Lines before and after an executable mapping that may belong to its module."""
 _SCHED_SIZE = 4096
-_MOST_ARGUMENTS = 4096
+_MOST_ARGUMENTS = 1 << 16
+"""Bytes of a command line that are read: those of compilers have hundreds of folders."""
 
 
 def bound_maps(text: bytes) -> bytes:
@@ -342,13 +343,20 @@ def exe(pid: int) -> str:
         return "?"
 
 
-def command_line(pid: int) -> str:
-    """The program's arguments with blanks between them, its first 4 KB; "" where it is gone or has none."""
+def arguments(pid: int) -> list[str]:
+    """Return the command line of a process, without what is beyond _MOST_ARGUMENTS; empty if it is gone or has none."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return os.fsdecode(file.read(_MOST_ARGUMENTS).rstrip(b"\0").replace(b"\0", b" "))
+            text = file.read(_MOST_ARGUMENTS)
     except OSError:
-        return ""
+        return []
+    found = os.fsdecode(text.removesuffix(b"\0")).split("\0") if text else []
+    return found[:-1] if len(text) == _MOST_ARGUMENTS else found
+
+
+def command_line(pid: int) -> str:
+    """Return the arguments of a process with blanks between them, "" if it is gone or has none."""
+    return " ".join(arguments(pid))
 
 
 def arch(pid: int) -> Arch:

@@ -5,6 +5,7 @@ attr            struct perf_event_attr as bytes, and the reasons for which the k
 batches         Conversion of records in the rings to sample batches
 pending_mappings  Changes of a process's mappings that are not applied yet: new mappings, execs, readings of its maps
 collector       A collector that uses the kernel's perf_events: no thread is ever stopped
+compiled_files  The files that the compilers of a recording work on, by their command lines
 copy_size       The number of stack bytes that the kernel copies
 cpu_events      One event on each processor, which is replaced after the processor was offline
 duty_cycle      Duty cycle of threads that switch too often: their events are on for a part of the time only

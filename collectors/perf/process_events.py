@@ -37,12 +37,17 @@ class ProcessEvents:
         rings: The rings.
         sampled: Returns True for a process of the recording.
         children: True if forked processes belong to it too.
+        executed: Called with the pid and the new name of each process of the recording that called exec.
     """
 
-    def __init__(self, rings: Rings, sampled: Callable[[int], bool], children: bool) -> None:
+    def __init__(
+        self, rings: Rings, sampled: Callable[[int], bool], children: bool, executed: Callable[[int, str], None]
+    ) -> None:
         self._rings = rings
         self._sampled = sampled
         self._children = children
+        self._executed = executed
+        self._programs: dict[int, str] = {}
         self._read: dict[int, int] = {}
         self._looked_ns = 0
         self._coming: dict[int, int] = {}
@@ -76,6 +81,9 @@ class ProcessEvents:
             named_pids |= fresh
             self._coming |= dict.fromkeys(fresh, now)
         ours = {pid for pid in named_pids if self.knows(pid)}
+        programs, self._programs = self._programs, {}
+        for pid in programs.keys() & ours:
+            self._executed(pid, programs[pid])
         self._coming = {pid: at for pid, at in self._coming.items() if now < at + _COMING_NS and not self._sampled(pid)}
         return ours
 
@@ -104,6 +112,7 @@ class ProcessEvents:
     def _note(self, kind: int, misc: int, body: bytes, named_pids: set[int], born: dict[int, int]) -> None:
         if kind == COMM and misc & MISC_COMM_EXEC and (named := parse_comm(body)) is not None:
             named_pids.add(named[0])
+            self._programs[named[0]] = named[2]
         elif kind == MMAP2 and (pid := mapping_process(body)) is not None:
             named_pids.add(pid)
         elif kind == FORK and (ids := parse_task(body)) is not None and ids[0] != ids[1]:

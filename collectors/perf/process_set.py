@@ -63,7 +63,8 @@ class ProcessSet:
 
     def watch(self, rings: Rings) -> None:
         """Set the rings that contain the records of forks and execs."""
-        self._news = ProcessEvents(rings, self._is_sampled, self._children or self.everything)
+        children = self._children or self.everything
+        self._news = ProcessEvents(rings, self._is_sampled, children, self.tracked.files.read_ahead)
 
     def meet(self, pids: list[int]) -> None:
         """Start to track processes.

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 
 from pyprof.collectors.linux import procfs
+from pyprof.collectors.perf.compiled_files import CompiledFiles
 from pyprof.collectors.perf.records import (
     COMM,
     EXIT,
@@ -34,6 +35,7 @@ class TrackedProcesses:
         alive: Maps the pid of each process that has not ended to its pidfd.
         lives: Start times of threads.
         names: Names of threads.
+        files: Files that compilers work on.
         filters: True if the records include processes that do not belong to the recording.
     """
 
@@ -51,7 +53,8 @@ class TrackedProcesses:
         self.alive: dict[int, int] = {}
         self.lives = ids.lives
         self._next_id = ids.next_id
-        self.names = ThreadNames(ids.lives)
+        self.files = CompiledFiles()
+        self.names = ThreadNames(ids.lives, self.files)
         self._ended: list[int] = []
         self._came_ns = 0
 
@@ -69,7 +72,10 @@ class TrackedProcesses:
             for tid in directory.threads():
                 with contextlib.suppress(ProcessLookupError):
                     name = os.fsdecode(directory.read(f"task/{tid}/comm").rstrip(b"\n"))
-                    self.names.put(tid, self.lives.found(tid), pid, name)
+                    started = self.lives.found(tid)
+                    self.names.put(tid, started, pid, name)
+                    if tid == pid:
+                        self.files.add_executed(pid, started, name)
         finally:
             directory.close()
         self._came_ns = time.monotonic_ns()
@@ -144,10 +150,12 @@ class TrackedProcesses:
         pid, tid, name = found
         if self.filters and pid not in self.histories:
             return
-        self.names.put(tid, self.lives.at(tid, record.time_ns), pid, name)
+        started = self.lives.at(tid, record.time_ns)
+        self.names.put(tid, started, pid, name)
         if record.misc & MISC_COMM_EXEC and pid in self.histories:
             self._came_ns = time.monotonic_ns()
             self.histories[pid].executed(record.time_ns)
+            self.files.add_executed(pid, started, name)
 
     def _forked(self, record: Other) -> None:
         ids = parse_task(record.body)
@@ -162,6 +170,8 @@ class TrackedProcesses:
         if pid != parent and parent in self.histories and pid not in self.alive:
             self._came_ns = time.monotonic_ns()
             self.histories[pid] = self.histories[parent].child(pid, record.time_ns)
+            began, of_parent = (self.lives.at(each, record.time_ns) for each in (pid, parent))
+            self.files.add_forked(pid, began, (parent, of_parent))
             self._watch(pid)
 
     def _belongs(self, pid: int, parent: int) -> bool:

@@ -8,17 +8,20 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.collectors.perf.compiled_files import CompiledFiles
 from pyprof.collectors.thread_lives import Leaving, ThreadLives
+from pyprof.model.compilers import process_name
 from pyprof.model.profile import ThreadInfo
 
 _FOREVER_NS = 2**62
 
 
 class ThreadNames:
-    """Names of threads; `lives` has their start times."""
+    """Names of threads; `lives` has their start times, `files` the files of compilers."""
 
-    def __init__(self, lives: ThreadLives) -> None:
+    def __init__(self, lives: ThreadLives, files: CompiledFiles) -> None:
         self._lives = lives
+        self._files = files
         self._names: dict[int, dict[int, tuple[int, str]]] = {}
         self._leaving: Leaving[tuple[int, int]] = Leaving()
 
@@ -52,6 +55,7 @@ class ThreadNames:
         gone = {(tid, started) for tid, started in known if there.get(tid) != started}
         for tid, started in self._leaving.settle(gone):
             sampled.discard((tid, started))
+            self._files.forget(tid, started)
             names = self._names.get(tid, {})
             names.pop(started, None)
             if not names:
@@ -64,7 +68,8 @@ class ThreadNames:
         for tid, started in threads:
             pid, name = self._of(tid, started) or (tid, str(tid))
             began = self._lives.process_at(pid, started)
-            process = (self._of(pid, began) or (pid, name))[1]
+            program = (self._of(pid, began) or (pid, name))[1]
+            process = process_name(program, self._files.find(pid, began))
             found.append(ThreadInfo(pid, tid, name, process, started, began))
         return sorted(found, key=lambda info: info.key)
 

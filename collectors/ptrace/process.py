@@ -23,6 +23,7 @@ from pyprof.collectors.ptrace.young_threads import YoungThreads
 from pyprof.collectors.targets.spaces import SpaceTracker
 from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.compilers import compiler_files, may_be_compiler, process_name
 from pyprof.model.interpreter import StackReader
 from pyprof.model.profile import ThreadInfo
 from pyprof.options import CollectOptions
@@ -85,7 +86,8 @@ class TracedProcess:
         self.threads: dict[int, Thread] = {}
         self.bridged = 0
         self.reader = reader
-        self.name = procfs.name(pid)
+        self._file = ""
+        self.name = self._named(procfs.name(pid))
         self.started = self._lives.found(pid)
         self.denied = False
         self._options = options
@@ -103,7 +105,7 @@ class TracedProcess:
         self.look_at_modules(builder)
         if self.spaces.exec_count != self._execs:
             self._execs = self.spaces.exec_count
-            self.name = procfs.name(self.pid)
+            self.name = self._named(procfs.name(self.pid))
             for thread in self.threads.values():
                 thread.shape = StackShape(self._options.stack_size)
                 thread.arch = self.spaces.image.arch
@@ -263,8 +265,13 @@ class TracedProcess:
             return None
         name = comm.rstrip(b"\n").decode("utf-8", "replace")
         if tid == self.pid:
-            self.name = name
+            self.name = process_name(name, self._file)
         return self.info(tid, name)
+
+    def _named(self, comm: str) -> str:
+        """Return what the process is called by the program that it runs now."""
+        self._file = compiler_files(comm, procfs.arguments(self.pid)).file() if may_be_compiler(comm) else ""
+        return process_name(comm, self._file)
 
     def info(self, tid: int, name: str) -> ThreadInfo:
         """Return the description of an existing thread with a given name."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.compilers import program_name
 from pyprof.model.filter import selected
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
 from pyprof.model.tree import Tree, rewrite
@@ -22,7 +23,7 @@ def value_of(thread: ThreadInfo, by: str) -> str:
     if by == "thread":
         return thread.name
     if by == "process":
-        return thread.process
+        return program_name(thread.process)  # else each file of a build would be a series of its own
     return str(thread.pid) if by == "pid" else dict(thread.labels).get(by, NONE)
 
 

@@ -7,18 +7,18 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping
 
 from pyprof.cli.function_tables import FunctionTables, function_tables
-from pyprof.cli.number_format import duration, many, percent, shorten, shorten_apart
+from pyprof.cli.number_format import duration, many, percent, shorten, shorten_apart, shorten_middle
 from pyprof.cli.short_names import function_names
 from pyprof.cli.terminal import advice, printable
-from pyprof.model.functions import Cost, lock_costs
+from pyprof.model.functions import Cost, lock_costs, process_costs
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import ENDS, SENTENCES, counted, end_title, lacking, said
 from pyprof.model.summary import ENOUGH_SAMPLES, MUCH, NOT_SAMPLED_LABEL, ModuleSummary, Summary, lacks
 from pyprof.model.walk import StackEnd, Trust
 
 TOP = 5
-NATIVE = 3
-"""Number of rows in the table of native functions below an interpreter's."""
+NATIVE = PROCESSES = 3
+"""Number of rows in the table of native functions below an interpreter's, and in the table of processes."""
 _LABEL, _MODULE = 9, 22
 BY_PERF = "by perf_events"
 _WHAT = {"cpu": "processor time", "wall": "time", "offcpu": "time off the processor", "lock": "time in locks"}
@@ -122,6 +122,13 @@ def _tables(found: FunctionTables, profile: Profile, width: int) -> Iterator[str
                 yield _row(amount(value), name, module, width)
             if heading == "self" and missing > _SHOWN_MISSING * whole:
                 yield _row(duration(missing) if summary.is_small else percent(missing, whole), _MISSING_ROW, "", width)
+    if len(processes := process_costs(profile)) > 1:
+        yield ""
+        yield _row("process", "with all its threads", "", width)
+        for cost in processes[:PROCESSES]:
+            pids = f"pid {cost.pids[0]}" if len(cost.pids) == 1 else many(len(cost.pids), "process", "processes")
+            name = shorten_middle(printable(cost.name or "[unnamed]"), width - _LABEL - 3 - _MODULE)
+            yield _row(amount(cost.value), name, pids, width)
 
 
 def _share(whole: float) -> Callable[[float], str]:

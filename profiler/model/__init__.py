@@ -14,6 +14,7 @@ call_names        Names of Linux system calls by number, from python-ptrace's ta
 call_tree         A profile as a tree of function calls
 jit_code_map      Descriptions of code that no file contains, by address and time
 code_table        Names of code by address and time, in columns
+compilers         The file that a compiler works on, by its command line
 columns           Functions on columns of integers that avoid numpy.ma
 quality           Totals over the samples of a profile: ends of stacks, sources of frames, modules
 gaps              Parts of a profile's time in which nothing was recorded: gaps between merged recordings

@@ -100,11 +100,14 @@ class Costs:
 
     def application_first(self, count: int) -> list[Cost]:
         """Return the list of by_total() with the application's functions first, unless they have hardly any time."""
+        return sorted(self._telling(count, self._is_later), key=lambda cost: (self._is_later(cost), *_by_total(cost)))
 
-        def is_later(cost: Cost) -> bool:
-            return not cost.application or cost.total < MIN_SHARE * self.value
+    def rank_by_total(self, cost: Cost) -> tuple[int, bool]:
+        """Return how little a function's total tells, more than 0 in front if others have the same total."""
+        return self._is_trunk(cost), self._is_later(cost)
 
-        return sorted(self._telling(count, is_later), key=lambda cost: (is_later(cost), *_by_total(cost)))
+    def _is_later(self, cost: Cost) -> bool:
+        return not cost.application or cost.total < MIN_SHARE * self.value
 
     def _telling(self, count: int, is_later: Callable[[Cost], bool]) -> list[Cost]:
         found = [cost for cost in self.functions if cost.total > 0 and cost.name not in START_UP]
@@ -218,6 +221,28 @@ def lock_costs(profile: Profile) -> list[tuple[str, int]]:
         elif node:
             below[up] += below[node]
     return sorted(((title, value) for title, value in found.items() if value), key=lambda row: (-row[1], row[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessCost:
+    """What the processes of one name cost together, in the profile's primary value."""
+
+    name: str
+    pids: tuple[int, ...]
+    value: int
+
+
+def process_costs(profile: Profile) -> list[ProcessCost]:
+    """Return the costs of processes by name, largest first."""
+    sums = np.zeros(len(profile.threads), np.int64)
+    np.add.at(sums, profile.thread, profile.values[:, -1])
+    pids: dict[str, set[int]] = {}
+    values: dict[str, int] = {}
+    for thread, value in zip(profile.threads, sums.tolist(), strict=True):
+        pids.setdefault(thread.process, set()).add(thread.pid)
+        values[thread.process] = values.get(thread.process, 0) + value
+    found = [ProcessCost(name, tuple(sorted(pids[name])), value) for name, value in values.items() if value]
+    return sorted(found, key=lambda cost: (-cost.value, cost.name))
 
 
 class TreeSums:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import os
 import signal
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pyprof.importers.registry import load
 from tests.cli.support import pyprof
 from tests.support import need
 
@@ -70,3 +73,30 @@ def test_nothing_is_told_of_children_that_were_followed(parent: int, tmp_path: P
     assert summary["samples"] > 20
     assert summary["not_followed"] == {"own_s": 0.0, "children_s": 0.0}
     assert "Children used" not in said
+
+
+def test_compilers_of_a_build_are_told_apart_by_their_source_files(tmp_path: Path) -> None:
+    compiler, make = need("gcc"), need("make")
+    sources = [f"src/part{at}.c" for at in range(4)]
+    (tmp_path / "src").mkdir()
+    for at, source in enumerate(sources):
+        functions = (
+            f"int f{at}_{n}(int a) {{ for (int k = 0; k < a; k++) a += k * {n} ^ a; return a; }}" for n in range(300)
+        )
+        (tmp_path / source).write_text("\n".join(functions))
+    rule = f"%.o: %.c\n\t{compiler} -O2 -c -o $@ $<\n"
+    (tmp_path / "Makefile").write_text(f"all: {' '.join(sources).replace('.c', '.o')}\n{rule}")
+    saved = tmp_path / "make.pyprof"
+    done = pyprof("record", "-o", str(saved), "--", make, "-j2", "-C", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "cc1 src/part" in done.stderr, "the table of processes"
+    profile = load(saved)
+    names = {thread.process for thread in profile.threads}
+    assert {f"cc1 {source}" for source in sources} <= names
+    formats = {name: tmp_path / f"make.{name}" for name in ("pb.gz", "speedscope.json", "html")}
+    for path in formats.values():
+        assert pyprof("report", str(saved), "--processes", "-o", str(path)).returncode == 0
+    assert b"cc1 src/part1.c" in gzip.decompress(formats["pb.gz"].read_bytes())
+    assert "cc1 src/part1.c" in formats["speedscope.json"].read_text()
+    page = formats["html"].read_text().split('id="profile"')[1]
+    assert b"cc1 src/part1.c" in gzip.decompress(base64.b64decode(page[page.index(">") + 1 : page.index("<")]))

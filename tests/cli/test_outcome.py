@@ -24,7 +24,7 @@ from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Problem
 from pyprof.model.markers import Mark, MarkKind
 from pyprof.model.pauses import PauseLog
-from pyprof.model.profile import Profile
+from pyprof.model.profile import Profile, ThreadInfo
 from pyprof.model.reasons import problem
 from pyprof.model.summary import FunctionsMissing, Language, ModuleSummary, Shown, Stops, Summary
 from tests.cli.support import PYPROF
@@ -103,6 +103,22 @@ def test_locks_stand_before_the_functions_of_who_had_them() -> None:
     (at,) = (at for at, line in enumerate(lines) if line.startswith("     lock  waited for"))
     assert lines[at + 1].split() == ["100", "%", "[GIL]"]
     assert at < next(at for at, line in enumerate(lines) if "in the function itself" in line)
+
+
+def test_processes_are_told_apart_by_what_they_compile_and_cannot_forge_a_line() -> None:
+    names = ["cc1 src/parse.c", "cc1 src/\x1b[2Jlex.c\n", "as", "as", "make"]
+    builder = Builder(threads=[ThreadInfo(10 + at, 10 + at, "x", name) for at, name in enumerate(names)])
+    for thread, count in enumerate((40, 30, 10, 15, 5)):
+        for _ in range(count):
+            builder.sample(builder.node([code("work")]), thread)
+    said = text(replace(builder.build(), summary=SUMMARY))
+    table = said[said.find("process  with") : said.find("  how ")].splitlines()[1:4]
+    assert [" ".join(row.split()) for row in table] == [
+        "40.0 % cc1 src/parse.c pid 10",
+        r"30.0 % cc1 src/\x1b[2Jlex.c\n pid 11",
+        "25.0 % as 2 processes",
+    ]
+    assert "with all its threads" not in text(profile()), "one process"
 
 
 def test_few_samples_are_counted_and_the_command_for_more_is_named() -> None:

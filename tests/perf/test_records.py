@@ -247,7 +247,9 @@ class BothRings:
 
 def test_news_that_were_looked_at_are_not_heard_again_when_their_records_are_taken() -> None:
     ring, begun = Written(), time.monotonic_ns()
-    news = ProcessEvents(cast("Rings", BothRings(ring)), {7, 8, 9}.__contains__, children=True)
+    programs: list[tuple[int, str]] = []
+    rings = cast("Rings", BothRings(ring))
+    news = ProcessEvents(rings, {7, 8, 9}.__contains__, children=True, executed=lambda *each: programs.append(each))
 
     def executed(pid: int, at: int) -> None:
         ring.write(other(COMM, at, struct.pack("=II", pid, pid) + b"name", MISC_COMM_EXEC))
@@ -260,7 +262,9 @@ def test_news_that_were_looked_at_are_not_heard_again_when_their_records_are_tak
     found.give_back()
     assert news.look() == set()
     executed(9, time.monotonic_ns())
+    executed(10, time.monotonic_ns())  # not one of the recording
     assert news.look() == {9}
+    assert programs == [(7, "name"), (8, "name"), (9, "name")]
 
 
 def test_mapping_is_read_as_maps_would_show_it() -> None:

@@ -1,0 +1,113 @@
+"""The file that a compiler works on, by its command line.
+
+A build starts hundreds of processes of one name. Their files tell them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+_COMPILERS = frozenset({
+    *("cc1", "cc1plus", "cc1obj", "cc1objplus", "lto1", "f951", "gnat1", "d21", "go1"),
+    *("cc", "c++", "gcc", "g++", "gfortran", "clang", "clang++", "clang-cl", "flang", "flang-new", "icx", "icpx"),
+    *("nvcc", "cicc", "ptxas", "as", "nasm", "yasm", "rustc", "javac", "kotlinc", "scalac", "swiftc", "swift-frontend"),
+    *("ghc", "ocamlc", "ocamlc.opt", "ocamlopt", "ocamlopt.opt", "compile", "asm"),
+})  # fmt: skip
+"""File names of compilers and assemblers, of their drivers, and of the programs that the drivers start."""
+_LINKERS = frozenset({"ld", "ld.bfd", "ld.gold", "ld.lld", "lld", "mold", "collect2"})
+_SOURCES = frozenset({
+    *("c", "cc", "cp", "cxx", "cpp", "c++", "C", "CPP", "i", "ii", "m", "mm", "mi", "s", "S", "sx", "asm"),
+    *("f", "for", "F", "f90", "F90", "f95", "f03", "f08", "rs", "go", "java", "kt", "kts", "scala", "swift"),
+    *("hs", "lhs", "ml", "adb", "ads", "cu", "ptx", "bc", "ll"),
+})  # fmt: skip
+"""Suffixes of source files."""
+_WITH_VALUE = frozenset({
+    *("-o", "-MF", "-MT", "-MQ", "-MD", "-MMD", "-include", "-imacros", "-main-file-name"),
+    *("-I", "-D", "-U", "-L", "-isystem", "-iquote", "-idirafter", "-coverage-notes-file", "-coverage-data-file"),
+    *("-dumpbase", "-dumpbase-ext", "-dumpdir", "-auxbase", "-auxbase-strip", "-aux-info", "-fdebug-compilation-dir"),
+    *("-d", "-cp", "-classpath", "-sourcepath"),
+})  # fmt: skip
+"""Options whose value is the next argument and may look like a source file."""
+_OUTPUT = "-o"
+_TEMPORARY = ("/tmp/", "/var/tmp/")
+"""Folders of files that one step of a compiler writes for the next one."""
+_MAX_COMM = 15
+"""Bytes of a process's name that the kernel keeps."""
+_MAX_FILE = 120
+"""Letters of a file's name that are shown: its end."""
+
+
+def may_be_compiler(comm: str) -> bool:
+    """Return True if a process of this name may be a compiler: each may whose name the kernel cut."""
+    return _is_compiler(comm) or len(comm.encode(errors="surrogateescape")) >= _MAX_COMM
+
+
+class CompilerFiles(NamedTuple):
+    """The files of a command line, each "" if it names none: the first source with the number of others, the output."""
+
+    source: str = ""
+    output: str = ""
+    is_linker: bool = False
+
+    def file(self, of_driver: str = "") -> str:
+        """Return the file that tells the process apart. of_driver: that of the driver that started it."""
+        return (self.output or of_driver) if self.is_linker else self.source or of_driver or self.output
+
+
+def compiler_files(comm: str, arguments: Sequence[str]) -> CompilerFiles:
+    """Return the files that a compiler works on, none for other programs. Temporary files are left out.
+
+    Args:
+        comm: The name of the process, which must be that of its command line.
+        arguments: The command line, the program's name first.
+    """
+    program = arguments[0].rsplit("/", 1)[-1] if arguments else ""
+    if not _is_compiler(program) or program[:_MAX_COMM] != comm:
+        return CompilerFiles()
+    sources, output = dict[str, None](), ""
+    for before, argument in pairwise(arguments):
+        if before == _OUTPUT:
+            output = argument
+        elif before not in _WITH_VALUE and not argument.startswith("-") and _is_source(argument):
+            sources[argument] = None
+    named = [source for source in sources if not source.startswith(_TEMPORARY)]
+    source = _bounded(named[0]) + (f" +{len(named) - 1}" if len(named) > 1 else "") if named else ""
+    output = "" if output.startswith(("-", *_TEMPORARY)) else _bounded(output)
+    return CompilerFiles(source, output, _plain_names(program)[0] in _LINKERS)
+
+
+def _is_compiler(name: str) -> bool:
+    return any(each in _COMPILERS or each in _LINKERS for each in _plain_names(name))
+
+
+def _plain_names(name: str) -> tuple[str, str]:
+    """Return a name without a cross compiler's target ("arm-linux-gnueabihf-gcc") and without a version ("clang-14").
+
+    The second one is for names with a hyphen ("clang-cl").
+    """
+    parts = name.split("-")
+    if len(parts) > 1 and parts[-1].replace(".", "").isdecimal():
+        parts.pop()
+    return parts[-1], "-".join(parts[-2:])
+
+
+def _is_source(path: str) -> bool:
+    stem, _, suffix = path.rpartition(".")
+    return bool(stem) and suffix in _SOURCES
+
+
+def _bounded(path: str) -> str:
+    return path if len(path) <= _MAX_FILE else "…" + path[1 - _MAX_FILE :]
+
+
+def process_name(comm: str, file: str) -> str:
+    """Return what a process is called: its name and, of a compiler, the file that it works on."""
+    return f"{comm} {file}" if file else comm
+
+
+def program_name(process: str) -> str:
+    """Return the part of process_name() that all processes of a program share."""
+    comm, _, file = process.partition(" ")
+    return comm if file and may_be_compiler(comm) else process
