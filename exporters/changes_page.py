@@ -1,28 +1,17 @@
 """A comparison as a page: the flame graph of both recordings in one, with each function's values before and after.
 
-The page's profile consists of functions, not addresses. Each stack of either side is a stack of matched functions and
-has two values, before and after, one of which is 0. The page divides them by the scale of the comparison.
+The page's profile has two values, before and after. The page divides them by the scale of the comparison.
 """
 
 from __future__ import annotations
 
 from typing import BinaryIO
 
-import numpy as np
-import numpy.typing as npt
-
-from pyprof.comparison.matching import MatchedFunction
+from pyprof.comparison.combined import both
 from pyprof.comparison.result import Comparison
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.flamegraph import write_page
 from pyprof.model.functions import Function
-from pyprof.model.markers import Mark
-from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ValueType
-from pyprof.model.tree import Tree, rewrite
-from pyprof.model.walk import Trust
-from pyprof.records import replace
-
-_UNITS = {"nanoseconds": "nanoseconds", "count": "samples"}
 
 
 def write(comparison: Comparison, out: BinaryIO) -> None:
@@ -32,65 +21,6 @@ def write(comparison: Comparison, out: BinaryIO) -> None:
         return {"changes": _changes(comparison, functions)}
 
     write_page(both(comparison), out, ExportOptions(), beside)
-
-
-def both(comparison: Comparison) -> Profile:
-    """Return one profile with the samples of both sides, without times."""
-    frames, modules = _frames(comparison.matching.functions)
-    markers: dict[tuple[str, Mark | None], int] = {}
-    tree = Tree()
-    stacks = []
-    sides = (comparison.before, comparison.matching.before), (comparison.after, comparison.matching.after)
-    for profile, rows in sides:
-        found = [
-            row or [markers.setdefault((frame.title, frame.mark), len(frames) + len(markers))]
-            for row, frame in zip(rows, profile.frames, strict=True)
-        ]
-        stacks.append(_placed(profile, found, tree))
-    before, after = comparison.before, comparison.after
-    numbers = [len(before.stack), len(after.stack)]
-    values = np.zeros((sum(numbers), 2), np.int64)
-    values[: numbers[0], 0] = before.values[:, comparison.columns[0]]
-    values[numbers[0] :, 1] = after.values[:, comparison.columns[1]]
-    unit = "share" if comparison.scale.way == "samples" else _UNITS.get(comparison.value_type.unit, "samples")
-    cut = [Frame(FrameKind.MARKER, 0, 0, 0, -1, (), Trust.CONTEXT, title, mark) for title, mark in markers]
-    return replace(
-        after,
-        value_types=(ValueType("before", unit), ValueType("after", unit)),
-        title=f"{before.title} → {after.title}" if before.title != after.title else after.title,
-        frames=(*frames, *cut),
-        parent=np.array(tree.parent, np.int32),
-        frame=np.array(tree.frame, np.int32),
-        modules=modules,
-        threads=before.threads + after.threads,
-        time_ns=np.full(sum(numbers), after.start_ns, np.int64),
-        stack=np.concatenate(stacks),
-        thread=np.concatenate([before.thread, after.thread + np.int32(len(before.threads))]),
-        values=values,
-        state=None,
-        cpu=None,
-    )
-
-
-def _placed(profile: Profile, rows: list[list[int]], tree: Tree) -> npt.NDArray[np.int32]:
-    """Add the samples' stacks to the common tree, and return the node of each sample."""
-    frame_of = profile.frame.tolist()
-    leaves, inverse = np.unique(profile.stack, return_inverse=True)
-    place = rewrite(profile.parent.tolist(), lambda node: rows[frame_of[node]], tree, leaves.tolist())
-    return np.array([place[leaf] for leaf in leaves.tolist()], np.int32)[inverse]
-
-
-def _frames(functions: tuple[MatchedFunction, ...]) -> tuple[list[Frame], tuple[ModuleInfo, ...]]:
-    """Return one frame for each function, by whose kind, file and name the page identifies it."""
-    modules: dict[str, int] = {}
-    frames = []
-    for function in functions:
-        native = function.kind == FrameKind.NATIVE and function.place
-        module = modules.setdefault(function.place, len(modules)) if native else -1
-        file = function.place if function.kind == FrameKind.INTERPRETER and function.place else None
-        line = Line(function.name, function.name, 0, file)
-        frames.append(Frame(function.kind, 0, 0, 0, module, (line,), Trust.CONTEXT, function.name))
-    return frames, tuple(ModuleInfo(path, "", 0, 0, 0, True, False) for path in modules)
 
 
 def _changes(comparison: Comparison, functions: list[Function]) -> dict[str, object]:

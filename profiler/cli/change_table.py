@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
-from pyprof.cli.number_format import duration, many, shorten, shorten_apart
-from pyprof.cli.outcome import wrapped
+from pyprof.cli.function_tables import by_caller, is_interpreted, is_native
+from pyprof.cli.number_format import duration, many, shorten_apart
+from pyprof.cli.outcome import NATIVE, wrapped
 from pyprof.cli.short_names import function_names
 from pyprof.cli.terminal import printable
+from pyprof.comparison.combined import both
+from pyprof.comparison.matching import MatchedFunction
 from pyprof.comparison.result import Amount, Change, Comparison
+from pyprof.model.functions import START_UP, Function, costs
+from pyprof.model.profile import Profile
+from pyprof.records import replace
 
 _MODULE, _LEAST = 20, 16
 _CELL = 9
@@ -21,6 +27,20 @@ names.
 _GREY, _RED, _GREEN, _END = "\x1b[90m", "\x1b[31m", "\x1b[32m", "\x1b[0m"
 SURE = "*"
 """Mark of a change that is more than chance."""
+
+
+def by_callers(found: Comparison, compare: Callable[[Profile, Profile], Comparison]) -> Comparison:
+    """Return the comparison of the functions that `record` shows: native code counts in the interpreter's function.
+
+    Args:
+        found: The comparison of all functions, which is returned for programs without an interpreter.
+        compare: Makes another comparison in the same way.
+    """
+    return compare(by_caller(found.before), by_caller(found.after)) if _is_interpreted(found) else found
+
+
+def _is_interpreted(found: Comparison) -> bool:
+    return is_interpreted(found.before) or is_interpreted(found.after)
 
 
 def table(
@@ -35,9 +55,11 @@ def table(
         width: columns of the terminal.
         colour: the terminal shows colours.
     """
-    for name, profile in (("before", found.before), ("after", found.after)):
-        elapsed = f", {duration(profile.recorded_ns)}" if profile.duration_ns else ""
-        yield printable(f"{name + ':':8}{profile.title}{elapsed}")
+    sides = ("before", found.before), ("after", found.after)
+    elapsed = [f", {duration(profile.recorded_ns)}" if profile.duration_ns else "" for _, profile in sides]
+    titles = shorten_apart([printable(profile.title) for _, profile in sides], width - 8 - max(map(len, elapsed)))
+    for (name, _), title, seconds in zip(sides, titles, elapsed, strict=True):
+        yield f"{name + ':':8}{title}{seconds}"
     if found.load:
         yield from wrapped(_load(found), width, "")
     else:
@@ -45,16 +67,72 @@ def table(
     yield _verdict(found)
     if abs(found.drift) >= _SHOWN_DRIFT:
         yield f"All functions together: {100 * found.drift:+.1f} %, as by another machine or load; {SURE}: beside it."
-    sure, chance = (
-        [row for row in found.sorted_by(by) if row.significant == significant] for significant in (True, False)
-    )
+    every = _ordered(found, by)
+    sure, chance = ([row for row in every if row.significant == significant] for significant in (True, False))
     rows = [*sure, *chance[: count[1]]][: count[0]]
-    if not rows:
+    if rows:
+        callees = ", native code that it calls included" if _is_interpreted(found) else ""
+        yield from _lines(rows, f"function{callees}", found, by, width, colour)
+
+
+def native_table(
+    found: Comparison, shown: Comparison, by: Literal["own", "total"], width: int, colour: bool
+) -> Iterator[str]:
+    """Yield the lines of the native functions that table() counts in their callers and that changed for sure.
+
+    Args:
+        found: the comparison of all functions.
+        shown: that of table().
+    """
+    if shown is found:
         return
+    above = {row.function for row in shown.functions}
+    rows = [
+        row
+        for row in found.sorted_by(by)
+        if row.significant and is_native(row.name, row.function.kind) and row.function not in above
+    ]
+    if rows:
+        yield from _lines(rows[:NATIVE], "native function", found, by, width, colour)
+
+
+def sensitivity(found: Comparison, width: int) -> Iterator[str]:
+    """Yield the lines that say which changes of the most expensive functions this comparison finds."""
+    if words := _sensitivity(found):
+        yield ""
+        yield from wrapped(words, width, "")
+
+
+def _ordered(found: Comparison, by: Literal["own", "total"]) -> list[Change]:
+    """Return the functions that changed, those first whose change is more than chance.
+
+    Of changes of a total, the application's functions come first. Functions with the total of another one are left out
+    if others are there: they changed because that one did.
+    """
+    whole = costs(replace(profile := both(found), values=profile.values.sum(axis=1, keepdims=True)))
+    cost_of = {cost.function: cost for cost in whole.functions}
+    keys: list[tuple[tuple[int, tuple[int, bool], float, MatchedFunction], Change]] = []
+    for row in found.functions:
+        first, second = (row.own, row.total) if by == "own" else (row.total, row.own)
+        group, each = (0, first) if first.significant else (1, second) if second.significant else (2, first)
+        rank = 0, False
+        if each is row.total:
+            function = row.function
+            cost = cost_of[Function(function.place, function.name, function.kind)]
+            rank = whole.rank_by_total(cost)
+        if each.change and not (each is row.total and row.name in START_UP):
+            keys.append(((group, rank, -abs(each.change), row.function), row))
+    telling = [each for each in keys if not each[0][1][0]]
+    return [row for _, row in sorted(telling or keys, key=lambda each: each[0])]
+
+
+def _lines(
+    rows: Sequence[Change], heading: str, found: Comparison, by: Literal["own", "total"], width: int, colour: bool
+) -> Iterator[str]:
     yield ""
     head = "".join(f"{name:>{_CELL}}" for name in ("before", "after", "change"))
     yield f"{'in itself':>{3 * _CELL}} {'with what it calls':>{3 * _CELL + 1}}"
-    yield f"{head}  {head}  function"
+    yield f"{head}  {head}  {heading}"
     cells = [f"{_cells(row.own, found)}{_cells(row.total, found)}" for row in rows]
     room = max(width - max(map(len, cells)) - _MODULE - 1, _LEAST)
     names = function_names([printable(row.name) for row in rows], room)
@@ -62,9 +140,6 @@ def table(
     for cell, name, module, row in zip(cells, names, modules, rows, strict=True):
         text = f"{cell}{name:<{room}} {module}".rstrip()
         yield _coloured(text, row, by) if colour else text
-    if sensitivity := _sensitivity(found):
-        yield ""
-        yield from wrapped(sensitivity, width, "")
 
 
 def amount(value: float, found: Comparison) -> str:
@@ -104,14 +179,14 @@ def _load(found: Comparison) -> str:
 
 
 def _sensitivity(found: Comparison) -> str:
-    """Say which changes of the most expensive functions this comparison finds."""
     dearest = sorted(found.functions, key=lambda row: -(row.own.before + row.own.after))[:_NAMED]
     named = [row for row in dearest if row.own.detectable < float("inf")]
     if found.doubt or not dearest:
         return ""
     if not named:
         return "No function has enough samples to find any change: record longer."
-    parts = [f"{_percentage(row.own.detectable)} of {shorten(printable(row.name), _NAME)}" for row in named]
+    names = function_names([printable(row.name) for row in named], _NAME)
+    parts = [f"{_percentage(row.own.detectable)} of {name}" for row, name in zip(named, names, strict=True)]
     return (
         f"An increase by {', '.join(parts)}, or more, would be found in four of five cases; recordings 4 times as long "
         "find half of that."

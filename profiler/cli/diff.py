@@ -7,7 +7,8 @@ import os
 import re
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal
 
 from pyprof.cli.arguments import moment, percentage, positive_int, seconds_since
 from pyprof.cli.criteria import add_criteria, chosen
@@ -110,13 +111,14 @@ def compared(arguments: argparse.Namespace, sides: Callable[[], Sequence[Profile
         format_of(arguments.output)
         check_writable(arguments.output)
     before, after = sides()
-    found = compare(before, after, arguments.normalize, arguments.per, arguments.least, arguments.drift)
+    how = arguments.normalize, arguments.per, arguments.least, arguments.drift
+    found = compare(before, after, *how)
     if arguments.fail_over is not None and found.doubt:
         raise UsageError(
             f"--fail-over cannot tell: {found.doubt}", "longer recordings of pyprof's, without --fail-over"
         )
     if arguments.output is None:
-        _show(found, arguments)
+        _show(found, lambda one, other: compare(one, other, *how), arguments)
     else:
         _write(found, arguments.output)
     if arguments.fail_over is None:
@@ -127,13 +129,17 @@ def compared(arguments: argparse.Namespace, sides: Callable[[], Sequence[Profile
     return GREW if grown else 0
 
 
-def _show(found: Comparison, arguments: argparse.Namespace) -> None:
-    from pyprof.cli.change_table import table
+def _show(found: Comparison, compare: Callable[[Profile, Profile], Comparison], arguments: argparse.Namespace) -> None:
+    """Print the tables of a comparison. compare: makes another one in the same way."""
+    from pyprof.cli.change_table import by_callers, native_table, sensitivity, table
 
     width = min(max(shutil.get_terminal_size().columns, 60), 120)
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     rows, others = (arguments.rows, arguments.rows) if arguments.rows else (_ROWS, _ROWS if found.doubt else OTHERS)
-    for text in table(found, "own" if arguments.sort == "self" else "total", (rows, others), width, colour):
+    by: Literal["own", "total"] = "own" if arguments.sort == "self" else "total"
+    shown = by_callers(found, compare)
+    tables = table(shown, by, (rows, others), width, colour), native_table(found, shown, by, width, colour)
+    for text in chain(*tables, sensitivity(shown, width)):
         print(text)
 
 

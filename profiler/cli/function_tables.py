@@ -27,17 +27,27 @@ class FunctionTables:
 def function_tables(profile: Profile) -> FunctionTables:
     """Return the tables of a profile's primary value."""
     found = costs(profile)
-    if not any(map(_is_of_runtime, profile.frames)):
+    if not is_interpreted(profile):
         return FunctionTables(found)
     shown = costs(by_caller(profile))
     counted = {cost.function: cost.own for cost in shown.functions}
     native = (
         replace(cost, own=cost.own - counted.get(cost.function, 0))
         for cost in found.functions
-        if cost.function.kind != FrameKind.INTERPRETER and not cost.name.startswith(SCRIPT)
+        if is_native(cost.name, cost.function.kind)
     )
     dearest = sorted((cost for cost in native if cost.own > 0), key=lambda cost: (-cost.own, cost.function))
     return FunctionTables(shown, tuple(dearest), True)
+
+
+def is_interpreted(profile: Profile) -> bool:
+    """Return True if a profile has functions of an interpreter."""
+    return any(map(_is_of_runtime, profile.frames))
+
+
+def is_native(name: str, kind: FrameKind) -> bool:
+    """Return True for a function of the second table: not an interpreter's, nor one of a script that V8 compiled."""
+    return kind != FrameKind.INTERPRETER and not name.startswith(SCRIPT)
 
 
 def by_caller(profile: Profile) -> Profile:

@@ -3,6 +3,7 @@
 The input is two Profiles of the same program or of two builds of it. The result is a Comparison, a value. Functions are
 matched by name and file, not by address.
 
+combined      Both sides of a comparison as one profile
 compare       Makes a Comparison of two profiles
 drift         The factor by which all functions changed together, as by another machine or load
 matching      Finds the functions that both profiles have in common

@@ -11,7 +11,7 @@ import pytest
 from pyprof.cli.change_table import table
 from pyprof.records import replace
 from tests.cli.support import one_sentence, pyprof
-from tests.comparison.simulated import SHARES, recording
+from tests.comparison.simulated import SHARES, recording, web_server
 from tests.exporters.profiles import golden
 from tests.recording.support import stored
 
@@ -58,6 +58,20 @@ def test_table_says_which_change_would_have_been_found(files: tuple[str, str]) -
     text = " ".join(lines(*files, *PER)[-3:])
     assert re.search(r"An increase by [\d.]+ % of big, [\d.]+ % of slowed, [\d.]+ % of small1, or more, would be", text)
     assert "recordings 4 times as long find half of that." in text
+
+
+def test_application_comes_first_and_native_code_counts_in_the_function_that_calls_it(tmp_path: Path) -> None:
+    slowed = SHARES | {"slowed": 1.4 * SHARES["slowed"]}
+    sides = web_server(0, 20), web_server(1, 20, slowed)
+    files = [str(stored(each, tmp_path, f"{at}.pyprof")) for at, each in enumerate(sides)]
+    found = lines(*files, *PER)
+    assert found[6].endswith("function, native code that it calls included")
+    names = [row.split()[-2] for row in found[7 : found.index("", 7)]]
+    assert names[:2] == ["encode_slowed", "view_slowed"]
+    assert not {"dispatch", "<module>", "slowed"} & {*names}, "they change because another function does"
+    at = next(at for at, line in enumerate(found) if line.endswith("native function"))
+    assert [row.split()[-2] for row in found[at + 1 : found.index("", at)]] == ["slowed"]
+    assert lines(*files, *PER, "--sort", "total")[7].split()[-2] == "view_slowed"
 
 
 def test_less_processor_time_as_a_whole_is_said_and_shares_are_compared(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
 from pyprof.model.summary import Summary
 from pyprof.model.walk import Trust
+from pyprof.records import replace
 from tests.exporters.profiles import COUNT_AND_CPU
 
 RATE = 999
@@ -38,6 +39,28 @@ def recording(
     bursty = function >= len(shares)
     at[bursty] = moment[function[bursty]] + chance.uniform(0, 0.05 * seconds, int(bursty.sum()))
     return profile(names, function, at, seconds, ModuleInfo(file, f"{seed:040x}", seed << 20, 1 << 60, 0, True, True))
+
+
+def web_server(seed: int, seconds: float, shares: Mapping[str, float] = SHARES) -> Profile:
+    """The same program in Python: for each function a view, which calls the standard library, which calls C."""
+    native = recording(seed, seconds, shares, {}, "/usr/lib/libfast.so")
+    application, library = "/srv/app.py", "/usr/lib/python3.11/json.py"
+    frames = [_python("<module>", application), _python("dispatch", "/venv/lib/python3.11/site-packages/web.py")]
+    parent = [-1, 0, 1]
+    for called in native.frames[1:]:
+        frames += [_python(f"view_{called.title}", application), _python(f"encode_{called.title}", library), called]
+        parent += [2, len(parent), len(parent) + 1]
+    return replace(
+        native,
+        frames=tuple(frames),
+        parent=np.array(parent, np.int32),
+        frame=np.arange(-1, len(frames), dtype=np.int32),
+        stack=(3 * native.stack - 1).astype(np.int32),
+    )
+
+
+def _python(name: str, file: str) -> Frame:
+    return Frame(FrameKind.INTERPRETER, 0, 0, 0, -1, (Line(name, name, 0, file),), Trust.FP, name)
 
 
 def profile(

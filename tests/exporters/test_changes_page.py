@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pyprof.comparison.combined import both
 from pyprof.comparison.result import Comparison
-from pyprof.exporters.changes_page import both
 from tests.comparison.simulated import SHARES, recording
 from tests.exporters.browser import Browser
 from tests.exporters.page import Page
