@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pyprof.agent.budget import BudgetKeeper
@@ -29,11 +29,10 @@ from pyprof.agent.sampled_group import SampledGroup
 from pyprof.agent.settings import SamplingChoice, Values
 from pyprof.agent.splitting import labelled, segments
 from pyprof.agent.spool import Spool
-from pyprof.agent.window_checkpoint import packed, restored
+from pyprof.agent.window_checkpoint import WindowPart, packed, restored
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.model.profile import Profile
-from pyprof.session.worker.channel import Part
 
 if TYPE_CHECKING:
     from pyprof.agent.http_page import HttpPages
@@ -252,7 +251,7 @@ class Agent:
         found = {"spool_segments": len(spool.inventory), "spool_bytes": spool.inventory.bytes}
         return {**found, "recovered": spool.recovered} if spool.recovered else found
 
-    def _save(self, sampling: SamplingChoice, part: Sequence[Part], window: str) -> None:
+    def _save(self, sampling: SamplingChoice, part: WindowPart, window: str) -> None:
         labels = self._table.labels(time.monotonic() - self._config.values.every)
         data = packed(part, self._budget.notes(), labels)
         with self._writing:

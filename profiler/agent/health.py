@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
-from pyprof.agent.metrics import CONTENT_TYPE, Gauge, Metrics, PushNumber
+from pyprof.agent.metrics import ACCURACY, CONTENT_TYPE, Gauge, Metrics, PushNumber
 from pyprof.agent.own_cpu import memory, spent
 from pyprof.agent.push.responses import LATER
 from pyprof.diagnostics import Diagnostics
@@ -48,8 +49,12 @@ class Health:
             "last_window_timestamp_seconds": lambda: self.metrics.last_window_s,
             "reload_success": lambda: self._reload[0],
             "reload_timestamp_seconds": lambda: self._reload[1],
+            **{name: partial(self._accuracy, name) for name in ACCURACY},
         }
         self.metrics = Metrics({**gauges, **own}, lambda: self._diagnostics.counts, pushes)
+
+    def _accuracy(self, name: str) -> float | None:
+        return self.metrics.accuracy.get(name)
 
     def beat(self) -> None:
         self._beat = time.monotonic()

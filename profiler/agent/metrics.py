@@ -8,9 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+import numpy as np
+
 from pyprof.agent.control_protocol import OUTCOMES
 from pyprof.agent.spool import REASONS
 from pyprof.model.profile import Profile
+from pyprof.model.share_interval import profile_basis, sampling_basis
 from pyprof.options import SIMPLE_MODES
 from pyprof.records import dataclass
 
@@ -49,6 +52,18 @@ GAUGES = (
     MetricKind("memory_bytes", "gauge", "Memory of the agent and its workers, what they share once."),
     MetricKind("processes", "gauge", "Processes that the rules choose."),
     MetricKind("processes_left_out", "gauge", "Of these, processes that are not recorded for the budget's sake."),
+    MetricKind("sampled_ratio", "gauge", "Part of the processor time of the last window that samples stand for."),
+    MetricKind("shares_samples", "gauge", "Equal samples that know as much as those of the last window."),
+    MetricKind(
+        "shares_half_width_ratio",
+        "gauge",
+        "Half the width of the 95 % interval of a share of a half in the last window, all services together.",
+    ),
+    MetricKind(
+        "shares_half_width_widest_ratio",
+        "gauge",
+        "The same of the service with the widest interval among those with more than a second of processor time.",
+    ),
     MetricKind("sampling_stride", "gauge", "Of so many sampling times one is used, for the budget's sake."),
     MetricKind("budget_cpu_ratio", "gauge", "Budget of processor time, as a share of one processor."),
     MetricKind("budget_memory_bytes", "gauge", "Budget of memory."),
@@ -72,8 +87,34 @@ PUSHES = (
 """Metrics of each sink: they have the labels sink and type, and reason if there are reasons."""
 
 
+ACCURACY = ("sampled_ratio", "shares_samples", "shares_half_width_ratio", "shares_half_width_widest_ratio")
+"""Names of the gauges that accuracy_of() returns."""
+_MIN_JUDGED_NS = 1_000_000_000
+"""Processor time of a service in a window above which the width of its interval is looked at."""
+
+
+def accuracy_of(profile: Profile) -> dict[str, float]:
+    """Return how far the shares of a labelled window are known; empty if its values are not sampled."""
+    if (basis := profile_basis(profile)) is None:
+        return {}
+    services = [dict(thread.labels).get("service", "") for thread in profile.threads]
+    number = {service: at for at, service in enumerate(dict.fromkeys(services))}
+    row_service = np.array([number[service] for service in services], np.int64)[profile.thread]
+    counts, amounts = profile.values[:, 0], profile.values[:, -1]
+    widths = [basis.half_width]
+    for at in number.values():
+        is_own = row_service == at
+        if int(amounts[is_own].sum()) > _MIN_JUDGED_NS:
+            widths.append(sampling_basis(counts[is_own], amounts[is_own]).half_width)
+    return dict(zip(ACCURACY, (basis.sampled, basis.samples, basis.half_width, max(widths)), strict=True))
+
+
 class Metrics:
-    """The metrics. count(), took() and text() may be called from any thread."""
+    """The metrics. count(), took() and text() may be called from any thread.
+
+    Attributes:
+        accuracy: How far the shares of the last window of on-CPU samples are known, by the names of ACCURACY.
+    """
 
     def __init__(
         self,
@@ -92,6 +133,7 @@ class Metrics:
         """
         self._pushes = pushes
         self.last_window_s = self.last_window_at = 0.0
+        self.accuracy: Mapping[str, float] = {}
         self._gauges = gauges
         self._dropped = dropped
         self._counts: dict[tuple[str, str], int] = {}
@@ -109,6 +151,7 @@ class Metrics:
         self.count("samples", mode, summary.samples)
         self.count("sampling_times_missed", mode, summary.skipped)
         self.count("pauses", mode, summary.stops.count)
+        self.accuracy = accuracy_of(profile) or self.accuracy
 
     def text(self) -> str:
         return "".join(f"{line}\n" for line in self._lines())

@@ -55,10 +55,17 @@ window.
 
 @dataclass(slots=True)
 class _Clock:
-    """The ordered readings of one process in the current window, with one from before it if there is one."""
+    """The ordered readings of one process in the current window, with one from before it if there is one.
+
+    Attributes:
+        began_ns: Start of the process by the monotonic clock; always the same, so that times can be added by it.
+        part_ns: Value at the end of the last part of the window, None if no part has it.
+    """
 
     name: str
+    began_ns: int
     readings: list[_Reading]
+    part_ns: int | None = None
 
     def at(self, at_ns: int) -> int:
         """Return the value at a time, interpolated; outside the readings, the first or last one."""
@@ -72,6 +79,7 @@ class _Clock:
         """Drop all readings before a time, and keep the value at this time as the first one."""
         first = _Reading(max(at_ns, self.readings[0].at_ns), self.at(at_ns))
         self.readings = [first, *(each for each in self.readings if each.at_ns > first.at_ns)]
+        self.part_ns = None
 
 
 class ProcessClocks:
@@ -95,6 +103,7 @@ class ProcessClocks:
         self._clocks: dict[tuple[int, int], _Clock] = {}
         self._new_since_ns = 0
         self._keeps_all = False
+        self._part_end_ns = 0
         self._poll_at_ns = 0
         self._lock = threading.Lock()
 
@@ -102,7 +111,7 @@ class ProcessClocks:
         """Read all clocks before the first window of a recording."""
         with self._lock:
             self._clocks.clear()
-            self._new_since_ns, self._keeps_all = 0, False
+            self._new_since_ns, self._keeps_all, self._part_end_ns = 0, False, 0
             self._read_all(processes)
             self._new_since_ns = self._monotonic_ns()
 
@@ -115,10 +124,35 @@ class ProcessClocks:
             self._poll_at_ns = after_ns + max(_POLL_NS, _REST * (after_ns - before_ns))
 
     def read_near_end(self, processes: Mapping[int, Seen]) -> None:
-        """Read all clocks because the window ends soon. All readings from now on are kept until end_window()."""
+        """Read all clocks because the window, or a part of it, ends soon.
+
+        All readings from now on are kept until end_window() or end_part().
+        """
         with self._lock:
             self._keeps_all = True
             self._read_all(processes)
+
+    def end_part(self, processes: Mapping[int, Seen], start_ns: int, end_ns: int) -> list[ProcessTime]:
+        """Return the time of each process in a part of the current window. The times of all parts can be added.
+
+        Args:
+            processes: Processes that run now, by pid. Missing ones that ran before have ended.
+            start_ns: Monotonic start of the window. The part begins where the one before it ended.
+            end_ns: Monotonic end of the part.
+        """
+        with self._lock:
+            self._read_all(processes)
+            since_ns, times = max(start_ns, self._part_end_ns), []
+            for (pid, _), clock in self._clocks.items():
+                before_ns = clock.at(start_ns) if clock.part_ns is None else clock.part_ns
+                clock.part_ns = clock.at(end_ns)
+                spent_ns = clock.part_ns - before_ns
+                unread_ns = max(end_ns - max(clock.readings[-1].at_ns, since_ns), 0)
+                if spent_ns or unread_ns:
+                    times.append(ProcessTime(pid, clock.began_ns, clock.name, spent_ns, unread_ns))
+                del clock.readings[_MIN_READINGS:-1]
+            self._part_end_ns, self._keeps_all = end_ns, False
+        return times
 
     def end_window(self, processes: Mapping[int, Seen], start_ns: int, end_ns: int) -> list[ProcessTime]:
         """Return the time of each process in a window that has ended.
@@ -130,19 +164,18 @@ class ProcessClocks:
         """
         with self._lock:
             self._read_all(processes)
-            ahead_ns = self._boot_time_ahead_ns()
             times, kept, recent_ns = [], {}, {}
             for (pid, start), clock in self._clocks.items():
                 spent_ns = clock.at(end_ns) - clock.at(start_ns)
                 unread_ns = max(end_ns - clock.readings[-1].at_ns, 0)
                 if spent_ns or unread_ns:
-                    times.append(ProcessTime(pid, start * TICK_NS - ahead_ns, clock.name, spent_ns, unread_ns))
+                    times.append(ProcessTime(pid, clock.began_ns, clock.name, spent_ns, unread_ns))
                 if not unread_ns:
                     recent_ns[pid, start] = spent_ns
                     clock.forget_before(end_ns)
                     kept[pid, start] = clock
             self._clocks, self.recent_ns = kept, recent_ns
-            self._new_since_ns, self._keeps_all = start_ns, False
+            self._new_since_ns, self._keeps_all, self._part_end_ns = start_ns, False, 0
         return times
 
     def _read_all(self, processes: Mapping[int, Seen]) -> None:
@@ -156,7 +189,7 @@ class ProcessClocks:
                 began_ns = seen.start * TICK_NS - ahead_ns
                 is_new = 0 < self._new_since_ns < began_ns + TICK_NS
                 readings = [_Reading(began_ns, 0), reading] if is_new else [reading]
-                self._clocks[pid, seen.start] = _Clock(seen.comm, readings)
+                self._clocks[pid, seen.start] = _Clock(seen.comm, began_ns, readings)
             elif ns >= clock.readings[-1].ns:
                 if len(clock.readings) > _MIN_READINGS and not self._keeps_all:
                     clock.readings.pop()

@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from pyprof.agent.clock import WindowClock
@@ -16,13 +16,13 @@ from pyprof.agent.process_clocks import ProcessClocks, ProcessTime
 from pyprof.agent.processes import ProcessTable
 from pyprof.agent.selecting import selected
 from pyprof.agent.settings import SamplingChoice, Values
+from pyprof.agent.window_checkpoint import WindowPart
 from pyprof.errors import PyprofError
 from pyprof.flush_protocol import Stride
 from pyprof.model.profile import Profile
 from pyprof.options import RecordOptions
 from pyprof.session import opening
 from pyprof.session.recording import Recording
-from pyprof.session.worker.channel import Part
 
 _AGAIN_S = 30.0
 """Time in seconds before a failed collector starts again."""
@@ -53,7 +53,7 @@ class SampledGroup:
         clock: WindowClock,
         stride: Stride,
         took: Callable[[SamplingChoice, Profile, str], None],
-        save: Callable[[SamplingChoice, Sequence[Part], str], None],
+        save: Callable[[SamplingChoice, WindowPart, str], None],
         failed: Callable[[SamplingChoice, BaseException], None],
     ) -> None:
         """Create the object.
@@ -61,7 +61,7 @@ class SampledGroup:
         Args:
             stride: Stride of the sampling times, for the budget.
             took: Receives each window and its key, in a thread of this object.
-            save: Receives the parts of an unfinished window before that (Recording.packed_part()).
+            save: Receives the parts of an unfinished window before that.
             failed: Receives the error that ended a recording or prevented its start.
         """
         self.sampling = sampling
@@ -83,6 +83,7 @@ class SampledGroup:
         self._not_before = 0.0
         self._clocks = ProcessClocks() if sampling.mode == "cpu" else None
         self._times: deque[list[ProcessTime]] = deque()
+        self._part_times: list[ProcessTime] | None = None
         self._window_ns = 0
 
     @property
@@ -140,6 +141,7 @@ class SampledGroup:
         self._times.clear()
         self._window_ns = 0
         recording.on_cut = partial(self._end_window, recording)
+        recording.on_part = partial(self._end_part, recording)
         recording.start()
         self._windows(recording)
 
@@ -173,8 +175,9 @@ class SampledGroup:
             due = began + (ends - began) * nth / count
             if recording.wait(max(due - time.monotonic(), 0.0)):
                 return
+            self._read_clocks()
             if (part := recording.packed_part()) is not None:
-                self._save_part(self.sampling, part, window)
+                self._save_part(self.sampling, WindowPart(part, self._part_times), window)
 
     @property
     def recent_ns(self) -> Mapping[tuple[int, int], int]:
@@ -182,9 +185,19 @@ class SampledGroup:
         return self._clocks.recent_ns if self._clocks is not None else {}
 
     def _read_clocks(self) -> None:
-        """Read the clocks of processes because a window ends soon; its end is interpolated from this reading on."""
+        """Read the clocks of processes because a window or a part of it ends soon.
+
+        The end is interpolated from this reading on.
+        """
         if self._clocks is not None:
             self._clocks.read_near_end(self._table.matching(self.sampling))
+
+    def _end_part(self, recording: Recording) -> None:
+        """Compute the on-CPU time of each process in a part of a window that is just taken."""
+        if self._clocks is not None:
+            begun_ns, until_ns = recording.span_ns
+            processes = self._table.matching(self.sampling)
+            self._part_times = self._clocks.end_part(processes, self._window_ns or begun_ns, until_ns)
 
     def _end_window(self, recording: Recording) -> None:
         """Compute the on-CPU time of each process in a window that was just closed."""

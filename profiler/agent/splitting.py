@@ -34,14 +34,16 @@ def labelled(profile: Profile, verdict: Callable[[int, int], RuleVerdict]) -> Pr
     return replace(profile, threads=tuple(threads))
 
 
-def segments(profile: Profile, services: Iterable[str], window: str = "") -> list[SpoolSegment]:
+def segments(
+    profile: Profile, services: Iterable[str], window: str = "", has_exact_sums: bool = True
+) -> list[SpoolSegment]:
     """Return the segments of a labelled window.
 
     Args:
         services: Services that had processes. One without samples gets an empty segment, which distinguishes it from
-            one
-            that was not recorded.
+            one that was not recorded.
         window: See SegmentName.new().
+        has_exact_sums: True if sums are those of the kernel's clocks, False if they are what samples stand for.
     """
     found: dict[str, list[int]] = {}
     for index, thread in enumerate(profile.threads):
@@ -50,24 +52,28 @@ def segments(profile: Profile, services: Iterable[str], window: str = "") -> lis
     for service in services:
         if len(found) < MOST_SERVICES:
             found.setdefault(service, [])
-    return [_segment(profile, service, indices, window) for service, indices in sorted(found.items())]
+    return [_segment(profile, service, indices, window, has_exact_sums) for service, indices in sorted(found.items())]
 
 
-def _segment(profile: Profile, service: str, threads: list[int], window: str) -> SpoolSegment:
+def _segment(profile: Profile, service: str, threads: list[int], window: str, has_exact_sums: bool) -> SpoolSegment:
     wanted = np.zeros(len(profile.threads), np.bool_)
     wanted[threads] = True
-    part = _with_basis(selected(profile, wanted[profile.thread] if len(profile.thread) else np.zeros(0, np.bool_)))
+    part = selected(profile, wanted[profile.thread] if len(profile.thread) else np.zeros(0, np.bool_))
+    part = _with_basis(part, has_exact_sums)
     out = io.BytesIO()
     pprof.write(_used(replace(part, title=service)), out, _EVIDENCE)
     return SpoolSegment(SegmentName.new(service, profile.start_ns + profile.duration_ns, window), out.getvalue())
 
 
-def _with_basis(profile: Profile) -> Profile:
+def _with_basis(profile: Profile, has_exact_sums: bool) -> Profile:
     """Add a note about the statistical accuracy of shares to a part of a window of on-CPU samples."""
     if (basis := profile_basis(profile)) is None:
         return profile
-    sampled, width = round(100 * basis.sampled), round(100 * basis.half_width)
-    note = said("shares_by_samples", samples=f"{basis.samples:.0f}", sampled=sampled, width=width)
+    samples, width = f"{basis.samples:.0f}", round(100 * basis.half_width)
+    if has_exact_sums:
+        note = said("shares_by_samples", samples=samples, sampled=round(100 * basis.sampled), width=width)
+    else:
+        note = said("sums_by_samples", samples=samples, width=width)
     return replace(profile, summary=replace(profile.summary, notes=(*profile.summary.notes, note)))
 
 

@@ -1,6 +1,7 @@
 """Checkpoints of an unfinished window: its parts, as the worker sent them, with the rules' labels of their processes.
 
-They become segments only if the agent was killed, so they are stored without being parsed.
+They become segments only if the agent was killed, so they are stored without being parsed. Each has the on-CPU time of
+the processes by the kernel's clocks: the sums of a recovered window are exact up to its last checkpoint.
 """
 
 from __future__ import annotations
@@ -9,16 +10,19 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from pyprof.agent.exact_sums import with_exact_sums
+from pyprof.agent.process_clocks import ProcessTime
 from pyprof.agent.processes import ProcessLabels
 from pyprof.agent.rules import NOT_RECORDED, RuleVerdict
 from pyprof.agent.splitting import labelled, segments
 from pyprof.agent.spool import SpoolSegment
 from pyprof.model.merge import merge
 from pyprof.model.profile import Profile
+from pyprof.model.reasons import said
 from pyprof.objfile.source import open_regular
-from pyprof.records import replace
+from pyprof.records import dataclass, replace
 from pyprof.session.worker import response_codec
 from pyprof.session.worker.channel import Part
 
@@ -26,21 +30,34 @@ _BEGINS = b"pyprof part of a window\n"
 _MOST_BYTES = 1 << 30
 
 
-def packed(part: Sequence[Part], notes: Sequence[str], labels: Iterable[ProcessLabels]) -> bytes:
+class WindowPart(NamedTuple):
+    """What came to an unfinished window since the part before.
+
+    Attributes:
+        data: See Recording.packed_part().
+        times: On-CPU time of each process by the kernel's clocks, None if they are not read.
+    """
+
+    data: Sequence[Part]
+    times: Sequence[ProcessTime] | None
+
+
+def packed(part: WindowPart, notes: Sequence[str], labels: Iterable[ProcessLabels]) -> bytes:
     """Encode a checkpoint file.
 
     Args:
-        part: See Recording.packed_part().
+        part: A part of a window.
         notes: Notes for the summary.
         labels: Labels of the processes.
     """
     sets: dict[object, int] = {}
     processes = [(each.pid, each.began_ns, sets.setdefault(each.labels, len(sets))) for each in labels]
-    data = b"".join(part)
+    data = b"".join(part.data)
     head = {
         "layout": response_codec.layout(),
         "checksum": zlib.crc32(data),
-        "sizes": [memoryview(each).nbytes for each in part],
+        "sizes": [memoryview(each).nbytes for each in part.data],
+        "times": part.times,
         "notes": list(notes),
         "labels": list(sets),
         "processes": processes,
@@ -48,7 +65,21 @@ def packed(part: Sequence[Part], notes: Sequence[str], labels: Iterable[ProcessL
     return b"".join((_BEGINS, json.dumps(head).encode(), b"\n", data))
 
 
-def _unpacked(data: bytes) -> Profile:
+@dataclass(frozen=True, slots=True)
+class _SavedPart:
+    """The contents of a checkpoint file.
+
+    Attributes:
+        verdicts: Start and labels of processes, by pid.
+        times: See WindowPart; None also of a file by an older version.
+    """
+
+    profile: Profile
+    verdicts: Mapping[int, Sequence[tuple[int, RuleVerdict]]]
+    times: Sequence[ProcessTime] | None
+
+
+def _unpacked(data: bytes) -> _SavedPart:
     """Decode a checkpoint file.
 
     Raises:
@@ -71,13 +102,13 @@ def _unpacked(data: bytes) -> Profile:
     verdicts: dict[int, list[tuple[int, RuleVerdict]]] = {}
     for pid, began_ns, of in fields["processes"]:
         verdicts.setdefault(int(pid), []).append((int(began_ns), RuleVerdict(labels=sets[of])))
-
-    def verdict(pid: int, started_ns: int) -> RuleVerdict:
-        known = verdicts.get(pid) or [(0, NOT_RECORDED)]
-        return min(known, key=lambda each: abs(each[0] - started_ns))[1]
-
+    times = fields.get("times")
+    if times is not None:
+        times = [
+            ProcessTime(int(pid), int(began), str(name), int(ns), int(unread)) for pid, began, name, ns, unread in times
+        ]
     summary = replace(profile.summary, notes=(*profile.summary.notes, *map(str, fields["notes"])))
-    return labelled(replace(profile, summary=summary), verdict)
+    return _SavedPart(replace(profile, summary=summary), verdicts, times)
 
 
 def _read(path: str) -> bytes:
@@ -89,14 +120,39 @@ def _read(path: str) -> bytes:
 
 def restored(paths: Sequence[str], window: str, broken: Callable[[], None]) -> Sequence[SpoolSegment]:
     """Return the segments of a window from its checkpoint files (spool.Restore)."""
-    parts: list[Profile] = []
+    parts: list[_SavedPart] = []
     for path in paths:
         try:
             parts.append(_unpacked(_read(path)))
         except Exception:  # the agent must start whatever is wrong with a file
             broken()
     try:
-        return segments(merge(parts), (), window) if parts else ()
+        return _segments(parts, window) if parts else ()
     except Exception:  # for example, they are not from one window
         broken()
         return ()
+
+
+def _segments(parts: Sequence[_SavedPart], window: str) -> Sequence[SpoolSegment]:
+    """Return the segments of a window, with exact sums if all its parts have the times of its processes."""
+    whole = merge(part.profile for part in parts)
+    has_exact_sums = all(part.times is not None for part in parts)
+    if has_exact_sums:
+        whole = with_exact_sums(whole, _summed_times(time for part in parts for time in part.times or ()))
+
+    def verdict(pid: int, started_ns: int) -> RuleVerdict:
+        known = [each for part in parts for each in part.verdicts.get(pid, ())] or [(0, NOT_RECORDED)]
+        return min(known, key=lambda each: abs(each[0] - started_ns))[1]
+
+    summary = replace(whole.summary, notes=(*whole.summary.notes, said("window_recovered")))
+    return segments(labelled(replace(whole, summary=summary), verdict), (), window, has_exact_sums)
+
+
+def _summed_times(times: Iterable[ProcessTime]) -> list[ProcessTime]:
+    """Return the times of each process in all parts together."""
+    found: dict[tuple[int, int], ProcessTime] = {}
+    for each in times:
+        key = each.pid, each.began_ns
+        before = found.get(key, each._replace(ns=0, unread_ns=0))
+        found[key] = each._replace(ns=before.ns + each.ns, unread_ns=before.unread_ns + each.unread_ns)
+    return list(found.values())

@@ -132,6 +132,12 @@ NOTES = (
     Reason("shares_by_samples", Stage.SAMPLING,
            "Sums are processor time by the kernel's clocks. Shares are by {samples} samples of {sampled} % of it: with "
            "95 % probability a share of a half is right to within {width} points of a hundred"),
+    Reason("sums_by_samples", Stage.SAMPLING,
+           "Sums are the times that samples stand for: the kernel's clocks of the processes are not known. Shares are "
+           "by {samples} samples: with 95 % probability a share of a half is right to within {width} points of a "
+           "hundred"),
+    Reason("window_recovered", Stage.SAMPLING,
+           "The agent was killed in this window: it ends at the last checkpoint, and what came later is lost"),
     Reason("kernel_not_sampled", Stage.SAMPLING,
            "Time in the kernel has no samples: sudo sysctl kernel.perf_event_paranoid=1 gives it some"),
     Reason("stacks_not_copied", Stage.SAMPLING,

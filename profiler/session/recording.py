@@ -70,6 +70,7 @@ class Recording:
         has_begun: True if samples were taken.
         deliveries: Delivery of windows to sinks.
         on_cut: Called in the loop's thread when windows() closes a window, which ends at span_ns[1].
+        on_part: Called in the loop's thread before part() or packed_part() takes a part, which ends at span_ns[1].
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Recording:
         self.failure: BaseException | None = None
         self.asked_to_end = False
         self.on_cut: Callable[[], None] = lambda: None
+        self.on_part: Callable[[], None] = lambda: None
         self.has_begun = False
         self.deliveries = Deliveries(sampling, handover)
         self._kept: Sampling | None = sampling
@@ -299,7 +301,11 @@ class Recording:
         return asked.packed() if asked is not None else None
 
     def _part(self) -> Pending | None:
-        return self._between.ask(lambda: self._sampling.ask(Extent.PART), time.monotonic_ns())
+        def ask() -> Pending:
+            self.on_part()
+            return self._sampling.ask(Extent.PART)
+
+        return self._between.ask(ask, time.monotonic_ns())
 
     def windows(self, every: float) -> Iterator[Profile]:
         """Yield a profile of each interval, without gaps, until the recording has ended.

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from urllib.request import urlopen
 
+import numpy as np
 import pytest
 
 from pyprof.agent import reading
@@ -97,6 +98,53 @@ def test_small_budget_is_kept_by_fewer_samples_and_fewer_processes_and_said(tmp_
     profile = reading.profile_of(str(spool), names, "cpu", "all")
     ran = {thread.pid for thread in profile.threads if profile.filter(pid=thread.pid).total}
     assert ran == {each.pid for each in targets}
+
+
+CLOCKED = """
+import struct, sys, time
+with open(sys.argv[2], "ab", buffering=0) as file:
+    while True:
+        begun = time.process_time_ns()
+        while time.process_time_ns() < begun + 2_000_000: pass
+        file.write(struct.pack("<2q", time.monotonic_ns(), time.process_time_ns()))
+        time.sleep(0.004)
+"""
+
+
+def test_window_of_a_killed_agent_has_exact_sums_until_its_last_checkpoint(tmp_path: Path) -> None:
+    """Killed in the midst of a window with so few samples that their sum alone would be wrong by far."""
+    word, spool, log, config = f"agent-killed-{os.getpid()}", tmp_path / "spool", tmp_path / "log", tmp_path / "a.toml"
+    clock = tmp_path / "clock"
+    windows_of = '[windows]\nevery = "1h"\ndurable = "2s"\n[sampling]\nrate = 1\n'
+    config.write_text(f'{windows_of}[[rule]]\ncmdline = "{word}"\nservice = "clocked"\n')
+    target = subprocess.Popen([sys.executable, "-c", CLOCKED, word, str(clock)])
+    command = [sys.executable, "-m", "pyprof", "agent", "--config", str(config), "--spool", str(spool)]
+    with log.open("wb") as out:
+        agent = subprocess.Popen([*command, "--log", "json"], stderr=out)
+        try:
+            while len(list(spool.glob("sofar/*"))) < 4:
+                assert agent.poll() is None, log.read_text()
+                time.sleep(0.05)
+            agent.kill()
+            agent.wait()
+            agent = subprocess.Popen([*command, "--log", "json"], stderr=out)
+            while not (found := list(spool.glob("*/clocked/*.pb.gz"))):
+                assert agent.poll() is None, log.read_text()
+                time.sleep(0.05)
+            agent.send_signal(signal.SIGTERM)
+            assert agent.wait(60) == 0
+        finally:
+            for each in (agent, target):
+                each.kill()
+                each.wait()
+    names = reading.segments(str(spool), TimeSpan(0, time.time_ns() + 1))
+    profile = reading.profile_of(str(spool), [name for name in names if spool / name.path in found], "cpu", "all")
+    ahead_ns = time.time_ns() - time.monotonic_ns()
+    times = np.frombuffer(clock.read_bytes(), np.int64).reshape(-1, 2)
+    start_ns = profile.start_ns - ahead_ns
+    ran_ns = np.diff(np.interp([start_ns, start_ns + profile.duration_ns], times[:, 0], times[:, 1]))[0]
+    assert profile.duration_ns > 3e9
+    assert abs(profile.total / ran_ns - 1) < 0.02
 
 
 def policies(agent: int) -> set[int]:

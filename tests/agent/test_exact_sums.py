@@ -174,6 +174,35 @@ def test_time_in_a_window_is_exact_however_late_its_end_is_acknowledged(
     assert abs(sums_ns - host.at(start_ns)) <= 1, "no time is lost or counted twice between windows"
 
 
+@given(
+    st.lists(st.integers(0, 2 * Simulation.STEP_NS), min_size=60, max_size=60),
+    st.lists(st.lists(st.integers(0, 900_000_000), max_size=4), min_size=1, max_size=3),
+)
+def test_parts_of_a_window_have_the_time_of_the_window_until_then(
+    spent_ns: list[int], windows: list[list[int]]
+) -> None:
+    """A part ends within a second of steady use, as a window does, and the window's own time stays exact."""
+    host = Simulation(spent_ns)
+    host.clocks.begin(host.processes)
+    start_ns = 0
+    for parts in windows:
+        of_parts_ns = 0
+        for into_ns in parts:
+            for _ in range(2):
+                host.now_ns = (host.now_ns // host.STEP_NS + 1) * host.STEP_NS
+                host.clocks.poll(host.processes)
+            host.clocks.read_near_end(host.processes)
+            end_ns = host.now_ns + into_ns
+            host.now_ns += host.STEP_NS
+            times = host.clocks.end_part(host.processes, start_ns + 1, end_ns + 1)
+            of_parts_ns += sum(each.ns for each in times)
+            assert abs(of_parts_ns - (host.at(end_ns) - host.at(start_ns))) <= 2
+        host.now_ns = end_ns = (host.now_ns // host.STEP_NS + 1) * host.STEP_NS
+        found_ns = host.end_window(start_ns, end_ns)
+        assert abs(found_ns - (host.at(end_ns) - host.at(start_ns))) <= 2
+        start_ns = end_ns
+
+
 def begin_window_now(clocks: ProcessClocks, processes: dict[int, Seen]) -> int:
     """Begin a window between two readings, and return its start."""
     clocks.begin(processes)
@@ -227,6 +256,27 @@ def test_process_that_ended_has_the_time_until_it_was_read_last() -> None:
     assert found.unread_ns > 0
     assert time.monotonic_ns() - found.unread_ns < read_ns + found.unread_ns
     assert end_window_now(clocks, processes, read_ns) == []
+
+
+def test_parts_after_the_end_of_a_process_leave_its_unread_time_to_samples() -> None:
+    clocks = ProcessClocks()
+    with worker() as child:
+        processes = seen(child.pid)
+        start_ns = begin_window_now(clocks, processes)
+        spun(child)
+        clocks.poll(processes)
+        child.communicate()
+    read_ns, ends = time.monotonic_ns(), []
+    parts = []
+    for _ in range(2):
+        ends.append(time.monotonic_ns())
+        parts += clocks.end_part({}, start_ns, ends[-1])
+    first, second = parts
+    assert first.ns >= SPIN_NS
+    assert second.ns == 0
+    assert first.began_ns == second.began_ns
+    assert second.unread_ns == ends[1] - ends[0]
+    assert first.unread_ns >= ends[0] - read_ns
 
 
 def test_process_that_ran_before_it_was_seen_first_is_not_charged_for_that() -> None:

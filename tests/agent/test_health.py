@@ -15,6 +15,7 @@ from pyprof.agent.http_page import ADDRESS, HttpPages
 from pyprof.agent.metrics import COUNTERS, GAUGES, PREFIX
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
+from pyprof.records import replace
 from tests.exporters.profiles import golden
 
 LINE = re.compile(r'([a-z_]+)(?:\{([a-z]+)="([a-z_]+)"\})? (-?[0-9.e+]+)')
@@ -48,6 +49,24 @@ def test_numbers_are_those_of_windows_and_drops_and_labels_are_from_fixed_sets()
     assert found["cpu_seconds_total", ""] > 0
     values = {value for metric in (*COUNTERS, *GAUGES) for value in metric.labels[1]}
     assert {label for _, label in found} <= values
+
+
+def test_numbers_say_how_far_shares_of_the_last_window_are_known() -> None:
+    well, _ = made()
+    assert ("shares_samples", "") not in numbers(well.metrics.text()), "not known is not zero"
+    profile = golden()
+    threads = [replace(thread, labels=(("service", f"s{at}"),), pid=at) for at, thread in enumerate(profile.threads)]
+    values = profile.values.copy()
+    values[:, -1] = 2_000_000_000
+    values[profile.thread == 0, 0] = 0
+    well.metrics.took("cpu", replace(profile, threads=tuple(threads), values=values), True)
+    found = numbers(well.metrics.text())
+    part = float((profile.thread != 0).mean())
+    assert found["sampled_ratio", ""] == pytest.approx(part)
+    assert found["shares_samples", ""] > 0
+    widest = found["shares_half_width_widest_ratio", ""]
+    assert 0 < found["shares_half_width_ratio", ""] <= widest
+    assert widest == 0.5, "nothing is known of a service without samples"
 
 
 def test_each_reason_of_the_spool_has_its_label() -> None:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from pyprof.agent.process_clocks import ProcessTime
 from pyprof.agent.processes import ProcessLabels
 from pyprof.agent.rules import RuleVerdict
 from pyprof.agent.splitting import labelled, segments
-from pyprof.agent.window_checkpoint import packed, restored
+from pyprof.agent.window_checkpoint import WindowPart, packed, restored
 from pyprof.importers import pprof
 from pyprof.model.filter import selected
-from pyprof.model.profile import Profile
+from pyprof.model.keys import ProcessKey
+from pyprof.model.profile import Profile, ValueType
 from pyprof.records import replace
 from pyprof.session.worker import response_codec
 from tests.exporters.profiles import golden
@@ -49,11 +52,12 @@ def part(profile: Profile, start_ns: int, end_ns: int) -> Profile:
     return replace(selected(profile, within), start_ns=start_ns, duration_ns=end_ns - start_ns)
 
 
-def saved(folder: Path, *parts: Profile) -> list[str]:
+def saved(folder: Path, *parts: Profile, times: Sequence[Sequence[ProcessTime]] = ()) -> list[str]:
     for at, each in enumerate(parts):
         began = {thread.process_key for thread in each.threads}
         labels = [ProcessLabels(pid, began_ns + 9_999_999, of_process(pid, began_ns)) for pid, began_ns in began]
-        (folder / f"{at}").write_bytes(packed(response_codec.packed_value(each), ("a note",), labels))
+        checkpoint = WindowPart(response_codec.packed_value(each), times[at] if times else None)
+        (folder / f"{at}").write_bytes(packed(checkpoint, ("a note",), labels))
     return [str(folder / f"{at}") for at in range(len(parts))]
 
 
@@ -87,6 +91,38 @@ def test_parts_are_the_segments_of_their_window(tmp_path: Path) -> None:
     assert [told(of(each.data)) for each in found] == [told(of(each.data)) for each in expected]
     assert {each.name.end_ns for each in found} == {cuts[-1]}
     assert all(b"a note" in gzip.decompress(each.data) for each in found)
+
+
+def on_cpu() -> tuple[Profile, Profile, list[ProcessKey]]:
+    """Return two halves of a window of on-CPU samples, and the keys of its processes."""
+    profile = replace(whole(), value_types=(ValueType("samples", "count"), ValueType("cpu", "nanoseconds")))
+    half, end = int(np.median(profile.time_ns)), int(profile.time_ns.max()) + 1
+    keys = list(dict.fromkeys(thread.process_key for thread in profile.threads))
+    return part(profile, profile.start_ns, half), part(profile, half, end), keys
+
+
+def test_recovered_window_has_the_sums_of_the_kernels_clocks(tmp_path: Path) -> None:
+    """A process of which nothing was sampled is not missing."""
+    first, second, keys = on_cpu()
+    times = [[ProcessTime(*key, "p", 10**9 + at + nth) for at, key in enumerate(keys)] for nth in range(2)]
+    times[1].append(ProcessTime(keys[0][0], keys[0][1] + 10**12, "idle", 7))
+    found = restored(saved(tmp_path, first, second, times=times), WINDOW, pytest.fail)
+    sums = {each.name.service: of(each.data).total for each in found}
+    expected = {dict(of_process(*key))["service"]: 2 * 10**9 + 1 + 2 * at for at, key in enumerate(keys)}
+    nearest = dict(of_process(*max(key for key in keys if key[0] == keys[0][0])))["service"]
+    assert sums == expected | {nearest: expected[nearest] + 7}
+    for each in found:
+        text = gzip.decompress(each.data)
+        assert b"by the kernel's clocks" in text
+        assert b"was killed in this window" in text
+
+
+def test_recovered_window_without_clocks_says_that_sums_are_those_of_samples(tmp_path: Path) -> None:
+    first, second, _ = on_cpu()
+    for each in restored(saved(tmp_path, first, second), WINDOW, pytest.fail):
+        text = gzip.decompress(each.data)
+        assert b"Sums are the times that samples stand for" in text
+        assert b"by the kernel's clocks" not in text
 
 
 def another_class(good: bytes, head: int) -> bytes:
