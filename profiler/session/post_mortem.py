@@ -101,7 +101,7 @@ def examined(target: DeadTarget, start: Start) -> PostMortem:
 
 @dataclass(frozen=True, slots=True)
 class _OfDeadProcess:
-    """The one-shot task that examines a dead process (see messages.Errand)."""
+    """The one-shot task that examines a dead process (see messages.OneShotTask)."""
 
     target: DeadTarget
 

@@ -1,11 +1,11 @@
 """Deadlines in the worker: signals that interrupt its computation wherever it is.
 
 The sampler sends the signals, because readers of files have many kinds of loops and none of them checks the time. A
-signal interrupts only what Hurry.unless_late() has started, so the stacks of a batch are either complete or not
-started. Background work (Hurry.meanwhile()) is interrupted by a separate signal, or after some processor time.
+signal interrupts only what WorkDeadline.unless_late() has started, so the stacks of a batch are either complete or not
+started. Background work (WorkDeadline.meanwhile()) is interrupted by a separate signal, or after some processor time.
 
 A worker whose sampler has ended receives no signal. So a thread polls for that (end_with). If the worker has data for a
-sink, the worker writes it without resolving more names. Without a sink it exits at once.
+sink, it resolves names for ORPHAN_S at most and writes the data. Without a sink it exits at once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ORPHAN_S = 10.0
 
 
 class WorkerOutOfTime(BaseException):
-    """The deadline has passed. It never leaves Hurry.unless_late().
+    """The deadline has passed. It never leaves WorkDeadline.unless_late().
 
     It is not an Exception, because readers that tolerate broken files must not swallow it.
     """

@@ -1,6 +1,6 @@
 """One-shot tasks of a worker that has no recording: it examines one untrusted thing and returns values.
 
-A task is an Errand (messages.py). It examines a core file (session/post_mortem.py), an object file or a process
+A task is a OneShotTask (messages.py). It examines a core file (session/post_mortem.py), an object file or a process
 (pyprof.tools). The module of its class must be loaded before a confined worker is forked.
 """
 

@@ -224,7 +224,7 @@ class Worker:
         return self._ended(patience_s) is not None
 
     def close(self, patience_s: float = _PATIENCE_S, killed_s: float = _PATIENCE_S) -> None:
-        """End the worker, after Bye or at once. May be called twice.
+        """End the worker, after Shutdown or at once. May be called twice.
 
         Args:
             patience_s: Maximum wait before the worker is killed, in seconds.

@@ -131,12 +131,12 @@ class BatchTaken:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The answer to an Ask.
+    """The response to a ProfileRequest, or the end of a one-shot task.
 
     Attributes:
-        number: The number of the Ask.
-        functions: Numbers of the interpreters' functions in the window that was closed, None if no window was closed.
-        data: The profile (see unpacked_profile), empty if the file broker gave it to a sink.
+        number: Number of the request.
+        functions: Numbers of the interpreter functions in the closed window, None if no window was closed.
+        data: The packed profile, empty if the file broker gave it to a sink (see unpacked_profile()).
     """
 
     number: int

@@ -163,7 +163,7 @@ class _Observed:
             window: The window.
             state: The sampler's state.
             extent: The part of the window.
-            requested: True if the user waits (see Ask): line numbers then get less time.
+            requested: True if the user waits (see ProfileRequest): line numbers then get less time.
             known_only: True to use only names that are already resolved.
         """
         naming, lines_s = self.naming, WAITED_FOR_S if requested else SOURCE_BUDGET_S
@@ -207,7 +207,7 @@ class _Observed:
 
 
 class Service:
-    """Server of one sampler, until the sampler sends Bye or ends."""
+    """Server of one sampler, until the sampler sends Shutdown or ends."""
 
     def __init__(self, channel: Channel, keeper: FileBrokerClient, hurry: WorkDeadline, missing: Sequence[str]) -> None:
         """Create the service.
@@ -231,7 +231,7 @@ class Service:
         self._giving_way: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def run(self) -> None:
-        """Serve the sampler. If it ends without Bye, give what was recorded to its sink."""
+        """Serve the sampler. If it ends without Shutdown, give what was recorded to its sink."""
         try:
             self._channel.send(response_codec.pack(BatchTaken(0, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)))
             while not isinstance(message := self._next(), Shutdown):
