@@ -48,7 +48,7 @@ def _keywords_of(options: Callable[P, Opts]) -> Callable[[Callable[[T, Opts], R]
 
 @_keywords_of(RecordOptions)
 def attach(target: Target, options: RecordOptions) -> Recording:
-    """Begin to record in a separate thread.
+    """Begin to record in a separate thread, and return when samples are taken.
 
     The result is a context manager that ends the recording and frees its resources. A command that still runs when the
     recording is closed is ended by SIGTERM.
@@ -67,7 +67,12 @@ def attach(target: Target, options: RecordOptions) -> Recording:
         RemoteError: The stub cannot be reached, or does not answer.
     """
     recording = _opened(target, options)
-    recording.start()
+    try:
+        recording.start()
+        recording.wait_for_sampling()
+    except BaseException:
+        recording.close()
+        raise
     return recording
 
 

@@ -167,6 +167,7 @@ def helper() -> None:
     try:
         with opening.of_processes(TargetOptions(pids=(pid,)), options, forked) as recording:
             recording.start()
+            recording.wait_for_sampling()
             os.write(1, READY)
             while recording.running and not select.select([0], [], [], _POLL_S)[0]:
                 pass

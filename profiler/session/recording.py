@@ -67,7 +67,7 @@ class Recording:
         command: The program that was started for it, None if there is none.
         failure: The error that ended the recording early, None if there was none. Earlier samples remain valid.
         asked_to_end: True if the duration or a call ended it.
-        has_begun: True if samples were taken.
+        has_begun: True if samples are taken, or were taken.
         deliveries: Delivery of windows to sinks.
         on_cut: Called in the loop's thread when windows() closes a window, which ends at span_ns[1].
         on_part: Called in the loop's thread before part() or packed_part() takes a part, which ends at span_ns[1].
@@ -95,6 +95,7 @@ class Recording:
         self._between = BetweenBatches(handover)
         self._stopping = threading.Lock()
         self._ending = threading.Event()
+        self._begun_or_over = threading.Event()
         self._thread: threading.Thread | None = None
         self._last: Profile | None = None
         self._settle_at = math.inf
@@ -152,6 +153,10 @@ class Recording:
         self._thread = threading.Thread(target=self.run, name="pyprof", daemon=True)
         self._thread.start()
 
+    def wait_for_sampling(self) -> None:
+        """Wait until the collector takes samples, or the recording is over."""
+        self._begun_or_over.wait()
+
     def run(self, beat: Callable[[], None] = lambda: None, began: Callable[[], None] = lambda: None) -> None:
         """Run the loop in this thread until the target has ended, the duration is over or end() is called.
 
@@ -167,6 +172,7 @@ class Recording:
 
         def begin() -> None:
             self.has_begun = True
+            self._begun_or_over.set()
             self._settle_at = time.monotonic() + _SETTLED_S
             if self.options.duration:
                 timer.start()
@@ -186,6 +192,7 @@ class Recording:
         finally:
             timer.cancel()
             self._between.end()
+            self._begun_or_over.set()
 
     def _turn(self) -> None:
         """Run the work that is due between two batches."""

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import pytest
 import pyprof
 from pyprof.collectors.targets.launch import CommandNotFound
 from pyprof.errors import NoSuchProcess, NotTraceable, UsageError
+from pyprof.session.worker.messages import Begin
+from pyprof.session.worker.sampling import Sampling
 from tests.cli.support import BUSY, python
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
@@ -74,6 +77,31 @@ def test_public_names_have_docstrings_that_name_errors() -> None:
         assert "Raises" in (inspect.getdoc(function) or "") or "errors" in (inspect.getdoc(function) or "")
     with pytest.raises(AttributeError, match="no attribute 'recrod'"):
         pyprof.recrod  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_recording_is_returned_when_it_samples_so_that_peeks_have_a_duration(
+    busy: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = Sampling._begin
+
+    def begin_late(sampling: Sampling) -> Begin:
+        time.sleep(0.5)  # the loop's thread gets no processor
+        return begin(sampling)
+
+    monkeypatch.setattr(Sampling, "_begin", begin_late)
+    with pyprof.attach(busy) as recording:
+        assert recording.has_begun
+        assert recording.peek().duration_ns > 0
+
+
+def test_recording_that_ends_before_it_samples_is_returned(busy: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Sampling) -> Begin:
+        raise OSError("no way")
+
+    monkeypatch.setattr(Sampling, "_begin", fail)
+    with pyprof.attach(busy) as recording:
+        assert not recording.has_begun
+        assert isinstance(recording.failure, OSError)
 
 
 def test_works_in_a_thread_beside_others_twice_and_after_an_error(busy: int) -> None:
