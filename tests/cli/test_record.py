@@ -207,7 +207,8 @@ def test_command_gets_the_environment_that_pyprof_was_given(tmp_path: Path) -> N
 
 
 def test_suffix_is_a_format_and_the_ways_to_choose_a_target_are_named(tmp_path: Path) -> None:
-    done = pyprof("record", "-q", "-f", "html", "-o", str(tmp_path / "page"), "--", "true")
+    command = [sys.executable, "-c", "import time\nwhile time.process_time() < 0.5: sum(range(1000))"]
+    done = pyprof("record", "-q", "-f", "html", "-o", str(tmp_path / "page"), "--", *command)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "page").read_bytes().lower().startswith(b"<!doctype html")
     refused = pyprof("record").stderr
