@@ -96,7 +96,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         kinds = {mark.name for mark in item.iter_markers()} & KINDS.keys()
         if not kinds:
             item.add_marker("unit")
-        if "live" in kinds and item.config.option.reruns is None:
+        if "live" in kinds and getattr(item.config.option, "reruns", 0) is None:  # no option: -p no:rerunfailures
             item.add_marker(pytest.mark.flaky(reruns=RERUNS_OF_LIVE_TESTS))
 
 
