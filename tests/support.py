@@ -28,6 +28,8 @@ PACKAGES = {
     "luajit": "luajit",
     "lli": "llvm",
     "perl": "perl",
+    "php": "php-cli",
+    "lua5.4": "lua5.4",
     "perf": "linux-perf",
     "debuginfod": "debuginfod",
     "sqlite3": "sqlite3",
