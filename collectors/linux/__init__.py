@@ -1,18 +1,18 @@
-"""The kernel's interfaces: system calls, /proc, what a stopped task says.
+"""The kernel's interfaces: system calls, /proc, the state of a stopped task.
 
 bpf            bpf(2): maps, type information and programs as descriptors
-children       Finds the children of sampled processes
+children       A finder of the children of sampled processes
 kernel_waits   Kernel functions that wait uninterruptibly, from /proc/kallsyms
 libc           System calls that Python lacks, by ctypes
 link_map       The dynamic loader's list of loaded objects (struct r_debug, struct link_map in <link.h>)
-map_query      Checks single mappings of a process with PROCMAP_QUERY
-mapped_memory  Reads the memory of a process as it was mapped earlier
+map_query      Checks of single mappings of a process with PROCMAP_QUERY
+mapped_memory  Reads of a process's memory as it was mapped earlier
 perf_arch      The architecture whose registers perf_events sample here, and that of its 32-bit code
-procfs         What /proc says about a process
+procfs         Information about processes in /proc
 regset         The kernel's register set of a stopped task (NT_PRSTATUS), read as that of one architecture
-rights         What this process may do, and giving up rights for good
-seccomp        A filter of system calls for a process that only computes, on what it has been given descriptors of
-syscalls       Which system calls survive a ptrace stop, and which can be made to start again
+rights         The rights of this process, and functions that drop them permanently
+seccomp        A filter of system calls for a process that only computes and uses descriptors that it was given
+syscalls       The system calls that survive a ptrace stop, and those that can be restarted
 task_state     State of one task from /proc, read between its stop and its resume
 transfers      System calls that a stop may cut short
 """

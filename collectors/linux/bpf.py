@@ -12,7 +12,7 @@ from pyprof.collectors.linux import libc
 from pyprof.records import dataclass
 
 ARRAY = 2
-"""Type of a map."""
+"""Type of an array map."""
 PERF_EVENT, RAW_TRACEPOINT = 7, 17
 """Types of programs."""
 RDONLY_PROG = 1 << 7
@@ -22,11 +22,13 @@ _LOOKUP_BATCH = 24
 _BATCH = 1024
 _LOG_SIZE = 1 << 20
 _MOST_LOADS = 3
-"""The verifier ends with EAGAIN where a signal is pending. So signals wait for the last of so many tries."""
+"""Number of attempts to load a program. The verifier fails with EAGAIN if a signal is pending, so the last attempt
+blocks signals.
+"""
 
 
 def _address(data: bytes | bytearray) -> int:
-    """Where the bytes stand; they must be kept until the call is over."""
+    """Return the address of the bytes. The caller must keep them until the system call returns."""
     return int(np.frombuffer(data, np.uint8).ctypes.data) if data else 0
 
 
@@ -42,7 +44,7 @@ def _element(command: int, fd: int, key: bytes, value: bytes | bytearray, flags:
 
 
 def lookup(fd: int, key: bytes, size: int) -> bytes | None:
-    """A value; None where there is none."""
+    """Return a value, or None if there is none."""
     value = bytearray(size)
     return bytes(value) if _element(_LOOKUP, fd, key, value) == 0 else None
 
@@ -56,7 +58,7 @@ def delete(fd: int, key: bytes) -> int:
 
 
 def values(fd: int, key_size: int, value_size: int) -> list[bytes]:
-    """Of a hash, all that are there; of one that changes meanwhile perhaps some twice."""
+    """Return all values of a hash. If the hash changes meanwhile, some may appear twice."""
     found: list[bytes] = []
     cursor, taken = bytearray(max(key_size, 4)), bytearray(max(key_size, 4))
     keys, room = bytearray(_BATCH * key_size), bytearray(_BATCH * value_size)
@@ -74,12 +76,12 @@ def values(fd: int, key_size: int, value_size: int) -> list[bytes]:
 
 
 def freeze(fd: int) -> int:
-    """No more changes from user space."""
+    """Forbid further changes of a map from user space."""
     return libc.bpf(_FREEZE, bytearray(struct.pack("=I", fd)))
 
 
 def load_btf(data: bytes) -> tuple[int, str]:
-    """(descriptor or -errno, what the kernel says of it)."""
+    """Load type information. Return (descriptor or -errno, the kernel's log)."""
     log = bytearray(_LOG_SIZE)
     attr = bytearray(struct.pack("=QQIIII", _address(data), 0, len(data), 0, 0, 0))
     fd = libc.bpf(_BTF_LOAD, attr)
@@ -91,7 +93,19 @@ def load_btf(data: bytes) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What PROG_LOAD takes. code: instructions. functions, lines: func_info and line_info, records of these sizes."""
+    """Arguments of PROG_LOAD.
+
+    Attributes:
+        kind: Type of the program.
+        name: Its name.
+        code: Instructions.
+        license: Its license.
+        btf: Descriptor of its type information.
+        functions: Records of func_info.
+        function_size: Size of one of them.
+        lines: Records of line_info.
+        line_size: Size of one of them.
+    """
 
     kind: int
     name: str
@@ -105,7 +119,10 @@ class Program:
 
 
 def load_program(program: Program, log_level: int = 0) -> tuple[int, str]:
-    """(descriptor or -errno, the verifier's log). The log is empty where the program was taken and log_level is 0."""
+    """Load a program. Return (descriptor or -errno, the verifier's log).
+
+    The log is empty if the program was accepted and log_level is 0.
+    """
     log = bytearray(_LOG_SIZE if log_level else 0)
     licence = program.license.rstrip(b"\0") + b"\0"
     attr = bytearray(
@@ -132,7 +149,7 @@ def load_program(program: Program, log_level: int = 0) -> tuple[int, str]:
 
 
 def open_raw_tracepoint(program: int, name: str) -> int:
-    """The program runs at each hit until the descriptor is closed."""
+    """Attach a program to a raw tracepoint until the returned descriptor is closed."""
     text = name.encode() + b"\0"
     return libc.bpf(_RAW_TRACEPOINT_OPEN, bytearray(struct.pack("=QII", _address(text), program, 0)))
 

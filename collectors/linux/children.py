@@ -1,7 +1,7 @@
-"""Finds the children of sampled processes: by the kernel's proc connector where it is allowed, else by polling /proc.
+"""A finder of the children of sampled processes: the kernel's proc connector if it is permitted, else polling of /proc.
 
-The connector (linux/cn_proc.h) needs CAP_NET_ADMIN and the first network, pid and user namespace. It reports every fork
-and exit. Polling reads /proc/PID/task/*/children, within a share of the time.
+The connector (linux/cn_proc.h) needs CAP_NET_ADMIN and the initial network, pid and user namespaces. It reports every
+fork and exit. Polling reads /proc/PID/task/*/children, within a share of the time.
 """
 
 from __future__ import annotations
@@ -32,14 +32,17 @@ _FOUR = struct.Struct("=IIII")
 _TWO = struct.Struct("=II")
 _ACK_S = 0.1
 _MOST_MESSAGES = 20_000
-_BUDGET = 50  # a look that took t is followed by none for 50 t
+_BUDGET = 50  # after a search that took t there is none for 50 t
 
 POLLING_NOTE = said("children_polled")
 
 
 class ChildFinder(Protocol):
-    """note: what the reader of the profile should know, "" if nothing. news: a descriptor that can be read when there
-    may be something to find, -1 if none.
+    """A finder of children.
+
+    Attributes:
+        note: A sentence for the summary, or "".
+        news: Descriptor that becomes readable when there may be new children, or -1.
     """
 
     note: str
@@ -48,14 +51,14 @@ class ChildFinder(Protocol):
     def news(self) -> int: ...
 
     def find(self, pids: Iterable[int]) -> list[int]:
-        """Pids that may be new children of these processes; some may have ended already."""
+        """Return pids that may be new children of these processes. Some may have ended."""
         ...
 
     def close(self) -> None: ...
 
 
 def child_finder(diagnostics: Diagnostics, is_sampled: Callable[[int], bool]) -> ChildFinder:
-    """The best that the system allows. is_sampled: has this pid a sample?"""
+    """Return the best finder that the system permits; `is_sampled` returns True if a pid has a sample."""
     try:
         return Connector(diagnostics, is_sampled)
     except OSError:
@@ -63,7 +66,7 @@ def child_finder(diagnostics: Diagnostics, is_sampled: Callable[[int], bool]) ->
 
 
 class Connector:
-    """Children as the kernel reports them. Raises OSError where it does not."""
+    """A finder that uses the kernel's reports. It raises OSError if the kernel refuses them."""
 
     note = ""
 
@@ -104,7 +107,7 @@ class Connector:
                 new.pop(ended, None)
                 if not self._is_sampled(ended):
                     self._diagnostics.count("child ended before its first sample")
-        if self._look_again:  # those that were there before we listened, or after an overflow
+        if self._look_again:  # children that existed before the socket was open, or that an overflow lost
             self._look_again = False
             for child in descendants(self._known):
                 self._known.add(child)
@@ -134,7 +137,7 @@ class Connector:
 
 
 class Poller:
-    """Children by reading /proc: what begins and ends between two readings is not seen."""
+    """A finder that reads /proc. It misses children that start and end between two readings."""
 
     note = POLLING_NOTE
     news = -1
@@ -158,7 +161,7 @@ class Poller:
 
 
 def parse_event(message: bytes) -> tuple[int, tuple[int, ...]] | None:
-    """(_FORK, (parent tid, parent, child tid, child)) or (_EXIT, (tid, pid)); None for other messages."""
+    """Return (_FORK, (parent tid, parent, child tid, child)) or (_EXIT, (tid, pid)), or None for other messages."""
     at = _NLMSGHDR.size + _CN_MSG.size
     if len(message) < at + _EVENT.size:
         return None
@@ -175,7 +178,7 @@ def parse_event(message: bytes) -> tuple[int, tuple[int, ...]] | None:
 
 
 def descendants(pids: Iterable[int]) -> list[int]:
-    """Children, their children and so on, of processes that are alive; without these themselves."""
+    """Return the children of living processes, the children of these, and so on, without the processes themselves."""
     seen = set(pids)
     found: list[int] = []
     todo = list(seen)
@@ -199,7 +202,7 @@ def descendants(pids: Iterable[int]) -> list[int]:
 
 
 def children_by_parent(pids: set[int]) -> list[int]:
-    """The same for kernels without /proc/PID/task/TID/children: from the parents of all processes."""
+    """Return all descendants by the parents of all processes, for kernels without /proc/PID/task/TID/children."""
     parents: dict[int, int] = {}
     for pid in procfs.all_pids():
         try:
@@ -221,14 +224,16 @@ def children_by_parent(pids: set[int]) -> list[int]:
 
 
 def _readable(channel: socket.socket, within_s: float) -> bool:
-    """By poll: select knows no file descriptor above 1023, and a recording may hold thousands."""
+    """Wait until a socket is readable. select() supports no descriptor above 1023, and a recording may have thousands
+    open.
+    """
     waiting = select.poll()
     waiting.register(channel, select.POLLIN)
     return bool(waiting.poll(within_s * 1000))
 
 
 def _request(operation: int) -> bytes:
-    """A message that turns the events on or off."""
+    """Return a message that switches the events on or off."""
     body = struct.pack("=I", operation)
     message = _CN_MSG.pack(_CN_IDX_PROC, _CN_VAL_PROC, 0, 0, len(body), 0) + body
     return _NLMSGHDR.pack(_NLMSGHDR.size + len(message), _NLMSG_DONE, 0, 0, 0) + message

@@ -24,7 +24,9 @@ _MOST = 1 << 28
 
 
 def uninterruptible(path: str = "/proc/kallsyms") -> Callable[[tuple[int, ...]], str]:
-    """Makes: kernel frames, innermost first -> D or S; B (blocked) where addresses are hidden."""
+    """Return a function that maps kernel frames, innermost first, to the state D or S, or to B (blocked) if the kernel
+    hides addresses.
+    """
     spans: list[tuple[int, int]] | None = None
 
     def state(chain: tuple[int, ...]) -> str:

@@ -1,8 +1,8 @@
-"""System calls that Python lacks, by ctypes. Only native/code.py uses it, too.
+"""System calls that Python lacks, by ctypes. Only this module and native/code.py use ctypes.
 
-Calls between a stop and its DETACH use PyDLL, which keeps the GIL: no other thread of the profiler can delay the
-resume. (Where all other threads of the process are ours and rest, read_without_gil() lets them run while memory is
-read.) They return -errno instead of raising, and write into buffers that were allocated before.
+Calls between a stop and its DETACH use PyDLL, which keeps the GIL, so that no other thread of the profiler can delay
+the resume. After read_without_gil() other threads may run while memory is read. The calls return -errno instead of
+raising, and write into buffers that were allocated before.
 
 Constants: linux/ptrace.h, linux/elf.h, process_vm_readv(2). python-ptrace has a part of them; importing it takes 10 ms.
 """
@@ -29,12 +29,14 @@ PTRACE_EVENT_STOP = 128
 P_PID, WSTOPPED, WNOHANG, WALL = 1, 2, 1, 0x40000000
 
 REGSET_ROOM = 1024
-"""Bytes of the largest user_regs_struct, and more."""
+"""Size of a buffer in bytes that is larger than any user_regs_struct."""
 
 NT_PRSTATUS, NT_ARM_PAC_MASK = 1, 0x406
 
 _SI_SIGNO, _SI_CODE, _SI_STATUS = 0, 2, 6 if ctypes.sizeof(ctypes.c_void_p) == 8 else 5
-"""siginfo_t of SIGCHLD as int32 words: si_signo, si_errno, si_code, padding (64-bit), si_pid, si_uid, si_status."""
+"""Indices in siginfo_t of SIGCHLD as int32 words: si_signo, si_errno, si_code, padding (64-bit), si_pid, si_uid,
+si_status.
+"""
 
 _libc = ctypes.PyDLL(None, use_errno=True)
 _ulong = ctypes.c_ulong
@@ -59,8 +61,10 @@ _get_errno = ctypes.get_errno
 
 
 def read_without_gil() -> None:
-    """A page of a target's memory may never come (userfaultfd, a file system that does not answer): from now on other
-    threads can run then. Only where no other thread has work: it would delay the resume of a stopped thread.
+    """Release the GIL while a target's memory is read, from now on.
+
+    A page may never arrive (userfaultfd, a file system that does not answer). Use this only if no other thread has
+    work, because it would delay the resume of a stopped thread.
     """
     global _readv
     _readv = _patient_readv
@@ -79,25 +83,30 @@ class _Timespec(ctypes.Structure):
 
 
 def seize(tid: int) -> int:
-    """Become the tracer of a thread without stopping it. 0 or -errno (EPERM: not ours, or traced already)."""
+    """Become the tracer of a thread without stopping it. Return 0 or -errno (EPERM: not permitted, or already
+    traced).
+    """
     return 0 if _ptrace(PTRACE_SEIZE, tid, 0, 0) == 0 else -_get_errno()
 
 
 def interrupt(tid: int) -> int:
-    """Ask a seized thread to stop. 0 or -errno."""
+    """Request the stop of a seized thread. Return 0 or -errno."""
     return 0 if _ptrace(PTRACE_INTERRUPT, tid, 0, 0) == 0 else -_get_errno()
 
 
 def detach(tid: int, signum: int = 0) -> int:
-    """Let a stopped thread go on without us, with the signal at which it stopped. 0 or -errno."""
+    """Release a stopped thread, and deliver the signal at which it stopped. Return 0 or -errno."""
     return 0 if _ptrace(PTRACE_DETACH, tid, 0, signum) == 0 else -_get_errno()
 
 
 class PtraceCalls:
-    """Preallocated buffers for one stop at a time, used by one thread of ours.
+    """Preallocated buffers for one stop at a time. One thread of the profiler uses them.
 
-    regs, narrow_regs: the registers last read, as words of 64 and of 32 bits. hurries: has hurry() an effect? policy:
-    without it.
+    Attributes:
+        regs: The registers that were read last, as 64-bit words.
+        narrow_regs: The same as 32-bit words.
+        hurries: True if hurry() has an effect.
+        policy: The scheduling policy without hurry().
     """
 
     def __init__(self) -> None:
@@ -125,26 +134,32 @@ class PtraceCalls:
         _sigmask(signal.SIG_SETMASK, None, ctypes.addressof(self._old))
 
     def read_registers(self, tid: int) -> int:
-        """NT_PRSTATUS of a stopped thread into regs. Bytes that the kernel delivered, or -errno."""
+        """Read NT_PRSTATUS of a stopped thread into regs. Return the number of bytes that the kernel delivered, or
+        -errno.
+        """
         self._regs_iov.size = REGSET_ROOM
         if _ptrace(PTRACE_GETREGSET, tid, NT_PRSTATUS, self._regs_at) != 0:
             return -_get_errno()
         return int(self._regs_iov.size)
 
     def write_registers(self, tid: int, size: int) -> int:
-        """The first size bytes of regs into a stopped thread. 0 or -errno."""
+        """Write the first `size` bytes of regs to a stopped thread. Return 0 or -errno."""
         self._regs_iov.size = size
         return 0 if _ptrace(PTRACE_SETREGSET, tid, NT_PRSTATUS, self._regs_at) == 0 else -_get_errno()
 
     def read_pac_mask(self, tid: int) -> int:
-        """The bits of a stopped thread's code addresses that hold a signature (NT_ARM_PAC_MASK); 0: none."""
-        masks = (ctypes.c_uint64 * 2)()  # data, code
+        """Return the bits of a stopped thread's code addresses that contain a signature (NT_ARM_PAC_MASK), or 0."""
+        masks = (ctypes.c_uint64 * 2)()  # masks of data and code addresses
         iov = _Iovec(ctypes.addressof(masks), ctypes.sizeof(masks))
         failed = _ptrace(PTRACE_GETREGSET, tid, NT_ARM_PAC_MASK, ctypes.addressof(iov))
         return 0 if failed or iov.size < ctypes.sizeof(masks) else int(masks[1])
 
     def read_memory(self, pid: int, avma: int, size: int, into: int) -> int:
-        """process_vm_readv of size bytes at avma to our address into. Bytes read (less at a hole) or -errno."""
+        """Read `size` bytes at avma to the own address `into` with process_vm_readv.
+
+        Returns:
+            Number of bytes that were read, which is smaller at a hole; or -errno.
+        """
         self._local.base = into
         self._local.size = size
         self._remote.base = avma
@@ -153,9 +168,10 @@ class PtraceCalls:
         return int(got) if got >= 0 else -_get_errno()
 
     def poll_stop(self, tid: int) -> int:
-        """Stop status of a traced thread without waiting: signal | event << 8, 0 if not stopped, or -errno.
+        """Return the stop status of a traced thread without waiting: signal | event << 8, 0 if it has not stopped, or
+        -errno.
 
-        Never collects an exit: the exit status of a child belongs to the process that launched it.
+        It never collects an exit, because the exit status of a child belongs to the process that launched it.
         """
         info = self._info
         info[_SI_SIGNO] = 0
@@ -164,20 +180,22 @@ class PtraceCalls:
         return info[_SI_STATUS] if info[_SI_SIGNO] else 0
 
     def stop_reason(self, tid: int) -> int:
-        """Like poll_stop, for a stop whose status somebody else has collected: from its siginfo. 0 if not stopped."""
+        """Return the status of poll_stop() from the siginfo of a stop whose status was already collected. 0 if not
+        stopped.
+        """
         if _ptrace(PTRACE_GETSIGINFO, tid, 0, self._info_at) != 0:
             return 0
         code = self._info[_SI_CODE]
         return code if code >> 8 == PTRACE_EVENT_STOP else self._info[_SI_SIGNO]
 
     def wait_sigchld(self, timeout_ns: int) -> bool:
-        """Sleep until SIGCHLD (which must be blocked) is pending, and take it. False after timeout_ns."""
+        """Sleep until SIGCHLD (which must be blocked) is pending, and consume it. Return False after timeout_ns."""
         timeout = self._timeout
         timeout.sec, timeout.nsec = divmod(max(timeout_ns, 0), 1_000_000_000)
         return int(_sigtimedwait(self._chld_at, None, self._timeout_at)) > 0
 
     def hurry(self) -> None:
-        """Run before everything else until relax(), where we may (CAP_SYS_NICE): a stopped target waits for us."""
+        """Run before all other threads until relax(), if permitted (CAP_SYS_NICE), because a stopped target waits."""
         if self.hurries and not self._hurrying:
             if _setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, self._first_at) == 0:
                 self._hurrying = True
@@ -185,13 +203,13 @@ class PtraceCalls:
                 self.hurries = False
 
     def relax(self) -> None:
-        """Back to the policy that we were started with."""
+        """Restore the scheduling policy with which the profiler was started."""
         if self._hurrying:
             self._hurrying = False
             _setscheduler(0, self.policy, self._usual_at)
 
     def block_signals(self) -> None:
-        """Block every signal of this thread, until restore_signals."""
+        """Block every signal of this thread until restore_signals()."""
         _sigmask(signal.SIG_SETMASK, ctypes.addressof(self._all), ctypes.addressof(self._old))
 
     def restore_signals(self) -> None:
@@ -199,13 +217,15 @@ class PtraceCalls:
 
 
 def sched_setattr(attr: bytes) -> int:
-    """sched_setattr(2) of this thread. 0 or -errno."""
+    """Call sched_setattr(2) for this thread. Return 0 or -errno."""
     number = {"x86_64": 314, "aarch64": 274}.get(os.uname().machine)
     return -errno.ENOSYS if number is None else _libc["syscall"](ctypes.c_long(number), 0, attr, 0)
 
 
 class Arena:
-    """Memory with a fixed address, touched beforehand so that a copy into it never faults in new pages late."""
+    """Memory at a fixed address. Its pages are touched in advance, so that a copy into it does not wait for page
+    faults.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -217,9 +237,10 @@ class Arena:
 
 
 class Gatherer:
-    """Reads many spans of one process at a time into memory of ours: a model.interpreter.Gather. What is read stays
-    until the next begin(). What is read may lead the reader in circles while a thread stands still: after _FREE_CALLS
-    and _BUDGET_NS of our processor's time nothing more is read.
+    """A model.interpreter.Gather that reads many spans of a process into preallocated memory.
+
+    The data stays valid until the next begin(). What is read may lead the reader in circles while a thread is stopped.
+    So after _FREE_CALLS calls and _BUDGET_NS of processor time nothing more is read.
     """
 
     def __init__(self, size: int) -> None:
@@ -230,11 +251,11 @@ class Gatherer:
         self._pid = self._used = self._calls = self._end_ns = self._end_cpu_ns = 0
 
     def begin(self, pid: int) -> None:
-        """The next spans are of this process or thread."""
+        """Start to read spans of a process or thread."""
         self._pid, self._used, self._calls = pid, 0, 0
 
     def _late(self) -> bool:
-        """Whoever waited for a processor has not been led in circles."""
+        """Return True if the budget is used up. Time in which the reader waited for a processor does not count."""
         if self._calls == _FREE_CALLS + 1:
             self._end_ns = time.monotonic_ns() + _BUDGET_NS
             self._end_cpu_ns = time.thread_time_ns() + _BUDGET_NS
@@ -250,7 +271,7 @@ class Gatherer:
             some = spans[first : first + _IOV_MAX]
             try:
                 flat = array("Q", chain.from_iterable(some))
-            except OverflowError:  # a pointer that is none: what stands before it is read
+            except OverflowError:  # an invalid pointer: the spans before it are read
                 some, whole = list(takewhile(_possible, some)), False
                 flat = array("Q", chain.from_iterable(some))
             size = sum(flat[1::2])
@@ -267,7 +288,7 @@ class Gatherer:
 
 
 _IOV_MAX, _BUDGET_NS = 1024, 2_000_000
-_FREE_CALLS = 16  # are answered however late it is
+_FREE_CALLS = 16  # number of calls without a time limit
 
 
 def _possible(span: tuple[int, int]) -> bool:
@@ -275,9 +296,13 @@ def _possible(span: tuple[int, int]) -> bool:
 
 
 def memory_reader(pid: int, alive: Callable[[], bool]) -> Callable[[int, int], bytes]:
-    """ReadMemory of a process. Every call opens the address space anew, so none outlives an exec unseen.
+    """Return a ReadMemory of a process.
 
-    alive: False once the process image is gone; from then on every read gives b"".
+    Every call opens the address space again, so no reader continues unnoticed after an exec.
+
+    Args:
+        pid: The process.
+        alive: Returns False once the process image has ended. Then every read returns b"".
     """
 
     def read(avma: int, size: int) -> bytes:
@@ -296,7 +321,7 @@ _MOST = 1 << 30
 
 
 def reap(tid: int) -> int | None:
-    """Wait status of an ended tracee that is not our own child, or None."""
+    """Return the wait status of an ended tracee that is not a child of this process, or None."""
     try:
         got, status = os.waitpid(tid, os.WNOHANG | WALL)
     except ChildProcessError:
@@ -315,11 +340,11 @@ _SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241, "s390x": 331, "armv7l": 3
 _PERF_FLAG_FD_CLOEXEC = 8
 _MAP_FIXED, MAP_NORESERVE = 0x10, 0x4000
 trim_heap: Callable[[int], int] = getattr(_libc, "malloc_trim", lambda _: 0)
-"""What this process's heaps do not use goes back to the kernel, but for so many bytes. Only glibc has it."""
+"""malloc_trim(3): returns unused heap memory to the kernel, except for a number of bytes. Only glibc has it."""
 
 
 def perf_event_open(attr: bytes, tid: int, cpu: int) -> int:
-    """perf_event_open(2) without a group. A descriptor, or -errno."""
+    """Call perf_event_open(2) without a group. Return a descriptor or -errno."""
     number = _SYS_PERF_EVENT_OPEN.get(os.uname().machine)
     if number is None:
         return -errno.ENOSYS
@@ -328,12 +353,12 @@ def perf_event_open(attr: bytes, tid: int, cpu: int) -> int:
 
 
 def address_of(memory: mmap.mmap) -> int:
-    """Where a mapping of ours begins."""
+    """Return the address of a mapping of this process."""
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
 def map_over(address: int, size: int, fd: int) -> int:
-    """Map a descriptor, shared, over memory that we have; fd -1: fresh zeros. 0 or -errno."""
+    """Map a descriptor, shared, over existing memory; -1 maps fresh zeros. Return 0 or -errno."""
     flags = _MAP_FIXED | (mmap.MAP_SHARED if fd >= 0 else mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
     got = _mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, 0)
     return 0 if got != _MAP_FAILED else -_get_errno()
@@ -346,7 +371,7 @@ _SYS_BPF = {"x86_64": 321, "aarch64": 280}
 
 
 def bpf(command: int, attr: bytearray) -> int:
-    """bpf(2). Its result, or -errno. What the kernel answers stands in attr."""
+    """Call bpf(2). Return its result or -errno. The kernel writes its answer into attr."""
     number = _SYS_BPF.get(os.uname().machine)
     if number is None:
         return -errno.ENOSYS
@@ -356,7 +381,7 @@ def bpf(command: int, attr: bytearray) -> int:
 
 PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38
 PR_SET_PTRACER = 0x59616D61
-"""Yama: which process may trace us that is none of our ancestors; 0 for none."""
+"""Yama: the process that may trace this one although it is no ancestor; 0 for none."""
 _SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
 _SECCOMP_SET_MODE_FILTER = 1
 _SECCOMP_ALL_THREADS = 1
@@ -366,7 +391,7 @@ _prctl.argtypes = (ctypes.c_int, _ulong, _ulong, _ulong, _ulong)
 
 
 def prctl(option: int, value: int) -> int:
-    """prctl(2) with one argument. 0 or -errno."""
+    """Call prctl(2) with one argument. Return 0 or -errno."""
     return 0 if _prctl(option, value, 0, 0, 0) == 0 else -_get_errno()
 
 
@@ -376,7 +401,7 @@ _CAPABILITIES_OF_64_BITS = 0x20080522
 
 
 def drop_capabilities() -> int:
-    """capset(2) of this thread to none. 0 or -errno."""
+    """Drop all capabilities of this thread with capset(2). Return 0 or -errno."""
     head = array("I", (_CAPABILITIES_OF_64_BITS, 0)).tobytes()
     return 0 if _capset(head, bytes(24)) == 0 else -_get_errno()
 
@@ -391,7 +416,9 @@ class _Program(ctypes.Structure):
 
 
 def filter_calls(program: bytes) -> int:
-    """seccomp(2): a filter of struct sock_filter for all threads of this process, for ever. 0 or -errno."""
+    """Install a filter of struct sock_filter for all threads of this process, permanently (seccomp(2)). Return 0 or
+    -errno.
+    """
     number = _SYS_SECCOMP.get(os.uname().machine)
     if number is None:
         return -errno.ENOSYS

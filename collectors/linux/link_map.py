@@ -1,6 +1,6 @@
 """The dynamic loader's list of loaded objects (struct r_debug, struct link_map in <link.h>), read from memory.
 
-In: the memory of a target and where its r_debug is. Out: LinkedObject. Bounded: the list is the target's.
+The length of the list is bounded, because the target controls it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ MAX_NAME = 4096
 
 @dataclass(frozen=True, slots=True)
 class LinkedObject:
-    """bias: avma - svma. name: path as the loader names it, "" of the program itself. dynamic: avma of its table."""
+    """A loaded object.
+
+    Attributes:
+        bias: Difference avma - svma.
+        name: Its path as the loader names it, "" for the program.
+        dynamic: Address (avma) of its dynamic table.
+    """
 
     bias: int
     name: str
@@ -28,7 +34,7 @@ class LinkedObject:
 
 
 def debug_address(read: ReadMemory, dynamic: int, size: int, elf_class: int, order: str) -> int:
-    """The value of DT_DEBUG in the program's dynamic table in memory: avma of r_debug; 0 if it is not there yet."""
+    """Return DT_DEBUG of the program's dynamic table in memory, the avma of r_debug; 0 if it is not set yet."""
     for tag, value in dynamic_entries(read(dynamic, min(size, MAX_TABLE)), elf_class, order):
         if tag == DT_DEBUG:
             return value
@@ -36,7 +42,7 @@ def debug_address(read: ReadMemory, dynamic: int, size: int, elf_class: int, ord
 
 
 def linked_objects(read: ReadMemory, r_debug: int, elf_class: int, order: str) -> Iterator[LinkedObject]:
-    """All objects of all namespaces, in the loader's order, up to the first link that cannot be read."""
+    """Yield all objects of all namespaces, in the loader's order, up to the first link that cannot be read."""
     word = elf_class // 8
     fields = struct.Struct(order + ("QQQQ" if word == 8 else "IIII"))
     one = struct.Struct(order + ("Q" if word == 8 else "I"))
@@ -61,7 +67,7 @@ def linked_objects(read: ReadMemory, r_debug: int, elf_class: int, order: str) -
 
 
 def read_string(read: ReadMemory, avma: int) -> str:
-    """The text at avma up to its NUL, "" where there is none within MAX_NAME bytes."""
+    """Return the text at avma up to its NUL, or "" if there is none within MAX_NAME bytes."""
     data = read(avma, MAX_NAME) if avma else b""
     text, end, _ = data.partition(b"\0")
     return os.fsdecode(text) if end else ""

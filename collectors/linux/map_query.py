@@ -1,7 +1,7 @@
-"""Checks single mappings of a process with PROCMAP_QUERY, without reading the text of /proc/PID/maps.
+"""Checks of single mappings of a process with PROCMAP_QUERY, without reading the text of /proc/PID/maps.
 
-One query (linux/fs.h, Linux 6.11) takes about 1 us, the text 50 us and more: short enough while a thread is stopped.
-The descriptor belongs to one image: after an exec it says ESRCH.
+One query (linux/fs.h, Linux 6.11) takes about 1 us, the text 50 us or more. So a query is fast enough while a thread is
+stopped. The descriptor belongs to one image: after an exec a query fails with ESRCH.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _STRUCT = struct.Struct("=9Q4I2Q")
 """size, flags, address; start, end, flags, page size, offset, inode; major, minor, name size, id size; addresses."""
 _QUESTION, _ANSWER = struct.Struct("=3Q"), struct.Struct("=24x2Q16x2Q2I")
 Vma = tuple[int, int, int, int, int, int]
-"""start, end, offset, inode, major and minor number of an executable mapping"""
+"""Start, end, offset, inode, major and minor number of an executable mapping."""
 
 
 class Answer(Enum):
-    UNKNOWN = auto()  # the kernel does not say
+    UNKNOWN = auto()  # the kernel does not answer
     SAME = auto()  # every executable mapping is as expected
-    NEAR = auto()  # it is the same image, and the mapping that was asked for is as expected
+    NEAR = auto()  # it is the same image, and the mapping in question is as expected
     CHANGED = auto()
-    REPLACED = auto()  # the image that was asked about is gone: exec
+    REPLACED = auto()  # the image in question has ended by an exec
 
 
 def executable_vmas(mappings: Iterable[Mapping]) -> tuple[Vma, ...]:
-    """What the kernel should answer for these mappings. [vsyscall] is no mapping of the process."""
+    """Return what the kernel should answer for these mappings. [vsyscall] is not a mapping of the process."""
     found = []
     for m in mappings:
         if m.executable and m.path != "[vsyscall]":
@@ -44,8 +44,13 @@ def executable_vmas(mappings: Iterable[Mapping]) -> tuple[Vma, ...]:
 
 
 class MapQuery:
-    """open_maps: gives a descriptor of the process's maps; fd: it, -1 where the kernel knows no such questions. Methods
-    never raise: they are called at a stop.
+    """Queries for a process's mappings. Methods never raise, because they are called during a stop.
+
+    Args:
+        open_maps: Returns a descriptor of the process's maps.
+
+    Attributes:
+        fd: The descriptor, -1 if the kernel has no such queries.
     """
 
     def __init__(self, open_maps: Callable[[], int]) -> None:
@@ -55,7 +60,7 @@ class MapQuery:
         self.renew()
 
     def renew(self) -> None:
-        """From now on questions are for the image that the process has now."""
+        """Open the maps again, so that queries refer to the process's current image."""
         self.close()
         try:
             self.fd = self._open()
@@ -68,7 +73,7 @@ class MapQuery:
             self.fd = -1
 
     def near(self, pc: int, expected: Collection[Vma]) -> Answer:
-        """Is the mapping at pc among those expected?"""
+        """Check whether the mapping at pc is among the expected ones."""
         if self.fd < 0:
             return Answer.UNKNOWN
         try:
@@ -77,7 +82,7 @@ class MapQuery:
             return self._refused(error)
 
     def every(self, expected: Sequence[Vma]) -> Answer:
-        """Are the executable mappings these, ascending?"""
+        """Check whether the executable mappings are exactly the expected ones, which are ascending."""
         if self.fd < 0:
             return Answer.UNKNOWN
         try:
@@ -108,15 +113,24 @@ class MapQuery:
         return Answer.CHANGED
 
     def _executable(self, address: int) -> Vma:
-        """The executable mapping at an address, or the next one. Raises OSError: ENOENT where there is none."""
+        """Return the executable mapping at an address, or the next one.
+
+        Raises:
+            OSError: ENOENT if there is none.
+        """
         return _query(self.fd, _EXECUTABLE | _COVERING_OR_NEXT, address, self._buffer)
 
 
 def vma_at(fd: int, avma: int) -> Vma:
-    """The mapping at an address, executable or not. fd: of /proc/PID/maps.
+    """Return the mapping at an address, executable or not.
 
-    Raises OSError: ENOENT where nothing is mapped, ESRCH where the image is gone, else where the kernel does not know
-    the question.
+    Args:
+        fd: Descriptor of /proc/PID/maps.
+        avma: The address.
+
+    Raises:
+        OSError: ENOENT if nothing is mapped there. ESRCH if the image has ended. Other errors if the kernel has no such
+            query.
     """
     if not 0 <= avma < 1 << 64:
         raise OSError(errno.ENOENT, "no address")
@@ -124,7 +138,9 @@ def vma_at(fd: int, avma: int) -> Vma:
 
 
 def _query(fd: int, flags: int, address: int, buffer: bytearray) -> Vma:
-    """buffer: of the size of _STRUCT. Behind the question it holds zeros or an answer, which the kernel ignores."""
+    """Make a query. The buffer, of the size of _STRUCT, has zeros or an earlier answer after the input, which the
+    kernel ignores.
+    """
     _QUESTION.pack_into(buffer, 0, _STRUCT.size, flags, address)
     fcntl.ioctl(fd, _PROCMAP_QUERY, buffer, True)
     return _ANSWER.unpack_from(buffer)

@@ -1,4 +1,4 @@
-"""Reads the memory of a process as it was mapped earlier: a file that is mapped there now may be another one."""
+"""Reads of a process's memory as it was mapped earlier: another file may be mapped there now."""
 
 from __future__ import annotations
 
@@ -16,17 +16,22 @@ _CHUNK = 1 << 16
 
 
 def mapping_at(mappings: Sequence[Mapping], avma: int) -> Mapping | None:
-    """mappings: ascending by start."""
+    """Return the mapping at an address, or None; the mappings are in ascending order."""
     at = bisect_right(mappings, avma, key=lambda m: m.start) - 1
     return mappings[at] if at >= 0 and avma < mappings[at].end else None
 
 
 def guarded(read: ReadMemory, open_maps: Callable[[], int], then: Sequence[Mapping]) -> ReadMemory:
-    """Reads a file's memory only if, before and after, the place holds the part of that file that it held then.
+    """Return a ReadMemory that reads a file's memory only if the address still maps the same part of the same file.
 
-    read: of the process's memory now. open_maps: gives a descriptor of its mappings (maps_of), or raises OSError.
-    Memory that had no file is read as it is. What was not known to be mapped is read if it belongs to no file now, or
-    to one that was mapped elsewhere then (the data of a library whose code is known).
+    It checks that before and after the read. Memory that had no file is read without a check. An address that was not
+    known to be mapped is read if it now belongs to no file, or to a file that was mapped elsewhere (the data of a
+    library whose code is known).
+
+    Args:
+        read: Reads the process's current memory.
+        open_maps: Returns a descriptor of its mappings (maps_of), or raises OSError.
+        then: The earlier mappings.
     """
     files = {mapping.inode for mapping in then} | {0}
 
@@ -46,7 +51,7 @@ def guarded(read: ReadMemory, open_maps: Callable[[], int], then: Sequence[Mappi
 
 
 def maps_of(pid: int) -> Callable[[], int]:
-    """For guarded: of a process that we may look at."""
+    """Return a function for guarded() that opens the maps of a process."""
 
     def opened() -> int:
         directory = ProcDir(pid)
@@ -59,7 +64,7 @@ def maps_of(pid: int) -> Callable[[], int]:
 
 
 def _place(open_maps: Callable[[], int], avma: int) -> tuple[int, int] | None:
-    """(inode, where the file's first byte would stand) of the mapping at avma now; None without one."""
+    """Return (inode, address of the file's first byte) of the current mapping at avma, or None."""
     try:
         fd = open_maps()
     except OSError:

@@ -10,21 +10,27 @@ from pyprof.model.arch import AARCH64, ARM, I386, X86_64, Arch
 from pyprof.records import dataclass
 
 IN_REGISTER = -2
-"""What `coded_call` says where the number of a call is in the column `call_column`."""
+"""Result of `coded_call` if the column `call_column` contains the number of the system call."""
 
 
 @dataclass(frozen=True, slots=True)
 class PerfArch:
-    """What a processor's samples are made of.
+    """The contents of a processor's samples.
 
-    wide, narrow: of 64-bit and of 32-bit code. narrow_columns: for each column of narrow the one of wide that holds it.
-    sampled: struct perf_event_attr.sample_regs_user (asm/perf_regs.h) for all columns of wide; words: for each of them
-    its place among the words of a sample. first_argument: the column of a system call's first argument. call_pc,
-    result: in a system call the first is equal to pc and the second is -ENOSYS; -1 where no register says so.
-    coded_call: (the 8 bytes of code in front of the address to which a system call returns) -> its number, IN_REGISTER,
-    -1 where it is not known or they do not end with such a call. call_column: see IN_REGISTER. ordered: do reads of a
-    processor see what another one wrote in the order in which it was written? thread_pointer: the member of
-    the kernel's struct thread_struct that begins with it.
+    Attributes:
+        wide: Architecture of 64-bit code.
+        narrow: Architecture of 32-bit code.
+        narrow_columns: Column of wide that contains each column of narrow.
+        sampled: struct perf_event_attr.sample_regs_user (asm/perf_regs.h) for all columns of wide.
+        words: Index of each column of wide among the words of a sample.
+        first_argument: Column of a system call's first argument.
+        coded_call: Maps the 8 bytes of code before the return address of a system call to its number. IN_REGISTER if a
+            register contains it, -1 if it is unknown or there is no such call.
+        thread_pointer: First member of struct thread_struct that contains the thread pointer.
+        call_pc: Column that equals pc in a system call, -1 if there is none.
+        result: Column that is -ENOSYS in a system call, -1 if there is none.
+        call_column: See IN_REGISTER.
+        ordered: True if a processor sees the writes of another one in their order.
     """
 
     wide: Arch
@@ -42,7 +48,7 @@ class PerfArch:
 
 
 def _call_of_x86_64(code: bytes) -> int:
-    """`syscall`, after the instruction that puts the number into eax."""
+    """Return the number of a `syscall` that follows the instruction which sets eax, or -1."""
     if len(code) != 8 or code[6:] != b"\x0f\x05":
         return -1
     if code[1] == 0xB8 and code[0] & 0xF0 != 0x40:  # mov $number,%eax; with 0x41 before it another register
@@ -53,7 +59,7 @@ def _call_of_x86_64(code: bytes) -> int:
 
 
 def _call_of_aarch64(code: bytes) -> int:
-    """`svc #0`: the kernel leaves the number in x8."""
+    """Return IN_REGISTER if the code ends with `svc #0`: the kernel leaves the number in x8."""
     return IN_REGISTER if code[-4:] == bytes.fromhex("010000d4") else -1
 
 
@@ -83,19 +89,19 @@ PERF_ARCHES = {
         call_column=8,
     ),
 }
-"""By what `uname -m` says."""
+"""Architectures by the output of `uname -m`."""
 
 MACHINE = os.uname().machine
 KNOWN_MACHINES = " and ".join(PERF_ARCHES)
-"""For sentences."""
+"""Names of the supported machines, for messages."""
 HERE = PERF_ARCHES.get(MACHINE, PERF_ARCHES["x86_64"])
 WIDE, NARROW = HERE.wide, HERE.narrow
 
 
 def settle() -> None:
-    """What another processor had written before a word that was read is there for the reads that follow.
+    """Make earlier writes of another processor visible to later reads, after a word of it was read.
 
-    Whoever has looked at that word and then comes back from a system call, has no older value of others (ARM ARM, B2.3:
+    A processor that has read the word and then returns from a system call has no older values of others (ARM ARM, B2.3:
     a control dependency and a context synchronization event).
     """
     if not HERE.ordered:

@@ -1,6 +1,6 @@
-"""What /proc says about a process. Paths in /proc/PID/maps are hostile input; everything else is the kernel's.
+"""Information about processes in /proc. Paths in /proc/PID/maps are hostile input; the kernel controls everything else.
 
-Reads go through a descriptor of /proc/PID, so that a recycled pid is never mistaken for the process.
+Reads use a descriptor of /proc/PID, so that a reused pid is never mistaken for the process.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ _MAPS_LINE = re.compile(
 )
 _PROC = "/proc"
 _CENSUS = re.compile(rb"\S+ \S+ \S+ \d+/(\d+) ([1-9]\d*)\s*")
-"""Threads that there are, and the last number that was given."""
+"""Number of threads, and the last pid that the kernel assigned."""
 _CHUNK = 1 << 20
 _LEAST_LINE = 40
 """Number of bytes of the shortest line of /proc/PID/maps."""
 _LINE_WITH_PERMISSIONS = re.compile(rb"^(\S+ ([r-][w-][x-][sp]) .*)$", re.MULTILINE)
 _NEIGHBOURS = 8
-"""Lines before and after an executable mapping that may belong to its module."""
+"""Number of lines before and after an executable mapping that may belong to its module."""
 _SCHED_SIZE = 4096
 _MOST_ARGUMENTS = 1 << 16
-"""Bytes of a command line that are read: those of compilers have hundreds of folders."""
+"""Maximum number of bytes of a command line that are read. Those of compilers name hundreds of folders."""
 
 
 def bound_maps(text: bytes) -> bytes:
     """Return a text of /proc/PID/maps with at most MAX_MAPPINGS lines.
 
     The work for a process grows with its mappings. Without a bound an unprivileged process takes several seconds of
-    processor time, which the recording of other processes lacks. A longer text loses the lines that are neither near
-    an executable mapping nor writable, as stacks are. If there are still too many, it loses those in the middle: the
-    program stands at the beginning of the address space, its first libraries and its stack at the end.
+    processor time, which the recording of other processes lacks. A longer text loses the lines that are neither near an
+    executable mapping nor writable, as stacks are. If there are still too many, it loses those in the middle. The
+    program is at the beginning of the address space, its first libraries and its stack at the end.
     """
     if len(text) <= MAX_MAPPINGS * _LEAST_LINE:
         return text
@@ -66,11 +66,13 @@ def bound_maps(text: bytes) -> bytes:
 
 
 def parse_maps(text: bytes) -> tuple[Mapping, ...]:
-    """The lines of /proc/PID/maps, ascending (proc(5)), within the bound of bound_maps().
+    r"""Parse the lines of /proc/PID/maps, ascending (proc(5)), within the bound of bound_maps().
 
-    Line breaks in names come as \\012, other bytes as they are (not UTF-8: surrogateescape). A line that overlaps the
-    one before it is dropped: the kernel writes the file page by page while the process goes on mapping.
-    Raises FormatError.
+    Line breaks in names are written as \012, other bytes as they are (not UTF-8: surrogateescape). A line that overlaps
+    the previous one is dropped, because the kernel writes the file page by page while the process continues to map.
+
+    Raises:
+        FormatError: A line is not valid.
     """
     mappings: list[Mapping] = []
     at, last_end = 0, 0
@@ -95,8 +97,16 @@ def parse_maps(text: bytes) -> tuple[Mapping, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """Fields of /proc/PID/stat. flags: PF_* (linux/sched.h). worked: clock ticks of processor time.
-    start: clock ticks since boot. stack: where that of the process's first thread begins; 0 for whoever may not know.
+    """Fields of /proc/PID/stat.
+
+    Attributes:
+        comm: The process's name.
+        state: Letter of its state.
+        ppid: Its parent.
+        flags: PF_* (linux/sched.h).
+        worked: Processor time in clock ticks.
+        start: Start in clock ticks since boot.
+        stack: Start of the main thread's stack, 0 without permission to read it.
     """
 
     comm: str
@@ -117,7 +127,11 @@ class Stat:
 
 
 def parse_stat(text: bytes) -> Stat:
-    """One line of /proc/PID/stat; the name in it may hold blanks and brackets. Raises FormatError."""
+    """Parse a line of /proc/PID/stat; the name in it may contain blanks and brackets.
+
+    Raises:
+        FormatError: The line is not valid.
+    """
     opening, closing = text.find(b"("), text.rfind(b")")
     fields = text[closing + 1 :].split()
     if opening < 0 or closing < opening or len(fields) < 26:
@@ -137,13 +151,13 @@ def parse_stat(text: bytes) -> Stat:
 
 
 def letter_of(stat: bytes) -> str:
-    """The state in a line of /proc/PID/stat, of which nothing else is read: that takes a fifth of the time."""
+    """Return the state in a line of /proc/PID/stat. Parsing only that takes a fifth of the time."""
     at = stat.rfind(b") ") + 2
     return stat[at : at + 1].decode("ascii", "replace")
 
 
 class ProcDir:
-    """/proc/PID of one process. Every method raises ProcessLookupError once the process is gone."""
+    """The directory /proc/PID of a process. Every method raises ProcessLookupError once the process has ended."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -184,11 +198,11 @@ class ProcDir:
         return parse_stat(self.read("stat"))
 
     def state(self) -> str:
-        """The letter of stat."""
+        """Return the letter of the state in stat."""
         return letter_of(self.read("stat"))
 
     def status(self) -> dict[str, str]:
-        """/proc/PID/status: key -> text after the colon."""
+        """Return /proc/PID/status as {key: text after the colon}."""
         return parse_status(self.read("status"))
 
     def maps(self) -> bytes:
@@ -198,7 +212,7 @@ class ProcDir:
         return os.fsdecode(self.read("comm").rstrip(b"\n"))
 
     def thread_count(self) -> int:
-        """Number of tasks, by one system call (the link count of the task folder)."""
+        """Return the number of tasks with one system call (the link count of the task directory)."""
         try:
             return os.stat("task", dir_fd=self.fd).st_nlink - 2
         except FileNotFoundError:
@@ -212,7 +226,7 @@ class ProcDir:
             os.close(fd)
 
     def children(self) -> list[int]:
-        """Pids of the children of all threads; empty where the kernel has no CONFIG_PROC_CHILDREN."""
+        """Return the pids of the children of all threads; empty if the kernel has no CONFIG_PROC_CHILDREN."""
         found: list[int] = []
         for tid in self.threads():
             try:
@@ -223,7 +237,7 @@ class ProcDir:
 
 
 def elf_arch(head: bytes) -> tuple[int, int, str] | None:
-    """(e_machine, class 32 or 64, byte order) of an ELF file's first bytes; None if it is none."""
+    """Return (e_machine, class 32 or 64, byte order) from an ELF file's first bytes, or None for other files."""
     if len(head) < 20 or head[:4] != b"\x7fELF" or head[4] not in (1, 2) or head[5] not in (1, 2):
         return None
     order: Literal["little", "big"] = "little" if head[5] == 1 else "big"
@@ -231,7 +245,11 @@ def elf_arch(head: bytes) -> tuple[int, int, str] | None:
 
 
 def program_head(directory: ProcDir) -> bytes:
-    """The first bytes of a process's program file. Raises OSError, also where its file system does not answer."""
+    """Return the first bytes of a process's program file.
+
+    Raises:
+        OSError: The file cannot be read, or its file system does not answer.
+    """
     return io_deadline.ask(partial(_program_head, directory))
 
 
@@ -249,7 +267,7 @@ def _program_head(directory: ProcDir) -> bytes:
 
 
 def program_arch(directory: ProcDir) -> Arch:
-    """What the program file of a process is made for; where that cannot be seen, what this machine is."""
+    """Return the architecture of a process's program file, or that of this machine if the file cannot be read."""
     native = native_arches(os.uname().machine)
     try:
         found = elf_arch(program_head(directory))
@@ -265,13 +283,21 @@ def parse_status(text: bytes) -> dict[str, str]:
 
 
 def sched(tid: int) -> bytes:
-    """/proc/TID/sched. Raises OSError."""
+    """Return the contents of /proc/TID/sched.
+
+    Raises:
+        OSError: It cannot be read.
+    """
     with open(f"/proc/{tid}/sched", "rb", 0) as file:
         return file.read(_SCHED_SIZE)
 
 
 def thread_status(tid: int) -> dict[str, str]:
-    """/proc/TID/status of a thread. Raises ProcessLookupError."""
+    """Return /proc/TID/status of a thread.
+
+    Raises:
+        ProcessLookupError: The thread has ended.
+    """
     try:
         with open(f"/proc/{tid}/status", "rb") as file:
             return parse_status(file.read())
@@ -280,7 +306,11 @@ def thread_status(tid: int) -> dict[str, str]:
 
 
 def tasks(pid: int) -> list[int]:
-    """Tids of a process, ascending. Raises ProcessLookupError."""
+    """Return the tids of a process, ascending.
+
+    Raises:
+        ProcessLookupError: The process has ended.
+    """
     try:
         return sorted(int(entry) for entry in os.listdir(f"/proc/{pid}/task"))
     except FileNotFoundError:
@@ -300,7 +330,7 @@ _STATES = {
 
 
 def state(pid: int, tid: int) -> str:
-    """In words, as in /proc/TID/status; "gone" if the thread has ended."""
+    """Return the state of a thread in words, as in /proc/TID/status; "gone" if it has ended."""
     try:
         with open(f"/proc/{pid}/task/{tid}/stat", "rb") as file:
             letter = parse_stat(file.read()).state
@@ -310,7 +340,9 @@ def state(pid: int, tid: int) -> str:
 
 
 def waited_s(pid: int, tid: int) -> float:
-    """For how long it was able to run and had no processor; 0 for one that is gone, or if the kernel does not say."""
+    """Return how long a thread was runnable without a processor, in seconds; 0 if it has ended or the kernel has no
+    such data.
+    """
     try:
         with open(f"/proc/{pid}/task/{tid}/schedstat", "rb") as file:
             return int(file.read().split()[1]) / 1e9
@@ -319,7 +351,7 @@ def waited_s(pid: int, tid: int) -> float:
 
 
 def waits(pid: int) -> dict[int, float]:
-    """Return for each thread how long it was able to run and had no processor, in seconds."""
+    """Return for each thread of a process how long it was runnable without a processor, in seconds."""
     try:
         return {tid: waited_s(pid, tid) for tid in tasks(pid)}
     except OSError:
@@ -327,7 +359,7 @@ def waits(pid: int) -> dict[int, float]:
 
 
 def name(pid: int) -> str:
-    """The name of a process (comm), "?" if it is gone."""
+    """Return the name of a process (comm), or "?" if it has ended."""
     try:
         with open(f"/proc/{pid}/comm", "rb") as file:
             return os.fsdecode(file.read().rstrip(b"\n"))
@@ -336,7 +368,7 @@ def name(pid: int) -> str:
 
 
 def exe(pid: int) -> str:
-    """Path of the program, as the process names it; "?" where it is gone or not ours to see."""
+    """Return the path of the program, as the process sees it; "?" if it has ended or may not be read."""
     try:
         return os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)")
     except OSError:
@@ -344,7 +376,7 @@ def exe(pid: int) -> str:
 
 
 def arguments(pid: int) -> list[str]:
-    """Return the command line of a process, without what is beyond _MOST_ARGUMENTS; empty if it is gone or has none."""
+    """Return the arguments of a process within _MOST_ARGUMENTS bytes; empty if it has ended or has none."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             text = file.read(_MOST_ARGUMENTS)
@@ -355,12 +387,16 @@ def arguments(pid: int) -> list[str]:
 
 
 def command_line(pid: int) -> str:
-    """Return the arguments of a process with blanks between them, "" if it is gone or has none."""
+    """Return the arguments of a process, separated by blanks; "" if it has ended or has none."""
     return " ".join(arguments(pid))
 
 
 def arch(pid: int) -> Arch:
-    """Of the program of a process. Raises ProcessLookupError."""
+    """Return the architecture of a process's program.
+
+    Raises:
+        ProcessLookupError: The process has ended.
+    """
     directory = ProcDir(pid)
     try:
         return program_arch(directory)
@@ -369,12 +405,17 @@ def arch(pid: int) -> Arch:
 
 
 def read_memory(pid: int) -> ReadMemory:
-    """Reads of whatever image the process has at that moment; b"" once it is gone."""
+    """Return a function that reads the memory of the process's current image, or b"" once it has ended."""
     return memory_reader(pid, lambda: True)
 
 
 def address_space(pid: int, space_id: int, generation: int) -> AddressSpace:
-    """The modules of a process as they are now. Raises ProcessLookupError, PermissionError."""
+    """Return the current modules of a process.
+
+    Raises:
+        ProcessLookupError: The process has ended.
+        PermissionError: The process may not be read.
+    """
     directory = ProcDir(pid)
     try:
         mappings = parse_maps(directory.maps())
@@ -384,19 +425,21 @@ def address_space(pid: int, space_id: int, generation: int) -> AddressSpace:
 
 
 def all_pids() -> list[int]:
-    """Every process that this pid namespace shows."""
+    """Return every process that this pid namespace shows."""
     return sorted(int(entry) for entry in os.listdir("/proc") if entry.isdigit())
 
 
 def pids_by_entry() -> dict[int, int]:
-    """The same, each with the number of its folder's inode: a later process of that pid has another one."""
+    """Return every process with the inode of its directory. A later process with the same pid has another inode."""
     with os.scandir("/proc") as entries:
         return {int(entry.name): entry.inode() for entry in entries if entry.name.isdigit()}
 
 
 def census() -> bytes:
-    """Other bytes once a process or thread has begun or ended, but for one that is given the number of the last one in
-    its place (as CRIU does); b"" where the kernel does not say: lxcfs and gVisor have a file of that name, too.
+    """Return bytes that change when a process or thread has started or ended.
+
+    They do not change if a new task gets the pid of the last one (as by CRIU). The result is b"" if the file is not the
+    kernel's: lxcfs and gVisor have a file of that name too.
     """
     try:
         with open("/proc/loadavg", "rb") as file:
@@ -407,15 +450,15 @@ def census() -> bytes:
 
 
 def parse_census(load: bytes) -> bytes:
-    """load: of /proc/loadavg."""
+    """Return the number of threads and the last pid from the text of /proc/loadavg, or b""."""
     found = _CENSUS.fullmatch(load)
     return b" ".join(found.groups()) if found else b""
 
 
 def started(tid: int) -> int | None:
-    """When a thread or process began, in clock ticks since the machine did; None if it has ended.
+    """Return the start of a thread or process in clock ticks since boot, or None if it has ended.
 
-    The file of the thread, not of the process: there the kernel adds up the times of all threads, at each read.
+    It reads the thread's file. For the process's file the kernel adds up the times of all threads at each read.
     """
     try:
         with open(f"/proc/{tid}/task/{tid}/stat", "rb") as file:
@@ -426,7 +469,11 @@ def started(tid: int) -> int | None:
 
 
 def began_ns(text: bytes) -> int:
-    """When a process began, in nanoseconds of the wall clock as it is set now; 0 if it has ended. text: its stat."""
+    """Return the start of a process in nanoseconds of the wall clock as it is set now, or 0 if it has ended.
+
+    Args:
+        text: Contents of its stat file.
+    """
     try:
         stat = parse_stat(text)
     except FormatError:

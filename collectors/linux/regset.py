@@ -1,7 +1,7 @@
 """The kernel's register set of a stopped task (NT_PRSTATUS), read as that of one architecture.
 
-A kernel gives a task's registers in the layout of the code that the task runs: a 64-bit kernel gives those of 32-bit
-code in the 32-bit layout, and the size says which.
+The kernel delivers a task's registers in the layout of the code that the task runs. A 64-bit kernel delivers those of
+32-bit code in the 32-bit layout, and the size shows which.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ _INTERRUPTED = frozenset({EINTR, *RESTARTS})
 
 
 class Regset:
-    """words: the registers in the order of user_regs_struct; columns: the same memory as an array."""
+    """The register set that was read last.
+
+    Attributes:
+        arch: The architecture.
+        words: The registers in the order of user_regs_struct.
+        columns: The same memory as an array.
+    """
 
     def __init__(self, arch: Arch, ptrace: PtraceCalls) -> None:
         self.arch = arch
@@ -38,18 +44,18 @@ class Regset:
 
     @property
     def interrupted(self) -> bool:
-        """Does the register of results hold -EINTR?"""
+        """True if the result register contains -EINTR."""
         return bool(self.words[self.arch.kernel.syscall_return] == self._eintr)
 
     @property
     def result(self) -> int:
-        """What a system call has returned."""
+        """The result of a system call."""
         value, bits = self.words[self.arch.kernel.syscall_return], 8 * self.arch.word
         return value - (1 << bits) if value >> (bits - 1) else value
 
     @property
     def call(self) -> int:
-        """The number of the system call that the task is in; -1 if it is in none, or if that is not known."""
+        """Number of the system call that the task is in; -1 if it is in none or that is unknown."""
         arch = self.arch
         if arch.kernel.syscall_number < 0:
             return -1
@@ -58,20 +64,22 @@ class Regset:
 
     @property
     def args(self) -> tuple[int, ...]:
-        """The arguments of that call."""
+        """Arguments of the system call."""
         return tuple(self.words[slot] for slot in self.arch.kernel.syscall_args)
 
     @property
     def broken_off(self) -> bool:
-        """Does the register of results hold one of the errors with which a system call is interrupted?"""
+        """True if the result register contains one of the errors with which a system call is interrupted."""
         return (-self.words[self.arch.kernel.syscall_return] & self.arch.mask) in _INTERRUPTED
 
     def was_asleep(self, code: Callable[[int, int], bytes]) -> bool:
-        """Did an interrupt end a sleep? Then the system call's result says that it was interrupted, or the kernel has
-        already arranged for it to be made again.
+        """Return True if an interrupt ended a sleep.
 
-        Where the kernel does not say that there was a call the code does: pc stands behind the instruction. code:
-        (avma, size) -> code of the task.
+        Then the result of the system call shows that it was interrupted, or the kernel has already prepared its
+        restart. If the kernel does not report a call, the code does: pc is after the instruction.
+
+        Args:
+            code: (avma, size) -> code of the task.
         """
         if self.arch.kernel.syscall_number >= 0:
             return self.call >= 0 and (self.broken_off or self.restarts(code))
@@ -81,8 +89,9 @@ class Regset:
         return any(code(pc - len(each), len(each)) == each for each in self.arch.kernel.syscall_codes)
 
     def restarts(self, code: Callable[[int, int], bytes]) -> bool:
-        """Has the kernel arranged for a call to be made again? Then pc stands on the instruction of one. The register
-        of results holds no result then, but on x86 the call's number.
+        """Return True if the kernel has prepared the restart of a call.
+
+        Then pc is at a system call instruction. The result register contains no result, but on x86 the call's number.
         """
         pc = self.arch.code_address(self.pc)
         return any(code(pc, len(each)) == each for each in self.arch.kernel.syscall_codes)
@@ -90,13 +99,15 @@ class Regset:
     def begin_again(self, call: int, code: int) -> None:
         """Rewind pc to the system call instruction, so that the call is restarted.
 
-        call: its number. code: length of the instruction before pc, in bytes.
+        Args:
+            call: Number of the call.
+            code: Length of the instruction before pc in bytes.
         """
         self.words[self.arch.kernel.syscall_return] = call
         self.words[self._pc] = self.pc - code
 
     def leave_call(self) -> int:
-        """From now on the task is in no system call: its result stands. Returns what put_call() takes."""
+        """Mark the task as in no system call, so that the result is final. Return the number for put_call()."""
         slot = self.arch.kernel.syscall_number
         number, self.words[slot] = self.words[slot], self.arch.mask
         return number

@@ -1,4 +1,4 @@
-"""What this process may do: how many files it may hold open, in memory too; and giving up rights, for good."""
+"""The rights of this process, and functions that drop them permanently."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from pyprof.collectors.linux import libc
 
 NOBODY = 65534
 UNUSED_USERS = range(61184, 65520)
-"""The users that systemd gives to services for as long as they run. User databases should not contain them."""
+"""Users that systemd assigns to services while they run. User databases should not contain them."""
 _MAX_CANDIDATES = 16
 """Maximum number of users that are tried before the user nobody is taken."""
 _NOEXEC_SEAL = 8
-"""MFD_NOEXEC_SEAL (Linux 6.3): what is in it never runs as a program. A host may insist (vm.memfd_noexec = 2), and says
-so in its log where none asks for it.
+"""MFD_NOEXEC_SEAL (Linux 6.3): the contents cannot be executed.
+
+A host may require it (vm.memfd_noexec = 2), and logs a warning if a program does not request it.
 """
 
 
 def become_unprivileged() -> int | None:
     """Change the user of this process, drop its groups and all capabilities, and return the new user.
 
-    The new user has no other process: another process of the same user could kill or trace this one. If a user
+    The new user has no other process, because another process of the same user could kill or trace this one. If a user
     namespace has no such user, it is NOBODY.
 
     Returns:
-        None if the process is not root, or if its user namespace has no other user.
+        The new user, or None if the process is not root or its user namespace has no other user.
     """
     if os.geteuid() != 0:
         return None
@@ -72,19 +73,23 @@ def _reserve_user(user: int) -> bool:
 
 
 def _change_user(user: int) -> None:
-    """Set the user and the group, which has the same number. Raises OSError."""
+    """Set the user and the group, which has the same number.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
 
 
 def hide() -> None:
-    """Nobody of the same user may trace this process or read its memory."""
+    """Prevent processes of the same user from tracing this process and reading its memory."""
     with contextlib.suppress(OSError):
         libc.prctl(libc.PR_SET_DUMPABLE, 0)
 
 
 def raise_file_limit(most: int) -> None:
-    """Up to the hard limit, or to `most` where that is less or there is none."""
+    """Raise the limit of open files to the hard limit, or to `most` if that is lower or there is none."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = min(hard, most) if hard > 0 else most
     if soft < wanted:
@@ -92,7 +97,15 @@ def raise_file_limit(most: int) -> None:
 
 
 def memory_file(name: str, sealing: bool = False) -> int:
-    """A descriptor, closed on exec. sealing: it may be sealed. Raises OSError."""
+    """Return the descriptor of a new memory file, closed on exec.
+
+    Args:
+        name: Its name in /proc.
+        sealing: True if it may be sealed.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
     flags = os.MFD_CLOEXEC | (os.MFD_ALLOW_SEALING if sealing else 0)
     try:
         return os.memfd_create(name, flags | _NOEXEC_SEAL)

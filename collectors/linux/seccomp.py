@@ -1,10 +1,11 @@
-"""A filter of system calls for a process that only computes, on what it has been given descriptors of.
+"""A filter of system calls for a process that only computes and uses descriptors that it was given.
 
-A list of what is allowed; everything else fails with EPERM, a call of another architecture's table kills. What is
-missing: to open, make, rename or delete anything, to run a program, to make a process or a socket, to trace or signal
-others, to map memory as code, and all that needs a right. What a call may do besides is decided by its arguments below.
+It is a list of permitted calls. Every other call fails with EPERM, and a call of another architecture's table kills the
+process. The process cannot open, create, rename or delete files, run programs, create processes or sockets, trace or
+signal others, map memory as code, or do anything that needs a privilege. Some calls are permitted only with certain
+arguments, see below.
 
-Numbers are those of python-ptrace's tables. Source: seccomp(2), linux/bpf_common.h, linux/seccomp.h, linux/audit.h.
+Numbers are those of python-ptrace's tables. Sources: seccomp(2), linux/bpf_common.h, linux/seccomp.h, linux/audit.h.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _DESCRIPTORS = (
     *("recvmsg", "recvfrom", "sendmsg", "sendto", "poll", "ppoll", "select", "pselect6"),
 )
 _NAMES = ("stat", "lstat", "newfstatat", "statx")
-"""What a name is may be asked; fstat(3) of newer C libraries is newfstatat(2)."""
+"""Calls that query files by name; fstat(3) of newer C libraries is newfstatat(2)."""
 _THREADS = (
     *("futex", "set_robust_list", "get_robust_list", "rseq", "set_tid_address", "sched_yield", "sched_getaffinity"),
     *("rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack", "restart_syscall", "exit", "exit_group"),
@@ -46,7 +47,7 @@ _PR_SET_VMA = 0x53564D41
 
 _LOAD, _EQUAL, _AT_LEAST, _HAS_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
-"""Places in struct seccomp_data; arguments are 64-bit words, of which the lower halves are looked at."""
+"""Offsets in struct seccomp_data. Arguments are 64-bit words, of which the filter checks the lower halves."""
 _ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000
 _X32 = 0x40000000
 
@@ -56,19 +57,23 @@ def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
 
 
 def _is_one_of(argument: int, *values: int) -> list[bytes]:
-    """Is the lower half of an argument one of these?"""
+    """Return code that permits a call if the lower half of an argument is one of these values."""
     tests = [_op(_EQUAL, value, len(values) - at) for at, value in enumerate(values)]
     return [_op(_LOAD, _ARGUMENTS + 8 * argument), *tests, _op(_RETURN, _REFUSE | errno.EPERM), _op(_RETURN, _ALLOW)]
 
 
 def _has_bit(argument: int, bit: int, allowed: bool) -> list[bytes]:
-    """allowed: with the bit, else without."""
+    """Return code that permits a call if an argument has a bit (`allowed`), or if it has not."""
     yes, no = (_ALLOW, _REFUSE | errno.EPERM) if allowed else (_REFUSE | errno.EPERM, _ALLOW)
     return [_op(_LOAD, _ARGUMENTS + 8 * argument), _op(_HAS_BIT, bit, 0, 1), _op(_RETURN, yes), _op(_RETURN, no)]
 
 
 def _by_argument(pid: int) -> dict[str, list[bytes]]:
-    """Calls that are allowed for some arguments. clone3 hides them behind a pointer: the C library then takes clone."""
+    """Return the calls that are permitted for some arguments.
+
+    clone3 passes them by a pointer, which a filter cannot follow. It fails with ENOSYS, and the C library then uses
+    clone.
+    """
     return {
         "mmap": _has_bit(2, _PROT_EXEC, allowed=False),
         "mprotect": _has_bit(2, _PROT_EXEC, allowed=False),
@@ -77,24 +82,32 @@ def _by_argument(pid: int) -> dict[str, list[bytes]]:
         "ioctl": _is_one_of(1, _PROCMAP_QUERY, _TCGETS),
         "prctl": _is_one_of(0, _PR_SET_NAME, _PR_SET_VMA),
         "tgkill": _is_one_of(0, pid),  # abort(3)
-        "prlimit64": _is_one_of(2, 0),  # a limit is read, not set
+        "prlimit64": _is_one_of(2, 0),  # to read a limit, not to set it
     }
 
 
 def program(machine: str, pid: int, more: Sequence[str] = ()) -> bytes:
-    """The filter as struct sock_filter. pid: of the process that gets it. more: names of further calls. Raises
-    NotImplementedError on another machine.
+    """Return the filter as struct sock_filter.
+
+    Args:
+        machine: The machine, as in `uname -m`.
+        pid: The process that gets the filter.
+        more: Names of further permitted calls.
+
+    Raises:
+        NotImplementedError: The machine is not supported.
     """
     if machine not in _AUDIT_ARCH:
         raise NotImplementedError(f"no filter of system calls for {machine}")
     names = call_names(machine)
-    numbers = {names[number]: number for number in sorted(names, reverse=True)}  # x32 has some names again, higher up
+    # x32 repeats some names with higher numbers
+    numbers = {names[number]: number for number in sorted(names, reverse=True)}
     numbers.setdefault("newfstatat", numbers.get("fstatat", -1))
     code = [_op(_LOAD, _ARCH), _op(_EQUAL, _AUDIT_ARCH[machine], 1), _op(_RETURN, _KILL), _op(_LOAD, _NUMBER)]
     if machine == "x86_64":
         code += [_op(_AT_LEAST, _X32, 0, 1), _op(_RETURN, _KILL)]
     for name in (*ALLOWED, *more):
-        if name in numbers:  # AArch64 lacks the older of two
+        if name in numbers:  # AArch64 lacks the older one of some pairs
             code += [_op(_EQUAL, numbers[name], 0, 1), _op(_RETURN, _ALLOW)]
     for name, body in _by_argument(pid).items():
         code += [_op(_EQUAL, numbers[name], 0, len(body)), *body]
@@ -102,7 +115,11 @@ def program(machine: str, pid: int, more: Sequence[str] = ()) -> bytes:
 
 
 def confine(code: bytes) -> None:
-    """Put a filter on this process, all its threads, for ever. Raises OSError."""
+    """Install a filter for all threads of this process, permanently.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
     for failed in (libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1), libc.filter_calls(code)):
         if failed:
             raise OSError(-failed, os.strerror(-failed))

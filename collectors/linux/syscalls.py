@@ -1,8 +1,8 @@
-"""Which system calls survive a ptrace stop, and which can be made to start again.
+"""The system calls that survive a ptrace stop, and those that can be restarted.
 
-Sources: signal(7), "Interruption of system calls and library functions by stop signals"; the kernel's return
-codes: ERESTARTSYS, ERESTARTNOHAND, ERESTARTNOINTR and ERESTART_RESTARTBLOCK are restarted by the kernel when no
-signal handler runs, EINTR is not. Numbers of calls: Kernel.syscalls.
+Sources: signal(7), "Interruption of system calls and library functions by stop signals", and the kernel's return codes.
+The kernel restarts ERESTARTSYS, ERESTARTNOHAND, ERESTARTNOINTR and ERESTART_RESTARTBLOCK if no signal handler runs, but
+not EINTR. Numbers of calls: Kernel.syscalls.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ SURVIVES = frozenset({
     "poll", "ppoll", "ppoll_time64", "select", "_newselect", "pselect6", "pselect6_time64", "pause",
     "nanosleep", "clock_nanosleep", "clock_nanosleep_time64", "wait4", "waitpid", "waitid", "msgsnd", "msgrcv", "flock",
     "sigsuspend", "rt_sigsuspend", "mq_timedreceive", "mq_timedreceive_time64",
-    "restart_syscall",  # has proved it already
+    "restart_syscall",  # was already restarted once
 })  # fmt: skip
-"""Calls that the kernel restarts whatever their arguments. Writes are missing on purpose: cut short, they return what
-they have written so far."""
+"""Calls that the kernel restarts whatever their arguments.
+
+Writes are missing on purpose: if they are cut short, they return the number of bytes written so far.
+"""
 
 _FUTEX_SURVIVES = frozenset({0, 6, 9})  # WAIT, LOCK_PI, WAIT_BITSET
 _READS = frozenset({"read", "readv"})
@@ -37,19 +39,21 @@ _RESTARTABLE = frozenset({
     "read", "readv", "epoll_wait", "accept", "accept4", "recv", "recvfrom", "recvmsg", "semop", "semtimedop",
     "semtimedop_time64", "rt_sigtimedwait", "rt_sigtimedwait_time64", "io_getevents",
 })  # fmt: skip
-"""Calls that return EINTR only if they have done nothing yet, so that running them again is the same call."""
+"""Calls that return EINTR only before they have any effect, so that running them again is the same call."""
 
 _SOCKETCALL_RESTARTABLE = frozenset({5, 10, 12, 17, 18})  # ACCEPT, RECV, RECVFROM, RECVMSG, ACCEPT4 (linux/net.h)
 _IPC_RESTARTABLE = frozenset({1, 4})  # SEMOP, SEMTIMEDOP (linux/ipc.h)
 
 _RESTARTABLE_WITHOUT_MASK = {"epoll_pwait": 4, "epoll_pwait2": 4}
-"""Call -> its argument with the signal mask, which must be NULL: with a mask, a signal and the end of the wait belong
-together, and whoever gives one is ready for EINTR."""
+"""Call -> its argument with the signal mask, which must be NULL.
+
+With a mask, a signal and the end of the wait belong together, and a program that passes one expects EINTR.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockedCall:
-    """A line of /proc/TID/syscall of a thread that does not run. number -1: not in a system call."""
+    """A line of /proc/TID/syscall of a thread that does not run. The number -1 means that it is in no system call."""
 
     number: int
     args: tuple[int, ...]
@@ -58,7 +62,11 @@ class BlockedCall:
 
 
 def parse_syscall(line: bytes) -> BlockedCall | None:
-    """None for "running". sp is 0 of a thread that has ended. Raises FormatError."""
+    """Parse a line of /proc/TID/syscall. Return None for "running". sp is 0 if the thread has ended.
+
+    Raises:
+        FormatError: The line is not valid.
+    """
     words = line.split()
     if len(words) < 3:
         return None
@@ -70,7 +78,7 @@ def parse_syscall(line: bytes) -> BlockedCall | None:
 
 
 def survives_stop(call: BlockedCall, pid: int, arch: Arch) -> bool:
-    """Will this blocked call surely go on after a ptrace stop, as if nothing had been? In doubt: no."""
+    """Return True if a blocked call surely continues after a ptrace stop as if nothing had happened."""
     if call.number < 0:
         return True
     name, args = arch.kernel.call_names.get(call.number, ""), call.args
@@ -89,7 +97,13 @@ def survives_stop(call: BlockedCall, pid: int, arch: Arch) -> bool:
 
 
 def restartable(arch: Arch, number: int, args: Sequence[int]) -> bool:
-    """May a call that our stop made fail with EINTR be run again? args: its six arguments."""
+    """Return True if a call that failed with EINTR because of a stop may be run again.
+
+    Args:
+        arch: Architecture of the call.
+        number: Its number.
+        args: Its six arguments.
+    """
     name = arch.kernel.call_names.get(number, "")
     if name in _RESTARTABLE:
         return True

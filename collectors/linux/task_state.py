@@ -11,7 +11,7 @@ _SIZE = 1024
 
 
 def state(tid: int) -> str:
-    """The letter of /proc/TID/stat; X if there is no such thread."""
+    """Return the letter of the state in /proc/TID/stat, or X if there is no such thread."""
     try:
         fd = os.open(f"/proc/{tid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -31,7 +31,7 @@ def is_own_child(tid: int) -> bool:
 
 
 def signal_due(tid: int) -> bool:
-    """Is a signal pending that the thread does not block? In doubt yes."""
+    """Return True if a signal is pending that the thread does not block, or if that is unknown."""
     try:
         status = thread_status(tid)
         pending = int(status["SigPnd"], 16) | int(status["ShdPnd"], 16)
@@ -41,8 +41,11 @@ def signal_due(tid: int) -> bool:
 
 
 def handled_signal_due(tid: int, signum: int) -> bool:
-    """Is a signal about to be handled by a handler of the thread: one that is pending, or signum, with which it has
-    stopped (0: none)? In doubt no.
+    """Return True if a handler of the thread is about to run, False if that is unknown.
+
+    Args:
+        tid: The thread.
+        signum: Signal with which it has stopped, 0 for none.
     """
     try:
         status = thread_status(tid)

@@ -1,12 +1,11 @@
-"""System calls that a stop may cut short.
+"""System calls that a stop may cut short: they return less than was requested, because they return what is done so far.
 
-Asked for more than they have done, they return what they have done.
+A call that waits or copies for long checks from time to time whether a signal is pending, and the kernel requests a
+stop by the same flag. Sources: signal(7), and the kernel's code: fs/pipe.c, fs/splice.c, net/core/stream.c,
+net/unix/af_unix.c, net/ipv4/tcp.c, net/socket.c, drivers/tty/n_tty.c, drivers/char/mem.c, drivers/char/random.c,
+fs/aio.c.
 
-A call that waits or copies on and on looks now and then whether a signal is due, and a stop is asked for by the same
-flag. Sources: signal(7), and the kernel's code: fs/pipe.c, fs/splice.c, net/core/stream.c, net/unix/af_unix.c,
-net/ipv4/tcp.c, net/socket.c, drivers/tty/n_tty.c, drivers/char/mem.c, drivers/char/random.c, fs/aio.c.
-
-Files on disks are not among them: reads and writes of those end early only when the thread is killed.
+Files on disks are not affected: their reads and writes end early only when the thread is killed.
 """
 
 from __future__ import annotations
@@ -19,35 +18,37 @@ from pyprof.model.arch import Arch
 from pyprof.records import dataclass
 
 Read = Callable[[int, int], bytes]
-"""(avma, bytes) -> memory of the stopped thread, b"" if it is not there."""
+"""(avma, size) -> memory of the stopped thread, b"" if it is not readable"""
 
 _ASKED = {
     "write": 2, "send": 2, "sendto": 2, "recv": 2, "recvfrom": 2, "read": 2, "sendfile": 3, "sendfile64": 3,
     "splice": 4, "copy_file_range": 4, "getrandom": 1, "io_getevents": 1,
 }  # fmt: skip
-"""Call -> its argument that says how much, in the unit of its result."""
+"""Call -> its argument with the requested amount, in the unit of its result."""
 _VECTORS = frozenset({"writev", "readv"})
 _MESSAGES = frozenset({"sendmsg", "recvmsg"})
 _MANY_MESSAGES = frozenset({"sendmmsg", "recvmmsg", "recvmmsg_time64"})
 _MOST_BYTES, _MOST_PIECES = 0x7FFF_F000, 1024
-"""MAX_RW_COUNT and UIO_MAXIOV: a call does no more at once, whatever it is asked for."""
+"""MAX_RW_COUNT and UIO_MAXIOV: a call transfers no more at once, whatever is requested."""
 
 _FLAGS = {"send": 3, "sendto": 3, "sendmsg": 2, "sendmmsg": 3, "recv": 3, "recvfrom": 3, "recvmsg": 2, "recvmmsg": 3,
           "recvmmsg_time64": 3, "splice": 5}  # fmt: skip
 _INTO = {"write": 0, "writev": 0, "send": 0, "sendto": 0, "sendmsg": 0, "sendmmsg": 0, "sendfile": 0, "sendfile64": 0,
          "splice": 2, "copy_file_range": 2}  # fmt: skip
-"""Call -> its argument with the descriptor that takes the data."""
+"""Call -> its argument with the descriptor that receives the data."""
 _FROM = {"read": 0, "readv": 0, "recv": 0, "recvfrom": 0, "recvmsg": 0, "recvmmsg": 0, "recvmmsg_time64": 0,
          "sendfile": 1, "sendfile64": 1, "splice": 0, "copy_file_range": 0}  # fmt: skip
+"""Call -> its argument with the descriptor that supplies the data."""
 _COPIES = frozenset({"sendfile", "sendfile64", "splice", "copy_file_range"})
 _READS = frozenset({"read", "readv"})
 _WAIT_FOR_ALL = frozenset({"recv", "recvfrom", "recvmsg"})
 _PLACE = {"sendfile": (2, 4), "sendfile64": (2, 8), "copy_file_range": (1, 8)}
-"""Call -> its argument with the address of the place in the file that it takes from, and the bytes of that in 32-bit
-programs."""
+"""Call -> its argument with the address of the offset in the source file, and the size of the offset in 32-bit
+programs.
+"""
 _SOCKETCALLS = {9: ("send", 4), 10: ("recv", 4), 11: ("sendto", 6), 12: ("recvfrom", 6), 16: ("sendmsg", 3),
                 17: ("recvmsg", 3), 19: ("recvmmsg", 5), 20: ("sendmmsg", 4)}  # fmt: skip
-"""Number (linux/net.h) -> call, and how many arguments stand in memory."""
+"""Number (linux/net.h) -> call, and its number of arguments in memory."""
 
 _MSG_DONTWAIT, _MSG_WAITALL, _MSG_WAITFORONE, _SPLICE_F_NONBLOCK = 0x40, 0x100, 0x10000, 2
 _ENDLESS = frozenset({os.makedev(1, 5), os.makedev(1, 7), os.makedev(1, 8), os.makedev(1, 9)})
@@ -57,8 +58,12 @@ _INT = 0xFFFF_FFFF
 
 @dataclass(frozen=True, slots=True)
 class ShortCall:
-    """A call that has returned less than it was asked for, as a stop found it. name: of the call. at: the place in the
-    file it takes from, -1 where that is not known or there is none.
+    """A call that has returned less than was requested, as a stop found it.
+
+    Attributes:
+        name: Name of the call.
+        args: Its arguments.
+        at: Offset in the source file, -1 if it is unknown or there is none.
     """
 
     name: str
@@ -67,8 +72,17 @@ class ShortCall:
 
 
 def short_call(arch: Arch, tid: int, number: int, args: tuple[int, ...], result: int, read: Read) -> ShortCall | None:
-    """Of a thread that stands at the end of a system call; None if the call has done all that it was asked for, or is
-    none that a stop cuts short. result: not an error. Raises nothing.
+    """Return the call at whose end a thread is, or None if it is complete or a stop cannot cut it short.
+
+    It raises no exception.
+
+    Args:
+        arch: Architecture of the thread.
+        tid: The thread.
+        number: Number of the call.
+        args: Its arguments.
+        result: Its result, which is not an error.
+        read: Reads memory of the thread.
     """
     name = arch.kernel.call_names.get(number, "")
     if name == "socketcall" and args[0] in _SOCKETCALLS:
@@ -89,7 +103,9 @@ def short_call(arch: Arch, tid: int, number: int, args: tuple[int, ...], result:
 
 
 def by_itself(call: ShortCall, tid: int) -> bool:
-    """Was the call short for a reason of its own, so that no stop has cut it? In doubt no. For a thread that runs."""
+    """Return True if the call was short for another reason than a stop, False if that is unknown. The thread runs
+    again.
+    """
     name = call.name
     if not _waits_for_all(name, call.args[_FLAGS[name]] if name in _FLAGS else 0):
         return True
@@ -117,8 +133,9 @@ def _waits_for_all(name: str, flags: int) -> bool:
 
 
 def _ends_of(name: str) -> tuple[int, ...]:
-    """Kinds of files that take what they have room for: a copy does not wait for more room in a pipe, and disks do not
-    make a write wait so that a stop would end it.
+    """Return the kinds of files that accept only what they have room for.
+
+    A copy does not wait for more room in a pipe. A write to a disk does not wait in a way that a stop would end.
     """
     return (stat.S_IFIFO,) if name in _COPIES else (stat.S_IFREG, stat.S_IFBLK)
 
@@ -129,19 +146,21 @@ def _words(arch: Arch, data: bytes) -> Sequence[int]:
 
 
 def _total(arch: Arch, avma: int, count: int, read: Read) -> int:
-    """Bytes that an array of struct iovec asks for; more than any if it cannot be read."""
+    """Return the number of bytes that an array of struct iovec requests, or more than any if it cannot be read."""
     lengths = _words(arch, read(avma, min(count, _MOST_PIECES) * 2 * arch.elf_class // 8))[1::2]
     return min(sum(lengths), _MOST_BYTES) if len(lengths) == count else 1 << 64
 
 
 def _message(arch: Arch, avma: int, read: Read) -> int:
-    """Bytes that a struct msghdr asks for: name, namelen, iov, iovlen, ..."""
+    """Return the number of bytes that a struct msghdr requests: name, namelen, iov, iovlen, ..."""
     header = _words(arch, read(avma, 4 * arch.elf_class // 8))
     return _total(arch, header[2], header[3], read) if len(header) == 4 else 1 << 64
 
 
 def _last_is_short(arch: Arch, avma: int, count: int, read: Read) -> bool:
-    """Of struct mmsghdr, count of them: a struct msghdr of seven words, and the bytes that were sent."""
+    """Return True if the last of `count` struct mmsghdr is short: a struct msghdr of seven words, and the bytes
+    sent.
+    """
     if count <= 0:
         return False
     word = arch.elf_class // 8
@@ -160,7 +179,7 @@ def _place(arch: Arch, tid: int, name: str, args: tuple[int, ...], read: Read) -
 
 
 def _fdinfo(tid: int, fd: int, name: bytes, base: int) -> int:
-    """A number of /proc/TID/fdinfo/FD; -1 if it is not there."""
+    """Return a number of /proc/TID/fdinfo/FD, or -1 if it is not there."""
     try:
         with open(f"/proc/{tid}/fdinfo/{fd}", "rb", buffering=0) as file:
             words = file.read(4096).split()
@@ -177,7 +196,7 @@ def _status(tid: int, fd: int) -> os.stat_result | None:
 
 
 def _kind(tid: int, fd: int) -> int:
-    """stat.S_IF..., 0 if that is not known."""
+    """Return the type of a file (stat.S_IF...), or 0 if it is unknown."""
     found = _status(tid, fd)
     return stat.S_IFMT(found.st_mode) if found else 0
 
