@@ -1,8 +1,7 @@
-"""Samples of a target behind a stub of the GDB remote serial protocol: gdbserver, qemu, OpenOCD, J-Link.
+"""A collector for a target behind a stub of the GDB remote serial protocol: gdbserver, qemu, OpenOCD, J-Link.
 
-How it is connected to stands in connect.py, what the stub is asked in stub.py, how the target is stopped in
-control.py, what is mapped in spaces.py. Whatever happens the target runs on: it is detached from, or continued, on
-every way out.
+connect.py makes the connection, stub.py has the requests, control.py stops the target, spaces.py reads mappings. On
+every way out the target is detached or continued, so that it runs on.
 """
 
 from __future__ import annotations
@@ -34,13 +33,18 @@ _OTHER_SIZE = 16 << 10
 _SOURCE = 1
 _MOST_BYTES = 64 << 20
 _FIRST, _FIRST_OF_PROCESS = 4 << 10, 32 << 10
-"""Bytes of the first copy of a stack: a microcontroller's is small, and its link slow."""
+"""Bytes of the first copy of a stack. That of a microcontroller is small, and its link slow."""
 
 
 class GdbRemoteCollector:
-    """Collector of one target.
+    """A collector of one target. If its creation fails, the stub is released.
 
-    Raises ConnectionLost, RemoteError, NotTraceable, UnsupportedArchitecture, UsageError; the stub is let go of then.
+    Raises:
+        ConnectionLost: The stub does not answer.
+        RemoteError: The stub's answers are not usable.
+        NotTraceable: The stub has no target.
+        UnsupportedArchitecture: The target's architecture is not supported.
+        UsageError: The address is not valid.
     """
 
     def __init__(self, remote: RemoteOptions, options: CollectOptions, diagnostics: Diagnostics) -> None:
@@ -61,7 +65,7 @@ class GdbRemoteCollector:
 
     @property
     def pid(self) -> int:
-        """0 where the stub has no processes."""
+        """The target's pid, 0 if the stub has no processes."""
         return self._target.pid
 
     @property
@@ -70,7 +74,7 @@ class GdbRemoteCollector:
 
     @property
     def path(self) -> str:
-        """Of the program, as the target names it."""
+        """Path of the program in the target."""
         return self._target.path
 
     @property
@@ -78,7 +82,7 @@ class GdbRemoteCollector:
         return self._target.arch
 
     def batches(self) -> Iterator[SampleBatch]:
-        """The first sample is taken while the target still stands as the connection left it."""
+        """Yield batches. The first sample is taken while the target is still stopped by the connection."""
         control = self._target.control
         flush_ns, handover = round(self._options.flush_s * 1e9), self._options.handover
         try:
@@ -104,7 +108,7 @@ class GdbRemoteCollector:
             yield from self._batch.take()
 
     def _wait(self, control: Control, alive_ns: int) -> bool:
-        """Until the next sampling time; False where a sign of life is due first, or it is time to stop."""
+        """Wait until the next sampling time. Return False if an empty batch is due first, or sampling stops."""
         if not control.paced:
             control.rest(0, self._is_stopping)
             return not (self._stopping or control.ended)
@@ -120,7 +124,7 @@ class GdbRemoteCollector:
         return self._stopping
 
     def _tick(self, control: Control) -> None:
-        """One sample of each thread."""
+        """Take one sample of each thread."""
         before = control.pauses.snapshot().total_ns
         with contextlib.closing(control.stopped_threads(self._list)) as still:
             for thread_id in still:
@@ -132,7 +136,7 @@ class GdbRemoteCollector:
         self._clock.stopped(control.pauses.snapshot().total_ns - before)
 
     def _list(self) -> list[ThreadId]:
-        """The threads worth a stop."""
+        """Return the threads to stop."""
         self._threads.refresh()
         self._spaces.look()
         threads = list(self._threads.all.values())
@@ -146,7 +150,9 @@ class GdbRemoteCollector:
         return [thread.id for thread in threads]
 
     def _standing(self, threads: list[RemoteThread]) -> list[RemoteThread]:
-        """qemu-user's stub stops one thread; the others run on while it sends their registers."""
+        """Return the only thread that is stopped: with qemu-user's stub the others run on while it sends their
+        registers.
+        """
         control = self._target.control
         stepped = control.stepped if isinstance(control, Stepping) else None
         standing = stepped or self._target.first
@@ -212,7 +218,7 @@ class GdbRemoteCollector:
         return [self._infos[tid] for tid in sorted(self._infos)]
 
     def states(self) -> dict[int, str]:
-        """tid -> what the thread was doing, in words."""
+        """Return {tid: state of the thread in words}."""
         words = {"R": "running", "S": "sleeping", "D": "disk sleep"}
         threads = list(self._threads.all.values())
         if self._target.one_stops:
@@ -220,7 +226,7 @@ class GdbRemoteCollector:
         return {t.id.tid: words.get(t.state, "halted") for t in threads}
 
     def retire(self) -> None:
-        """A stub's threads stay listed: their names are all that is kept of them."""
+        """Ignore the call: a stub's threads stay listed, because only their names are kept."""
 
     def stats(self) -> CollectorStats:
         control = self._target.control
@@ -236,6 +242,6 @@ class GdbRemoteCollector:
         self._stopping = True
 
     def close(self) -> None:
-        """Let the target run on and hang up. Never raises."""
+        """Let the target run on and close the connection. This never raises."""
         self._stopping = True
         self._target.leave()

@@ -1,6 +1,6 @@
-"""Connects to a stub: what the target is, how it is stopped, where its memory and modules are.
+"""The connection to a stub: the target's architecture, and objects for its control, memory and modules.
 
-The target stands still afterwards. If anything fails, the connection is closed and the target runs on.
+The target is stopped afterwards. If anything fails, the connection is closed and the target runs on.
 """
 
 from __future__ import annotations
@@ -32,9 +32,13 @@ from pyprof.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RemoteTarget:
-    """A target that was connected to and stands still. pid: 0 where the stub has no processes. path: of the program, as
-    the target names it. first: the thread that stood first, None if the stub named none. one_stops: only that thread
-    stands at a stop (qemu-user).
+    """A target that is connected and stopped.
+
+    Attributes:
+        pid: Its pid, 0 if the stub has no processes.
+        path: Path of its program in the target.
+        first: The thread that stopped first, or None if the stub named none.
+        one_stops: True if only that thread is stopped (qemu-user).
     """
 
     pid: int
@@ -54,7 +58,7 @@ class RemoteTarget:
         return self.path.rsplit("/", 1)[-1]
 
     def leave(self) -> None:
-        """Let the target run on and hang up. Never raises; safe to call twice."""
+        """Let the target run on and close the connection. This never raises, and may be called twice."""
         if self.memory.closed:
             return
         with contextlib.suppress(ConnectionLost, RemoteError):
@@ -65,9 +69,19 @@ class RemoteTarget:
 
 
 def connect(options: RemoteOptions, hold: bool, diagnostics: Diagnostics) -> RemoteTarget:
-    """hold: the target stands still for all samples of one moment, instead of being stopped for each thread's.
+    """Connect to a stub.
 
-    Raises ConnectionLost, RemoteError, NotTraceable, UnsupportedArchitecture, UsageError.
+    Args:
+        options: Address and options of the connection.
+        hold: True to keep the target stopped for all samples of one moment. False to stop it for each thread's sample.
+        diagnostics: Counts problems.
+
+    Raises:
+        ConnectionLost: The stub does not answer.
+        RemoteError: The stub's answers are not usable.
+        NotTraceable: The stub has no target.
+        UnsupportedArchitecture: The target's architecture is not supported.
+        UsageError: The address is not valid.
     """
     with contextlib.ExitStack() as undo:
         link = PacketLink.connect(options.address, options.answer_s)
@@ -77,7 +91,7 @@ def connect(options: RemoteOptions, hold: bool, diagnostics: Diagnostics) -> Rem
         undo.callback(held.leave)
         stub.begin()
         non_stop = not hold and not options.step and {"t", "c"} <= stub.actions and stub.has("QNonStop")
-        if stub.has("QNonStop"):  # gdbserver stays as its last debugger left it
+        if stub.has("QNonStop"):  # gdbserver keeps the mode of its last debugger
             non_stop = link.ask(b"QNonStop:%d" % non_stop) == b"OK" and non_stop
         stop = first_stop(stub)
         thread = stop.thread if stop is not None else None
@@ -106,7 +120,7 @@ def connect(options: RemoteOptions, hold: bool, diagnostics: Diagnostics) -> Rem
 
 
 class _Held:
-    """A target that stands still because of us: how it is let go of."""
+    """A target that the profiler has stopped; leave() releases it."""
 
     def __init__(self, link: PacketLink) -> None:
         self._link = link
@@ -131,7 +145,7 @@ def _control(
 
 
 def _registers(stub: Stub, thread: ThreadId | None, program: StubImage) -> tuple[Arch, RegisterMap]:
-    """The architecture, and where its registers are in what the stub sends."""
+    """Return the architecture, and the positions of its registers in the stub's packets."""
     if thread is not None:
         stub.select(thread)  # gdbserver describes the selected thread, and aborts if there is none
 
@@ -149,7 +163,9 @@ def _registers(stub: Stub, thread: ThreadId | None, program: StubImage) -> tuple
 
 
 def _arch_of_target_file(stub: Stub, path: str) -> Arch | None:
-    """Byte order from the program's header, where the stub serves files."""
+    """Return the architecture in the program's ELF header, which has the byte order, or None if the stub serves no
+    files.
+    """
     fd = stub.open_file(path) if path.startswith("/") else None
     if fd is None:
         return None

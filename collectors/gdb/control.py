@@ -1,10 +1,10 @@
-"""Stopping and resuming through a stub. Three ways, one protocol; connect.py chooses.
+"""Stopping and resuming through a stub, in one of three ways that connect.py chooses:
 
     NonStop    each thread is stopped alone while it is read; the others run on (non_stop.py)
-    AllStop    Ctrl-C stops everything, everything is read, everything goes on
-    Stepping   nothing runs but by single steps, N between two samples: for stubs that no Ctrl-C reaches
+    AllStop    Ctrl-C stops everything, everything is read, everything continues
+    Stepping   the target runs only by single steps, N between two samples: for stubs that ignore Ctrl-C
 
-Signals that arrive for the target are delivered to it. Raises ConnectionLost, RemoteError.
+Signals that arrive for the target are delivered to it. All methods may raise ConnectionLost and RemoteError.
 """
 
 from __future__ import annotations
@@ -23,43 +23,55 @@ HALT_S = 3.0
 SLICE_S = 0.02
 _MOST_STOPS = 1000
 SIGNAL_0, SIGINT, SIGTRAP, SIGSTOP = 0, 2, 5, 17
-"""GDB's numbers of signals, which are not the kernel's."""
+"""GDB's numbers of signals, which differ from the kernel's."""
 
 ListThreads = Callable[[], list[ThreadId]]
 
 
 class Control(Protocol):
-    """ended: the target is no more. pauses: ns, one a stop. note: what the reader of the summary should know."""
+    """A way to stop and resume a target.
+
+    Attributes:
+        ended: True if the target has ended.
+        pauses: Duration of each stop in ns.
+        note: A sentence for the summary, or "".
+    """
 
     ended: bool
     pauses: PauseLog
     note: str
     paced: bool
-    """Does rest() follow the clock?"""
+    """True if rest() follows the clock."""
 
     def go(self) -> None:
         """Let the target run for the first time."""
         ...
 
     def rest(self, until_ns: int, stopping: Callable[[], bool]) -> None:
-        """Let the target run until a monotonic time (stepping: for its steps), stopping() or its end."""
+        """Let the target run until a monotonic time, until stopping() returns True, or until its end. Stepping makes
+        its steps instead.
+        """
         ...
 
     def stopped_threads(self, threads: ListThreads) -> Generator[ThreadId, None, None]:
-        """Threads that stand still while they are yielded."""
+        """Yield threads, each of which is stopped until the next one is requested."""
         ...
 
     def reachable(self) -> AbstractContextManager[None]:
-        """While memory may be read."""
+        """Return a context in which memory may be read."""
         ...
 
     def leave(self) -> None:
-        """Let go of the target: it runs on without us."""
+        """Release the target, so that it runs on."""
         ...
 
 
 def first_stop(stub: Stub) -> StopReply | None:
-    """What the target does at the beginning; None if it runs. Raises NotTraceable where the stub has no target."""
+    """Return the target's initial stop, or None if it runs.
+
+    Raises:
+        NotTraceable: The stub has no target.
+    """
     packet = stub.link.ask(b"?")
     if packet in (b"OK", b""):
         return None
@@ -72,12 +84,19 @@ def first_stop(stub: Stub) -> StopReply | None:
 
 
 def no_interrupt(stub: Stub) -> bool:
-    """Is this a stub known to ignore Ctrl-C while its program runs (qemu-user)?"""
+    """Return True if the stub is known to ignore Ctrl-C while its program runs (qemu-user)."""
     return bool(stub.link.ask(b"qqemu.sstepbits")) and stub.has("qXfer:auxv:read")
 
 
 def resume_packet(stub: Stub, action: str, signal: int = 0, thread: ThreadId | None = None) -> bytes:
-    """action: c or s. signal: GDB's number, delivered to the thread; all others just go on."""
+    """Return a packet that resumes the target.
+
+    Args:
+        stub: The stub.
+        action: c to continue or s to step.
+        signal: GDB's number of a signal for `thread`; all other threads just continue.
+        thread: The thread that gets the signal.
+    """
     verb = f"{action.upper()}{signal:02x}" if signal else action
     if action in stub.actions:
         if signal and thread is not None:
@@ -87,21 +106,24 @@ def resume_packet(stub: Stub, action: str, signal: int = 0, thread: ThreadId | N
 
 
 def await_stop(stub: Stub, within_s: float) -> StopReply | None:
-    """The next stop reply; console output and file requests of the target are passed over."""
+    """Return the next stop reply, or None after a time. Console output and file requests of the target are skipped."""
     until = time.monotonic() + within_s
     while True:
         packet = stub.link.poll(max(until - time.monotonic(), 0.0))
         if packet is None:
             return None
         if packet[:1] == b"F":
-            stub.link.send(b"F-1,16")  # EINVAL: we serve no files
+            stub.link.send(b"F-1,16")  # EINVAL: this client serves no files
         elif packet[:1] != b"O":
             stub.forget_selection()
             return StopReply.parse(packet)
 
 
 def detach(stub: Stub, pid: int) -> None:
-    """From a target that stands still. Of a stub without processes (probes) none says that D resumes: continue it."""
+    """Detach from a stopped target.
+
+    Stubs without processes (probes) do not promise that D resumes the target, so it is continued instead.
+    """
     if not stub.multiprocess:
         stub.link.send(resume_packet(stub, "c"))
         return
@@ -110,7 +132,7 @@ def detach(stub: Stub, pid: int) -> None:
 
 
 class AllStop:
-    """hold: the target is never resumed between two stops (a dump)."""
+    """Control that stops all threads at once. With `hold` the target is never resumed between two stops (a dump)."""
 
     paced = True
 
@@ -146,7 +168,7 @@ class AllStop:
                 self._resume()
 
     def _took(self, stop: StopReply) -> bool:
-        """Note a stop. False if the target ended."""
+        """Note a stop. Return False if the target ended."""
         self._running = False
         self._pending = (0, None)
         if stop.ended:
@@ -168,7 +190,7 @@ class AllStop:
                 "--step N takes samples by single-stepping instead",
             )
         self._took(stop)
-        if stop.signal == SIGINT:  # our own
+        if stop.signal == SIGINT:  # caused by this client
             self._pending = (0, None)
 
     def _resume(self) -> None:
@@ -210,7 +232,7 @@ class AllStop:
         self._halt()
         if not self.ended:
             signal, thread = self._pending
-            if signal:  # D has no place for it
+            if signal:  # a D packet cannot carry it
                 self._stub.link.send(resume_packet(self._stub, "c", signal, thread))
                 self._running = True
                 self._halt()
@@ -218,7 +240,16 @@ class AllStop:
 
 
 class Stepping:
-    """steps: between two samples. stepped: the thread that made the last one."""
+    """Control by single steps.
+
+    Args:
+        stub: The stub.
+        pid: The target.
+        steps: Number of steps between two samples.
+
+    Attributes:
+        stepped: The thread that made the last step.
+    """
 
     paced = False
 
@@ -233,7 +264,7 @@ class Stepping:
         self._pending: tuple[int, ThreadId | None] = (0, None)
 
     def go(self) -> None:
-        """It runs by rest() only."""
+        """Ignore the call: the target runs only in rest()."""
 
     def rest(self, until_ns: int, stopping: Callable[[], bool]) -> None:
         for _ in range(self._steps):

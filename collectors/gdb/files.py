@@ -1,4 +1,4 @@
-"""Where the files of a stub's target are on this machine; those that are not here are fetched through the stub."""
+"""The files of a stub's target on this machine. Missing files are fetched through the stub."""
 
 from __future__ import annotations
 
@@ -17,11 +17,19 @@ from pyprof.objfile.elf.headers import PAGE, PT_NOTE
 from pyprof.objfile.source import BytesSource
 
 MOST_FETCHED = 128 << 20
-"""Bytes of one file that is fetched through a stub."""
+"""Maximum size in bytes of a file that is fetched through a stub."""
 
 
 class RemoteFiles:
-    """program: the main program's path as the target names it; exe, sysroot: as the user gave them, "" if not."""
+    """The files of a target.
+
+    Args:
+        stub: The stub.
+        program: Path of the main program in the target.
+        exe: The user's file of the program (--exe), or "".
+        sysroot: The user's --sysroot, or "".
+        diagnostics: Counts fetched files.
+    """
 
     def __init__(self, stub: Stub, program: str, exe: str, sysroot: str, diagnostics: Diagnostics) -> None:
         self._stub = stub
@@ -34,7 +42,10 @@ class RemoteFiles:
         self._folder = ""
 
     def find(self, module: Module) -> Iterator[tuple[str, bool]]:
-        """model.modules.FindFiles: --exe for the program, below --sysroot, the same path here, fetched from there."""
+        """Yield candidates (path, trusted) for model.modules.FindFiles.
+
+        They are --exe for the program, the path below --sysroot, the same path on this machine, and a fetched file.
+        """
         if self._exe and module.path == self._program:
             yield self._exe, True
         for root in dict.fromkeys((self._sysroot, "")):
@@ -43,7 +54,7 @@ class RemoteFiles:
             yield self._fetched[module.path], False
 
     def fetch_missing(self, mappings: tuple[Mapping, ...], read: ReadMemory) -> None:
-        """Fetch the files with code that are not here, or are here with another build-id; each is tried once."""
+        """Fetch files with code that are missing on this machine or have another build ID there. Each is tried once."""
         for mapping in mappings:
             path = mapping.path
             if path in self._seen or not mapping.inode or not path.startswith("/"):
@@ -78,7 +89,7 @@ class RemoteFiles:
         self._diagnostics.count("file fetched through the stub")
 
     def close(self) -> None:
-        """Remove what was fetched; files that are open stay readable."""
+        """Remove fetched files. Files that are open stay readable."""
         if self._folder:
             with contextlib.suppress(OSError):
                 shutil.rmtree(self._folder)
@@ -86,7 +97,7 @@ class RemoteFiles:
 
 
 def _build_id(page: bytes, read: ReadMemory, start: int) -> str:
-    """The build-id of the file whose first page stands at start, "" where it has none that is mapped."""
+    """Return the build ID of the file whose first page is at `start`, or "" if it is not mapped."""
     try:
         elf = ElfFile(BytesSource(page), "[memory]", with_sections=False)
     except FormatError:

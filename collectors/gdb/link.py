@@ -20,7 +20,11 @@ _CHUNK = 1 << 16
 
 
 def parse_address(text: str) -> tuple[str, int] | str:
-    """HOST:PORT, [ADDRESS]:PORT, :PORT, tcp:HOST:PORT, or unix:PATH (a str). Raises UsageError."""
+    """Parse HOST:PORT, [ADDRESS]:PORT, :PORT or tcp:HOST:PORT to a pair, or unix:PATH to a str.
+
+    Raises:
+        UsageError: The address is not valid.
+    """
     if text.startswith("unix:"):
         return text.removeprefix("unix:")
     host, colon, port = text.removeprefix("tcp:").rpartition(":")
@@ -30,7 +34,10 @@ def parse_address(text: str) -> tuple[str, int] | str:
 
 
 class PacketLink:
-    """Packets over a stream socket. Every wait ends: raises ConnectionLost on silence, RemoteError on nonsense."""
+    """Packets over a stream socket.
+
+    Every wait is limited. All methods raise ConnectionLost if the stub is silent, and RemoteError for invalid data.
+    """
 
     def __init__(self, stream: socket.socket, address: str, answer_s: float = DEFAULT_ANSWER_S) -> None:
         self.address = address
@@ -45,7 +52,12 @@ class PacketLink:
 
     @classmethod
     def connect(cls, address: str, answer_s: float = DEFAULT_ANSWER_S) -> PacketLink:
-        """Raises ConnectionLost, UsageError."""
+        """Connect to an address.
+
+        Raises:
+            ConnectionLost: No stub answers.
+            UsageError: The address is not valid.
+        """
         place = parse_address(address)
         try:
             if isinstance(place, str):
@@ -67,22 +79,22 @@ class PacketLink:
         return cls(stream, address, answer_s)
 
     def ask(self, payload: bytes) -> bytes:
-        """The reply to a request."""
+        """Send a request and return its reply."""
         self.send(payload)
         return self.receive()
 
     def ask_all(self, payloads: Sequence[bytes]) -> list[bytes]:
-        """The replies to several requests, in one round trip where no acknowledgements are sent."""
+        """Send several requests and return their replies, in one round trip if no acknowledgements are used."""
         if self.acks:
             return [self.ask(payload) for payload in payloads]
         self._write(b"".join(frame(payload) for payload in payloads))
         return [self.receive() for _ in payloads]
 
     def send(self, payload: bytes) -> None:
-        """A packet; returns when it is acknowledged, where that is done.
+        """Send a packet, and wait for its acknowledgement if they are used.
 
-        A packet that comes before the acknowledgement is no answer and is dropped: qemu-system reports the stop that
-        a connection makes before anybody asks.
+        A packet that arrives before the acknowledgement is not a reply and is dropped: qemu-system reports the stop
+        caused by a connection before any request.
         """
         self._last = frame(payload)
         self._write(self._last)
@@ -92,7 +104,7 @@ class PacketLink:
             if found is not None and found.kind is PacketKind.ACK:
                 return
             left = until - time.monotonic()
-            if left < 0:  # whatever else it says meanwhile
+            if left < 0:  # also if other data arrives
                 raise self._silent()
             if found is None:
                 self._fill(left)
@@ -102,22 +114,26 @@ class PacketLink:
                 self._other(found)
 
     def acknowledge(self) -> None:
-        """Greet a stub that may wait for the acknowledgement of its last debugger."""
+        """Send an acknowledgement first, because a stub may wait for that of its last debugger."""
         self._write(b"+")
 
     def send_interrupt(self) -> None:
-        """Ctrl-C: the one thing that a stub listens to while its target runs."""
+        """Send Ctrl-C, the only input that a stub reads while its target runs."""
         self._write(INTERRUPT)
 
     def receive(self, within_s: float | None = None) -> bytes:
-        """The next packet. Raises ConnectionLost where none comes in time."""
+        """Return the next packet.
+
+        Raises:
+            ConnectionLost: None arrives in time.
+        """
         packet = self.poll(self._answer_s if within_s is None else within_s)
         if packet is None:
             raise self._silent()
         return packet
 
     def poll(self, within_s: float) -> bytes | None:
-        """The next packet, or None if none has come within that time; notifications are set aside."""
+        """Return the next packet, or None if none arrives in time. Notifications are kept for poll_notification()."""
         until = time.monotonic() + within_s
         left = within_s
         while (packet := self._from_buffer()) is None and left >= 0:
@@ -126,7 +142,7 @@ class PacketLink:
         return packet
 
     def poll_notification(self, within_s: float) -> bytes | None:
-        """The next notification, or None if none has come within that time. No reply may be outstanding."""
+        """Return the next notification, or None if none arrives in time. No reply may be outstanding."""
         until = time.monotonic() + within_s
         left = within_s
         while not self.notifications:
@@ -149,7 +165,7 @@ class PacketLink:
         return None
 
     def _other(self, found: Incoming) -> None:
-        """What is no packet: set a notification aside; a packet came broken, or ours did."""
+        """Handle input that is not a packet: keep a notification, or repeat a packet that was damaged."""
         kind = found.kind
         if kind is PacketKind.NOTIFICATION:
             self.notifications.append(found.payload)
@@ -164,7 +180,7 @@ class PacketLink:
         self._write(b"-" if kind is PacketKind.BROKEN else self._last)
 
     def _fill(self, within_s: float) -> bool:
-        """Wait for bytes; were there any?"""
+        """Wait for bytes and return True if some arrived."""
         if not _ready(self._stream, select.POLLIN, within_s):
             return False
         try:
@@ -209,7 +225,7 @@ def _port(place: tuple[str, int] | str) -> str:
 
 
 def _ready(stream: socket.socket, event: int, within_s: float) -> bool:
-    """Wait until a stream can be read or written. poll(2): select(2) knows no descriptors above 1023."""
+    """Wait until a stream can be read or written. poll(2), because select(2) supports no descriptors above 1023."""
     poll = select.poll()
     poll.register(stream, event)
     return bool(poll.poll(math.ceil(1000 * within_s)))

@@ -1,4 +1,4 @@
-"""The target's memory through a stub: few, large reads, each page asked for once."""
+"""The target's memory through a stub: few, large reads, each page requested once."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _RUN = 1 << 16
 
 
 class PageCache:
-    """Reads whole pages and remembers them; for memory that does not change (code, headers), or for one look."""
+    """A reader that keeps whole pages, for memory that does not change (code, headers) or for one moment."""
 
     def __init__(self, read: Callable[[int, int], bytes]) -> None:
         self._read = read
         self._pages: dict[int, bytes] = {}
 
     def read(self, avma: int, size: int) -> bytes:
-        """At most size bytes; shorter where unreadable."""
+        """Return at most `size` bytes, fewer if they are not readable."""
         data = bytearray()
         at = avma & -PAGE
         while at < avma + size:
@@ -36,7 +36,7 @@ class PageCache:
         return bytes(data[avma & PAGE - 1 :][:size])
 
     def _fetch(self, start: int, end: int) -> bytes:
-        """Read the pages from start on that are not known yet, up to end; the first of them."""
+        """Read unknown pages from `start` up to `end` and return the first one."""
         stop = start + PAGE
         while stop < min(end, start + _RUN) and stop not in self._pages:
             stop += PAGE
@@ -52,7 +52,7 @@ class PageCache:
 
 
 class RemoteMemory:
-    """reachable: makes the memory readable for a while (the target is stopped, if it must be)."""
+    """The memory of a target; `reachable` is a context that stops the target if necessary."""
 
     def __init__(self, stub: Stub, mask: int) -> None:
         self.reachable: Callable[[], AbstractContextManager[None]] | None = None
@@ -63,25 +63,26 @@ class RemoteMemory:
         self._lasting = PageCache(self._now)
 
     def read(self, avma: int, size: int) -> bytes:
-        """ReadMemory of an AddressSpace: what once was read is remembered. b"" once the connection is gone."""
+        """Read memory for an AddressSpace, and keep it. The result is b"" once the connection is closed."""
         if not 0 <= avma <= self._mask:
             return b""
         return self._lasting.read(avma, min(size, self._mask + 1 - avma))
 
     def fresh(self, avma: int, size: int) -> bytes:
-        """As it is now; only while it is readable."""
+        """Read the current memory. The caller must ensure that it is readable."""
         return self._stub.memory(avma, min(size, self._mask + 1 - avma)) if 0 <= avma <= self._mask else b""
 
     def one_look(self) -> PageCache:
-        """For following pointers, only while it is readable."""
+        """Return a cache for following pointers while the memory is readable."""
         return PageCache(self.fresh)
 
     def forget(self) -> None:
-        """The mappings changed."""
+        """Drop the kept pages because the mappings have changed."""
         self._lasting.clear()
 
     def _now(self, avma: int, size: int) -> bytes:
-        if self.closed or os.getpid() != self._owner:  # a forked child writes files; the connection is its parent's
+        # a forked child writes files; the connection belongs to its parent
+        if self.closed or os.getpid() != self._owner:
             return b""
         try:
             if self.reachable is None:

@@ -1,8 +1,9 @@
-"""What is mapped where in a stub's target, as mappings.
+"""The mappings of a stub's target.
 
-Asked in this order: the target's /proc/PID/maps, where the stub serves its files; the loader's list as the stub reports
-it (libraries-svr4), or as the target's memory holds it (r_debug), each with the auxiliary vector for the program, the
-interpreter and the vDSO; where there is no auxiliary vector, the segments of --exe (bare metal). All of it is hostile.
+The sources in order are: the target's /proc/PID/maps if the stub serves its files; the loader's list as the stub
+reports it (libraries-svr4), or from the target's memory (r_debug). Each list is used with the auxiliary vector for the
+program, the interpreter and the vDSO. Without an auxiliary vector the segments of --exe are used (bare metal). All of
+it is hostile input.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ _VDSO_SIZE = 2 * PAGE
 
 @dataclass(frozen=True, slots=True)
 class StubImage:
-    """The main program. path: as the target names it, else the user's file, else "". elf: the user's file, or None."""
+    """The main program: its path in the target, else that of the user's file, else ""; and the user's file, or None."""
 
     path: str
     elf: ElfFile | None
 
 
 class RemoteModules:
-    """Makes the mappings of one target. how: which of the ways was gone, for the summary."""
+    """A reader of a target's mappings; `how` is the source of the last reading, for the summary."""
 
     def __init__(self, stub: Stub, arch: Arch, pid: int, memory: RemoteMemory, program: StubImage) -> None:
         self._stub = stub
@@ -57,22 +58,27 @@ class RemoteModules:
 
     @property
     def is_process(self) -> bool:
-        """Has the target an auxiliary vector? Else there is no operating system that the stub knows of."""
+        """True if the target has an auxiliary vector, which means that the stub knows of an operating system."""
         return bool(self._auxiliary)
 
     @property
     def is_complete(self) -> bool:
-        """Did the last reading find all that is mapped? Loaders do not list emulators' and kernels' own pages."""
+        """True if the last reading found all mappings. Loaders do not list pages of emulators and kernels."""
         return self.how == "/proc/PID/maps" or not self.is_process
 
     def executed(self) -> str:
-        """The path that the program was executed by (AT_EXECFN), "" if it is not known or not whole."""
+        """Return the path by which the program was executed (AT_EXECFN), or "" if it is unknown or not absolute."""
         at = self._auxiliary.get(AT_EXECFN, 0)
         path = read_string(self._memory.one_look().read, at) if at else ""
         return path if path.startswith("/") and "\n" not in path else ""
 
     def look(self) -> tuple[Mapping, ...]:
-        """The mappings now, ascending; the target's memory must be readable. Raises RemoteError, FormatError."""
+        """Return the current mappings, ascending. The target's memory must be readable.
+
+        Raises:
+            RemoteError: The stub's answers are not usable.
+            FormatError: The maps are not valid.
+        """
         found = self._by_maps()
         if found:
             self.how = "/proc/PID/maps"
@@ -100,7 +106,7 @@ class RemoteModules:
         return self._auxv
 
     def _read_auxv(self) -> dict[int, int]:
-        """AT_* -> value. Empty where the target is no process."""
+        """Return {AT_*: value}, empty if the target is not a process."""
         data = self._stub.object("auxv", limit=1 << 16) if self._stub.has("qXfer:auxv:read") else None
         pair = struct.Struct(self._order + ("QQ" if self._arch.word == 8 else "II"))
         found: dict[int, int] = {}
@@ -156,7 +162,7 @@ class RemoteModules:
             yield from self._of_file(elf, linked.bias, linked.name)
 
     def _of_file(self, elf: ElfFile, bias: int, path: str) -> Iterator[Mapping]:
-        """What a loader maps of a file; elf has at least its headers."""
+        """Yield what a loader maps of a file; elf must have its headers."""
         inode = self._inode(path)
         for load in elf.loads:
             start, end = bias + load.vaddr & -PAGE, bias + load.vaddr + load.filesz + PAGE - 1 & -PAGE
@@ -164,7 +170,7 @@ class RemoteModules:
                 yield Mapping(start, end, _perms(load.flags), load.offset & -PAGE, DEVICE, inode, path)
 
     def _by_segments(self) -> tuple[Mapping, ...]:
-        """A program that is loaded where its file says, to the byte: no pages, no loader."""
+        """Return the mappings of a program that is loaded exactly as its file states, without pages and loader."""
         if self.program.elf is None:
             raise RemoteError("the stub does not say what its target runs", "name the program's file: --exe FILE")
         inode = self._inode(self.program.path)
@@ -180,7 +186,7 @@ class RemoteModules:
 
 
 def _without_overlaps(mappings: list[Mapping]) -> tuple[Mapping, ...]:
-    """Ascending; what overlaps one before it loses that part or all."""
+    """Return the mappings in ascending order. The part of a mapping that overlaps an earlier one is dropped."""
     kept: list[Mapping] = []
     for mapping in sorted(mappings, key=lambda m: (m.start, m.end)):
         if kept and mapping.start < kept[-1].end:
@@ -195,7 +201,11 @@ def _without_overlaps(mappings: list[Mapping]) -> tuple[Mapping, ...]:
 
 
 def parse_libraries(text: bytes) -> Iterator[LinkedObject]:
-    """The libraries of a libraries-svr4 document. Raises RemoteError."""
+    """Yield the libraries of a libraries-svr4 document.
+
+    Raises:
+        RemoteError: The document is not valid.
+    """
     found: list[LinkedObject] = []
 
     def start(tag: str, attributes: dict[str, str]) -> None:
@@ -229,7 +239,11 @@ def _perms(flags: int) -> str:
 
 
 def program_of(stub: Stub, pid: int, exe: str | None) -> StubImage:
-    """The program's name and file. exe: the user's. Raises RemoteError where that is no ELF file."""
+    """Return the program's name and file; `exe` is the user's file.
+
+    Raises:
+        RemoteError: It is not an ELF file.
+    """
     elf = None
     if exe is not None:
         try:

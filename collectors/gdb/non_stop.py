@@ -1,6 +1,6 @@
-"""Threads that stop one by one (GDB manual, "Remote Non-Stop"): a stop comes as a notification, whenever it happens.
+"""Threads that stop one by one (GDB manual, "Remote Non-Stop"): the stub reports a stop as a notification at any time.
 
-A notification is the head of a queue in the stub: vStopped acknowledges it and asks for what is behind it, up to OK. A
+A notification is the head of a queue in the stub. vStopped acknowledges it and requests the next entry, up to OK. A
 thread does not resume before its stop is acknowledged.
 """
 
@@ -19,7 +19,13 @@ MOST_QUEUED = 1 << 16
 
 
 class NonStop:
-    """The stub has said OK to QNonStop:1. stop: its answer to `?`; the threads that it held run from here on."""
+    """Control that stops threads one by one. The stub has accepted QNonStop:1.
+
+    Args:
+        stub: The stub.
+        pid: The target.
+        stop: The stub's answer to `?`. The threads that it had stopped are resumed.
+    """
 
     paced = True
 
@@ -40,7 +46,7 @@ class NonStop:
             self._empty_queue()
 
     def go(self) -> None:
-        """It runs already."""
+        """Ignore the call: the target already runs."""
 
     def rest(self, until_ns: int, stopping: Callable[[], bool]) -> None:
         while not stopping() and not self.ended:
@@ -50,7 +56,7 @@ class NonStop:
             self._hear(min(left, SLICE_S))
 
     def _hear(self, within_s: float) -> None:
-        """Take one notification with what is queued behind it in the stub."""
+        """Process one notification and the entries after it in the stub's queue."""
         note = self._stub.link.poll_notification(within_s)
         if note is None or not note.startswith(b"Stop:"):
             return
@@ -59,7 +65,7 @@ class NonStop:
         self._queued = True
         if stop.thread is None or stop.thread.text not in self._arrived:
             self._empty_queue()
-        # else the thread that was asked for stands still: the queue waits until it is resumed
+        # otherwise the requested thread is stopped: the queue waits until it is resumed
 
     def _empty_queue(self) -> None:
         if self._queued:
@@ -67,7 +73,7 @@ class NonStop:
             self._drain(self._stub.link.ask(b"vStopped"))
 
     def _drain(self, packet: bytes) -> None:
-        """Take what is queued in the stub; packet: its first answer. Then let those go on that nobody waits for."""
+        """Process the stub's queue from its first answer on, then resume threads whose stop was not requested."""
         for _ in range(MOST_QUEUED):
             if packet in (b"OK", b"") or packet[:1] == b"E":
                 break
@@ -89,7 +95,7 @@ class NonStop:
                 self._unwanted.append(stop)
 
     def _send_on(self, stop: StopReply) -> None:
-        """Resume a thread that stopped, with its signal if it has one."""
+        """Resume a thread that stopped, and deliver its signal if it has one."""
         if stop.thread is None:
             return
         action = f"C{stop.signal:02x}" if stop.signal not in (SIGNAL_0, SIGTRAP, SIGSTOP) else "c"
@@ -115,7 +121,7 @@ class NonStop:
                 self.pauses.add(time.monotonic_ns() - began)
 
     def _stop(self, thread: ThreadId) -> StopReply | None:
-        """None if the thread ended."""
+        """Stop a thread. Return None if it has ended."""
         self._wanted[thread.text] = None
         try:
             if self._stub.link.ask(f"vCont;t:{thread.text}".encode()) != b"OK":

@@ -5,7 +5,7 @@
     acknowledgement + or -
     in a payload    } x stands for x ^ 0x20; c * n stands for c and n - 29 more of it
 
-What comes in is hostile: a payload has at most MAX_PAYLOAD bytes, run lengths expanded.
+Input is hostile: a payload has at most MAX_PAYLOAD bytes after expansion of run lengths.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyprof.records import dataclass
 
 MAX_PAYLOAD = 1 << 20
 MAX_NOISE = 1 << 16
-"""Most bytes between two packets that are neither: a serial line's noise, a boot loader's greeting."""
+"""Maximum number of bytes between two packets: a serial line's noise, a boot loader's greeting."""
 
 INTERRUPT = b"\x03"
 _SPECIAL = frozenset(b"#$}*")
@@ -38,20 +38,24 @@ class Incoming:
 
 
 def frame(payload: bytes) -> bytes:
-    """The packet of a payload."""
+    """Return the packet of a payload."""
     body = escape(payload)
     return b"$%b#%02x" % (body, sum(body) & 0xFF)
 
 
 def escape(payload: bytes) -> bytes:
-    """Binary data as it stands in a packet."""
+    """Return binary data as it is written in a packet."""
     if not _SPECIAL.intersection(payload):
         return payload
     return b"".join(bytes((0x7D, byte ^ 0x20)) if byte in _SPECIAL else bytes((byte,)) for byte in payload)
 
 
 def unescape(body: bytes) -> bytes:
-    """The payload of a packet's body: escapes and run lengths undone. Raises RemoteError."""
+    """Return the payload of a packet's body, with escapes and run lengths expanded.
+
+    Raises:
+        RemoteError: The body is not valid.
+    """
     if b"}" not in body and b"*" not in body:
         return body
     out = bytearray()
@@ -78,7 +82,7 @@ def unescape(body: bytes) -> bytes:
 
 
 class PacketReader:
-    """Finds packets in the bytes of a connection."""
+    """A reader that finds packets in the bytes of a connection."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -89,7 +93,11 @@ class PacketReader:
         self._data += data
 
     def next(self) -> Incoming | None:
-        """The next thing that has come in whole, None if more bytes are needed. Raises RemoteError."""
+        """Return the next complete item, or None if more bytes are needed.
+
+        Raises:
+            RemoteError: The bytes are not of this protocol.
+        """
         while self._data:
             first = self._data[0]
             if first in b"$%":

@@ -1,4 +1,4 @@
-"""The address spaces of a stub's target over time: looked at now and then, for a tenth of the time at most."""
+"""The address spaces of a stub's target over time. Reading them takes at most a tenth of the time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LEAST_LOOK_NS, _MOST_LOOK_NS = 20_000_000, 2_000_000_000
 
 
 class RemoteSpaces:
-    """current: the space as it was last seen, None before the first look."""
+    """The address spaces of a target; `current` is the last one, or None before the first reading."""
 
     def __init__(self, modules: RemoteModules, memory: RemoteMemory, files: RemoteFiles, sysroot: str) -> None:
         self.current: AddressSpace | None = None
@@ -26,13 +26,17 @@ class RemoteSpaces:
         self._looked_ns = self._look_ns = 0
 
     def look(self) -> AddressSpace:
-        """The space now, if a look is due, else the last one. The target stands still. Raises RemoteError."""
+        """Return the current address space, after a reading if one is due. The target must be stopped.
+
+        Raises:
+            RemoteError: The stub's answers are not usable.
+        """
         if self.current is not None and time.monotonic_ns() < self._look_ns:
             return self.current
         return self._look()
 
     def at(self, pc: int) -> AddressSpace:
-        """The space of a sample: looked at again where nothing is known at its pc."""
+        """Return the address space of a sample. It is read again if nothing is known at its pc."""
         space = self.current or self._look()
         if space.mapping_at(pc) is None and time.monotonic_ns() - self._looked_ns > _LEAST_LOOK_NS:
             space = self._look()
@@ -68,5 +72,6 @@ class RemoteSpaces:
         self._files.fetch_missing(mappings, self._memory.read)
         for mapping in mappings:
             if mapping.executable and mapping.inode:
-                self._memory.read(mapping.start, 1)  # its first page proves the file: read now, not by a stop later
+                # its first page identifies the file: read it now, not by a stop later
+                self._memory.read(mapping.start, 1)
         return space

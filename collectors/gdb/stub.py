@@ -1,7 +1,8 @@
-"""What a stub is asked, as methods: features, objects, memory, registers, threads, files. Running: control.py.
+"""The requests to a stub as methods: features, objects, memory, registers, threads, files. control.py has those that
+run the target.
 
-In: a Link. Out: values. An `E` reply is None or empty, silence and nonsense raise (ConnectionLost, RemoteError); every
-answer has a size limit. GDB manual, "Packets", "General Query Packets", "vFile Packets".
+An `E` reply gives None or an empty value. Silence raises ConnectionLost, and invalid data RemoteError. Every answer has
+a size limit. See the GDB manual, "Packets", "General Query Packets", "vFile Packets".
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _OURS = b"qSupported:multiprocess+;xmlRegisters=i386;vContSupported+;no-resumed+
 
 @dataclass(frozen=True, slots=True)
 class ThreadId:
-    """A thread as the stub spells it ("p1f.20", "1") and as numbers; pid 0 where the stub has no processes."""
+    """A thread as the stub writes it ("p1f.20", "1") and as numbers; pid is 0 if the stub has no processes."""
 
     text: str
     pid: int
@@ -31,7 +32,11 @@ class ThreadId:
 
     @classmethod
     def parse(cls, text: str) -> ThreadId:
-        """Raises RemoteError."""
+        """Parse a thread.
+
+        Raises:
+            RemoteError: The text is not valid.
+        """
         process, dot, thread = text.removeprefix("p").rpartition(".") if text.startswith("p") else ("", "", text)
         try:
             pid, tid = int(process, 16) if dot else 0, int(thread, 16)
@@ -44,7 +49,7 @@ class ThreadId:
 
 @dataclass(frozen=True, slots=True)
 class StopReply:
-    """kind: T or S (stopped by signal, GDB's number), W (exited), X (killed), N (nothing left that runs)."""
+    """A stop. The kind is T or S (stopped by a signal, GDB's number), W (exited), X (killed), N (no thread runs)."""
 
     kind: str
     signal: int
@@ -56,7 +61,11 @@ class StopReply:
 
     @classmethod
     def parse(cls, packet: bytes) -> StopReply:
-        """Raises RemoteError."""
+        """Parse a stop reply.
+
+        Raises:
+            RemoteError: The reply is not valid.
+        """
         text = packet.decode("latin-1")
         try:
             if text[:1] == "N":
@@ -77,7 +86,14 @@ class StopReply:
 
 @dataclass
 class Stub:
-    """A stub after the handshake. supported: what qSupported said, name -> value ("+" for a plain yes)."""
+    """A stub after the handshake.
+
+    Attributes:
+        link: The connection.
+        supported: Its features from qSupported, name -> value ("+" for a plain yes).
+        actions: Actions of vCont.
+        packet_size: Maximum size of a packet.
+    """
 
     link: PacketLink
     supported: dict[str, str] = field(default_factory=dict)
@@ -86,7 +102,7 @@ class Stub:
     _general: str = ""
 
     def begin(self) -> None:
-        """The handshake: what both sides can, no more acknowledgements if the stub agrees."""
+        """Perform the handshake: exchange features, and disable acknowledgements if the stub agrees."""
         link = self.link
         link.acknowledge()
         self.supported = _features(link.ask(_OURS))
@@ -109,7 +125,11 @@ class Stub:
         return self.has("multiprocess")
 
     def object(self, name: str, annex: str = "", limit: int = MOST_OBJECT) -> bytes | None:
-        """qXfer:NAME:read, whole. None where the stub has no such object. Raises RemoteError past the limit."""
+        """Return a whole object by qXfer:NAME:read, or None if the stub has no such object.
+
+        Raises:
+            RemoteError: It exceeds the limit.
+        """
         data = bytearray()
         chunk = self.packet_size - 16
         for _ in range(_MOST_CHUNKS):
@@ -124,7 +144,7 @@ class Stub:
         raise RemoteError(f"the stub's {name} has no end: more than {min(limit, len(data)) >> 10} KiB")
 
     def memory(self, avma: int, size: int) -> bytes:
-        """As much of size bytes as is readable from avma on, in as few requests as the packet size allows."""
+        """Return the readable part of `size` bytes from avma on, in as few requests as the packet size allows."""
         data = bytearray()
         most = block = min(max((self.packet_size - 8) // 2 & ~7, 16), 16 << 10)
         while block and len(data) < size:
@@ -141,13 +161,13 @@ class Stub:
                 if len(got) < want:
                     if got or not reply:
                         return bytes(data)
-                    # the end of what is readable lies in this block
+                    # the end of the readable memory is in this block
                     block = max(want // 8 & -8, 1) if want > 1 else 0
                     break
         return bytes(data)
 
     def select(self, thread: ThreadId) -> bool:
-        """Make a thread the one whose registers are read. False if it is gone."""
+        """Select the thread whose registers are read. Return False if it has ended."""
         if self._general == thread.text:
             return True
         self._general = ""
@@ -159,11 +179,11 @@ class Stub:
         return True
 
     def forget_selection(self) -> None:
-        """A stop makes another thread the selected one."""
+        """Forget the selected thread, because a stop selects another one."""
         self._general = ""
 
     def registers(self, thread: ThreadId) -> bytes | None:
-        """The reply to `g`, as it came (hex, x where unavailable); None if the thread is gone."""
+        """Return the reply to `g` as it is (hex, x for unavailable), or None if the thread has ended."""
         if self._general == thread.text:
             reply = self.link.ask(b"g")
         else:
@@ -175,7 +195,7 @@ class Stub:
         return None if reply[:1] in (b"E", b"") and len(reply) <= 3 else reply
 
     def register(self, number: int) -> bytes:
-        """One register of the selected thread, as hex; empty where it cannot be had."""
+        """Return one register of the selected thread as hex, empty if it is not available."""
         reply = self.link.ask(b"p%x" % number)
         return b"" if reply[:1] == b"E" else reply
 
@@ -183,7 +203,11 @@ class Stub:
         return self.link.ask(f"T{thread.text}".encode()) == b"OK"
 
     def thread_ids(self) -> list[ThreadId]:
-        """By qfThreadInfo. Raises RemoteError where the list has no end."""
+        """Return all threads by qfThreadInfo.
+
+        Raises:
+            RemoteError: The list does not end.
+        """
         found: dict[str, ThreadId] = {}
         reply = self.link.ask(b"qfThreadInfo")
         for _ in range(MOST_THREADS):
@@ -203,13 +227,13 @@ class Stub:
         return ThreadId.parse(reply[2:]) if reply.startswith("QC") and reply[2:] not in ("0", "-1") else None
 
     def open_file(self, path: str) -> int | None:
-        """A descriptor in the stub, for reading; None if it cannot be opened, or the stub has no files."""
+        """Open a file in the stub for reading. Return its descriptor, or None if it cannot be opened."""
         name = path.encode("utf-8", "surrogateescape").hex()
         result = _file_result(self.link.ask(f"vFile:open:{name},0,0".encode()))
         return result[0] if result is not None and result[0] >= 0 else None
 
     def read_file(self, fd: int, offset: int, size: int) -> bytes:
-        """At most size bytes (and what fits a packet); empty at the end and on an error."""
+        """Return at most `size` bytes, limited by the packet size; empty at the end and on an error."""
         size = min(size, max(self.packet_size - 64, 64) // 2)
         result = _file_result(self.link.ask(b"vFile:pread:%x,%x,%x" % (fd, size, offset)))
         if result is None or result[0] <= 0:
@@ -222,7 +246,7 @@ class Stub:
         self.link.ask(b"vFile:close:%x" % fd)
 
     def whole_file(self, path: str, limit: int) -> bytes | None:
-        """None if it cannot be opened or is larger than limit."""
+        """Return the contents of a file, or None if it cannot be opened or is larger than `limit`."""
         fd = self.open_file(path)
         if fd is None:
             return None
@@ -240,7 +264,7 @@ class Stub:
         return None
 
     def pass_signals(self, held: frozenset[int]) -> None:
-        """Ask the stub to hand signals on without stopping; GDB's numbers 1..151, but those held."""
+        """Request that the stub delivers signals without a stop: GDB's numbers 1 to 151, except for `held`."""
         if self.has("QPassSignals"):
             numbers = ";".join(f"{n:x}" for n in range(1, 0x98) if n not in held)
             self.link.ask(b"QPassSignals:" + escape(numbers.encode()))
@@ -258,7 +282,11 @@ def _features(reply: bytes) -> dict[str, str]:
 
 
 def _hex(reply: bytes) -> bytes:
-    """Bytes of a hex reply; empty on an error. Raises RemoteError."""
+    """Return the bytes of a hex reply, empty on an error.
+
+    Raises:
+        RemoteError: The reply is not hexadecimal.
+    """
     if reply[:1] == b"E" and len(reply) == 3:
         return b""
     try:
@@ -268,7 +296,7 @@ def _hex(reply: bytes) -> bytes:
 
 
 def _file_result(reply: bytes) -> tuple[int, bytes] | None:
-    """(result, attachment) of a vFile reply; None where the stub has no such request."""
+    """Return (result, attachment) of a vFile reply, or None if the stub has no such request."""
     if reply[:1] != b"F":
         return None
     head, _, data = reply[1:].partition(b";")

@@ -1,7 +1,7 @@
-"""The registers of a stub's target: their places in a `g` packet, and which of our architectures they belong to.
+"""The registers of a stub's target: their positions in a `g` packet, and the architecture that they belong to.
 
-From target.xml and what it includes (GDB manual, "Target Descriptions"), by register name; where a stub has none, the
-layout that GDB takes for granted, for the architecture of the program's file.
+They come from target.xml and the files that it includes (GDB manual, "Target Descriptions"), by register name. Without
+it GDB's default layout is used for the architecture of the program's file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST_BITS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """number: as in `p`; offset, size: bytes in the `g` packet."""
+    """A register: its number for `p`, and its offset and size in the `g` packet in bytes."""
 
     name: str
     number: int
@@ -30,14 +30,14 @@ class Register:
 
 @dataclass
 class Description:
-    """What target.xml says. architecture: BFD's name, "" if it is left out."""
+    """The contents of target.xml; `architecture` is BFD's name or ""."""
 
     architecture: str = ""
     features: list[str] = field(default_factory=list)
     bits: dict[int, tuple[str, int]] = field(default_factory=dict)
 
     def registers(self) -> dict[str, Register]:
-        """By name, laid out in order of their numbers."""
+        """Return the registers by name, laid out in order of their numbers."""
         found: dict[str, Register] = {}
         offset = 0
         for number in sorted(self.bits):
@@ -48,7 +48,14 @@ class Description:
 
 
 def parse_description(fetch: Callable[[str], bytes | None]) -> Description | None:
-    """fetch: a file by its name ("target.xml" first), None if there is none. Raises RemoteError."""
+    """Parse a target description, or return None if there is none.
+
+    Args:
+        fetch: Returns a file by its name ("target.xml" first), or None.
+
+    Raises:
+        RemoteError: The description is not valid.
+    """
     found = Description()
     seen: set[str] = set()
 
@@ -98,9 +105,9 @@ def parse_description(fetch: Callable[[str], bytes | None]) -> Description | Non
 
 _ALIASES = {"i686": "i386", "iwmmxt": "arm", "xscale": "arm"}
 _OTHERS = ("aarch64:ilp32",)
-"""Names that begin like one of ours, and are of code that is none of ours."""
+"""Names that begin like a supported one but mean unsupported code."""
 _BIG = ("powerpc",)
-"""Names that mean big-endian code, which is none of ours, where no file says otherwise."""
+"""Names that mean big-endian, unsupported code unless the program's file states otherwise."""
 _FEATURES = {
     "org.gnu.gdb.arm.core": "arm",
     "org.gnu.gdb.arm.m-profile": "arm",
@@ -110,9 +117,17 @@ _FEATURES = {
 
 
 def choose_arch(description: Description | None, elf: Arch | None) -> Arch:
-    """The architecture of the target. elf: that of the program's file, None if no file is known.
+    """Return the architecture of the target.
 
-    The file decides the byte order, which no description states. Raises UnsupportedArchitecture, RemoteError.
+    The program's file decides the byte order, which no description states.
+
+    Args:
+        description: The target description, if there is one.
+        elf: Architecture of the program's file, or None if no file is known.
+
+    Raises:
+        UnsupportedArchitecture: The architecture is not supported.
+        RemoteError: There is neither a description nor a file.
     """
     name = _architecture_name(description) if description is not None else ""
     if name:
@@ -126,7 +141,7 @@ def choose_arch(description: Description | None, elf: Arch | None) -> Arch:
 
 
 def _named(name: str, elf: Arch | None) -> Arch | None:
-    """The one whose name (Arch.bfd) the target's begins with, the longest of them."""
+    """Return the architecture with the longest name (Arch.bfd) that the target's name begins with."""
     name = next((ours for alias, ours in _ALIASES.items() if name.startswith(alias)), name)
     if name.startswith(_OTHERS):
         return None
@@ -152,7 +167,7 @@ _OTHER_NAMES = {"pc": ("pswa",), "lr": ("r14",), "sp": ("r13",)}
 
 @dataclass(frozen=True)
 class RegisterMap:
-    """Where our columns are. places[column]: the register, None where the stub does not have it."""
+    """The stub's register for each column of the architecture, None if the stub does not have it."""
 
     arch: Arch
     places: tuple[Register | None, ...]
@@ -163,9 +178,14 @@ class RegisterMap:
         return frozenset(column for column, place in enumerate(self.places) if place is None)
 
     def values(self, packet: bytes, single: Callable[[int], bytes]) -> list[int]:
-        """Columns from a `g` reply. single: `p` of a register that the packet does not reach; 0 where unavailable.
+        """Return the values of all columns from a `g` reply, 0 for unavailable registers.
 
-        Raises RemoteError where pc or sp cannot be had.
+        Args:
+            packet: The reply.
+            single: Reads a register that the reply does not include, by `p`.
+
+        Raises:
+            RemoteError: pc or sp is not available.
         """
         arch = self.arch
         values = [0] * len(self.places)
@@ -188,7 +208,11 @@ class RegisterMap:
 
 
 def register_map(description: Description | None, arch: Arch) -> RegisterMap:
-    """Raises RemoteError where the description lacks pc or sp."""
+    """Return the register map of a description, or of GDB's default layout.
+
+    Raises:
+        RemoteError: The description lacks pc or sp.
+    """
     if description is not None and description.bits:
         registers = description.registers()
     else:
@@ -208,5 +232,5 @@ def register_map(description: Description | None, arch: Arch) -> RegisterMap:
 
 
 def with_pac_mask(arch: Arch, mask: int) -> Arch:
-    """The architecture with the signature bits that the target's kernel states (pauth_cmask)."""
+    """Return the architecture with the signature bits that the target's kernel reports (pauth_cmask)."""
     return replace(arch, pac_mask=mask) if arch.pac_mask and mask else arch

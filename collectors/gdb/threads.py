@@ -1,4 +1,4 @@
-"""The threads of a stub's target: who there is, what they are called, which of them run, how long their stacks are."""
+"""The threads of a stub's target: their list, names, states, and the sizes of their stacks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ _LIST_S = 0.2
 
 @dataclass(slots=True)
 class StackReach:
-    """How much of a stack to copy: up to the highest address that a walk has used.
+    """The amount of a stack to copy: up to the highest address that a walk has used.
 
-    most: --stack-size. first: bytes of the first copy, where the end of the stack is not known. limit: where memory
-    ends, once a copy came short.
+    Attributes:
+        most: Maximum copy in bytes (--stack-size).
+        first: Bytes of the first copy if the end of the stack is unknown.
+        top: Highest address that a walk has used.
+        limit: End of readable memory, after a copy that was too short.
     """
 
     most: int
@@ -31,7 +34,7 @@ class StackReach:
     limit: int = 0
 
     def span(self, sp: int, end: int) -> tuple[int, int]:
-        """(avma, size) of the copy. end: of the memory around sp, 0 where that is not known."""
+        """Return (avma, size) of the copy; `end` is the end of the memory around sp, 0 if unknown."""
         base = max(sp - RED_ZONE, 0) & ~7
         if base < self.top <= base + self.most:
             size = min(self.top + _SLACK - base, self.most)
@@ -42,13 +45,13 @@ class StackReach:
         return base, size
 
     def came(self, base: int, size: int, wanted: int) -> None:
-        """size bytes could be copied."""
+        """Note that `size` of the `wanted` bytes were readable."""
         if size < wanted:
             self.limit = base + size
 
     def learn(self, base: int, top: int, missing: int) -> None:
-        """What a walk of the copy at base needed, as in Feedback."""
-        known = self.top if base < self.top <= base + self.most else 0  # 0: of another stack
+        """Learn what a walk of the copy at `base` needed; see Feedback."""
+        known = self.top if base < self.top <= base + self.most else 0  # 0: a value of another stack
         if base <= missing <= base + self.most:
             self.top = max(known, missing + max(_GROWTH, missing - base))
         elif base < top <= base + self.most:
@@ -57,9 +60,18 @@ class StackReach:
 
 @dataclass(slots=True)
 class RemoteThread:
-    """stat: descriptor of /proc/PID/task/TID/stat in the stub, -1 if it has none. came_with: clock ticks of processor
-    time at the first look. other: (avma, size) of memory elsewhere that the last walk lacked (the stack that a signal
-    handler on its own one interrupted).
+    """State of a thread.
+
+    Attributes:
+        id: The thread.
+        reach: Amount of its stack to copy.
+        name: Its name.
+        state: Letter of its state.
+        stat: Descriptor of /proc/PID/task/TID/stat in the stub, -1 if there is none.
+        came_with: Clock ticks of processor time at the first reading.
+        other: (avma, size) of other memory that the last walk lacked: the stack that a signal handler on an alternate
+            stack interrupted.
+        known: True if its name is stored.
     """
 
     id: ThreadId
@@ -69,16 +81,18 @@ class RemoteThread:
     stat: int = -1
     came_with: int | None = None
     is_busy: bool = False
-    """It runs, and had processor time since it was first seen: a sleeper that a stop woke runs until it sleeps."""
+    """True if it runs and had processor time since it was first seen. A sleeping thread that a stop woke runs until it
+    sleeps again.
+    """
     other: tuple[int, int] = (0, 0)
     known: bool = False
 
 
 class RemoteThreads:
-    """Keeps the list; asks for it anew now and then, where threads may come unseen."""
+    """The list of threads. It is read again from time to time, because threads may start without a report."""
 
     def __init__(self, stub: Stub, pid: int, stack_size: int, first: int) -> None:
-        """first: bytes of the first copy of a stack."""
+        """Create an empty list; `first` is the size of the first copy of a stack in bytes."""
         self._stub = stub
         self._pid = pid
         self._stack_size = stack_size
@@ -88,7 +102,11 @@ class RemoteThreads:
         self.all: dict[str, RemoteThread] = {}
 
     def refresh(self, force: bool = False) -> None:
-        """Only while the stub listens. Raises RemoteError."""
+        """Read the list of threads if it is due. The stub must accept requests.
+
+        Raises:
+            RemoteError: The stub's answers are not usable.
+        """
         now = time.monotonic_ns()
         if not force and now - self._asked_ns < _LIST_S * 1e9:
             return
@@ -127,7 +145,7 @@ class RemoteThreads:
         return found
 
     def states(self) -> bool:
-        """Read each thread's state from the target's /proc, without a stop. False where that cannot be had."""
+        """Read each thread's state from the target's /proc, without a stop. Return False if that is not available."""
         if not self._has_stat or not self._pid:
             return False
         for thread in self.all.values():

@@ -1,4 +1,4 @@
-"""XML from a stub, by events: no tree, no entities, nothing fetched."""
+"""A parser of XML from a stub, by events: no tree, no entities, nothing fetched."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ def parse_xml(
     end: Callable[[str], None] | None = None,
     words: Callable[[str], None] | None = None,
 ) -> None:
-    """Handlers may raise KeyError and ValueError for attributes that are missing or no numbers. Raises RemoteError."""
+    """Parse a document and call the handlers, which may raise KeyError and ValueError for missing or invalid
+    attributes.
+
+    Raises:
+        RemoteError: The document is not valid.
+    """
     parser = expat.ParserCreate()
     parser.StartElementHandler = start
     if end is not None:
