@@ -1,8 +1,8 @@
-"""What has to be quicker than Python: rounds of samples by stops, as machine code.
+"""Machine code for what Python does too slowly: rounds of samples by stops.
 
-rounds.c is the source, stop.h one stop, frames.h what is read of an interpreter's frames, calls.h the system calls;
-rounds.MACHINE.so is what `build` makes of them: no library is needed to load it, and no compiler by who uses it. Where
-there is none for the machine, or the system forbids to load it, collectors/ptrace does the same in Python.
+rounds.c is the source, with stop.h for one stop, frames.h for reading interpreter frames, and calls.h for system calls.
+`build` compiles them to rounds.MACHINE.so. It needs no library when it is loaded, and users need no compiler. If there
+is none for the machine, or the system forbids loading it, collectors/ptrace does the same in Python.
 
-code  The code, loaded, and the structures by which it is asked
+code  The loaded code, and the structures that are passed to it
 """

@@ -1,4 +1,4 @@
-"""The code that samples by stops, loaded, and the structures by which it is asked (rounds.c, stop.h, frames.h)."""
+"""The loaded code that samples by stops, and the structures that are passed to it (rounds.c, stop.h, frames.h)."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ import numpy.typing as npt
 
 
 class StopEnding(IntEnum):
-    """Of a stop, as it was left."""
+    """The state in which the code left a thread after a stop."""
 
     TAKEN = 0  # copied, and it runs again
-    HELD = 1  # it stands still
-    PENDING = 2  # it was told to stop, and has not
-    REFUSED = 3  # it may not be traced, or is gone
-    LOST = 4  # it ended while it was told to stop
+    HELD = 1  # it is stopped
+    PENDING = 2  # it was interrupted, and has not stopped yet
+    REFUSED = 3  # it may not be traced, or has ended
+    LOST = 4  # it ended after it was interrupted
 
 
 class ReturnReason(IntEnum):
-    """Why a call ended."""
+    """The reason for which a call returned."""
 
     DONE = 0
     STOPPED = 1  # the last sample: see its ending
-    ASK = 2  # the thread under way is to be looked at
-    CHANGED = 3  # a process is not as it was
-    FULL = 4  # there is no room for the thread under way
+    ASK = 2  # the current thread must be checked
+    CHANGED = 3  # a process has changed
+    FULL = 4  # there is no room for the current thread
 
 
 def _words(names: str) -> list[tuple[str, type[ctypes.c_uint64 | ctypes.c_int64]]]:
-    """Fields of 64 bits; `-name` is signed."""
+    """Return ctypes fields of 64 bits; `-name` is signed."""
     return [(name.lstrip("-"), ctypes.c_int64 if name[0] == "-" else ctypes.c_uint64) for name in names.split()]
 
 
@@ -86,16 +86,20 @@ class Rounds(ctypes.Structure):
 
 MOST_EXTRAS = 64
 EXTRAS_SIZE = 8 + 24 * MOST_EXTRAS
-"""Of struct extras: how many, then for each address, size, offset."""
+"""Size of struct extras in bytes: a count, then address, size and offset of each."""
 MOST_SLEPT = 64
 
 Call = Callable[[int], None]
-"""sample_rounds() of rounds.c: takes the address of a Rounds."""
+"""sample_rounds() of rounds.c, which takes the address of a Rounds."""
 
 
 @cache
 def sample_rounds(with_gil: bool) -> Call | None:
-    """None where there is no code for this machine, or it may not be loaded. with_gil: see libc.read_without_gil()."""
+    """Load the code, or return None if there is none for this machine or it may not be loaded.
+
+    Args:
+        with_gil: See libc.read_without_gil().
+    """
     path = Path(__file__).parent / f"rounds.{os.uname().machine}.so"
     try:
         found = (ctypes.PyDLL if with_gil else ctypes.CDLL)(str(path)).sample_rounds
@@ -106,7 +110,7 @@ def sample_rounds(with_gil: bool) -> Call | None:
 
 
 class StopFlag(ctypes.Structure):
-    """Not 0 when nothing more is to be sampled."""
+    """A flag that is not 0 when sampling must end."""
 
     _fields_ = [("value", ctypes.c_uint8)]
 
@@ -115,7 +119,7 @@ AnyRow = TypeVar("AnyRow", bound=ctypes.Structure)
 
 
 def rows_of(kind: type[AnyRow], count: int) -> ctypes.Array[AnyRow]:
-    """So many, of zeros."""
+    """Return an array of structures filled with zeros."""
     return (kind * count)()
 
 
@@ -124,5 +128,5 @@ def address_of(structure: ctypes.Structure | ctypes.Array[AnyRow]) -> int:
 
 
 def registers_of(sample: SampleRow, count: int) -> npt.NDArray[np.uint64]:
-    """The first words of a thread's registers, in the order of user_regs_struct."""
+    """Return the first words of a thread's registers, in the order of user_regs_struct."""
     return np.frombuffer(sample.registers, np.uint64, count)

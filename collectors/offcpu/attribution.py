@@ -1,4 +1,4 @@
-"""Stacks for off-CPU intervals that have none: those of intervals of the same thread that are about as long."""
+"""Stacks for off-CPU intervals that have none: those of intervals of the same thread with a similar length."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pyprof.model.columns import distinct
 from pyprof.records import dataclass
 
 Pool = dict[tuple[int, bool, int], tuple[int, int]]
-"""(tid, blocked, bucket of length) -> (nanoseconds, since when) of time for which no stack was found yet"""
+"""(tid, blocked, bucket of length) -> (nanoseconds, start) of time for which no stack was found yet"""
 
 _PATIENCE_NS = 1_000_000_000
 _BUCKETS = 64
 
 
 def set_aside(pool: Pool, tid: int, blocked: bool, ns: int, now_ns: int) -> None:
-    """Time for which a stack is to be found later."""
+    """Add time for which a stack must be found later."""
     key = (tid, blocked, max(ns, 1).bit_length() - 1)
     before, since = pool.get(key, (0, now_ns))
     pool[key] = (before + ns, since)
@@ -24,8 +24,15 @@ def set_aside(pool: Pool, tid: int, blocked: bool, ns: int, now_ns: int) -> None
 
 @dataclass(frozen=True, slots=True)
 class AttributedIntervals:
-    """Intervals, columns of shape (n,). whole_ns: how long each was, length_ns: the part of it that is attributed now.
-    attributed: it has a stack, pooled: it is to get one.
+    """Intervals as columns of shape (n,).
+
+    Attributes:
+        tid: Threads.
+        blocked: True if the thread waited for more than a processor.
+        whole_ns: Length of the whole interval.
+        length_ns: The part of it that is attributed now.
+        attributed: True if it has a stack.
+        pooled: True if it should get a stack of another interval.
     """
 
     tid: I64
@@ -39,10 +46,17 @@ class AttributedIntervals:
 def shares(
     rows: AttributedIntervals, pool: Pool, now_ns: int, ended: set[int] | None
 ) -> tuple[I64, list[tuple[int, bool, int]]]:
-    """(n,): the time that each attributed interval stands for, its own included; and what stays without a stack.
+    """Distribute the time of intervals without a stack.
 
-    pool: what is kept for the next time; what waits in it too long, or belongs to threads that have ended (None: all),
-    is given up.
+    Args:
+        rows: The intervals.
+        pool: Time that is kept for the next call. Time that is too old or belongs to ended threads is removed.
+        now_ns: Current time.
+        ended: Threads that have ended, or None for all.
+
+    Returns:
+        The time (n,) that each attributed interval stands for, including its own; and (tid, blocked, ns) of time that
+            remains without a stack.
     """
     tid, length_ns, attributed = rows.tid, rows.length_ns, rows.attributed
     result = length_ns.copy()
@@ -84,7 +98,7 @@ def shares(
 
 
 def _nearest(targets: I64, keys: I64) -> I64:
-    """The index of the target of the same thread and kind whose bucket is nearest to each key's, -1 for none."""
+    """Return for each key the index of the target of the same thread and kind with the nearest bucket, -1 for none."""
     if not len(targets):
         return np.full(len(keys), -1, np.int64)
     above = np.minimum(np.searchsorted(targets, keys), len(targets) - 1)

@@ -1,6 +1,6 @@
-"""Where each off-CPU interval gets its stack from.
+"""The source of each off-CPU interval's stack.
 
-Its own sample, an out-of-band sample, an earlier part of the interval, or none.
+It is its own sample, an out-of-band sample, an earlier part of the interval, or none.
 """
 
 from __future__ import annotations
@@ -18,10 +18,15 @@ LaneIndices = Sequence[int] | I64
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Evidence for attributing intervals other than the samples inside them. gaps: of which records were lost. paused:
-    threads of which there are none. ran_ns: how long threads that are paused, or were until the last drain, have run
-    meanwhile. weak: samples whose stacks say less than out-of-band ones. late: out-of-band samples of threads that had
-    been woken. ends_window: no later drain belongs to the same window.
+    """Information for attributing intervals, in addition to their samples.
+
+    Attributes:
+        gaps: Times of which records were lost.
+        paused: Threads without records.
+        ran_ns: Running time of threads that are paused or were paused until the last drain.
+        weak: Samples whose stacks have less information than out-of-band samples.
+        late: Out-of-band samples of threads that had already been woken.
+        ends_window: True if no later drain belongs to the same window.
     """
 
     gaps: Sequence[Gap] = ()
@@ -34,9 +39,16 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """Of n intervals, masks of shape (n,). before: its stack is known from an earlier part. by_sample,
-    by_out_of_band: its stack is that of its sample of that kind. pooled: it has none, and gets that of others. blocked:
-    its thread waited for more than a processor. wanted: its time is shown. unsure: its thread may as well have run.
+    """Masks of shape (n,) for n intervals.
+
+    Attributes:
+        before: Its stack is known from an earlier part.
+        by_sample: Its stack is that of its sample.
+        by_out_of_band: Its stack is that of its out-of-band sample.
+        pooled: It has no stack and gets that of another interval.
+        blocked: Its thread waited for more than a processor.
+        wanted: Its time is shown.
+        unsure: Its thread may have run instead.
     """
 
     before: Mask
@@ -49,18 +61,26 @@ class Classes:
 
     @property
     def known(self) -> Mask:
-        """Has it a stack of its own?"""
+        """Mask of intervals that have their own stack."""
         return self.before | self.by_sample | self.by_out_of_band
 
 
 def classify(found: Intervals, opened: Mapping[int, Open], drain: Drain, preempted: bool, looked_at_ns: int) -> Classes:
-    """opened: by tid, the intervals that went on before. preempted, looked_at_ns: see OffCpuIntervals."""
+    """Decide the source of each interval's stack.
+
+    Args:
+        found: The intervals.
+        opened: Intervals that continued from before, by tid.
+        drain: Further information.
+        preempted: See OffCpuIntervals.
+        looked_at_ns: See OffCpuIntervals.
+    """
     whose = zip(found.tid.tolist(), found.carried.tolist(), strict=True)
     carried = [opened[tid] if is_carried else None for tid, is_carried in whose]
     before = np.array([each is not None and each.attributed for each in carried], np.bool_)
     doubted: Mask = np.array([each is not None and not each.sure for each in carried], np.bool_)
     unsure = doubted & found.open & (found.out_of_band < 0)
-    # whoever sleeps is looked at
+    # a thread that sleeps that long gets an out-of-band sample
     runnable = doubted & ~found.open & (found.out_of_band < 0) & (found.end_ns - found.start_ns > looked_at_ns)
     blocked = found.blocked & ~runnable
     wanted = blocked | preempted

@@ -1,7 +1,7 @@
-"""Wall-clock time of threads: on a processor by the kernel's samples, off it by the length of each interval.
+"""A collector of wall-clock time: on-CPU time by the kernel's samples, off-CPU time by the length of each interval.
 
-Nothing is stopped. Switch records of the kernel say when a thread left its processor and came back. The stack of an
-interval is that of the sample which the kernel took at the switch. Where it may not take one, the stack is read from
+No thread is stopped. Switch records of the kernel report when a thread left its processor and returned. The stack of an
+interval is that of the sample that the kernel took at the switch. If it may not take one, the stack is read from
 outside while the thread sleeps.
 """
 
@@ -32,14 +32,19 @@ _PERIODS = 2.5
 
 
 class WallClockCollector:
-    """source: samples threads on processors, and reports switches. out_of_band: has the clock, and reads the stacks of
-    threads that sleep. close() closes both.
+    """A collector of on-CPU and off-CPU time. It closes both of its parts.
+
+    Args:
+        source: Samples threads on processors, and reports switches.
+        out_of_band: Returns the collector that reads the stacks of sleeping threads and sets the pace. Its argument is
+            the time between two batches in seconds.
+        options: Options of the recording.
     """
 
     def __init__(
         self, source: SwitchSource, out_of_band: Callable[[float], SampleSource], options: CollectOptions
     ) -> None:
-        """out_of_band: makes the collector of out-of-band samples; its argument is the time between two batches (s)."""
+        """Open the out-of-band collector."""
         self._source = source
         self._options = options
         self._handover = options.handover
@@ -61,7 +66,9 @@ class WallClockCollector:
         yield from self._drain(None, self._reached_ns())
 
     def _reached_ns(self) -> int:
-        """Return now, or the end of the recording: what happens after it is in no time that was recorded."""
+        """Return the current time, or the end of the recording if it has ended. Later events belong to no recorded
+        time.
+        """
         return self._stopped_ns or time.monotonic_ns()
 
     def _drain_parts(self, out_of_band: list[SampleBatch], until_ns: int) -> Iterator[SampleBatch]:
@@ -69,7 +76,12 @@ class WallClockCollector:
             yield from self._drain(batch, until_ns)
 
     def _drain(self, out_of_band: SampleBatch | None, now: int) -> Iterator[SampleBatch]:
-        """What happened until now. out_of_band: what was seen from outside meanwhile; None: this is the end."""
+        """Yield everything until `now`.
+
+        Args:
+            out_of_band: Samples from outside in that time, or None at the end of the recording.
+            now: End of the time.
+        """
         self._forget_gone(self._intervals.owed)
         happened = self._source.take(now)
         attributed = self._attribute(happened, out_of_band, now)
@@ -80,14 +92,12 @@ class WallClockCollector:
         self._paused.keep({*self._intervals.owed, *self._source.paused})
 
     def _forget_gone(self, tids: list[int]) -> None:
-        """Those of the threads that have ended: there is no record of the end where records were lost, or of a thread
-        that was left alone.
-        """
+        """Forget threads that have ended without a record, because records were lost or paused."""
         for tid in self._paused.ended(tids):
             self._intervals.forget(tid)
 
     def _attribute(self, happened: Happened, out_of_band: SampleBatch | None, now_ns: int) -> Attributed:
-        """How much time each sample stands for."""
+        """Return the time that each sample stands for."""
         self._intervals.meet(happened.since_ns)
         self._note_interpreters(out_of_band)
         left = happened.left
@@ -108,7 +118,7 @@ class WallClockCollector:
         )
 
     def _note_interpreters(self, out_of_band: SampleBatch | None) -> None:
-        """Which processes run an interpreter whose frames are read out of band."""
+        """Note processes that run an interpreter whose frames are read out of band."""
         if out_of_band is not None and out_of_band.chains:
             interpreted = np.array([*self._interpreted, *out_of_band.pid[list(out_of_band.chains)].tolist()], np.int64)
             self._interpreted = set(interpreted[self._source.known(interpreted)].tolist())
@@ -116,7 +126,9 @@ class WallClockCollector:
     def _emit(
         self, happened: Happened, attributed: Attributed, out_of_band: SampleBatch | None, now: int
     ) -> Iterator[SampleBatch]:
-        """The order matters: parts of an interval refer to the last batch in which its thread's stack was."""
+        """Yield the batches. Their order matters: a part of an interval refers to the last batch with its thread's
+        stack.
+        """
         if self._options.running:
             yield from (batch.take(np.flatnonzero(batch.time_ns >= self._began_ns)) for batch in happened.running)
         yield from self._parts(attributed, now)
@@ -129,8 +141,8 @@ class WallClockCollector:
             yield self._of_out_of_band(out_of_band, attributed, attributed.out_of_band_open)
 
     def _ran(self, running: list[SampleBatch]) -> dict[int, int]:
-        """How long each thread that switches often was on a processor: as it will be shown, or where that is not
-        shown, as the kernel counts it.
+        """Return the on-CPU time of each thread that switches often: by samples, or if those are not shown, by the
+        kernel.
         """
         if self._options.running:
             tid = np.concatenate([batch.tid for batch in running])
@@ -150,7 +162,7 @@ class WallClockCollector:
         )
 
     def _of_samples(self, happened: Happened, attributed: Attributed) -> list[SampleBatch]:
-        """Switch-out samples, each for the time of its interval and of those that it stands for."""
+        """Return switch-out samples, each with the time of its interval and of those that it stands for."""
         kept = np.flatnonzero(attributed.sample_ns > LEFT_OUT)
         left = happened.left.take(kept)
         time_ns = np.maximum(left.time_ns, self._began_ns)
@@ -159,13 +171,13 @@ class WallClockCollector:
         return self._source.by_width(some, happened.narrow[kept])
 
     def _of_out_of_band(self, out_of_band: SampleBatch, attributed: Attributed, those: Mask) -> SampleBatch:
-        """What was seen from outside where there is no sample."""
+        """Return out-of-band samples for intervals without a switch-out sample."""
         kept = np.flatnonzero(those & (attributed.out_of_band_ns != LEFT_OUT))
         length = np.where(attributed.out_of_band_ns == BY_WEIGHT, -1, attributed.out_of_band_ns)[kept]
         return replace(out_of_band.take(kept), length_ns=length, stopped=False)
 
     def _parts(self, attributed: Attributed, now: int) -> Iterator[SampleBatch]:
-        """Time of intervals whose stack was attributed before, and of those that nobody saw."""
+        """Yield time of intervals whose stack was attributed before, and of intervals without any stack."""
         if attributed.carried:
             tid, since, length = (np.array(column, np.int64) for column in zip(*attributed.carried, strict=True))
             yield _without_registers(SampleKind.UNCHANGED, self._source.ids_of(tid, since), tid, since, length)
@@ -198,7 +210,7 @@ class WallClockCollector:
         return self._source.alive
 
     def news(self) -> set[int]:
-        """Processes that have come, or run other code than before, since this was asked last; some may have ended."""
+        """Return processes that appeared or called exec since the last call. Some may have ended."""
         return self._source.news()
 
     def threads(self) -> list[ThreadInfo]:
@@ -235,7 +247,7 @@ class WallClockCollector:
 def _without_registers(
     kind: SampleKind, ids: tuple[npt.NDArray[np.int32], I64], tid: I64, time_ns: I64, length_ns: I64
 ) -> SampleBatch:
-    """ids: as SwitchSource.ids_of gives them."""
+    """Return a batch of samples without registers; `ids` is a result of SwitchSource.ids_of."""
     pid, started = ids
     bare = bare_batch(WIDE, NOBODY, np.full(len(tid), kind, np.uint8), time_ns, pid, tid)
     return replace(bare, stopped=False, length_ns=length_ns, started=started)

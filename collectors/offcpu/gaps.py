@@ -15,9 +15,13 @@ _LEAST_KNOWN = 0.05
 
 
 class Gaps:
-    """until_ns: what was before has been attributed. owed: tid -> nanoseconds off its processor of which there were no
-    records, of threads that were left alone; resumed: when records of them came again. lost_ns: time before it
-    of which there are no records of anybody.
+    """Time without records.
+
+    Attributes:
+        until_ns: End of the attributed time.
+        owed: Off-CPU nanoseconds without records by tid, of threads that were paused.
+        lost_ns: Time before until_ns of which there are no records of any thread.
+        resumed: Time at which records of a thread resumed, by tid.
     """
 
     def __init__(self, now_ns: int) -> None:
@@ -27,24 +31,38 @@ class Gaps:
         self.resumed: dict[int, int] = {}
 
     def skip(self, tids: Iterable[int], now_ns: int, ran_ns: Mapping[int, int], ended_ns: Mapping[int, int]) -> None:
-        """There are no records of these threads for all of the time until now. ran_ns: what they ran in it. ended_ns:
-        when threads ended.
+        """Add the time until now for threads without records.
+
+        Args:
+            tids: The threads.
+            now_ns: End of the time.
+            ran_ns: Their running time in it.
+            ended_ns: Ends of threads.
         """
         for tid in tids:
             passed_ns = min(now_ns, ended_ns.get(tid, now_ns)) - self.until_ns
             self.owed[tid] = self.owed.get(tid, 0) + max(passed_ns - ran_ns.get(tid, 0), 0)
 
     def known_ns(self, now_ns: int, gaps: Sequence[Gap]) -> int:
-        """How much of the time since until_ns there are records of; 0 where that is too little to go by."""
+        """Return how much of the time since until_ns has records, or 0 if that is too little for an estimate."""
         passed = now_ns - self.until_ns
         known = passed - sum(max(min(end, now_ns) - max(start, self.until_ns), 0) for start, end in gaps)
         return known if known > _LEAST_KNOWN * passed else 0
 
     def counted(self, tid: I64, length_ns: I64, carries: Mask, displaced: Mask, now_ns: int, known_ns: int) -> I64:
-        """(n,): the lengths of intervals, those of threads that were left alone with what is owed to them. carries:
-        intervals that can have it. displaced: those in which a thread waited for a processor and that are not shown:
-        what is owed to it was spent like that, too. It is given when a thread was seen for a while: a short time says
-        little.
+        """Return the lengths (n,) of intervals, including the owed time of their threads.
+
+        Owed time is assigned only after a thread was seen for a while, because a short time is no basis for an
+        estimate.
+
+        Args:
+            tid: Threads of the intervals.
+            length_ns: Their lengths.
+            carries: Intervals that can get owed time.
+            displaced: Intervals in which a thread waited for a processor and that are not shown. Owed time was spent
+                likewise.
+            now_ns: Current time.
+            known_ns: Result of known_ns().
         """
         usual = (now_ns - self.until_ns + self.lost_ns) / known_ns if known_ns else 1.0
         result: I64 = np.rint(length_ns * usual).astype(np.int64)
@@ -62,7 +80,7 @@ class Gaps:
 
 
 def merged(gaps: Iterable[Gap]) -> list[Gap]:
-    """The same time, none of it twice: rings of several processors may be full at once."""
+    """Merge overlapping gaps, because rings of several processors may be full at once."""
     found: list[Gap] = []
     for low, high in sorted(gaps):
         if found and low <= found[-1][1]:
@@ -73,7 +91,7 @@ def merged(gaps: Iterable[Gap]) -> list[Gap]:
 
 
 def overlap(start: I64, end: I64, gaps: Sequence[Gap]) -> I64:
-    """(n,): how much of each interval lies in gaps, which do not overlap."""
+    """Return how much of each interval (n,) is in gaps, which do not overlap."""
     total = np.zeros(len(start), np.int64)
     for low, high in gaps:
         total += np.maximum(np.minimum(end, high) - np.maximum(start, low), 0)

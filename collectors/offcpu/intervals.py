@@ -1,8 +1,8 @@
-"""Off-CPU intervals: when each began and ended, and which stack it is attributed to.
+"""Off-CPU intervals: when each began and ended, and the stack that it is attributed to.
 
-Switch records give the times. Samples at switches and out-of-band samples give the stacks. An interval without a stack
-of its own is attributed to stacks of intervals of the same thread that are about as long. That keeps the time of each
-thread exact, and its shares of short and of long intervals. An interval that has not ended is attributed in parts.
+Switch records give the times. Samples at switches and out-of-band samples give the stacks. An interval without its own
+stack is attributed to stacks of intervals of the same thread with a similar length. That keeps the time of each thread
+exact, and its shares of short and of long intervals. An interval that has not ended is attributed in parts.
 """
 
 from __future__ import annotations
@@ -26,10 +26,18 @@ _SILENT_NS = 1_000_000_000
 
 @dataclass(slots=True)
 class Attributed:
-    """Of one drain. sample_ns, out_of_band_ns: the time that each sample stands for, LEFT_OUT for none, BY_WEIGHT where
-    nothing is known of its interval. sample_blocked: not preempted. sample_open, out_of_band_open: later parts of its
-    interval refer to it. pairs: (sample, out-of-band sample) of one interval. carried: (tid, since, ns) of parts whose
-    stack was attributed before. bare: (tid, blocked, ns) of time without a stack.
+    """The result of one drain.
+
+    Attributes:
+        sample_ns: Time that each sample stands for, LEFT_OUT for none.
+        sample_blocked: True if the thread was not preempted.
+        sample_open: True if later parts of the interval refer to the sample.
+        out_of_band_ns: Time that each out-of-band sample stands for, LEFT_OUT for none, BY_WEIGHT if its interval is
+            unknown.
+        out_of_band_open: True if later parts of the interval refer to the out-of-band sample.
+        pairs: (sample, out-of-band sample) of one interval.
+        carried: (tid, since, ns) of parts whose stack was attributed before.
+        bare: (tid, blocked, ns) of time without a stack.
     """
 
     sample_ns: I64
@@ -46,8 +54,12 @@ _NOTHING_ELSE = Drain()
 
 
 class OffCpuIntervals:
-    """preempted: time spent waiting for a processor is attributed, too. now_ns: when it began. looked_at_ns: whoever
-    sleeps so long is looked at.
+    """The off-CPU intervals of a recording.
+
+    Args:
+        preempted: True if time spent waiting for a processor is attributed too.
+        now_ns: Start of the recording.
+        looked_at_ns: Duration of sleep after which a thread gets an out-of-band sample.
     """
 
     def __init__(self, preempted: bool, now_ns: int, looked_at_ns: int) -> None:
@@ -64,12 +76,12 @@ class OffCpuIntervals:
         self._left: list[tuple[int, int, int]] = []
 
     def begin(self, at_ns: int) -> None:
-        """The time before that is nobody's, though records may cover it."""
+        """Start at a time: earlier time is not attributed, even if records cover it."""
         self._began_ns = self._gaps.until_ns = at_ns
 
     def meet(self, since_ns: Mapping[int, int]) -> None:
-        """Threads whose records come from these times on. What was among them the last time is not new: it may have
-        ended since.
+        """Add threads whose records begin at these times. A thread of the last call is not new, and may have ended
+        since.
         """
         for tid, since in since_ns.items() - self._met.items():
             at = max(since, self._began_ns)
@@ -78,7 +90,7 @@ class OffCpuIntervals:
         self._met = dict(since_ns)
 
     def resume(self, tids: Iterable[int], at_ns: int) -> None:
-        """Threads whose records come again: what they do is not known."""
+        """Continue with threads whose records resume. Their state is unknown."""
         tids = [tid for tid in tids if tid in self._open or tid in self._heard]
         for tid in tids:
             self._open[tid] = Open(at_ns, at_ns, True, sure=False)
@@ -87,15 +99,15 @@ class OffCpuIntervals:
 
     @property
     def owed(self) -> list[int]:
-        """Threads that are, or were, left alone: their end may have been without a record."""
+        """Threads that are or were paused. They may have ended without a record."""
         return list(self._gaps.owed)
 
     def silent(self, now_ns: int) -> list[int]:
-        """Threads without a sample asleep or a switch for a while: they may have ended."""
+        """Return threads without a sample asleep or a switch for a while. They may have ended."""
         return [tid for tid, each in self._open.items() if max(each.looked_ns, each.began_ns) < now_ns - _SILENT_NS]
 
     def forget(self, tid: int) -> None:
-        """It has ended. What it is owed is attributed the next time."""
+        """Forget a thread that has ended. Its owed time is attributed in the next call."""
         self._open.pop(tid, None)
         self._heard.discard(tid)
         owed = round(self._gaps.owed.pop(tid, 0) * self._shown.pop(tid, 1))
@@ -107,7 +119,7 @@ class OffCpuIntervals:
     def attribute(
         self, switches: Points, samples: Points, out_of_band: Points, now_ns: int, drain: Drain = _NOTHING_ELSE
     ) -> Attributed:
-        """The time until now_ns, of which all records are there, but for the gaps and for threads that were paused."""
+        """Attribute the time until now_ns. All of its records are present, except for gaps and paused threads."""
         gaps = merged(drain.gaps)
         known_ns = self._gaps.known_ns(now_ns, gaps)
         if not known_ns:
@@ -135,27 +147,34 @@ class OffCpuIntervals:
         return result
 
     def _take_out(self, tids: Iterable[int]) -> set[int]:
-        """Intervals of threads of which there are no records end here. Those that were open."""
+        """End the intervals of threads without records, and return those threads that had an open interval."""
         waiting = {tid: self._open.pop(tid) for tid in tids if tid in self._open}
         for tid, each in waiting.items():
             self._set_aside(tid, each, self._gaps.until_ns)
         return set(waiting)
 
     def _set_aside(self, tid: int, each: Open, until_ns: int) -> None:
-        """What passed of an interval whose stack nobody has seen yet, and which is not followed any further."""
+        """Pool the time of an interval whose stack is unknown and which is not followed any further."""
         passed = until_ns - each.since_ns
         if each.sure and not each.attributed and passed > 0 and (each.blocked or self._preempted):
             set_aside(self._pool, tid, each.blocked, passed, until_ns)
 
     def _owed_at_end(self, now_ns: int, lost_ns: int) -> list[tuple[int, int, int]]:
-        """(tid, since, ns) of what no later drain of the window can attribute. lost_ns: time without any records."""
+        """Return (tid, since, ns) of time that no later drain of the window can attribute.
+
+        Args:
+            now_ns: End of the window.
+            lost_ns: Time without any records.
+        """
         left = {tid: round(lost_ns * share) for tid, share in self._off.items()}
         left |= {tid: round(ns * self._shown.get(tid, 1)) for tid, ns in self._gaps.owed.items()}
         self._gaps.owed.clear()
         return [(tid, now_ns - ns, ns) for tid, ns in left.items() if ns and tid in self._off]
 
     def _doubt_across(self, gaps: Collection[Gap], now_ns: int) -> None:
-        """Whoever slept before a gap may sleep elsewhere after it."""
+        """Mark intervals across a gap as unsure, because a thread that slept before a gap may sleep elsewhere after
+        it.
+        """
         if not gaps:
             return
         start, end = min(low for low, _ in gaps), min(max(high for _, high in gaps), now_ns)
@@ -199,7 +218,7 @@ class OffCpuIntervals:
         return result
 
     def _note_out_of_band(self, out_of_band: Points, paused: frozenset[int]) -> None:
-        """Whoever is seen asleep sleeps, also if no switch of it is known."""
+        """Open intervals of threads that were seen asleep, even if no switch of them is known."""
         for tid, at in dict(zip(out_of_band.tid.tolist(), out_of_band.time_ns.tolist(), strict=True)).items():
             if tid in self._open:
                 self._open[tid].looked_ns = at
@@ -207,13 +226,13 @@ class OffCpuIntervals:
                 self._open[tid] = Open(at, at, True, looked_ns=at)
 
     def _lengths(self, found: Intervals, seen_ns: I64, classes: Classes, now_ns: int, drain: Drain) -> I64:
-        """(n,): the time that each interval stands for, what is owed to its thread included."""
+        """Return the time (n,) that each interval stands for, including the owed time of its thread."""
         carries = classes.wanted & (classes.known | classes.pooled)
         known_ns = self._gaps.known_ns(now_ns, drain.gaps)
         return self._gaps.counted(found.tid, seen_ns, carries, ~classes.wanted, now_ns, known_ns)
 
     def _go_on(self, found: Intervals, classes: Classes, now_ns: int, ends_window: bool) -> None:
-        """The intervals that have not ended. At the end of a window all of them are cut, whatever is known of them."""
+        """Keep the intervals that have not ended. The end of a window cuts all of them."""
         carried = {}
         rows = np.flatnonzero(found.open)
         columns = (found.tid, found.start_ns, found.began_ns, found.blocked, classes.known, classes.unsure)
@@ -224,13 +243,13 @@ class OffCpuIntervals:
         self._open = carried
 
     def _remember_shares(self, tid: I64, length_ns: I64, wanted: Mask, now_ns: int) -> None:
-        """Of the time that passed, how much each thread was off its processor and is shown."""
+        """Store each thread's share of the elapsed time that is off-CPU time to show."""
         tids, place = np.unique(tid[wanted], return_inverse=True)
         off = np.bincount(place, length_ns[wanted], len(tids)) / max(now_ns - self._gaps.until_ns, 1)
         self._off.update(zip(tids.tolist(), np.minimum(off, 1).tolist(), strict=True))
 
     def _remember_shown(self, tid: I64, seen_ns: I64, wanted: Mask) -> None:
-        """Of the time that each thread was seen off its processor, how much is shown."""
+        """Store the share of each thread's off-CPU time that is shown."""
         tids, place = np.unique(tid, return_inverse=True)
         off, shown = (np.bincount(place, each, len(tids)) for each in (seen_ns, np.where(wanted, seen_ns, 0)))
         some = off > 0
@@ -238,7 +257,15 @@ class OffCpuIntervals:
 
 
 def _emitted(found: Intervals, classes: Classes, share: I64, samples: int, out_of_band: int) -> Attributed:
-    """share: (n,), the time that each interval's stack stands for. samples, out_of_band: how many there are."""
+    """Return the result of a drain.
+
+    Args:
+        found: The intervals.
+        classes: The sources of their stacks.
+        share: Time (n,) that each interval's stack stands for.
+        samples: Number of samples.
+        out_of_band: Number of out-of-band samples.
+    """
     result = Attributed(
         sample_ns=np.full(samples, LEFT_OUT, np.int64),
         sample_blocked=np.zeros(samples, np.bool_),

@@ -1,4 +1,4 @@
-"""Builds off-CPU intervals from switch records, and finds the sample and the out-of-band sample of each."""
+"""Construction of off-CPU intervals from switch records, and their samples and out-of-band samples."""
 
 from __future__ import annotations
 
@@ -9,15 +9,21 @@ import numpy as np
 from pyprof.collectors.switch_events import BLOCKED, I64, IN, PREEMPTED, Mask, Points
 from pyprof.records import dataclass
 
-_MATCH_NS = 1_000_000  # a switch-out sample is taken right before its record, with interrupts off
+_MATCH_NS = 1_000_000  # the kernel takes a switch-out sample right before its record, with interrupts off
 _CARRIED, _SAMPLE, _SWITCH, _OUT_OF_BAND = range(4)
 
 
 @dataclass(slots=True)
 class Open:
-    """An interval that goes on. since_ns: attributed up to there. began_ns: of the whole interval. attributed: its
-    stack is known to whoever follows. sure: False of a thread of which no switch is known yet: it may run. looked_ns:
-    of the last out-of-band sample in it.
+    """An interval that continues.
+
+    Attributes:
+        since_ns: End of its attributed part.
+        began_ns: Start of the whole interval.
+        blocked: True if the thread waits for more than a processor.
+        attributed: True if its stack is known to later parts.
+        sure: False if no switch of its thread is known yet, so that it may run.
+        looked_ns: Time of the last out-of-band sample in it.
     """
 
     since_ns: int
@@ -30,8 +36,18 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Intervals by thread and time, columns of shape (n,). began_ns: of the whole, also of one that goes on from an
-    earlier drain (carried). open: it has not ended. sample, out_of_band: index of the first one in each, -1 for none.
+    """Intervals in the order of thread and time, as columns of shape (n,).
+
+    Attributes:
+        tid: Threads.
+        start_ns: Start of the part to attribute.
+        end_ns: Its end.
+        began_ns: Start of the whole interval.
+        blocked: True if the thread waits for more than a processor.
+        carried: True if it continues from an earlier drain.
+        open: True if it has not ended.
+        sample: Index of its first sample, -1 for none.
+        out_of_band: Index of its first out-of-band sample, -1 for none.
     """
 
     tid: I64
@@ -51,8 +67,14 @@ class Intervals:
 def match(
     opened: Mapping[int, Open], switches: Points, samples: Points, out_of_band: Points, now_ns: int
 ) -> tuple[Intervals, I64]:
-    """The intervals until now_ns, and the out-of-band samples that lie in none of them. opened: by tid, those that went
-    on before.
+    """Return the intervals until now_ns, and the out-of-band samples that are in none of them.
+
+    Args:
+        opened: Intervals that continued from before, by tid.
+        switches: Switches of threads.
+        samples: Samples at switches.
+        out_of_band: Out-of-band samples.
+        now_ns: End of the time.
     """
     mine = list(opened.items())
     carried = Points(
@@ -103,7 +125,10 @@ def match(
 
 
 def _changes(tid: I64, kind: I64, code: I64, unsure: Mask) -> I64:
-    """Where threads go off their processor and come back, in turn. Two events for a while report the same twice."""
+    """Return the indices at which threads alternately leave and enter a processor.
+
+    Two events may report the same switch for a while.
+    """
     at = np.flatnonzero((code == _CARRIED) | (code == _SWITCH))
     leaves = kind[at] != IN
     follows = np.append(tid[at][1:] == tid[at][:-1], False)[: len(at)]

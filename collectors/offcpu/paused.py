@@ -1,4 +1,4 @@
-"""Threads of which there are no records for a while: how long they run meanwhile, and whether they have ended."""
+"""Threads without records for a while: their running time, and whether they have ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ class PausedThreads:
         self._started: dict[int, int] = {}
 
     def watch(self, tids: Iterable[int], running: bool) -> None:
-        """From now on. running: how long they run is known otherwise."""
+        """Start to watch threads.
+
+        Args:
+            tids: The threads.
+            running: True if their running time is known from samples.
+        """
         for tid in tids:
             if not running:
                 self._run_ns[tid] = _run_ns(tid)
@@ -21,13 +26,13 @@ class PausedThreads:
                 self._started[tid] = start
 
     def keep(self, tids: set[int]) -> None:
-        """All others are forgotten."""
+        """Forget all other threads."""
         for kept in (self._run_ns, self._started):
             for tid in kept.keys() - tids:
                 del kept[tid]
 
     def ended(self, tids: Iterable[int]) -> list[int]:
-        """Those of any threads that are there no more, also where another one has come to have the number."""
+        """Return the threads that have ended, even if another thread has the tid now."""
         found = []
         for tid in tids:
             start = procfs.started(tid)
@@ -37,7 +42,7 @@ class PausedThreads:
         return found
 
     def ran_ns(self) -> dict[int, int]:
-        """How long each has run since this was asked last, as the kernel counts it."""
+        """Return the running time of each thread since the last call, as the kernel counts it."""
         before, self._run_ns = self._run_ns, {tid: _run_ns(tid) for tid in self._run_ns}
         return {tid: max(self._run_ns[tid] - ns, 0) for tid, ns in before.items()}
 

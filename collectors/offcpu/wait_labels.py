@@ -1,9 +1,9 @@
-"""What a thread waits in, by the sample that was taken when it left its processor.
+"""The wait of a thread, from the sample that was taken when it left its processor.
 
 The sample has user registers and kernel frames. On x86-64 the registers show that the thread is in a system call: the
 `syscall` instruction leaves the return address in rcx, and rax is -ENOSYS until there is a result. The number of the
-call is in the instruction before it (`mov $202,%eax; syscall`). Where the code takes the number from a register, the
-call, like the thread's state, is known after a thread was seen in a wait with the same kernel frames. On AArch64 the
+call is in the previous instruction (`mov $202,%eax; syscall`). If the code takes the number from a register, the call
+is known only after a thread was seen in a wait with the same kernel frames; so is the thread's state. On AArch64 the
 code shows the call, and x8 has its number.
 """
 
@@ -28,7 +28,7 @@ _MOST = 1 << 16
 
 
 class WaitLabels:
-    """kernel: the kernel's frames are shown, too."""
+    """Labels for waits; `kernel` is True if the kernel's frames are shown too."""
 
     def __init__(self, kernel: bool) -> None:
         self._kernel = kernel
@@ -38,15 +38,15 @@ class WaitLabels:
         self._guess = uninterruptible()
 
     def learn(self, samples: SampleBatch, out_of_band: list[tuple[int, Blocked]]) -> None:
-        """out_of_band: (sample, what /proc said of the same wait)."""
+        """Learn from out-of-band samples: (sample, the state and call that /proc reported in the same wait)."""
         if len(self._by_chain) > _MOST:
             self._by_chain.clear()
         for lane, seen in out_of_band:
-            if seen.state in _WAITS:  # else it was about to run
+            if seen.state in _WAITS:  # otherwise it was about to run
                 self._by_chain[_chain(samples, lane)] = seen
 
     def relabelled(self, out_of_band: SampleBatch) -> SampleBatch:
-        """Looks at threads that were woken meanwhile say how these had slept."""
+        """Return out-of-band samples in which threads that were woken meanwhile have the state of their sleep."""
         if out_of_band.kernel_stack is None:
             return out_of_band
         if len(self._by_pc) > _MOST:
@@ -66,7 +66,9 @@ class WaitLabels:
         return replace(out_of_band, kernel_stack=kernel_stack, kernel_stacks=tuple(kernel_stacks))
 
     def labelled(self, samples: SampleBatch, blocked: npt.NDArray[np.bool_]) -> SampleBatch:
-        """The samples with what each waits for inside its innermost frame. blocked: others wait for a processor."""
+        """Return the samples with the wait of each as its innermost frame. Threads that are not blocked wait for a
+        processor.
+        """
         kernel_stacks: dict[KernelStack, int] = {(): 0}
         pc = samples.regs[:, WIDE.pc]
         in_call, number = blocked, np.zeros(len(samples), np.uint64)
@@ -102,7 +104,7 @@ class WaitLabels:
         return known._replace(state=state) if known else Blocked(WIDE.name, state)
 
     def _coded(self, space: AddressSpace, pc: int) -> int:
-        """What the code in front of pc says of the call that returns there: see PerfArch.coded_call."""
+        """Return the call that returns to pc, from the code before pc: see PerfArch.coded_call."""
         key = (space.id, pc)
         if key not in self._by_code:
             if len(self._by_code) > _MOST:
@@ -112,7 +114,7 @@ class WaitLabels:
 
 
 def woken_before(out_of_band: SampleBatch) -> list[int]:
-    """The lanes of out-of-band samples of threads that had been woken by then."""
+    """Return the indices of out-of-band samples whose threads had already been woken."""
     if out_of_band.kernel_stack is None:
         return []
     late = [place for place, frames in enumerate(out_of_band.kernel_stacks) if frames and _state(frames) == "R"]

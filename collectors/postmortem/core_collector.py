@@ -1,4 +1,4 @@
-"""Samples out of a core file: one of each thread, as it was when the process died."""
+"""A collector for a core file: one sample of each thread, as it was when the process died."""
 
 from __future__ import annotations
 
@@ -24,13 +24,24 @@ from pyprof.objfile.elf.file import ElfFile
 from pyprof.records import replace
 
 CORE_SIGNALS = frozenset({3, 4, 5, 6, 7, 8, 11, 24, 25, 31})
-"""Signals that leave a core (signal(7)): QUIT ILL TRAP ABRT BUS FPE SEGV XCPU XFSZ SYS."""
+"""Signals that write a core (signal(7)): QUIT ILL TRAP ABRT BUS FPE SEGV XCPU XFSZ SYS."""
 
 
 class CoreFileCollector(SavedCollector):
-    """Collector of one core file. path, exe, sysroot: as the user gave them ("" for none). copy: first bytes of stack.
+    """A collector of one core file.
 
-    Raises FormatError, UnsupportedArchitecture, PyprofError (no such file), UsageError (exe cannot be the program).
+    Args:
+        path: The core file.
+        exe: The user's file of the program, or "".
+        sysroot: The user's sysroot, or "".
+        copy: Size of the first copy of each stack in bytes.
+        diagnostics: Counts problems.
+
+    Raises:
+        FormatError: The file is not a valid core.
+        UnsupportedArchitecture: Its architecture is not supported.
+        PyprofError: There is no such file.
+        UsageError: exe cannot be the program.
     """
 
     def __init__(self, path: str, exe: str, sysroot: str, copy: int, diagnostics: Diagnostics) -> None:
@@ -101,7 +112,7 @@ class CoreFileCollector(SavedCollector):
 
     @property
     def exe(self) -> str:
-        """The program's path as the core states it."""
+        """Path of the program as the core states it."""
         for kind in (AT_PHDR, AT_ENTRY):
             mapping = self.space.mapping_at(self._notes.auxv.get(kind, 0))
             if mapping is not None and mapping.path.startswith("/"):
@@ -110,8 +121,9 @@ class CoreFileCollector(SavedCollector):
 
     @property
     def crashed(self) -> tuple[int, int, int | None] | None:
-        """(signal, its si_code or 0, the address that it is about) that killed the process; None if none did: a
-        debugger wrote the core of a living one.
+        """(signal, its si_code or 0, the address in question) that killed the process.
+
+        It is None if no signal did: a debugger wrote the core of a living process.
         """
         stated = self._notes.signal
         number = self._signal or (stated.number if stated else 0)
@@ -123,23 +135,23 @@ class CoreFileCollector(SavedCollector):
 
     @property
     def order(self) -> list[int]:
-        """Tids in the core's order: the thread that got the signal first."""
+        """Tids in the core's order: the thread that received the signal is the first."""
         return [thread.tid for thread in self._threads]
 
     def threads(self) -> list[ThreadInfo]:
-        """A core names its process (NT_PRPSINFO), not its threads."""
+        """Return the threads. A core names its process (NT_PRPSINFO), but not its threads."""
         name = self._notes.process.name if self._notes.process else ""
         return [ThreadInfo(self.pid, t.tid, name if t.tid == self.pid else "", name) for t in self._threads]
 
 
 def _with_pac_mask(arch: Arch, notes: CoreNotes) -> Arch:
-    """The mask that the kernel stated for the process."""
+    """Return the architecture with the mask that the kernel stated for the process."""
     mask = next((thread.pac_mask for thread in notes.threads if thread.pac_mask), None)
     return arch if mask is None or not arch.pac_mask else replace(arch, pac_mask=mask)
 
 
 def _fp_registers(arch: Arch, core: ElfFile, thread: CoreThread, row: RegisterRow) -> set[int]:
-    """Fill in the columns that stand in NT_FPREGSET; those that the core does not hold."""
+    """Set the columns that are in NT_FPREGSET, and return those that the core does not contain."""
     if not arch.kernel.fpregset:
         return set()
     words = np.frombuffer(thread.fp_registers[: len(thread.fp_registers) & -8], np.dtype(f"{core.order}u8"))

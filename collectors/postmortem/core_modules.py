@@ -1,7 +1,7 @@
-"""What was mapped where in a process that is a core file now: by NT_FILE, or by the dynamic loader's list.
+"""The mappings of a core file's process, from NT_FILE or from the dynamic loader's list.
 
-In: notes, memory, finder of files. Out: mappings as /proc/PID/maps would have named them. Device and inode are made
-up: one number for each path, so that the mappings of one file belong together.
+They are named as in /proc/PID/maps. Device and inode are synthetic: one number for each path, so that the mappings of
+one file belong together.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from pyprof.objfile.elf.memory_image import bias_by_headers, headers_in_memory
 
 DEVICE = "core"
 NOT_SAID = "r-xp"
-"""Permissions of a file's mapping that has no PT_LOAD: debuggers leave out what the file has, code first of all."""
+"""Permissions of a file's mapping without a PT_LOAD. Debuggers leave out what the file has, above all code."""
 
 MAX_PARTS = 16
-"""Most regions of one library that has no file."""
+"""Maximum number of regions of one library without a file."""
 
 NO_PROGRAM = "core without NT_FILE, and its program was not found: modules not known"
 OTHER_PROGRAM = "program file differs from the one that the core is of"
 
 
 class CoreModules:
-    """Makes the mappings of one core file. oddities: for counters."""
+    """A reader of a core file's mappings; `oddities` are reasons for counters."""
 
     def __init__(self, core: ElfFile, notes: CoreNotes, memory: CoreMemory, files: CoreFiles) -> None:
         self._core = core
@@ -41,7 +41,7 @@ class CoreModules:
         self.oddities: list[str] = []
 
     def mappings(self) -> tuple[Mapping, ...]:
-        """Ascending, not overlapping: files first, then what else the core knows of, without a path."""
+        """Return the mappings, ascending and without overlaps: those of files, and other regions without a path."""
         files = self._by_notes() if self._notes.files is not None else self._by_link_map()
         kept: list[Mapping] = []
         for mapping in sorted(files, key=lambda m: (m.start, -m.end)):
@@ -59,7 +59,7 @@ class CoreModules:
             yield self._mapping(file.start, file.end, region.perms if region else NOT_SAID, file.offset, file.path)
 
     def _by_link_map(self) -> Iterable[Mapping]:
-        """Of a core without NT_FILE."""
+        """Yield the mappings of a core without NT_FILE."""
         headers, bias = self._program()
         if headers is None:
             self.oddities.append(NO_PROGRAM)
@@ -68,14 +68,14 @@ class CoreModules:
         yield from self._of_file(headers, bias, path)
         objects = [o for o in self._objects(headers, bias) if o.bias != bias or o.name]
         base = self._notes.auxv.get(AT_BASE, 0)
-        if not objects and base:  # the loader has not made its list yet
+        if not objects and base:  # the loader has not built its list yet
             objects.append(LinkedObject(base, self._interpreter(headers), 0))
         for linked in objects:
             if linked.name and not linked.name.startswith(("linux-vdso", "linux-gate")):
                 yield from self._of_object(linked)
 
     def _program(self) -> tuple[ElfFile | None, int]:
-        """(headers, bias) of the program, from its file or else from memory."""
+        """Return (headers, bias) of the program, from memory or else from its file."""
         at = self._notes.auxv.get(AT_PHDR, 0)
         page = at & -PAGE
         first = headers_in_memory(self._memory.read(page, PAGE))
@@ -117,7 +117,7 @@ class CoreModules:
         return ""
 
     def _of_object(self, linked: LinkedObject) -> Iterable[Mapping]:
-        """By the file's segments; without a file by what the core holds around its dynamic table."""
+        """Yield mappings by the file's segments, or without a file by the core's regions around its dynamic table."""
         elf = headers_in_memory(self._memory.read(linked.bias, PAGE))
         for candidate in () if elf is not None else self._files.at_path(linked.name):
             dynamic = next((s.vaddr for s in candidate.segments if s.type == PT_DYNAMIC), None)
@@ -135,14 +135,14 @@ class CoreModules:
             yield self._mapping(part.start, part.end, part.perms, part.start - linked.bias, linked.name)
 
     def _of_file(self, elf: ElfFile, bias: int, path: str) -> Iterable[Mapping]:
-        """What the loader maps of a file. elf: at least its headers."""
+        """Yield what the loader maps of a file; elf must have its headers."""
         for load in elf.loads:
             start, end = bias + load.vaddr & -PAGE, bias + load.vaddr + load.filesz + PAGE - 1 & -PAGE
             if 0 <= start < end <= 1 << self._core.elf_class:
                 yield self._mapping(start, end, perms_of(load.flags), load.offset & -PAGE, path)
 
     def _rest(self, files: Sequence[Mapping]) -> Iterable[Mapping]:
-        """The core's regions where no file's mapping is."""
+        """Yield the parts of the core's regions outside the files' mappings."""
         vdso = self._notes.auxv.get(AT_SYSINFO_EHDR, 0)
         system_call = self._notes.auxv.get(AT_SYSINFO, 0)
         at = 0

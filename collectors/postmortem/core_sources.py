@@ -1,7 +1,7 @@
-"""Where the files of a core's process are on this machine, and what the core's memory lacks that they have.
+"""The files of a core's process on this machine, which also supply what the core's memory lacks.
 
-Candidates for a module, best first: what the user named (--exe for the program, --sysroot for all), a file of the same
-build-id, the same path here. Which of them is the one that was mapped objfile.locate decides.
+Candidates for a module, best first: the user's choice (--exe for the program, --sysroot for all), a file with the same
+build ID, the same path on this machine. objfile.locate decides which of them was mapped.
 """
 
 from __future__ import annotations
@@ -27,8 +27,16 @@ BUILD_ID_DIR = "/usr/lib/debug/.build-id"
 
 @dataclass
 class CoreFiles:
-    """exe, sysroot: as the user gave them, "" if not. space: set once the mappings are known; its read is the core's
-    own memory, so that a file is never compared with itself.
+    """The files of a core's process.
+
+    Attributes:
+        core: The core file.
+        notes: Its notes.
+        memory: Its memory.
+        exe: The user's file of the program, or "".
+        sysroot: The user's sysroot, or "".
+        space: Its address space once the mappings are known. Its read function reads only the core's memory, so that a
+            file is never compared with itself.
     """
 
     core: ElfFile
@@ -43,7 +51,7 @@ class CoreFiles:
     _opened: dict[tuple[int, int, int, int], ElfFile] = field(default_factory=dict)
 
     def find(self, module: Module) -> Iterator[tuple[str, bool]]:
-        """model.modules.FindFiles."""
+        """Yield candidates (path, trusted) for model.modules.FindFiles."""
         if self.exe and self.is_program(module):
             yield self.exe, True
         name = module.path
@@ -58,13 +66,13 @@ class CoreFiles:
             yield name, False
 
     def is_program(self, module: Module) -> bool:
-        """Is it the program itself, not one of its libraries?"""
+        """Return True if a module is the program and not a library."""
         auxv = self.notes.auxv
         return any(module.start <= auxv.get(kind, 0) < module.end for kind in (AT_PHDR, AT_ENTRY))
 
     @property
     def program_path(self) -> str:
-        """The program's path where no note names its file: as executed if that is absolute, else the user's file."""
+        """Path of the program if no note names its file: as executed if that is absolute, else the user's file."""
         executed = read_string(self.memory.read, self.notes.auxv.get(AT_EXECFN, 0))
         if executed.startswith("/"):
             return executed
@@ -73,7 +81,7 @@ class CoreFiles:
         return "/" + os.path.basename(executed) if executed else "/[program]"
 
     def program(self) -> tuple[ElfFile, bool] | None:
-        """(file, did the user name it?) of the program where nothing in the core says which it is."""
+        """Return (file, whether the user named it) of the program if nothing in the core identifies it."""
         if self.exe:
             found = self._read(self.exe, partial(open_regular, self.exe))
             return None if found is None else (found, True)
@@ -82,7 +90,7 @@ class CoreFiles:
         return None
 
     def at_path(self, name: str) -> Iterator[ElfFile]:
-        """Files of the core's architecture with this name: below the sysroot, then here."""
+        """Yield files of the core's architecture with this path: below the sysroot, then on this machine."""
         for root in dict.fromkeys((self.sysroot.rstrip("/"), "")):
             found = self._read(root + name, partial(below, root, name)) if name.startswith("/") else None
             if found is not None:
@@ -100,12 +108,13 @@ class CoreFiles:
         return self._by_path[path]
 
     def believe(self, elf: ElfFile, bias: int) -> None:
-        """Let read() answer from this file where the core has nothing."""
+        """Use a file in read() for addresses that the core lacks."""
         self._believed.append((elf, bias))
 
     def read(self, avma: int, size: int) -> bytes:
-        """The core's memory; what it left out of mappings that cannot be written, from files that are proved to be the
-        mapped ones.
+        """Read the core's memory.
+
+        What it lacks of read-only mappings comes from files that are proved to be the mapped ones.
         """
         data = self.memory.read(avma, size)
         while len(data) < size:
@@ -153,7 +162,7 @@ def same_machine(elf: ElfFile, core: ElfFile) -> bool:
 
 
 def check_program(path: str, core: ElfFile) -> str:
-    """Why path cannot be the core's program, "" if it can."""
+    """Return the reason why a file cannot be the core's program, or "" if it can."""
     try:
         elf = ElfFile.open(path)
     except OSError as error:

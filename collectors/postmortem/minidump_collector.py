@@ -1,4 +1,4 @@
-"""Samples out of a minidump or a microdump: one of each thread, as it was when the dump was written."""
+"""A collector for a minidump or a microdump: one sample of each thread at the time of the dump."""
 
 from __future__ import annotations
 
@@ -18,15 +18,24 @@ from pyprof.objfile.minidump.microdump import MAX_SIZE, is_microdump, read_micro
 from pyprof.objfile.source import ByteSource, FileSource, open_regular
 
 REQUESTED = 0xFFFFFFFF
-"""Exception code of a dump that was asked for: nothing crashed."""
+"""Exception code of a dump that was requested without a crash."""
 MAX_TID = 1 << 31
-"""Numbers of threads and processes are below it."""
+"""Upper bound of thread and process ids."""
 
 
 class MinidumpCollector(SavedCollector):
-    """Collector of one dump. path, exe, sysroot: as the user gave them ("" for none). copy: first bytes of stack.
+    """A collector of one dump.
 
-    Raises FormatError and PyprofError (no such file).
+    Args:
+        path: The dump.
+        exe: The user's file of the program, or "".
+        sysroot: The user's sysroot, or "".
+        copy: Size of the first copy of each stack in bytes.
+        diagnostics: Counts problems.
+
+    Raises:
+        FormatError: The file is not a valid dump.
+        PyprofError: There is no such file.
     """
 
     def __init__(self, path: str, exe: str, sysroot: str, copy: int, diagnostics: Diagnostics) -> None:
@@ -56,18 +65,18 @@ class MinidumpCollector(SavedCollector):
 
     @property
     def order(self) -> list[int]:
-        """Tids: the thread that crashed or asked for the dump first, then as in the dump."""
+        """Tids: the thread that crashed or requested the dump first, then as in the dump."""
         return list(self._infos)
 
     @property
     def crashed(self) -> DumpException | None:
-        """None where nothing crashed: the dump was asked for."""
+        """The exception, or None if the dump was requested without a crash."""
         exception = self.dump.exception
         return exception if exception is not None and exception.code not in (0, REQUESTED) else None
 
     @property
     def states(self) -> dict[int, str]:
-        """tid -> "crashed", "asked for the dump", "wrote the dump" or "stopped"."""
+        """Maps a tid to "crashed", "asked for the dump", "wrote the dump" or "stopped"."""
         states = dict.fromkeys(self._infos, "stopped")
         special = {self.dump.dumped_by: "wrote the dump", self.dump.requested_by: "asked for the dump"}
         if self.dump.exception:
@@ -81,7 +90,7 @@ class MinidumpCollector(SavedCollector):
 
 
 def looks_like_dump(path: str) -> bool:
-    """Is it a minidump, by its first bytes? False where it cannot be read."""
+    """Return True if a file is a minidump by its first bytes, False if it cannot be read."""
     try:
         return is_minidump(bytes(FileSource(open_regular(path)).read(0, 4)))
     except (OSError, FormatError):
@@ -89,7 +98,11 @@ def looks_like_dump(path: str) -> bool:
 
 
 def read_dump(source: ByteSource) -> CrashDump:
-    """A minidump, or a log's first microdump. Raises FormatError."""
+    """Read a minidump, or the first microdump in a log.
+
+    Raises:
+        FormatError: It is neither.
+    """
     if is_minidump(bytes(source.read(0, 4))):
         return read_minidump(source)
     if is_microdump(bytes(source.read(0, MAX_SIZE))):
@@ -98,7 +111,7 @@ def read_dump(source: ByteSource) -> CrashDump:
 
 
 def _with_ids_of_their_own(threads: list[DumpThread], dump: CrashDump) -> dict[int, DumpThread]:
-    """By tid, in their order; one whose tid is no number of a thread, or taken, gets the lowest that is free."""
+    """Return the threads by tid, in their order. An invalid or repeated tid is replaced by the lowest free one."""
     found: dict[int, DumpThread] = {}
     lowest = 1
     for thread in threads:

@@ -1,4 +1,4 @@
-"""The mappings of a crash dump's process: its modules, then what else the dump says is mapped, or holds stacks of."""
+"""The mappings of a crash dump's process: its modules, other mappings that the dump states, and regions of stacks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ AT_SYSINFO_EHDR = 33
 
 
 def mappings_of(dump: CrashDump) -> tuple[Mapping, ...]:
-    """Ascending, not overlapping. A module's mappings have its bytes from its base for file offsets."""
+    """Return the mappings, ascending and without overlaps. The file offset of a module's mapping is its distance from
+    the base.
+    """
     regions = _ascending(dump.regions)
     starts = [region.start for region in regions]
     found: list[Mapping] = []
@@ -38,7 +40,7 @@ def mappings_of(dump: CrashDump) -> tuple[Mapping, ...]:
 
 
 def _ascending(regions: Iterable[DumpRegion]) -> list[DumpRegion]:
-    """Those that do not overlap one before them."""
+    """Return the regions without those that overlap an earlier one."""
     kept: list[DumpRegion] = []
     for region in sorted(regions, key=lambda region: (region.start, -region.end)):
         if region.end <= 1 << 64 and (not kept or region.start >= kept[-1].end):
@@ -64,7 +66,7 @@ def _of_module(
 
 
 def _between(regions: Sequence[DumpRegion], taken: Sequence[Mapping], dump: CrashDump) -> Iterator[Mapping]:
-    """The parts of regions where nothing is yet."""
+    """Yield the parts of regions that are still free."""
     vdso = dump.auxv.get(AT_SYSINFO_EHDR, 0)
     at = 0
     for region in regions:

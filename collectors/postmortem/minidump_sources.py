@@ -1,6 +1,6 @@
-"""What a crash dump states of its modules, and where on this machine their files may be.
+"""The data of a crash dump about its modules, and candidates for their files on this machine.
 
-Unlike a core file a dump does not hold the modules' memory; a file is the right one if its id is what the dump states.
+Unlike a core file, a dump does not contain the modules' memory. A file is the right one if its id is the stated one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ AT_PHDR, AT_ENTRY = 3, 9
 
 
 class DumpFiles:
-    """exe, sysroot: as the user gave them, "" if not."""
+    """The files of a dump's modules; `exe` and `sysroot` are the user's, or ""."""
 
     def __init__(self, dump: CrashDump, exe: str, sysroot: str) -> None:
         self._processor = dump.processor
@@ -38,7 +38,7 @@ class DumpFiles:
         return self._program.path if self._program else ""
 
     def stated(self, module: Module) -> StatedId | None:
-        """See AddressSpace.stated; None for what is in no list of modules."""
+        """Return the stated id of a module, or None if it is in no list of modules. See AddressSpace.stated."""
         known = self._modules.get(module.start)
         if known is None:
             return None
@@ -46,7 +46,7 @@ class DumpFiles:
         return StatedId(known.debug_id, known.build_id, known.debug_name, *ELF_MACHINES[self._processor], entry)
 
     def find(self, module: Module) -> Iterator[tuple[str, bool]]:
-        """model.modules.FindFiles."""
+        """Yield candidates (path, trusted) for model.modules.FindFiles."""
         known = self._modules.get(module.start)
         if known is None:
             return
@@ -67,7 +67,7 @@ class DumpFiles:
 
 
 def _program(dump: CrashDump) -> DumpModule | None:
-    """The module that auxv speaks of, else the first of the list: writers begin with the program."""
+    """Return the module that auxv refers to, else the first one: writers begin with the program."""
     for kind in (AT_PHDR, AT_ENTRY):
         avma = dump.auxv.get(kind, 0)
         for module in dump.modules:

@@ -1,7 +1,8 @@
-"""Samples of threads that no longer run: all that can be known of them is saved, in a core file or a crash dump.
+"""Samples of threads that no longer run, from a core file or a crash dump.
 
-The stack of a thread is copied from its sp up; where the walk needs more (a longer stack, the stack that a signal
-handler on its own stack interrupted), the thread comes again in the next batch with more. Nothing is read whole.
+The stack of a thread is copied from its sp upwards. If the walk needs more, the thread is repeated in the next batch
+with more. That is a longer stack, or the stack that a signal handler on an alternate stack interrupted. Nothing is read
+as a whole.
 """
 
 from __future__ import annotations
@@ -21,18 +22,20 @@ from pyprof.objfile.core.memory import SavedMemory
 from pyprof.records import dataclass, field
 
 RED_ZONE = 512
-"""Bytes below sp that are copied too: leaf functions of some ABIs keep registers there (ppc64le: 288)."""
+"""Number of bytes below sp that are copied too, because leaf functions of some ABIs save registers there (ppc64le:
+288).
+"""
 
 MAX_BATCH = 64 << 20
 MAX_ROUNDS = 16
 GROWTH = 4
 FIRST_PIECE = 1 << 14
 BELOW = 1 << 20
-"""Bytes below the first word that was missed of another stack: where its frame saved its registers."""
+"""Number of bytes to copy below the first missing word of another stack, where its frame saved its registers."""
 
 MAX_COPY = 256 << 20
 MAX_TOTAL = 1 << 30
-"""Most bytes of stack read of one file, all threads together."""
+"""Maximum number of stack bytes that are read of one file, for all threads."""
 
 LEAST_COPY = 1 << 14
 
@@ -42,13 +45,13 @@ RegisterRow = np.ndarray[tuple[int], np.dtype[np.uint64]]
 
 
 def first_copy(wanted: int, threads: int) -> int:
-    """Bytes of stack that each thread is given at first."""
+    """Return the number of stack bytes that each thread gets at first."""
     return min(wanted, max(MAX_TOTAL // 2 // max(threads, 1), LEAST_COPY))
 
 
 @dataclass(slots=True)
 class SavedThread:
-    """A thread and how much of memory it is given. row: its registers, by the architecture's columns."""
+    """A thread, its registers by the architecture's columns (`row`), and the amount of its memory to copy."""
 
     tid: int
     row: RegisterRow
@@ -57,7 +60,7 @@ class SavedThread:
 
 
 class SavedCollector:
-    """What a Collector of a file does alike, whatever its format. saved: the threads."""
+    """The common part of collectors of a file, whatever its format; `saved` has the threads."""
 
     saved: SavedThreads
 
@@ -66,7 +69,7 @@ class SavedCollector:
         self._tolerated: Counter[str] = Counter()
 
     def batches(self) -> Iterator[SampleBatch]:
-        """All threads, then those again whose walk needed more than they were given."""
+        """Yield all threads, then repeat those whose walk needed more memory."""
         for oddity, times in self._tolerated.items():
             self._diagnostics.count(oddity, times)
         yield from self.saved.batches()
@@ -75,7 +78,7 @@ class SavedCollector:
         self.saved.learn(feedback)
 
     def retire(self) -> None:
-        """Nothing comes and goes here."""
+        """Ignore the call: saved threads do not end."""
 
     def stats(self) -> CollectorStats:
         return CollectorStats(ticks=1)
@@ -88,9 +91,15 @@ class SavedCollector:
 
 
 class SavedThreads:
-    """The threads of one file: their batches, and what their walks ask for. tids are unique.
+    """The threads of one file with unique tids: their batches, and what their walks need.
 
-    memory: where stacks are copied from; space: whose read knows more (files' contents). unknown: see SampleBatch.
+    Args:
+        threads: The threads.
+        arch: Their architecture.
+        pid: Their process.
+        memory: Memory from which stacks are copied.
+        space: Address space; its read function also reads files.
+        unknown: See SampleBatch.
     """
 
     def __init__(
@@ -113,7 +122,7 @@ class SavedThreads:
         self._stopped = False
 
     def batches(self) -> Iterator[SampleBatch]:
-        """All threads, then those again whose walk needed more than they were given."""
+        """Yield all threads, then repeat those whose walk needed more memory."""
         wanted = self.threads
         for _ in range(MAX_ROUNDS):
             self._wanted = []
@@ -123,11 +132,11 @@ class SavedThreads:
                 return
 
     def again(self) -> Iterator[SampleBatch]:
-        """All threads once more, with what they were given last."""
+        """Yield all threads once more, with their latest amount of memory."""
         yield from self._all(self.threads)
 
     def stop(self) -> None:
-        """No thread comes a further time; those that have not come yet still do."""
+        """Stop repeating threads. Those that were not yielded yet still are."""
         self._stopped = True
 
     def _all(self, threads: Sequence[SavedThread]) -> Iterator[SampleBatch]:
@@ -137,7 +146,7 @@ class SavedThreads:
             yield batch
 
     def _batch(self, threads: Sequence[SavedThread], at: int) -> tuple[SampleBatch, int]:
-        """A batch from the threads from `at` on, and where the next one begins."""
+        """Return a batch of the threads from `at` on, and the index of the next one."""
         builder, first, extra = self._builder, at, 0
         while at < len(threads) and not builder.full and (at == first or builder.memory.used + extra < MAX_BATCH):
             thread = threads[at]
@@ -156,9 +165,9 @@ class SavedThreads:
         return batch, at
 
     def _stack(self, thread: SavedThread) -> tuple[int, bytes]:
-        """(avma, bytes) of the thread's stack, the red zone included where it is readable.
+        """Return (avma, bytes) of the thread's stack, including the red zone if it is readable.
 
-        A dump's stack may begin anywhere between that and sp itself.
+        A dump's stack may begin anywhere between the red zone and sp.
         """
         sp = int(thread.row[self._arch.sp])
         region = self._memory.region_at(sp)
@@ -170,7 +179,7 @@ class SavedThreads:
         return sp, b""
 
     def learn(self, feedback: Feedback) -> None:
-        """A thread that needed a word which the file has comes again with it."""
+        """Repeat threads whose walk needed a word that the file has."""
         by_tid = {thread.tid: thread for thread in self.threads}
         for tid, missing in zip(feedback.batch.tid.tolist(), feedback.missing.tolist(), strict=True):
             thread = by_tid[tid]

@@ -1,5 +1,5 @@
-"""Saving the batches of a collector, and playing them again.
+"""A log of a collector's batches, and a collector that replays it.
 
-collector  The collector of a batch log: produces again what collectors/replay/log.py saved, in the same order
-log        Saves what a collector produces, so that replay/collector.py can produce it again: batches, images, threads
+collector  A collector that yields again what collectors/replay/log.py saved, in the same order
+log        A wrapper that saves what a collector yields for replay/collector.py: batches, images, threads
 """

@@ -1,6 +1,6 @@
-"""The collector of a batch log: produces again what collectors/replay/log.py saved, in the same order.
+"""A collector that yields again what collectors/replay/log.py saved, in the same order.
 
-Nothing of the target is needed: its memory is the pages that were read then, its files are those beside the log.
+It needs nothing of the target. The log has the pages of memory that were read, and the files are next to the log.
 """
 
 from __future__ import annotations
@@ -30,9 +30,15 @@ from pyprof.records import field_names, replace
 
 
 class ReplayCollector:
-    """path: of a batch log. files: the folder below which the modules' files stand by their own paths.
+    """A collector of a batch log.
 
-    Raises FormatError where the file is no log of this version, OSError where it cannot be read.
+    Args:
+        path: The log.
+        files: Folder below which the modules' files are, with their own paths.
+
+    Raises:
+        FormatError: The file is not a log of this version.
+        OSError: The file cannot be read.
     """
 
     def __init__(self, path: str, files: str) -> None:
@@ -51,7 +57,7 @@ class ReplayCollector:
 
     @property
     def extra(self) -> dict[str, Any]:
-        """What the writer added."""
+        """Values that the writer added."""
         extra: dict[str, Any] = self._log["extra"]
         return extra
 
@@ -118,13 +124,13 @@ class ReplayCollector:
         return _reader(lambda page: self._zip.read(names[page]) if page in names else b"")
 
     def learn(self, feedback: Feedback) -> None:
-        """What the next batches hold is settled."""
+        """Ignore feedback: the contents of the next batches are fixed."""
 
     def threads(self) -> list[ThreadInfo]:
         return [ThreadInfo(**thread) for thread in self._log["threads"]]
 
     def retire(self) -> None:
-        """Nothing comes and goes here."""
+        """Ignore the call: threads of a log do not end."""
 
     def stats(self) -> CollectorStats:
         return _stats(self._log["last" if self._at == self._log["batches"] else "first"])
@@ -164,7 +170,7 @@ def _chain(stored: dict[str, Any]) -> Chain:
 
 
 def _stats(stored: dict[str, Any]) -> CollectorStats:
-    """Fields that a later version added are left out, and have their defaults."""
+    """Convert saved statistics. Unknown fields are dropped, and missing ones have their defaults."""
     counts = np.zeros(BUCKETS, np.int64)
     for bucket, count in stored["pauses"]["counts"].items():
         counts[int(bucket)] = count

@@ -1,15 +1,15 @@
-"""Saves what a collector produces, so that replay/collector.py can produce it again: batches, images, threads.
+"""A wrapper that saves what a collector yields for replay/collector.py: batches, images, threads.
 
-In: any collector, wrapped. Out: one zip file, whose layout is this (arrays as .npy without pickle, the rest JSON):
+The output is a zip file with this layout (arrays as .npy without pickle, the rest JSON):
 
     log.json                 version; arch, count of batches; statistics at the start and at the end; threads; address
                              spaces (see _space); whatever else the caller adds ("extra")
     batch/N/FIELD.npy        a column of batch N, or of its stack slab (data, base, offset, size)
-    batch/N/more.json        what of batch N is no column: spaces, pieces, chains, kernel_stacks, unknown, followed,
-                             stopped, source_id, referred; what stands around stacks is not kept
-    memory/SPACE/PAGE        the bytes of one page of a target's memory that somebody read through AddressSpace.read
+    batch/N/more.json        parts of batch N that are not columns: spaces, pieces, chains, kernel_stacks, unknown,
+                             followed, stopped, source_id, referred; the context of waits is not saved
+    memory/SPACE/PAGE        the bytes of one page of a target's memory that was read through AddressSpace.read
 
-Files of modules are added by whoever knows which parts of them are wanted (tests/replay/reduce.py).
+The caller adds the needed parts of module files (tests/replay/reduce.py).
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from pyprof.records import replace
 VERSION = 1
 PAGE = 4096
 MOST_PAGES = 1 << 14
-"""Pages of one address space that are kept; what is read of others is not in the log."""
+"""Maximum number of pages that are saved of one address space. Reads of further pages are not in the log."""
 
 COLUMNS = ("kind", "time_ns", "tid", "pid", "space", "cpu", "weight", "regs", "kernel_stack", "length_ns", "started")
 SLAB = ("data", "base", "offset", "size")
 
 
 class LoggedCollector:
-    """A collector that writes down what another one produces. path: of the zip file, complete once close() has run.
+    """A collector that saves what another one yields to a zip file, which is complete after finish().
 
-    The log is for tests and for work on what comes behind a collector: it holds stacks and memory of the target.
+    The log is for tests and for work on later stages: it contains stacks and memory of the target.
     """
 
     def __init__(self, collector: Collector, path: str) -> None:
@@ -55,11 +55,11 @@ class LoggedCollector:
         self._arch = ""
         self._closed = False
         self.extra: dict[str, Any] = {}
-        """What else log.json is to hold; JSON values."""
+        """Further JSON values for log.json."""
 
     @property
     def spaces(self) -> Mapping[int, AddressSpace]:
-        """Every address space that a batch named, by id."""
+        """Every address space of a batch, by identifier."""
         return self._spaces
 
     def batches(self) -> Iterator[SampleBatch]:
@@ -70,7 +70,7 @@ class LoggedCollector:
             yield batch
 
     def _logged(self, space: AddressSpace) -> AddressSpace:
-        """The same space, whose reads are written down."""
+        """Return the same address space with a read function that saves pages."""
         if space.id not in self._spaces:
             pages = self._pages.setdefault(space.id, {})
             self._spaces[space.id] = replace(space, read=_noting(space.read, pages))
@@ -114,11 +114,11 @@ class LoggedCollector:
         self._inner.stop()
 
     def close(self) -> None:
-        """Ends the collector; the log takes memory reads until finish()."""
+        """Close the collector. The log accepts memory reads until finish()."""
         self._inner.close()
 
     def finish(self) -> zipfile.ZipFile:
-        """Write down what is known only now. The file is the caller's to add to, and to close."""
+        """Write the remaining parts and return the zip file. The caller may add to it, and must close it."""
         log = {
             "version": VERSION,
             "arch": self._arch,
@@ -137,7 +137,7 @@ class LoggedCollector:
 
 
 def _noting(read: ReadMemory, pages: dict[int, bytes]) -> ReadMemory:
-    """Reads as before, and keeps each page that was touched as it was the first time."""
+    """Return a read function that also saves each page as it was at its first read."""
 
     def noted(avma: int, size: int) -> bytes:
         for page in range(avma // PAGE, (avma + max(size, 1) - 1) // PAGE + 1):
@@ -159,7 +159,7 @@ def _space(space: AddressSpace) -> dict[str, Any]:
 
 
 def _stats(stats: CollectorStats) -> dict[str, Any]:
-    """Pauses as {bucket: count} beside their sum."""
+    """Return the statistics for JSON, with the pauses as {bucket: count} and their sum."""
     pauses = stats.pauses
     buckets = np.flatnonzero(pauses.counts).tolist()
     return asdict(replace(stats, pauses=type(pauses)())) | {
