@@ -1,11 +1,11 @@
-"""Which processes are recorded, whether that will work, and what is mapped in them over time.
+"""The processes to record, checks whether they can be recorded, and their mappings over time.
 
-attach       Whether a process can be sampled
-launch       Start a command that waits until the profiler is ready, and nothing else: it is not traced while it starts
-map_changes  Have the mappings changed? What the kernel answers to questions about single ones (linux/map_query.py)
-maps_text    What /proc/PID/maps of a process said last: which executable mappings, and which writable memory there is
-request      What is asked of a collector: which processes, how, and what it shares with others of the same recording
-selection    Which processes are recorded: named by pid, or all that fit, those to come included
-spaces       The address spaces of one process over time: which modules were mapped when a sample was taken
-unsettled    Samples at a change of the mappings: they belong to what was or to what is, known when those are read again
+attach       Checks whether a process can be sampled
+launch       Start of a command that waits until the profiler is ready; it is not traced while it starts
+map_changes  A check whether mappings have changed, by queries for single ones (linux/map_query.py)
+maps_text    The latest contents of /proc/PID/maps: the executable mappings, and the writable memory
+request      The request for a collector: the processes, the options, and what collectors of a recording share
+selection    The selected processes: named by pid, or all that match, including those that start later
+spaces       The address spaces of one process over time: the modules that were mapped when a sample was taken
+unsettled    Samples near a change of the mappings: the next reading decides which state they belong to
 """

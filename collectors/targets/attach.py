@@ -1,4 +1,4 @@
-"""Whether a process can be sampled: the kernel's settings, the rights of pyprof, the state of the process.
+"""Checks whether a process can be sampled: the kernel's settings, the rights of pyprof, the state of the process.
 
 Nothing is attached.
 """
@@ -32,13 +32,13 @@ CAP_SYS_ADMIN = 21
 
 @dataclass(frozen=True, slots=True)
 class _Refusal(Finding):
-    """error: the class of PyprofError that this finding is."""
+    """A finding that prevents sampling; `error` is the class of the PyprofError that reports it."""
 
     error: type[PyprofError] = PyprofError
 
 
 class _Traced(_Refusal):
-    """Of stops only: somebody else traces it."""
+    """A finding that prevents stops only: another process traces the target."""
 
 
 def _fatal(error: type[PyprofError], text: str, remedy: str = "") -> Finding:
@@ -46,8 +46,13 @@ def _fatal(error: type[PyprofError], text: str, remedy: str = "") -> Finding:
 
 
 def check_target(pid: int) -> None:
-    """May it be stopped for samples? Raises NoSuchProcess, NotTraceable, UnsupportedArchitecture, AccessDenied.
-    The hint says what mends it.
+    """Check that a process may be stopped for samples. The error's hint says what helps.
+
+    Raises:
+        NoSuchProcess: There is no such process.
+        NotTraceable: The process cannot be traced.
+        UnsupportedArchitecture: Its architecture is not supported.
+        AccessDenied: The kernel does not permit it.
     """
     for finding in _target_findings(pid):
         if isinstance(finding, _Refusal):
@@ -55,24 +60,24 @@ def check_target(pid: int) -> None:
 
 
 def check_readable(pid: int) -> None:
-    """May it be looked at, in whatever way? The same but for whoever else traces it."""
+    """Check that a process may be read. The errors are those of check_target(), but another tracer is no obstacle."""
     for finding in _target_findings(pid):
         if isinstance(finding, _Refusal) and not isinstance(finding, _Traced):
             raise finding.error(finding.text, finding.remedy)
 
 
 def target_findings(pid: int) -> list[Finding]:
-    """What stands for or against sampling this process."""
+    """Return all findings for or against sampling a process."""
     return list(_target_findings(pid))
 
 
 def machine_findings() -> list[Finding]:
-    """What the kernel and our rights allow, whatever the process."""
+    """Return what the kernel and the profiler's rights permit, for any process."""
     return list(_machine_findings())
 
 
 def has_capability(bit: int) -> bool:
-    """Is a capability (capabilities(7)) effective for us?"""
+    """Return True if a capability (capabilities(7)) of this process is effective."""
     return bool(int(procfs.thread_status(os.getpid()).get("CapEff", "0"), 16) >> bit & 1)
 
 
@@ -111,7 +116,7 @@ def _machine_findings() -> Iterator[Finding]:
 
 
 def _foreign(capable: bool) -> Finding:
-    """May we look at processes of other users?"""
+    """Report whether processes of other users may be read."""
     if capable and _reads_all_files():
         return Finding(True, "CAP_SYS_PTRACE: yes")
     text = "yes, but without CAP_DAC_READ_SEARCH" if capable else "no,"
@@ -218,7 +223,9 @@ def _look(pid: int, directory: procfs.ProcDir) -> Iterator[Finding]:
 
 
 def _tracers(pid: int, directory: procfs.ProcDir) -> list[int]:
-    """Who traces all of the process's threads: a debugger that holds only some is worked around."""
+    """Return the tracers of all of the process's threads; empty if a thread has none, because that one can be
+    sampled.
+    """
     found: set[int] = set()
     for tid in directory.threads():
         try:
@@ -265,7 +272,7 @@ def _architecture(pid: int, directory: procfs.ProcDir) -> Finding:
 
 
 def _denied(pid: int, status: dict[str, str]) -> Finding:
-    """Why the kernel refuses, as far as that can be seen from outside."""
+    """Return the reason for which the kernel refuses, as far as it is visible from outside."""
     uids = status.get("Uid", "").split()
     ours = str(os.geteuid())
     scope = _sysctl("kernel/yama/ptrace_scope")

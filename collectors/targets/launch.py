@@ -1,4 +1,4 @@
-"""Start a command that waits until the profiler is ready, and nothing else: it is not traced while it starts.
+"""Start of a command that waits until the profiler is ready. The command is not traced while it starts.
 
 A forked child waits for one byte before it executes the command. It keeps the standard streams, the terminal's
 foreground group and the signal dispositions that the profiler was started with.
@@ -23,14 +23,14 @@ from pyprof.records import dataclass, field
 
 
 class CommandNotFound(PyprofError):
-    """The command to record does not exist. Exit code as in a shell."""
+    """The command to record does not exist. The exit code is that of a shell."""
 
     reason = "command_not_found"
     exit_code = 127
 
 
 class CommandNotExecutable(PyprofError):
-    """The command to record exists and cannot be executed. Exit code as in a shell."""
+    """The command to record exists but cannot be executed. The exit code is that of a shell."""
 
     reason = "command_not_executable"
     exit_code = 126
@@ -38,7 +38,7 @@ class CommandNotExecutable(PyprofError):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Whom the command runs as when the profiler was started with sudo."""
+    """The user as whom the command runs when the profiler was started with sudo."""
 
     uid: int
     gid: int
@@ -47,7 +47,7 @@ class User:
 
 
 def calling_user(environment: Mapping[str, str]) -> User | None:
-    """The user who called sudo; None if we are not root through sudo."""
+    """Return the user who called sudo, or None if this process is not root through sudo."""
     if os.geteuid() != 0:
         return None
     try:
@@ -70,7 +70,7 @@ def calling_user(environment: Mapping[str, str]) -> User | None:
 
 @dataclass
 class Launched:
-    """A child that waits for release(). pid: of the command, too."""
+    """A child that waits for release(). Its pid will be that of the command."""
 
     pid: int
     command: tuple[str, ...]
@@ -81,18 +81,20 @@ class Launched:
 
     @property
     def waits(self) -> bool:
-        """Has it not begun yet?"""
+        """True if the command has not been started yet."""
         return self._go >= 0
 
     def release(self) -> None:
-        """Let the command begin; returns when it has. Safe to call twice.
+        """Start the command, and return when it has started. This may be called twice.
 
-        Raises CommandNotFound, CommandNotExecutable.
+        Raises:
+            CommandNotFound: There is no such command.
+            CommandNotExecutable: It cannot be executed.
         """
         if not self.waits:
             return
         os.set_blocking(self._go, False)
-        with contextlib.suppress(OSError):  # the child was killed while it waited: wait() tells
+        with contextlib.suppress(OSError):  # the child was killed while it waited, which wait() reports
             os.write(self._go, b"!")
         os.close(self._go)
         self._go = -1
@@ -105,7 +107,7 @@ class Launched:
             raise _failure(self.command[0], int(report))
 
     def cancel(self) -> None:
-        """Never begin the command. Safe to call after release()."""
+        """End the child without starting the command. This may be called after release()."""
         if self.waits:
             os.close(self._go)
             os.close(self._failed)
@@ -113,12 +115,12 @@ class Launched:
             self.wait()
 
     def send_signal(self, number: int) -> None:
-        """Hand a signal on, unless the command has ended."""
+        """Send a signal unless the command has ended."""
         if self._status is None and self.poll() is None:
             os.kill(self.pid, number)
 
     def terminate(self, patience_s: float) -> None:
-        """End the command if it runs, by SIGTERM, after patience_s seconds by SIGKILL; or never begin it."""
+        """End a running command by SIGTERM, and after patience_s seconds by SIGKILL. A waiting one is never started."""
         self.cancel()
         self.send_signal(signal.SIGTERM)
         until = time.monotonic() + patience_s
@@ -128,17 +130,19 @@ class Launched:
             time.sleep(0.01)
 
     def poll(self) -> int | None:
-        """Exit code as a shell gives it (128 + signal), None while the command runs."""
+        """Return the exit code as in a shell (128 + signal), or None while the command runs."""
         return self._wait(os.WNOHANG)
 
     def wait(self) -> int:
-        """Wait for the end; exit code as a shell gives it."""
+        """Wait for the end of the command and return the exit code as in a shell."""
         code = self._wait(0)
         assert code is not None
         return code
 
     def _wait(self, options: int) -> int | None:
-        """Looks before it collects: a stop of the sampler's shows in wait(2), and is the sampler's to collect."""
+        """Check before collecting the status: wait(2) also reports stops by the sampler, which the sampler must
+        collect.
+        """
         while self._status is None:
             try:
                 found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | options)
@@ -158,9 +162,11 @@ class Launched:
 
 
 def launch(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Launched:
-    """Fork a child that becomes the command once it is released.
+    """Fork a child that executes the command once it is released.
 
-    Raises CommandNotFound, CommandNotExecutable (at once where that can be seen, else from release()).
+    Raises:
+        CommandNotFound: There is no such command. release() raises it if that is not visible yet.
+        CommandNotExecutable: It cannot be executed. release() raises it if that is not visible yet.
     """
     import shutil
 
@@ -176,7 +182,7 @@ def launch(command: Sequence[str], environment: Mapping[str, str] | None = None)
     go_read, go_write = os.pipe()
     failed_read, failed_write = os.pipe()
     with warnings.catch_warnings():
-        # Python 3.12 warns of threads (numpy's); the child only execs
+        # Python 3.12 warns about threads (numpy's); the child only calls exec
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
@@ -193,7 +199,7 @@ def launch(command: Sequence[str], environment: Mapping[str, str] | None = None)
 
 
 def _become(command: Sequence[str], env: dict[str, str], user: User | None, go: int, limits: tuple[int, int]) -> int:
-    """In the child: wait for the byte, then execute. Returns errno if that fails."""
+    """Wait for the byte and execute the command, in the child. Return errno if that fails."""
     for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGCHLD):
         if callable(signal.getsignal(number)) or number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""Have the mappings changed? What the kernel answers to questions about single ones (linux/map_query.py)."""
+"""A check whether mappings have changed, by queries for single ones (linux/map_query.py)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,27 @@ from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.targets.maps_text import MapsText
 
 _MOST_QUESTIONS = 64
-_MOST_IN_TIME = 256  # questions, where no thread stands still
-_FALSE_ALARMS = 8  # after so many the kernel's answers are not to be compared with its text
+_MOST_IN_TIME = 256  # number of queries while no thread is stopped
+_FALSE_ALARMS = 8  # after this number of false alarms the kernel's answers are considered incompatible with its text
 
 
 class MappedSize:
-    """How much a process has mapped that is no data (/proc/PID/statm). Where that is another than before, its mappings
-    are others, and the other way round but for code in memory that was never mapped otherwise than to be written and
-    run. To ask costs a quarter of what questions about all executable mappings do.
+    """The size of mapped memory without data (/proc/PID/statm).
+
+    If it has changed, the mappings have. If it has not, they have not, except for memory that is both writable and
+    executable from the start. Reading it costs a quarter of queries about all executable mappings.
     """
 
     def __init__(self, directory: ProcDir) -> None:
-        """Raises OSError."""
+        """Open the file.
+
+        Raises:
+            OSError: It cannot be opened.
+        """
         self.fd = directory.open("statm")
 
     def read(self) -> int:
-        """Pages; -1 if it is not known."""
+        """Return the number of pages, or -1 if it is unknown."""
         try:
             fields = os.pread(self.fd, 256, 0).split()
             return int(fields[0]) - int(fields[5])
@@ -38,8 +43,14 @@ class MappedSize:
 
 
 class MapChanges:
-    """replaced: another program image was seen, and not taken in yet. query: None where the kernel answers nothing.
-    size: None where it cannot be asked for.
+    """A check for changes of a process's mappings.
+
+    Args:
+        query: Queries for single mappings, or None if the kernel has none.
+        size: Size of mapped memory, or None if it is not available.
+
+    Attributes:
+        replaced: True if another program image was seen and not processed yet.
     """
 
     def __init__(self, query: MapQuery | None, size: MappedSize | None = None) -> None:
@@ -51,7 +62,7 @@ class MapChanges:
         self._false_alarms = 0
 
     def ask(self, pc: int, maps: MapsText, every: bool) -> Answer:
-        """Is the mapping at pc as it was? every: all executable ones are asked about."""
+        """Check whether the mapping at pc is unchanged, or with `every` all executable mappings."""
         if self._query is None:
             return Answer.UNKNOWN
         if every and len(maps.vmas) <= _MOST_QUESTIONS:
@@ -65,8 +76,8 @@ class MapChanges:
         return answer
 
     def question(self, maps: MapsText) -> tuple[int, int, int]:
-        """What machine code asks in our place: a descriptor, -1 where the kernel is not asked, and where the expected
-        answers are, and how many.
+        """Return the query for machine code: (descriptor or -1 for none, address of the expected answers, their
+        number).
         """
         if self._query is None or self._query.fd < 0:
             return -1, 0, 0
@@ -74,22 +85,22 @@ class MapChanges:
 
     @property
     def mapped_size(self) -> tuple[int, int]:
-        """A descriptor of statm, and the size when the mappings were seen last; -1, 0 where that is not known."""
+        """(descriptor of statm, number of pages when the mappings were last checked), or (-1, 0) if that is unknown."""
         if self._size is None or self._proved_size < 0 or self._doubted:
             return -1, 0
         return self._size.fd, self._proved_size
 
     def answered(self) -> None:
-        """It was as expected."""
+        """Note that machine code got the expected answer."""
         self._doubted = False
 
     def warm_up(self, maps: MapsText) -> None:
-        """A question whose answer is discarded."""
+        """Make a query and ignore its answer."""
         if self._query is not None and maps.vmas:
             self._query.near(maps.vmas[0][0], maps.known_vmas)
 
     def is_same(self, maps: MapsText) -> bool:
-        """Does the kernel say that the executable mappings are as they were?"""
+        """Return True if the kernel confirms that the executable mappings are unchanged."""
         if self._query is None or self._doubted or len(maps.vmas) > _MOST_IN_TIME:
             return False
         size = self._size.read() if self._size is not None else -1
@@ -102,18 +113,21 @@ class MapChanges:
         return same
 
     def seem_same(self) -> bool:
-        """Is as much mapped as when they were seen last?"""
+        """Return True if the size of mapped memory is that of the last check."""
         if self._size is None or self._proved_size < 0 or self._doubted:
             return False
         return self._size.read() == self._proved_size
 
     def measured(self) -> int:
-        """How much is mapped, right before the text is read; -1 if it is not known."""
+        """Return the size of mapped memory right before the text is read, or -1 if it is unknown."""
         return self._size.read() if self._size is not None else -1
 
     def compared(self, changed: bool, size: int = -1) -> None:
-        """The text was read. size: as measured() before. changed: its executable mappings are others. Where it does not
-        say what the kernel answered, again and again, nothing is asked any more.
+        """Note that the text was read. If it contradicts the kernel's answers repeatedly, queries are given up.
+
+        Args:
+            changed: True if its executable mappings have changed.
+            size: Result of measured() before.
         """
         if self._doubted and not changed and self._query is not None:
             self._false_alarms += 1
@@ -123,7 +137,7 @@ class MapChanges:
         self._proved_size = size if size == self.measured() else -1
 
     def renew(self) -> None:
-        """The image is another one."""
+        """Start with a new program image."""
         self.replaced = False
         self._proved_size = -1
         if self._query is not None:

@@ -1,4 +1,4 @@
-"""What /proc/PID/maps of a process said last: which executable mappings, and which writable memory there is."""
+"""The latest contents of /proc/PID/maps: the executable mappings, and the writable memory."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _WRITABLE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) rw[x-][sp] [0-9a-f]+ 00:00 0(
 
 _SHORT = 1 << 16
 _parsed = lru_cache(8)(parse_maps)
-"""A process that was forked has the text of its parent, and of its siblings."""
+"""A cached parse_maps(), because a forked process has the same text as its parent and siblings."""
 
 
 @dataclass(frozen=True, slots=True)
 class StackMapping:
-    """A range of readable, writable memory without a gap: where a stack lives."""
+    """A range of readable, writable memory without a gap, which may contain a stack."""
 
     start: int
     end: int
@@ -32,8 +32,14 @@ class StackMapping:
 
 
 class MapsText:
-    """text: as it was read. mappings: all of them, as of the last change of executable ones. vmas: the executable ones,
-    as the kernel answers questions about them; packed_vmas: the same, six words each.
+    """A reading of /proc/PID/maps.
+
+    Attributes:
+        text: The text.
+        mappings: All mappings as of the last change of executable ones.
+        vmas: The executable ones in the form of the kernel's answers to queries.
+        known_vmas: The same as a set.
+        packed_vmas: The same as an array of six words each.
     """
 
     def __init__(self, text: bytes) -> None:
@@ -41,8 +47,11 @@ class MapsText:
         self.take(text, changed=True)
 
     def take(self, text: bytes, changed: bool = False) -> bool:
-        """What was read now. changed: the executable mappings are others, though the text may be the same. Result: are
-        they?
+        """Store a new reading, and return True if the executable mappings have changed.
+
+        Args:
+            text: The text.
+            changed: True if they have changed even if the text is the same.
         """
         self.text = text
         self._starts, self._ends = _writable_regions(text)
@@ -57,7 +66,7 @@ class MapsText:
         return changed
 
     def region_at(self, avma: int) -> StackMapping | None:
-        """The writable memory around an address."""
+        """Return the writable memory around an address."""
         at = bisect_right(self._starts, avma) - 1
         return StackMapping(self._starts[at], self._ends[at]) if at >= 0 and avma < self._ends[at] else None
 

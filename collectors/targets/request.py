@@ -1,4 +1,4 @@
-"""What is asked of a collector: which processes, how, and what it shares with others of the same recording."""
+"""The request for a collector: the processes, the options, and what collectors of a recording share."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from pyprof.records import dataclass, field, replace
 
 @dataclass(frozen=True, slots=True)
 class CollectorTarget:
-    """What a collector is asked about before it is opened. pid: one of the processes, 0 for this machine in general.
-    everything: all processes are recorded.
+    """The target for which a collector is checked before it is opened.
+
+    Attributes:
+        pid: One of the processes, 0 for this machine in general.
+        everything: True if all processes are recorded.
     """
 
     pid: int = 0
@@ -25,29 +28,41 @@ class CollectorTarget:
 
 
 class InterpreterReaders(Protocol):
-    """What is known of the interpreters in processes. follow_tasks: see interpreters.base.InterpreterContext."""
+    """Readers of interpreters in processes.
+
+    Attributes:
+        follow_tasks: See interpreters.base.InterpreterContext.
+    """
 
     follow_tasks: bool
 
     def reader(self, pid: int) -> StackReader:
-        """Copies their frames in stops."""
+        """Return a reader that copies interpreter frames in stops."""
         ...
 
     def kernel_reader(self, pid: int) -> KernelReader:
-        """Says where their frames are, and what a program in the kernel has copied of them."""
+        """Return a reader that locates interpreter frames, and decodes what a program in the kernel has copied."""
         ...
 
     def needs_stops(self, pid: int) -> str | None:
-        """Why stops are wanted, "" if they are not, None if that is not known yet."""
+        """Return why a process needs stops, "" if it does not, None if that is not known yet."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """selection: the processes. program: path of the program that the process is to become, when batches() is asked for
-    at the latest, "" if it is to become none; that one is recorded. by_name: the user asked for this collector: it does
-    what it can, and no other takes its place for a program's sake. refusals: why collectors that come before it are not
-    used. ids: shared by all collectors of the recording.
+    """A request for a collector.
+
+    Attributes:
+        selection: The processes.
+        options: Options of the recording.
+        diagnostics: Counts problems.
+        interpreters: Readers of interpreters, or None.
+        program: Path of the program that the process will execute, "" for none. Only the new program is recorded.
+        by_name: True if the user named the collector. Then it samples what it can, and no other one replaces it for
+            some programs.
+        refusals: Reasons for which earlier collectors are not used.
+        ids: Identifiers shared by all collectors of the recording.
     """
 
     selection: Selection
@@ -65,7 +80,7 @@ class Request:
 
     @property
     def pid(self) -> int:
-        """The first of the processes."""
+        """The first process."""
         return self.selection.pids[0]
 
     @property
@@ -74,9 +89,9 @@ class Request:
 
     @property
     def readers(self) -> Callable[[int], StackReader] | None:
-        """Makes the reader of a process's interpreter, by pid."""
+        """Returns the reader of a process's interpreter by pid; None if no interpreter is wanted."""
         return self.interpreters.reader if self.interpreters else None
 
     def of(self, pids: tuple[int, ...]) -> Selection:
-        """The selection as if it had been of these."""
+        """Return the selection with other processes."""
         return replace(self.selection, pids=pids)

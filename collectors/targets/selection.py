@@ -1,6 +1,6 @@
-"""Which processes are recorded: named by pid, or all that fit, those to come included.
+"""The selected processes: named by pid, or all that match, including those that start later.
 
-A process fits if it meets every criterion that is given. Kernel threads, zombies and pyprof itself never do.
+A process matches if it meets every given criterion. Kernel threads, zombies and pyprof itself never match.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from pyprof.records import dataclass, field, replace
 
 _CGROUP_ROOT = "/sys/fs/cgroup"
 _LOOK_NS = 500_000_000
-_BUDGET = 50  # a look that took t is followed by none for 50 t
+_BUDGET = 50  # after a search that took t there is none for 50 t
 
 Fits = Callable[[int], bool]
 
 
 class Processes(Protocol):
-    """What a collector asks: pids now, more of them later; see Selection."""
+    """The part of a Selection that a collector uses."""
 
     @property
     def pids(self) -> tuple[int, ...]: ...
@@ -44,9 +44,14 @@ class Processes(Protocol):
 
 @dataclass(eq=False)
 class Selection:
-    """pids: those named, or that fitted at the start; never empty. lasting: more may come, so that the recording goes
-    on when all have ended. everything: all of the machine. refused: what keeps some of them from being recorded, a
-    sentence each. ours: processes of the profiler that have come since; they do not fit.
+    """The selected processes.
+
+    Attributes:
+        pids: Those that were named, or that matched at the start; never empty.
+        refused: One sentence for each reason why processes cannot be recorded.
+        lasting: True if more may start, so that the recording continues when all have ended.
+        everything: True for all processes of the machine.
+        ours: Processes of the profiler that started later. They do not match.
     """
 
     pids: tuple[int, ...]
@@ -58,8 +63,9 @@ class Selection:
     _not_before: int = 0
 
     def without_ended(self) -> Selection | None:
-        """The same without the processes that have ended since; of those that were named it says so. None where none
-        has ended, or all have.
+        """Return the selection without ended processes, and with a sentence for each one that was named.
+
+        The result is None if none has ended, or all have.
         """
         ended = [pid for pid in self.pids if _has_ended(pid)]
         if not ended or len(ended) == len(self.pids):
@@ -69,7 +75,7 @@ class Selection:
         return replace(self, pids=left, refused=(*self.refused, *named))
 
     def find(self, known: Container[int]) -> Iterable[int]:
-        """Processes that fit and are not known yet, within a budget of the time."""
+        """Return processes that match and are not known yet, within a budget of the time."""
         if not self.lasting or (before := time.monotonic_ns()) < self._not_before:
             return ()
         found = [pid for pid in procfs.all_pids() if pid not in known and pid not in self.ours and self._fits(pid)]
@@ -79,8 +85,12 @@ class Selection:
 
 
 def select(options: TargetOptions) -> Selection:
-    """Raises UsageError, NoSuchProcess where nothing fits; where nothing of what fits may be recorded, the first one's
-    reason.
+    """Select processes by the user's options.
+
+    Raises:
+        UsageError: An option is not valid.
+        NoSuchProcess: No process matches.
+        PyprofError: No matching process may be recorded: the reason of the first one.
     """
     criteria = _criteria(options)
 
@@ -133,7 +143,7 @@ def _has_ended(pid: int) -> bool:
 
 
 def _stat(pid: int) -> procfs.Stat | None:
-    """None of a process that is not there."""
+    """Return the stat of a process, or None if it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return procfs.parse_stat(file.read())
@@ -151,7 +161,7 @@ def _uid(user: str) -> int:
 
 
 def _owner(pid: int) -> int:
-    """Effective uid; -1 of a process that is gone."""
+    """Return the effective uid of a process, or -1 if it has ended."""
     try:
         return os.stat(f"/proc/{pid}").st_uid
     except OSError:
@@ -159,7 +169,7 @@ def _owner(pid: int) -> int:
 
 
 def _cgroup(path: str) -> str:
-    """As /proc/PID/cgroup names it: from its hierarchy's root on."""
+    """Return a control group's path as in /proc/PID/cgroup, relative to the root of its hierarchy."""
     inside = "/" + path.removeprefix(_CGROUP_ROOT).strip("/")
     hierarchies = [_CGROUP_ROOT, *(entry.path for entry in _folders(_CGROUP_ROOT))]
     if not any(os.path.isdir(hierarchy + inside) for hierarchy in hierarchies):
@@ -188,7 +198,7 @@ def _is_below(path: str, group: str) -> bool:
 
 
 def _is_named(pid: int, pattern: re.Pattern[str]) -> bool:
-    """By comm (15 letters at most) or the file name of its program, else by its command line."""
+    """Return True if a pattern matches comm (15 letters at most), the program's file name, or the command line."""
     names = procfs.name(pid), os.path.basename(procfs.exe(pid))
     if any(map(pattern.search, names)):
         return True
@@ -197,7 +207,9 @@ def _is_named(pid: int, pattern: re.Pattern[str]) -> bool:
 
 @functools.cache
 def _callers() -> frozenset[int]:
-    """The sudo, shells and others that we run in: the pattern is in their command lines, too."""
+    """Return the ancestors of the profiler, such as sudo and shells, because the pattern is in their command lines
+    too.
+    """
     found: set[int] = set()
     pid = os.getppid()
     while pid > 0 and pid not in found:

@@ -1,11 +1,12 @@
-"""The address spaces of one process over time: which modules were mapped when a sample was taken.
+"""The address spaces of one process over time: the modules that were mapped when a sample was taken.
 
-/proc/PID/maps is read before the samples of a tick and again before a batch leaves, within a budget. A sample is
-settled by the reads on both sides of it: where they agree it is certain; modules that only came or only went are
-taken as present; where one module took another's place the addresses of the sample decide. Where the kernel answers
-questions about single mappings (linux/map_query.py) each sample asks, at its stop, whether its own mapping is as it
-was, and all of them while modules come and go: then nothing is left to decide. There most reads are such questions too:
-of a Python process the text takes 1 ms, which at 100 Hz was a third of all that a sample costs.
+/proc/PID/maps is read before the samples of a round and again before a batch is yielded, within a budget. The readings
+before and after a sample settle its address space. If they agree, it is certain. Modules that only appeared or only
+disappeared are taken as present. If one module replaced another, the addresses of the sample decide.
+
+If the kernel answers queries for single mappings (linux/map_query.py), each stop checks whether the sample's mapping is
+unchanged, and all mappings while modules appear and disappear. Then nothing is left to decide. Most readings are such
+queries too: for a Python process the text takes 1 ms, which at 100 Hz was a third of the cost of a sample.
 """
 
 from __future__ import annotations
@@ -24,26 +25,31 @@ from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage
 from pyprof.records import dataclass, replace
 
-_BUDGET = 50  # a read that took t is followed by none for 50 t: 2 % of the time
-_RESTLESS_READS = 64  # after a change, so many reads are made on both sides of a round of samples
-_RESTLESS_NS = 200_000  # but not where one takes longer than this
-_ONCE_NS = 1_000_000  # so long a read is made once a change: of a new image at its first stop, else after the stop
-_EVIDENCE_NS = 60_000  # and so long a read is made while a thread stands still
-_SELDOM = 200  # what took t is not done for 200 t where something cheaper says that nothing has changed
+_BUDGET = 50  # after a read that took t there is none for 50 t: 2 % of the time
+_RESTLESS_READS = 64  # number of reads before and after rounds of samples that follow a change
+_RESTLESS_NS = 200_000  # maximum duration of a read for that
+_ONCE_NS = 1_000_000  # maximum duration of one read after a change, for a new image during its first stop
+_EVIDENCE_NS = 60_000  # maximum duration of a read while a thread is stopped
+_SELDOM = 200  # after a read that took t there is none for 200 t if a cheaper check finds no change
 _MOST_SELDOM_NS = 1_000_000_000
-_EXACT_NS = 50_000_000  # so long not each mapping is asked about while as much is mapped as before
-_TEXT_NS = 500_000_000  # so old may the text be where the kernel answers that the executable mappings are the same
+_EXACT_NS = 50_000_000  # time for which the size of mapped memory replaces queries for each mapping
+_TEXT_NS = 500_000_000  # maximum age of the text if the kernel confirms that the executable mappings are unchanged
 
 
 @dataclass(eq=False, kw_only=True)
 class TargetImage(ProgramImage):
-    """arch: of its program file. pac_known: set_pac_mask was called."""
+    """A program image of the target.
+
+    Attributes:
+        arch: Architecture of its program file.
+        pac_known: True after set_pac_mask() was called.
+    """
 
     arch: Arch
     pac_known: bool = False
 
     def set_pac_mask(self, mask: int) -> None:
-        """What the kernel says of this process: which bits of code addresses are signatures; 0 if it signs none."""
+        """Set the bits of code addresses that the kernel reports as signatures; 0 if there are none."""
         self.pac_known = True
         if mask:
             self.arch = replace(self.arch, pac_mask=mask)
@@ -51,8 +57,12 @@ class TargetImage(ProgramImage):
 
 @dataclass(frozen=True, slots=True)
 class MapsEvidence:
-    """What is known of the mappings at the moment of a sample. text: all of them, b"" if nobody looked; proved: the
-    mapping at its pc is as in the current space; changed: others are to be read as soon as the thread runs again.
+    """Information about the mappings at the moment of a sample.
+
+    Attributes:
+        text: All mappings, b"" if they were not read.
+        proved: True if the mapping at the sample's pc is that of the current address space.
+        changed: True if the mappings must be read as soon as the thread runs again.
     """
 
     text: bytes = b""
@@ -65,9 +75,16 @@ _PROVED = MapsEvidence(proved=True)
 
 
 class SpaceTracker:
-    """current: the space as it was last seen; image: its program. exec_count: images that were replaced. stale: a pc or
-    a stack was seen that is not known. restless: modules have changed lately, and reading them is cheap: read right
-    before and right after each round.
+    """The address spaces of a process.
+
+    Attributes:
+        directory: The process's directory in /proc.
+        current: The latest address space.
+        image: Its program image.
+        exec_count: Number of images that were replaced.
+        stale: True if an unknown pc or stack was seen.
+        restless: True if modules have changed lately and reading them is cheap: they are read right before and after
+            each round.
     """
 
     def __init__(
@@ -77,8 +94,13 @@ class SpaceTracker:
         ambiguous: Callable[[], None],
         query: MapQuery | None = None,
     ) -> None:
-        """next_id: gives ids that are unique within the recording. ambiguous: called for a sample that fits neither
-        side better than the other. query: asks the kernel about single mappings.
+        """Read the mappings of a process.
+
+        Args:
+            directory: Its directory in /proc.
+            next_id: Returns identifiers that are unique within the recording.
+            ambiguous: Called for a sample that fits both states equally.
+            query: Queries for single mappings, if there are any.
         """
         self.directory = directory
         self.exec_count = 0
@@ -102,8 +124,9 @@ class SpaceTracker:
         return AddressSpace(self._next_id(), pid, generation, mappings, read, f"/proc/{pid}/root", image=self.image)
 
     def took(self, lane: int, pc: int, sp: int, evidence: MapsEvidence = _NOBODY_LOOKED) -> None:
-        """A lane was sampled in the current space, as far as is known now; for certain if the evidence has a text (the
-        caller has refreshed with it).
+        """Note a sample of the current address space.
+
+        It is certain if the evidence has a text, with which the caller has refreshed. Otherwise later readings decide.
         """
         if evidence.text:
             return
@@ -113,11 +136,11 @@ class SpaceTracker:
             self.stale = True
 
     def evidence(self, pc: int) -> MapsEvidence:
-        """The mappings as they are while the thread that is read stands still. Never raises.
+        """Return information about the mappings while a thread is stopped. This never raises.
 
-        It is part of the pause: the text is read only where something has changed, or modules change and nothing
-        cheaper says so, and only where reading it is quick. Of a new image it is read where that is not slow: nothing
-        that was known of the old one says where the sample is, and the next exec may come before another look.
+        It is part of the pause. So the text is read only if that is fast, and only after a change, or while modules
+        change and there is no cheaper check. For a new image it is read unless that is slow. Nothing known of the old
+        image says where the sample is, and the next exec may come before another reading.
         """
         answer = self._changes.ask(pc, self._maps, self._restless_reads > 0)
         if answer is Answer.SAME:
@@ -137,32 +160,43 @@ class SpaceTracker:
 
     @property
     def question(self) -> tuple[int, int, int]:
-        """See MapChanges. For a space that is not restless."""
+        """See MapChanges.question(). It is for an address space that is not restless."""
         return self._changes.question(self._maps)
 
     @property
     def mapped_size(self) -> tuple[int, int]:
-        """A descriptor of statm, -1 if it is not asked, and the pages that are no data when all mappings were as in the
-        current space.
+        """(descriptor of statm or -1, number of pages without data when all mappings were those of the current address
+        space).
         """
         return self._changes.mapped_size
 
     def answered(self) -> MapsEvidence:
-        """The question was asked at a stop, and the mapping is as in the current space."""
+        """Return the evidence of a query by machine code in a stop: the mapping is that of the current address
+        space.
+        """
         if self.question[0] < 0:
             return _NOBODY_LOOKED
         self._changes.answered()
         return _PROVED
 
     def warm_up(self) -> None:
-        """Warm-up call of evidence(); the result is discarded."""
+        """Make the calls of evidence() and ignore the result."""
         self._changes.warm_up(self._maps)
 
     def refresh(self, clock: Callable[[], int], force: bool = False, text: bytes = b"", last: bool = False) -> Moves:
-        """Read maps if the budget allows. Lanes whose space is not the one that was current when they were taken.
+        """Read the maps if the budget allows.
 
-        text: of a MapsEvidence, instead of reading. last: for these lanes, so each mapping is asked about. Raises
-        ProcessLookupError.
+        Args:
+            clock: Returns the time in ns.
+            force: Ignore the budget.
+            text: Text of a MapsEvidence to use instead of reading.
+            last: True before the samples are yielded, so that each mapping is checked.
+
+        Returns:
+            Samples that belong to another address space than the one that was current when they were taken.
+
+        Raises:
+            ProcessLookupError: The process has ended.
         """
         if text:
             return self._compare(text)
@@ -186,14 +220,14 @@ class SpaceTracker:
         size = self._changes.measured()
         moves = self._compare(self.directory.maps(), size)
         after = clock()
-        read_ns = min(after - before, time.thread_time_ns() - cpu_before)  # waiting for a CPU is no work of ours
+        read_ns = min(after - before, time.thread_time_ns() - cpu_before)  # waiting for a processor does not count
         self._usual_ns = min(read_ns, self._usual_ns * 9 // 8 or read_ns)
         self._not_before_ns = after + _BUDGET * read_ns
         self._text_until_ns = after + _seldom(_TEXT_NS, read_ns)
         return moves
 
     def distrust(self) -> None:
-        """Something may have been mapped that is no code: the next look reads the text."""
+        """Read the text at the next check, because data may have been mapped."""
         self._text_until_ns = 0
 
     def _compare(self, text: bytes, size: int = -1) -> Moves:
@@ -213,7 +247,7 @@ class SpaceTracker:
 
     @property
     def settled(self) -> bool:
-        """Have modules not changed lately, and is nothing of the last samples unknown?"""
+        """True if modules have not changed lately and everything in the last samples is known."""
         return self._restless_reads == 0 and not self.stale
 
     @property
@@ -236,12 +270,12 @@ class SpaceTracker:
         return self._unsettled.settle(old, self.current, joined)
 
     def region_at(self, avma: int) -> StackMapping | None:
-        """The writable memory around an address, as of the last read."""
+        """Return the writable memory around an address, as of the last reading."""
         return self._maps.region_at(avma)
 
 
 def _seldom(least_ns: int, took_ns: int) -> int:
-    """How long to do without what took so long."""
+    """Return the time to wait before an operation is repeated that took a given time."""
     return min(max(least_ns, _SELDOM * took_ns), _MOST_SELDOM_NS)
 
 
@@ -253,7 +287,7 @@ def _mapped_size(directory: ProcDir) -> MappedSize | None:
 
 
 def _is_new_image(old: Iterable[Mapping], new: Iterable[Mapping]) -> bool:
-    """exec gives a new vDSO address, and none of the old code stays."""
+    """Return True after an exec: the vDSO has a new address, and no old code remains."""
     vdso_old, vdso_new = ({m.start for m in maps if m.path == "[vdso]"} for maps in (old, new))
     if vdso_old and vdso_new:
         return vdso_old != vdso_new

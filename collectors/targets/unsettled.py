@@ -1,4 +1,4 @@
-"""Samples at a change of the mappings: they belong to what was or to what is, known when those are read again."""
+"""Samples near a change of the mappings: the next reading decides which state they belong to."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.records import dataclass
 
 Moves = list[tuple[int, AddressSpace]]
-"""Lanes whose space is not the one that was current when they were taken, and that space."""
+"""Samples, by number, that belong to another address space than the one that was current when they were taken; and that
+address space.
+"""
 
 Mappings = tuple[Mapping, ...]
 
 
 @dataclass(slots=True)
 class UnsettledLane:
-    """A lane that waits for the next read of maps. proved: the mapping at pc was as in the current space."""
+    """A sample that waits for the next reading; `proved` means that its mapping is that of the current address
+    space.
+    """
 
     lane: int
     pc: int
@@ -26,7 +30,7 @@ class UnsettledLane:
 
 
 class UnsettledSamples:
-    """ambiguous: called for a sample that fits neither side better than the other."""
+    """Samples that wait for the next reading; `ambiguous` is called for a sample that fits both states equally."""
 
     def __init__(self, ambiguous: Callable[[], None]) -> None:
         self._ambiguous = ambiguous
@@ -42,8 +46,12 @@ class UnsettledSamples:
         self._samples.clear()
 
     def settle(self, old: AddressSpace, new: AddressSpace, joined: Callable[[Mappings], AddressSpace] | None) -> Moves:
-        """The mappings have changed from old to new. joined: makes a space of mappings of both; None: new is another
-        image.
+        """Decide for each sample whether it belongs to the old or the new mappings.
+
+        Args:
+            old: The address space before the change.
+            new: The one after it.
+            joined: Returns an address space of mappings from both, or None if `new` is another image.
         """
         if not self._samples:
             return []
@@ -69,7 +77,7 @@ class UnsettledSamples:
         return changes
 
     def count_unexplained(self, moves: Moves, otherwise: AddressSpace) -> None:
-        """Those whose pc is in no code. otherwise: the space of samples that are not moved."""
+        """Report samples whose pc is in no code; `otherwise` is the address space of samples that are not moved."""
         moved = dict(moves)
         for sample in self._samples:
             code = moved.get(sample.lane, otherwise).mapping_at(sample.pc)
@@ -92,7 +100,7 @@ def _overlap(some: set[_Key], others: set[_Key]) -> bool:
 
 
 def _union(old: tuple[Mapping, ...], new: tuple[Mapping, ...]) -> tuple[Mapping, ...]:
-    """Both images where they do not contradict each other; new wins."""
+    """Return the mappings of both states. Old ones that contradict new ones are dropped."""
     starts, ends = [m.start for m in new], [m.end for m in new]
     kept = []
     for mapping in old:
