@@ -1,4 +1,4 @@
-"""Opens the collector that samples by a program in the kernel, with stops beside it where that is not enough."""
+"""The function that opens the collector that uses a program in the kernel, with stops where that is not enough."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _CAP_SYS_ADMIN = 21
 _NEEDED = {"CAP_BPF": 39, "CAP_PERFMON": 38}
 _LEAST_KERNEL = (5, 19)
 _FIRST_USER_NAMESPACE, _FIRST_PID_NAMESPACE = 0xEFFFFFFD, 0xEFFFFFFC
-"""Inodes of the namespaces that the kernel began with (include/linux/proc_ns.h)."""
+"""Inodes of the kernel's initial namespaces (include/linux/proc_ns.h)."""
 
 
 def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
-    """None, or why not: architecture, kernel, namespaces, or rights."""
+    """Return None, or an error if the architecture, the kernel, namespaces or rights prevent it."""
     refusal = _refusal()
     if refusal is not None:
         return refusal
@@ -44,7 +44,7 @@ def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
 
 
 def _refusal() -> PyprofError | None:
-    """Why no process can be sampled."""
+    """Return an error if no process can be sampled."""
     if MACHINE not in PERF_ARCHES:
         return UnsupportedArchitecture(f"the program in the kernel is made for {KNOWN_MACHINES}")
     release = tuple(int(part) for part in os.uname().release.split(".")[:2] if part.isdigit())
@@ -71,13 +71,13 @@ def _is_in(kind: str, inode: int) -> bool:
 
 
 def _lacks() -> list[str]:
-    """Capabilities that we have not."""
+    """Return the missing capabilities."""
     caps = int(procfs.thread_status(os.getpid())["CapEff"], 16)
     return [name for name, bit in _NEEDED.items() if not (caps >> bit | caps >> _CAP_SYS_ADMIN) & 1]
 
 
 def in_its_place(request: Request, collector: Collector) -> Collector:
-    """The collector, which says why it is not the program, unless that was not wanted."""
+    """Return a collector that reports why it replaces the program in the kernel, if that program was wanted."""
     interpreters = request.interpreters
     if request.by_name or interpreters is None:
         return collector
@@ -86,13 +86,18 @@ def in_its_place(request: Request, collector: Collector) -> Collector:
         return collector
     from pyprof.collectors.hybrid.without_program import WithoutProgram
 
-    pids = request.selection.pids if request.options.kernel else ()  # no chain is read then
+    pids = request.selection.pids if request.options.kernel else ()  # no chain is read in that case
     certain = request.selection.everything or any(interpreters.needs_stops(pid) != "" for pid in pids)
     return WithoutProgram(collector, why, certain)
 
 
 def open(request: Request) -> Collector:
-    """Raises what PerfCollector raises; CollectorRefused where the kernel does not take the program."""
+    """Open the collector.
+
+    Raises:
+        CollectorRefused: The kernel refuses the program.
+        PyprofError: Any error of PerfCollector.
+    """
     refusal = _refusal()
     if refusal is not None:
         raise refusal
@@ -100,7 +105,14 @@ def open(request: Request) -> Collector:
 
 
 def opened(request: Request, pids: tuple[int, ...], launched: bool, why: str) -> Collector:
-    """The same for these processes. launched: as in a request; why: the collector samples them, a sentence."""
+    """Open the collector for some processes.
+
+    Args:
+        request: The request.
+        pids: The processes.
+        launched: As in a request.
+        why: A sentence with the reason for which the collector samples them.
+    """
     from pyprof.collectors.bpf.collector import BpfCollector
     from pyprof.collectors.bpf.sampler import KernelTargets, Sampler, ring_size
     from pyprof.collectors.bpf.source import BpfSource
@@ -141,8 +153,10 @@ def opened(request: Request, pids: tuple[int, ...], launched: bool, why: str) ->
 
 
 def _seeks(request: Request, pids: tuple[int, ...]) -> bool:
-    """Do activations of interpreters wait on stacks of one of these already? Where waits are recorded, to look for them
-    makes the program in the kernel so long that it is not done without need: to load it takes 0.2 s more.
+    """Return True if interpreter activations wait on stacks of a process.
+
+    If waits are recorded, searching for them makes the program in the kernel so long that loading it takes 0.2 s more.
+    So it is done only if necessary.
     """
     if request.interpreters is None:
         return False
@@ -157,12 +171,12 @@ def _seeks(request: Request, pids: tuple[int, ...]) -> bool:
 
 
 def _without_stops(source: BpfSource, pid: int) -> str | None:
-    """As BpfSource.look has it, where samples of stops would lack what is asked for."""
+    """Return the result of BpfSource.look, without reasons for stops: their samples would lack the kernel's frames."""
     return None if source.look(pid) is None else ""
 
 
 def _from_outside(request: Request, pids: list[int]) -> SampleSource:
-    """Sleeping threads only, none of which is stopped."""
+    """Open a collector of sleeping threads that stops none of them."""
     from pyprof.collectors.ptrace.opening import by_stops
 
     options = replace(request.options, flush_s=0.0, handover=FlushProtocol())

@@ -1,7 +1,7 @@
-"""Which processes are stopped for their samples because of the program that they run; asked again when that changes.
+"""The processes that are stopped for samples because of the program that they run.
 
-A process is looked at when it comes, after each exec and where it has mapped another file. One that is not clear yet
-(an interpreter that has not begun) is taken again soon, later and later.
+A process is checked when it appears, after each exec, and when it has mapped another file. If the result is not clear
+yet (an interpreter that has not started), the check is repeated soon, at growing distances.
 """
 
 from __future__ import annotations
@@ -12,20 +12,22 @@ from collections.abc import Callable, Iterable
 from pyprof.records import dataclass, field
 
 NeedsStops = Callable[[int], str | None]
-"""pid -> why stops are wanted, "" if they are not, None if that is not known yet."""
+"""pid -> why stops are needed, "" if they are not, None if that is not known yet"""
 
 _SOON_NS, _LATE_NS = 10_000_000, 1_000_000_000
 _YOUNG_NS, _SETTLED_NS = 50_000_000, 3_000_000_000
-"""What was found of a young process is asked again: how an interpreter is started may make stops needless."""
+"""Limits for repeating the check of a young process, because the way in which an interpreter starts may make stops
+unnecessary.
+"""
 _BUDGET, _MOST_NS = 10, 5_000_000
-"""Looks that cost t are followed by none for 10 t, and few more when they have cost so much."""
+"""After checks that cost t there are none for 10 t; and the maximum cost of checks in one call."""
 _MOST = 1 << 16
 _NEVER_NS = 2**62
 
 
 @dataclass(slots=True)
 class _Pending:
-    """When a process is looked at next, and how long after that once more."""
+    """Time of a process's next check, and the distance to the one after it."""
 
     due_ns: int
     wait_ns: int
@@ -33,7 +35,13 @@ class _Pending:
 
 @dataclass
 class ByImage:
-    """reasons: pid -> why, of the processes that need stops now. why: each reason that there was -> its processes."""
+    """The processes that need stops.
+
+    Attributes:
+        needs_stops: The check.
+        reasons: Reason by pid, of the processes that need stops now.
+        why: Processes by reason, for all reasons so far.
+    """
 
     needs_stops: NeedsStops
     clock: Callable[[], int] = time.monotonic_ns
@@ -44,19 +52,19 @@ class ByImage:
     _not_before: int = 0
 
     def changed(self, pids: Iterable[int]) -> None:
-        """Processes that have come, or that run other code than before."""
+        """Note processes that appeared or run new code."""
         now = self.clock()
         for pid in pids:
             if len(self._pending) < _MOST:
                 self._pending[pid] = _Pending(now, _SOON_NS)
 
     def wait_ns(self) -> int:
-        """Until the next look, if nothing changes before."""
+        """Return the time until the next check if nothing changes."""
         due = max(min((pending.due_ns for pending in self._pending.values()), default=_NEVER_NS), self._not_before)
         return max(due - self.clock(), 0)
 
     def look(self, all_of_them: bool = False) -> list[int]:
-        """Look at what is due, within a budget of the time unless all is wanted. Those that are decided now."""
+        """Check the processes that are due, and return those that are decided now. all_of_them ignores the budget."""
         now = self.clock()
         due = [(pid, pending) for pid, pending in self._pending.items() if pending.due_ns <= now]
         if not due or (not all_of_them and now < self._not_before):
@@ -89,5 +97,5 @@ class ByImage:
         return True
 
     def forget(self, alive: Callable[[int], bool]) -> None:
-        """Drop those that have ended."""
+        """Forget processes that have ended."""
         self.reasons = {pid: reason for pid, reason in self.reasons.items() if alive(pid)}

@@ -1,9 +1,8 @@
-"""Threads whose stacks the kernel cannot copy, and processes whose program has frames that only stops can copy, sampled
-by stops; all others by perf_events.
+"""A collector that samples some threads and processes by stops, and all others by perf_events.
 
-The kernel copies 64 KB of one stack. A thread with longer stacks, or with handlers on a stack of their own, is stopped
-for its samples instead, as long as it has such stacks; a process that runs an interpreter, until it executes another
-program.
+The kernel copies 64 KB of one stack. A thread with longer stacks, or with signal handlers on an alternate stack, is
+stopped for its samples as long as it has such stacks. A process that runs an interpreter is stopped until it executes
+another program, because only stops can copy its frames.
 """
 
 from __future__ import annotations
@@ -30,7 +29,12 @@ if TYPE_CHECKING:
 
 
 class HybridCollector:
-    """perf: samples everything else. open_stops: opens the collector that stops; may raise what that raises."""
+    """A collector that uses stops for some threads.
+
+    Args:
+        perf: Samples all other threads.
+        open_stops: Opens the collector that stops threads, and raises its errors.
+    """
 
     def __init__(
         self,
@@ -41,9 +45,14 @@ class HybridCollector:
         launched: bool = False,
         instead: Callable[[], bool] = lambda: False,
     ) -> None:
-        """by_image: says which programs need stops, None for none. by_depth: may a stack? launched: the program has not
-        begun yet. instead: is asked before anybody is stopped, but for a stack's length: does another collector
-        sample all of them from now on?
+        """Create the collector.
+
+        Args:
+            by_image: Decides which programs need stops, None for none.
+            by_depth: True if a long stack may need stops.
+            launched: True if the program has not started yet.
+            instead: Called before any thread is stopped, except because of a stack's length. It returns True if another
+                collector samples all threads from now on.
         """
         self._perf = perf
         self._open_stops = open_stops
@@ -59,7 +68,7 @@ class HybridCollector:
         perf.slots = self._slots
 
     def batches(self) -> Iterator[SampleBatch]:
-        of_perf = self._perf.batches()  # what it tells begins now: the first looks at programs take a while
+        of_perf = self._perf.batches()  # its news begin now, because the first checks of programs take a while
         if self._by_image is not None:
             self._watch(first=True)
             self._perf.watch = self._watch
@@ -91,7 +100,7 @@ class HybridCollector:
                 return
 
     def _watch(self, first: bool = False) -> int | None:
-        """None: somebody is to be stopped, now that other programs may run. Else in how many ns to look again."""
+        """Check programs. Return None if threads must be stopped now, else the time until the next check in ns."""
         assert self._by_image is not None
         self._by_image.changed(self._perf.members.news())
         for pid in self._by_image.look(all_of_them=first):
@@ -116,7 +125,7 @@ class HybridCollector:
         for batch in stops.batches():
             self._candidates.begun(batch)
             self._perf.saw(batch)
-            if stops.flushed_ns == flushed_ns:  # a sign of life, but rings fill meanwhile
+            if stops.flushed_ns == flushed_ns:  # an empty batch, but rings fill meanwhile
                 yield from self._with_perf([batch], self._perf.handover.bound(time.monotonic_ns()))
             else:
                 flushed_ns = stops.flushed_ns
@@ -139,7 +148,7 @@ class HybridCollector:
         return self._perf.members.alive
 
     def end_now(self) -> None:
-        """Samples until this moment are the last ones."""
+        """End the recording: only samples until this moment are kept."""
         self._perf.maker.end_ns = time.monotonic_ns()
         self.stop()
 
@@ -187,7 +196,7 @@ class HybridCollector:
         )
 
     def _slots(self) -> tuple[int, int]:
-        """Sampling times of stops so far, those kept and those missed."""
+        """Return (kept, missed) sampling times of stops so far."""
         stopped = self._stopped()
         return stopped.ticks, stopped.skipped
 
@@ -205,7 +214,7 @@ class HybridCollector:
 
     def _deep(self) -> tuple[str, ...]:
         threads, processes = self._candidates.threads, self._candidates.processes
-        if not threads or not self._stopped().ticks:  # the last batch may be the first one that says so
+        if not threads or not self._stopped().ticks:  # the last batch may be the first one that shows it
             return ()
         what = _count(threads, "thread")
         if processes:

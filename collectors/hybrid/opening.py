@@ -1,8 +1,8 @@
-"""Opens the collector that samples by perf_events, with others beside it where it is not enough.
+"""The function that opens the collector that uses perf_events, and others that complement it.
 
-That is stops of threads whose stacks the kernel cannot copy and of programs with interpreters, and reads from outside
-of threads that sleep. Where the user asked for no collector, a program in the kernel takes the place of all of them, if
-it can be had, as soon as an interpreter runs or a stack goes on in another one.
+Those are stops of threads whose stacks the kernel cannot copy and of programs with interpreters, and reads of sleeping
+threads from outside. If the user named no collector, a program in the kernel replaces all of them, if it is available,
+as soon as an interpreter runs or a stack continues in another one.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ FROM_OUTSIDE = said("sleepers_from_outside")
 
 
 def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
-    """None, or why not: another architecture; perf_events are not allowed, or only without the time in the kernel."""
-    if options.wakers:  # the program in the kernel reports them
+    """Return None, or an error if the architecture or rights prevent it, or if time in the kernel would be missing."""
+    if options.wakers:  # only the program in the kernel reports them
         return bpf_opening.can(target, options)
     if MACHINE not in PERF_ARCHES:
         return UnsupportedArchitecture(f"samples of perf_events are read on {KNOWN_MACHINES}")
@@ -57,12 +57,17 @@ def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
 
 
 def open(request: Request) -> Collector:
-    """Raises what the collectors raise; CollectorRefused where perf_events are not allowed."""
+    """Open the collector.
+
+    Raises:
+        CollectorRefused: perf_events are not permitted.
+        PyprofError: Any other error of the collectors.
+    """
     return bpf_opening.in_its_place(request, _Openings(request).collector())
 
 
 class _Openings:
-    """Of one recording: by_image says which programs need stops, None for none."""
+    """The ways to open collectors for one recording."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -88,7 +93,7 @@ class _Openings:
         return self._tried(lambda: bpf_opening.open(self._request), lambda: self._all_time(pids, launched))
 
     def _tried(self, by_bpf: Callable[[], Collector], without: Callable[[], Collector]) -> Collector:
-        """By the program in the kernel, if it can be had."""
+        """Return the collector that uses the program in the kernel, if it is available."""
         if not self._by_bpf:
             return without()
         try:
@@ -99,7 +104,7 @@ class _Openings:
             return WithoutProgram(without(), why, certain=True)
 
     def _all_time(self, pids: tuple[int, ...], launched: bool) -> Collector:
-        """Of threads, also while they wait."""
+        """Open a collector of running and waiting threads."""
         if self._by_image is None:
             return self._wall_clock(pids, launched)
         from pyprof.collectors.hybrid.whole_process import WholeProcessCollector
@@ -113,7 +118,7 @@ class _Openings:
         )
 
     def _running(self, by_image: ByImage | None) -> HybridCollector | PerfCollector:
-        """Threads that run."""
+        """Open a collector of running threads."""
         request = self._request
         perf = self._perf(request.selection.pids, request.launched)
         if self._by_depth or by_image:
@@ -121,13 +126,18 @@ class _Openings:
         return perf
 
     def _with_bpf(self) -> Collector:
-        """Where an interpreter runs, as soon as one does, or where one may soon; or as soon as a thread would be
-        stopped because its stack goes on in another one. Raises what BPF's opening raises.
+        """Open the program in the kernel if an interpreter runs or may start soon, else prepare to do so later.
+
+        Later means when an interpreter starts, or when a thread would be stopped because its stack continues in another
+        one.
+
+        Raises:
+            PyprofError: An error of the collector that uses the program.
         """
         request, interpreters = self._request, self._request.interpreters
         assert interpreters is not None
         pids = request.selection.pids
-        if request.selection.everything or request.launched:  # a command may become any other, in no time
+        if request.selection.everything or request.launched:  # a command may become any other at any time
             return bpf_opening.open(request)
         children = descendants(pids) if self._options.subprocesses else ()
         reason = next((why for pid in (*pids, *children) if (why := interpreters.needs_stops(pid)) != ""), "")
@@ -153,7 +163,7 @@ class _Openings:
         )
 
     def _from_outside(self, flush_s: float) -> PtraceCollector:
-        """Sleeping threads only, none of which is stopped."""
+        """Open a collector of sleeping threads that stops none of them."""
         asleep = replace(self._options, running=False, stop_sleepers=False, flush_s=flush_s)
         request = replace(self._request, options=asleep)
         return by_stops(request, request.selection.pids, note=FROM_OUTSIDE)

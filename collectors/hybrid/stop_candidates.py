@@ -1,8 +1,8 @@
-"""Which threads are stopped for their samples, because the kernel cannot copy their stacks, and which are not any more.
+"""The threads that are stopped for samples because the kernel cannot copy their stacks.
 
-A thread is chosen by samples that are cut where the kernel's copy ends, and released when its stops are not needed.
-Where threads end before they can be stopped, or many are chosen, all of their process are, those to come included; so
-are those of a process whose program needs it (hybrid/by_image.py), as long as it does.
+A thread is chosen by samples that are cut where the kernel's copy ends, and released when its stops are not needed. If
+threads end before they can be stopped, or many are chosen, all threads of their process are chosen, including later
+ones. So are those of a process whose program needs it (hybrid/by_image.py), as long as it does.
 """
 
 from __future__ import annotations
@@ -27,25 +27,40 @@ from pyprof.records import dataclass
 I32 = npt.NDArray[np.int32]
 
 _OF = 4000
-"""A thread is chosen when one of so many samples is cut where the kernel's copy ends, more if that was no help."""
+"""A thread is chosen if one of this many samples is cut where the kernel's copy ends. More are needed if stops were no
+help before.
+"""
 _AWAY = 20
-"""One sample in so many, and two at least, must have gone on in another stack. The handlers by which Go preempts
-goroutines are in one of fifty to a hundred: stops of such a thread cost more than they bring."""
+"""A thread is chosen if one sample in this many, and at least two, continue in another stack.
+
+The handlers by which Go preempts goroutines are in one of fifty to a hundred: stops of such a thread cost more than
+they gain.
+"""
 _LEAST_BACK = 512
-"""So many stops in a row that perf_events could have spared give a thread back; twice as many each time."""
+"""Number of consecutive unnecessary stops after which a thread is released; it doubles each time."""
 _PATIENCE = 8
-"""So many times as many cut samples choose a thread again that was released because no stop was of use."""
+"""Factor for the number of cut samples that choose a thread again whose stops were never useful."""
 _LATE, _MANY = 3, 16
-"""So many threads of a process that ended before their first stop, or that are chosen, stand for all of it."""
+"""Number of threads that ended before their first stop, or that are chosen, after which the whole process is chosen."""
 _MOST_CASES = 4096
 
 
 @dataclass(slots=True)
 class _Case:
-    """A thread, or all threads of a process. seen, cut, away: samples by perf_events, those that are cut where the copy
-    ends, and those that go on in another stack. since_ns: stopped for its samples from then on, until until_ns.
-    fitting: stops in a row that were not needed; enough: how many give it back; useful: one was needed. most_cut: so
-    many cut samples choose it. started: when, to know it from a later one of its number.
+    """State of a thread, or of all threads of a process.
+
+    Attributes:
+        pid: The process.
+        seen: Number of samples by perf_events.
+        cut: Number of them that are cut where the copy ends.
+        away: Number of them that continue in another stack.
+        since_ns: Time from which it is stopped.
+        until_ns: Time until which it is stopped.
+        fitting: Number of consecutive stops that were not needed.
+        enough: Number of them that releases it.
+        useful: True if a stop was needed.
+        most_cut: Number of cut samples that choose it.
+        started: Start time, to distinguish it from a later thread with the same tid.
     """
 
     pid: int
@@ -62,17 +77,21 @@ class _Case:
 
 
 class StopCandidates:
-    """What the ptrace collector asks of a selection. threads, processes: how often one was chosen for its stacks. long:
-    one was for their length, not because they go on in another stack. watch: called before it is said who is chosen.
+    """The part of a selection that the ptrace collector uses. The key of a case is its tid, or minus its pid for a
+    process.
 
-    A case's key is its tid, or minus its pid where it is a whole process.
+    Attributes:
+        threads: Number of times that a thread was chosen for its stacks.
+        processes: Number of times that a process was.
+        long: True if one was chosen for the length of its stacks.
+        watch: Called before find() returns.
     """
 
     refused: tuple[str, ...] = ()
     lasting = False
 
     def __init__(self, most_copy: int = MOST_STACK) -> None:
-        """most_copy: bytes of a stack that the kernel copies."""
+        """Create the set; `most_copy` is the number of stack bytes that the kernel copies."""
         self.threads = self.processes = 0
         self.long = False
         self._most_copy = most_copy
@@ -85,7 +104,7 @@ class StopCandidates:
         self._late: Counter[int] = Counter()
 
     def wants(self, pid: int, tid: int) -> bool:
-        """Is this thread stopped for its samples?"""
+        """Return True if a thread is stopped for its samples."""
         return (tid in self._stopped or -pid in self._stopped) and tid not in self._refused
 
     def __bool__(self) -> bool:
@@ -96,12 +115,12 @@ class StopCandidates:
         return tuple(sorted({self._cases[key].pid for key in self._stopped}))
 
     def find(self, known: Container[int]) -> Iterable[int]:
-        """Their processes that are not known yet."""
+        """Return the processes of chosen threads that are not known yet."""
         self.watch()
         return [pid for pid in self.pids if pid not in known and os.path.exists(f"/proc/{pid}")]
 
     def elsewhere(self, pid: I32, tid: I32, time_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which samples of perf_events are of threads that were being stopped."""
+        """Return a mask of samples by perf_events whose threads were being stopped."""
         found = np.zeros(len(tid), np.bool_)
         now = int(time_ns.min()) if len(time_ns) else 0
         self._left = {key for key in self._left if self._cases[key].until_ns >= now}  # samples come in order
@@ -111,7 +130,7 @@ class StopCandidates:
         return found & ~among(tid, self._refused) if self._refused else found
 
     def learn_copied(self, feedback: Feedback) -> None:
-        """What walks of the kernel's copies needed."""
+        """Learn what walks of the kernel's copies needed."""
         tids, pids = feedback.batch.tid, feedback.batch.pid
         beyond, away = beyond_copy(feedback, self._most_copy), elsewhere(feedback, self._most_copy)
         self._prune()
@@ -149,13 +168,13 @@ class StopCandidates:
         self.processes += 1
 
     def _replace_by_process(self, pid: int) -> None:
-        """In place of its threads, whose samples by perf_events are not wanted until it is released."""
+        """Choose a process instead of its threads. Samples of it by perf_events are not wanted until it is released."""
         self._stopped -= {key for key in self._stopped if self._cases[key].pid == pid}
         self._choose(-pid, self._cases.setdefault(-pid, _Case(pid)))
         self._late.pop(pid, None)
 
     def choose_image(self, pid: int, from_start: bool) -> None:
-        """All of a process, because of what it runs. from_start: no sample of it by perf_events is wanted."""
+        """Choose all of a process because of its program; from_start drops all of its samples by perf_events."""
         if -pid not in self._refused and pid not in self._by_image:
             self._replace_by_process(pid)
             self._by_image.add(pid)
@@ -163,12 +182,12 @@ class StopCandidates:
                 self._cases[-pid].since_ns = 0
 
     def release_image(self, pid: int) -> None:
-        """It runs something else now."""
+        """Release a process that runs another program now."""
         if pid in self._by_image:
             self._give_back(-pid)
 
     def others(self, feedback: Feedback) -> Feedback:
-        """Without what larger copies cannot help."""
+        """Return the feedback without samples of chosen threads, because larger copies do not help them."""
         if not self._stopped:
             return feedback
         pid, tid = feedback.batch.pid, feedback.batch.tid
@@ -177,14 +196,14 @@ class StopCandidates:
         return Feedback(batch, feedback.top[kept], feedback.missing[kept], feedback.stop[kept], feedback.look)
 
     def begun(self, batch: SampleBatch) -> None:
-        """Samples by stops: from the first one on a thread's copies are not wanted."""
+        """Note samples by stops: from the first one of a thread on, the kernel's copies are not wanted."""
         for key in self._stopped:
             case, mine = self._cases[key], _of(key, batch.pid, batch.tid)
             if case.since_ns == math.inf and mine.any():
                 case.since_ns = int(batch.time_ns[mine].min())
 
     def learn_stopped(self, feedback: Feedback) -> None:
-        """What walks of our own copies needed: a thread whose stops are not needed any more is released."""
+        """Learn what walks of samples by stops needed, and release threads that need no stops any more."""
         batch = feedback.batch
         columns = batch.pid.tolist(), batch.tid.tolist(), batch.stack.base.tolist(), feedback.top.tolist()
         for lane, (pid, tid, base, top) in enumerate(zip(*columns, strict=True)):
@@ -206,7 +225,7 @@ class StopCandidates:
             self._give_back(key)
 
     def refuse(self, tid: int) -> None:
-        """It cannot be stopped: perf_events has it back for good."""
+        """Return a thread that cannot be stopped to perf_events permanently."""
         self._refused.add(tid)
         if tid in self._stopped:
             self._give_back(tid)
@@ -217,7 +236,7 @@ class StopCandidates:
             self._give_back(key)
 
     def forget_ended(self) -> None:
-        """Threads and processes that are there no more."""
+        """Forget threads and processes that have ended."""
         for key in list(self._stopped):
             case = self._cases[key]
             gone = case.started is None or procfs.started(abs(key)) != case.started
@@ -237,7 +256,7 @@ class StopCandidates:
                 case.until_ns, case.seen, case.cut, case.away = min(case.until_ns, now), 0, 0, 0
 
     def _prune(self) -> None:
-        """Threads end, and their numbers come again."""
+        """Limit the number of cases, because threads end and their tids are reused."""
         if len(self._cases) > _MOST_CASES:
             self._cases = {key: case for key, case in self._cases.items() if key in self._stopped}
             self._left &= self._cases.keys()
@@ -246,6 +265,6 @@ class StopCandidates:
 
 
 def _of(key: int, pid: I32, tid: I32) -> npt.NDArray[np.bool_]:
-    """Which samples belong to a case."""
+    """Return a mask of the samples of a case."""
     found: npt.NDArray[np.bool_] = tid == key if key > 0 else pid == -key
     return found

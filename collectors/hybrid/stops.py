@@ -1,4 +1,4 @@
-"""Opens the collector that stops the threads and processes that one without stops cannot sample."""
+"""The function that opens the collector for threads and processes that need stops."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from pyprof.collectors.ptrace.collector import PtraceCollector
 
 NO_STOPS = 1 << 16
-"""With --stack-size up to this nothing is stopped for stacks that the kernel cannot copy."""
+"""Value of --stack-size in bytes up to which no thread is stopped for stacks that the kernel cannot copy."""
 
 
 def stops_of(request: Request, candidates: StopCandidates) -> PtraceCollector:
-    """Threads whose stacks the kernel cannot copy, and processes with interpreters."""
+    """Open the collector for threads whose stacks the kernel cannot copy, and for processes with interpreters."""
     from pyprof.collectors.ptrace.collector import PtraceCollector
 
     return PtraceCollector(

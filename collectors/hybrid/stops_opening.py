@@ -1,5 +1,7 @@
-"""Opens the collector that samples by short stops; perf_events follow where the user asked for no collector, they may
-be used but hide the time in the kernel, and stops turn out to miss much.
+"""The function that opens the collector that samples by short stops.
+
+perf_events replace it if stops miss too much, the user named no collector, and perf_events are permitted although they
+hide the time in the kernel.
 """
 
 from __future__ import annotations
@@ -14,12 +16,16 @@ from pyprof.records import replace
 
 
 def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
-    """None, or why not: see ptrace.opening."""
+    """Return None or an error; see ptrace.opening."""
     return ptrace.can(target, options)
 
 
 def open(request: Request) -> Collector:
-    """Raises what PtraceCollector raises."""
+    """Open the collector.
+
+    Raises:
+        PyprofError: An error of PtraceCollector.
+    """
     return in_its_place(request, _opened(request))
 
 

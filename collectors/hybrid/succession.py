@@ -1,6 +1,6 @@
-"""One collector, and at some moment of the recording another one in its place.
+"""A collector that another one replaces at some moment of the recording.
 
-The second one is opened while the first one still samples, which then gives what it has up to that moment.
+The second one is opened while the first one still samples. The first one then yields what it has up to that moment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from pyprof.records import replace
 
 
 class Succession:
-    """first: samples until follow() is called between or while it makes batches; whoever calls that ends it."""
+    """A collector that samples with the first one until follow() is called. The caller of follow() ends the first
+    one.
+    """
 
     def __init__(self, first: Collector) -> None:
         self.stopping = False
@@ -30,15 +32,20 @@ class Succession:
 
     @property
     def followed(self) -> bool:
-        """Is there a second one?"""
+        """True if there is a second collector."""
         return self._then is not None
 
     def follow(self, then: Collector) -> None:
-        """then: samples when the first one has given its last batch."""
+        """Set the collector that samples after the last batch of the first one."""
         self._then = then
 
     def said(self, notes: tuple[str, ...], for_s: float) -> tuple[str, ...]:
-        """What the reader should know. notes: of the second one; for_s: so long the first one sampled."""
+        """Return notes for the summary.
+
+        Args:
+            notes: Notes of the second collector.
+            for_s: Time for which the first one sampled, in seconds.
+        """
         raise NotImplementedError
 
     def batches(self) -> Iterator[SampleBatch]:
@@ -88,7 +95,7 @@ class Succession:
 
 
 def _together(first: Mapping[int, Account], then: Mapping[int, Account]) -> dict[int, Account]:
-    """Accounts of one period and the next."""
+    """Return the sums of accounts of two consecutive periods."""
     found = dict(first)
     for root, account in then.items():
         known = found.get(root, Account(account.name, 0, 0, 0))

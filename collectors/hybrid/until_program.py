@@ -1,4 +1,4 @@
-"""perf_events until the program in the kernel (BPF) is needed, that from then on."""
+"""perf_events until the program in the kernel (BPF) is needed, and that program from then on."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ from pyprof.model.reasons import said
 from pyprof.records import replace
 
 Successor = Callable[[list[int], str], Collector]
-"""(pids, why) -> the collector of these processes. Raises what collectors raise."""
+"""(pids, why) -> the collector of these processes; raises its errors"""
 Beginning = Callable[[ByImage, Callable[[], bool]], HybridCollector]
-"""(by_image, instead) of HybridCollector -> the collector that samples until then."""
+"""(by_image, instead) of HybridCollector -> the collector that samples until then"""
 
 
 class UntilProgram(Succession):
-    """It is needed as soon as a process runs an interpreter, or threads would be stopped because their stacks go on in
-    another one. Not for a stack's length: of the longest stops copy more, and each part once.
+    """A collector that changes to the program in the kernel.
 
-    needs: as ByImage has it, of a process. first: opens the first collector; then: the second one.
+    It changes as soon as a process runs an interpreter, or threads would be stopped because their stacks continue in
+    another one. It does not change for a stack's length: stops copy more of the longest stacks, and each part once.
+
+    Args:
+        needs: Returns why a process needs stops; see NeedsStops.
+        first: Opens the first collector.
+        then: Opens the second one.
     """
 
     def __init__(self, needs: NeedsStops, first: Beginning, then: Successor) -> None:
@@ -34,19 +39,21 @@ class UntilProgram(Succession):
         super().__init__(self._hybrid)
 
     def _asked(self, pid: int) -> str | None:
-        """Of each process that comes, and after each exec. None: it has an interpreter that has not begun."""
+        """Check a process that appears or has called exec, and change if it has an interpreter. None: it has not
+        started yet.
+        """
         reason = self._needs(pid)
         if reason == "" or self.followed:
             return ""
         return "" if self._taken(reason or "") else reason
 
     def _taken_for_second(self) -> bool:
-        """Threads have second stacks. Is nobody to be stopped for them?"""
+        """Change because threads have second stacks. Return True if no thread must be stopped for them."""
         self._for_second = not self.followed and self._taken("")
         return self.followed
 
     def _taken(self, why: str) -> bool:
-        """Is the second one there now?"""
+        """Open the second collector and return True if that succeeded."""
         alive = self._hybrid.alive
         if self._refused or not alive:
             return False

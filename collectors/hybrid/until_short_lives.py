@@ -1,7 +1,7 @@
-"""Stops until they miss much because threads or processes end too soon; perf_events from then on.
+"""Stops until they miss too much because threads or processes end too soon, and perf_events from then on.
 
-For whoever may not see time in the kernel by perf_events. Stops see it, so they are better as long as they see most of
-what runs. A process of a millisecond has mostly ended before it can be stopped.
+This is for users who may not see time in the kernel by perf_events. Stops see it, so they are better as long as they
+see most of what runs. A process of a millisecond has mostly ended before it can be stopped.
 """
 
 from __future__ import annotations
@@ -19,18 +19,16 @@ from pyprof.model.sample import SampleBatch
 
 _MUCH, _SIGMAS = 0.2, 2
 _UNSURE_NS = 100_000_000
-"""More than that share is missed at first, until stops have learned what they sample; it is no reason to leave them."""
+"""Time that may be missed in addition, because stops first have to learn what they sample."""
 _WINDOW_NS = 2_000_000_000
-"""Of processor time: what was missed is judged in parts of this length."""
+"""Processor time after which a new decision begins."""
 
 Successor = Callable[[tuple[int, ...]], Collector]
-"""pids -> the collector of these processes and what they start. Raises what collectors raise."""
+"""pids -> the collector of these processes and their children; raises its errors"""
 
 
 class Missed:
-    """Is much of the processor time without samples, more than by chance, and because threads or processes are short?
-    births: of these, so far.
-    """
+    """A check whether much processor time has no samples because threads or processes are short, and not by chance."""
 
     def __init__(self, rate_hz: float, births: int) -> None:
         self._period_ns = 1e9 / rate_hz
@@ -38,7 +36,13 @@ class Missed:
         self._births = births
 
     def much(self, births: int, due_ns: int, seen_ns: int) -> bool:
-        """due_ns: what samples should stand for; seen_ns: what they do; all since the beginning."""
+        """Return True if too much is missing.
+
+        Args:
+            births: Number of threads and processes that started.
+            due_ns: Time that samples should stand for.
+            seen_ns: Time that they stand for. All three count from the beginning.
+        """
         due, seen, born = due_ns - self._due_ns, seen_ns - self._seen_ns, births - self._births
         if due <= 0:
             return False
@@ -49,8 +53,13 @@ class Missed:
 
 
 class UntilShortLives(Succession):
-    """stops: samples until it misses much. needs: of a process, see NeedsStops: as long as one needs stops, they stay.
-    then: opens the second one.
+    """A collector that changes from stops to perf_events.
+
+    Args:
+        stops: Samples until it misses too much.
+        rate_hz: Sampling rate.
+        needs: See NeedsStops. As long as a process needs stops, they are kept.
+        then: Opens the second collector.
     """
 
     def __init__(self, stops: PtraceCollector, rate_hz: float, needs: NeedsStops, then: Successor) -> None:

@@ -1,6 +1,6 @@
-"""All processes without stops, or all of them by stops: as long as one of them runs a program that needs these.
+"""All processes without stops, or all of them by stops as long as one of them runs a program that needs stops.
 
-For recordings of all of a thread's time, in which the time of one thread cannot come from two collectors.
+This is for recordings of wall-clock time, in which the time of one thread cannot come from two collectors.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from pyprof.model.sample import SampleBatch
 from pyprof.records import replace
 
 _CALM_NS = 2_000_000_000
-"""So long nothing needed stops before they end."""
+"""Time for which no process needed stops before they end."""
 
 
 class CollectorPart(Collector, Protocol):
-    """news: pids of processes that have come, or run other code than before. alive: that have not ended. source_ids: of
-    its batches.
+    """A collector that reports its processes.
+
+    Attributes:
+        source_ids: Identifiers of its batches.
+        alive: Processes that have not ended.
     """
 
     @property
@@ -37,11 +40,19 @@ class CollectorPart(Collector, Protocol):
 
 
 Opener = Callable[[list[int], bool], CollectorPart]
-"""(pids, is it the first one?) Raises what collectors raise."""
+"""(pids, whether it is the first one) -> the collector; raises its errors"""
 
 
 class WholeProcessCollector:
-    """whole, stopping: open the one and the other collector. launched: the program has not begun yet."""
+    """A collector that switches between two others.
+
+    Args:
+        whole: Opens the collector without stops.
+        stopping: Opens the collector that uses stops.
+        by_image: Decides which programs need stops.
+        pids: The processes.
+        launched: True if the program has not started yet.
+    """
 
     def __init__(
         self, whole: Opener, stopping: Opener, by_image: ByImage, pids: tuple[int, ...], launched: bool
@@ -93,7 +104,7 @@ class WholeProcessCollector:
         before.close()
 
     def _wanted(self) -> bool:
-        """Are stops?"""
+        """Return True if stops are needed."""
         if self._by_image.reasons:
             self._calm_ns = time.monotonic_ns() + _CALM_NS
             return True
@@ -106,7 +117,7 @@ class WholeProcessCollector:
         return self._wanted() != self._by_stops
 
     def learn(self, feedback: Feedback) -> None:
-        if feedback.batch.source_id in self._now.source_ids:  # else of one that is closed
+        if feedback.batch.source_id in self._now.source_ids:  # otherwise it is of a closed collector
             self._now.learn(feedback)
 
     def threads(self) -> list[ThreadInfo]:

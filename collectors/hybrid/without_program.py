@@ -1,6 +1,6 @@
-"""A collector in the place of the program in the kernel (BPF), where that could not be had: it says so, and why.
+"""A collector that replaces the program in the kernel (BPF) if that is not available, and reports why.
 
-Only where the program would have been taken: of processes that run an interpreter, or of the whole machine.
+It reports that only if the program would have been used: for processes with an interpreter, or for the whole machine.
 """
 
 from __future__ import annotations
@@ -16,10 +16,17 @@ from pyprof.records import replace
 
 
 class WithoutProgram:
-    """collector: takes the samples."""
+    """A collector that adds a note to another one, which takes the samples."""
 
     def __init__(self, collector: Collector, why: PyprofError, certain: bool) -> None:
-        """certain: the program would have been taken; else that is known when functions of an interpreter are seen."""
+        """Create the collector.
+
+        Args:
+            collector: Takes the samples.
+            why: Reason for which the program is not available.
+            certain: True if the program would have been used. Otherwise that is known when functions of an interpreter
+                are seen.
+        """
         self._collector = collector
         self._note = note(why)
         self._missed = certain
@@ -31,7 +38,7 @@ class WithoutProgram:
 
     def stats(self) -> CollectorStats:
         found = self._collector.stats()
-        if not self._missed or self._note in found.notes:  # a collector of its own may have said it
+        if not self._missed or self._note in found.notes:  # the other collector may have the same note
             return found
         return replace(found, notes=(*found.notes, self._note))
 
@@ -52,6 +59,6 @@ class WithoutProgram:
 
 
 def note(why: PyprofError) -> str:
-    """What the reader is told. A hint that names another collector has been followed."""
+    """Return the note. A hint that names another collector is dropped, because it was followed."""
     hint = f" ({why.hint})" if why.hint and not why.hint.startswith("--collector") else ""
     return said("without_program", why=f"{why.message.rstrip('.')}{hint}")
