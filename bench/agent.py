@@ -1,16 +1,18 @@
-"""`python -m bench.agent`: what an agent costs a host of 40 processes, and what it has of them.
+"""`python -m bench.agent`: measure what an agent costs a host of 40 processes, and what it records of them.
 
-Ten services are Python processes with a busy thread each, ten native processes have a busy thread each, and twenty
-have 500 threads that sleep. First the agent runs without a break: its processor time and memory, minute by minute, and
-what is in its spool afterwards. Then turns follow one another in random order, round after round: nothing and the
-agent, and in some of the rounds `perf record -a --call-graph dwarf` and py-spy on the Python processes, too, which do
-so much that few are enough. Each process counts its own work; what a turn does to it is the ratio to the turn with
-nothing of the same round. The agent is switched by its rules; each turn's beginning is left out.
+Ten services are Python processes with a busy thread each, ten native processes have a busy thread each, and twenty have
+500 threads that sleep. First the agent runs continuously. Its processor time and memory are printed minute by minute,
+and the contents of its spool afterwards.
 
-Work a second is noisy: the machine itself changes from turn to turn. So the processor time that the busy processes had
-is compared, too, which the kernel counts to the nanosecond. It holds what they lost to processes of the tool, but not
-what the tool does inside of their own time: its programs in the kernel (their run time is printed beside it), and
-what it leaves of the caches.
+Then turns follow one another in random order, round after round: no profiler and the agent, and in some rounds also
+`perf record -a --call-graph dwarf` and py-spy on the Python processes. These two do so much that few rounds are enough.
+Each process counts its own work. The effect of a turn is the ratio to the turn without a profiler in the same round.
+The agent is switched by its rules; the beginning of each turn is left out.
+
+Work per second is noisy, because the machine changes from turn to turn. So the processor time of the busy processes is
+compared too, which the kernel counts to the nanosecond. It shows what they lost to processes of the tool. It does not
+show what the tool does within their own time: its programs in the kernel (their run time is printed next to it), and
+its effect on the caches.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ _STARTS_S, _BEGINS_S = 5, 300
 COUNTS = "counts"
 SOURCES = Path(__file__).parent / "targets"
 SERVICES, NATIVE, ASLEEP, SLEEPERS = 10, 10, 20, 25
-"""Processes of each kind, and threads of each that sleeps."""
+"""Number of processes of each kind, and number of threads of each sleeping process."""
 RATE = 19
 _CONFIG = """\
 [windows]
@@ -53,11 +55,11 @@ cmdline = "{word}"
 service = "{{env:SERVICE}}"
 """
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)
-"""Student's t for 95 %, by degrees of freedom from 1 on; then 2."""
+"""Student's t for 95 % by degrees of freedom, beginning with 1; after the last one it is 2."""
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean, and where it lies with 95 % (Student). NaN of one value."""
+    """Return the mean and its 95 % interval (Student), NaN for a single value."""
     mean = statistics.fmean(values)
     if len(values) < 2:
         return mean, float("nan"), float("nan")
@@ -67,7 +69,7 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def longest_gap_s(ends_ns: Sequence[int]) -> float:
-    """Between two windows of a service."""
+    """Return the maximum time between two windows of a service in seconds."""
     return max((after - before for before, after in pairwise(sorted(ends_ns))), default=0) / 1e9
 
 
@@ -96,7 +98,7 @@ class Host:
         return struct.unpack_from(f"<{SERVICES + NATIVE}Q", self._counts)
 
     def rates(self, seconds: float) -> Rates:
-        """From now on for so long."""
+        """Measure the rates over the next seconds."""
         began, had, before = time.monotonic(), sum(map(used_s, self._busy)), self.work()
         time.sleep(seconds)
         passed, has, after = time.monotonic() - began, sum(map(used_s, self._busy)), self.work()
@@ -116,8 +118,13 @@ class Minute:
 
 @dataclass
 class Turns:
-    """Of one tool, one a round. ratios: of work to that with nothing; times: of processor time. cpu: share of a
-    processor. inside: of a processor, that programs in the kernel ran.
+    """The turns of one tool, one for each round.
+
+    Attributes:
+        ratios: Ratios of work to that without a profiler.
+        times: Ratios of processor time.
+        cpu: Processor time of the tool as a share of a processor.
+        inside: Run time of programs in the kernel as a share of a processor.
     """
 
     ratios: list[float] = field(default_factory=list)
@@ -128,7 +135,12 @@ class Turns:
 
 @dataclass(frozen=True)
 class Rates:
-    """A second. work: of each busy process. processor_s: of all of them together."""
+    """Rates per second.
+
+    Attributes:
+        work: Work of each busy process.
+        processor_s: Processor time of all of them.
+    """
 
     work: list[float]
     processor_s: float
@@ -147,11 +159,11 @@ class RunningAgent:
     def switch(self, on: bool) -> None:
         part = self._config.with_suffix(".part")
         part.write_text(self._text if on else '[[rule]]\nname = "no such process"\n')
-        part.replace(self._config)  # it may still read what was written before
+        part.replace(self._config)  # the agent may still be reading the previous text
         self._process.send_signal(signal.SIGHUP)
 
     def begun(self) -> None:
-        """Until it has the first window: on a host that is busy its start takes a while."""
+        """Wait until the agent has its first window. On a busy host its start takes a while."""
         deadline = time.monotonic() + _BEGINS_S
         while '"event":"window"' not in self.log.read_text() and time.monotonic() < deadline:
             time.sleep(0.5)
@@ -169,7 +181,7 @@ class RunningAgent:
 
 @contextmanager
 def programs_timed() -> Iterator[None]:
-    """The kernel counts how long BPF programs run, where we may ask for it."""
+    """Let the kernel count how long BPF programs run, if that is permitted."""
     switch = Path("/proc/sys/kernel/bpf_stats_enabled")
     if not os.access(switch, os.W_OK):
         yield
@@ -183,7 +195,7 @@ def programs_timed() -> Iterator[None]:
 
 
 def programs_s(pid: int) -> float:
-    """That BPF programs of a process and its descendants have run; each once, however many descriptors it has."""
+    """Return the run time of BPF programs of a process and its descendants in seconds. Each program counts once."""
     ran: dict[str, int] = {}
     for each in (pid, *descendants(pid)):
         for path in Path(f"/proc/{each}/fdinfo").iterdir():
@@ -196,7 +208,7 @@ def programs_s(pid: int) -> float:
 
 @contextmanager
 def tool(commands: Sequence[Sequence[str]], turns: Turns, seconds: float) -> Iterator[None]:
-    """Commands that end by themselves; their processor time, start-up included, is noted."""
+    """Run commands during the block and note their processor time, including their start."""
     with open(os.devnull, "wb") as nowhere:
         started = [subprocess.Popen(list(command), stdout=nowhere, stderr=nowhere) for command in commands]
     yield
@@ -210,7 +222,7 @@ def tool(commands: Sequence[Sequence[str]], turns: Turns, seconds: float) -> Ite
 
 
 def peers_of(host: Host, folder: Path) -> dict[str, list[list[str]]]:
-    """Commands of those that can be had."""
+    """Return the commands of the installed peers."""
     peers: dict[str, list[list[str]]] = {}
     if perf := shutil.which("perf"):
         data = str(folder / "perf.data")
@@ -230,7 +242,7 @@ def take_turns(
     period: float,
     settle: float,
 ) -> dict[str, Turns]:
-    """with_peers: in so many of the rounds."""
+    """Measure turns in random order; with_peers is the number of rounds that include the peers."""
     found = {name: Turns() for name in ("agent", *peers)}
     agent.switch(False)
     among = [*[True] * min(with_peers, rounds), *[False] * (rounds - with_peers)]
@@ -305,7 +317,7 @@ def print_turns(found: dict[str, Turns]) -> None:
 
 
 def spread(ratios: Sequence[float]) -> str:
-    """What is missing, with its interval."""
+    """Return the missing share in percent with its interval."""
     mean, low, high = (100 * (1 - value) for value in interval(ratios))
     return f"{mean:.2f} % (95 %: {high:.2f} to {low:.2f})"
 

@@ -1,9 +1,9 @@
-"""`python -m bench.attackers KIND PORT BODY`: one who sends a server too much, until its input ends.
+"""`python -m bench.attackers KIND PORT BODY`: a client that sends a server too much, until its input ends.
 
-inflating: bodies of the file BODY, two a second at most, one after the other. flood: bodies of 16 MB by eight
-connections, without a pause. new: the same with BODY. stated: 1 GB, sent on whatever is answered, two a second at most.
-chunked: the same without its length. slow: 50 clients with a byte a second. What was answered is written as JSON, by
-status; 0 is none.
+Kinds: `inflating` sends the file BODY repeatedly, at most twice a second. `flood` sends bodies of 16 MB on eight
+connections without a pause, `new` the same with BODY. `stated` sends 1 GB at most twice a second and ignores the
+response, `chunked` the same without a length. `slow` is 50 clients that send one byte a second. The number of responses
+by status is written as JSON; 0 stands for no response.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pyprof.agent.segments import SegmentName
 
 _EVERY_S, _SLOW, _FLOOD = 0.5, 50, 8
 _END_S = 5
-"""That what is under way may take when no more is to be sent."""
+"""Time to finish the current request when the attack ends."""
 _GIGABYTE, _PIECE = 1 << 30, bytes(1 << 20)
 
 
 class Sender:
-    """service: one for each sender, so that no two segments have one name."""
+    """A client that pushes segments. Each sender needs a different service, so that no two segments have one name."""
 
     def __init__(self, port: int, service: str) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
@@ -41,11 +41,11 @@ class Sender:
         return f"/api/v1/segments/{SegmentName.new(self._service, self._end_ns).path}"
 
     def push(self, body: bytes) -> int:
-        """The status."""
+        """Push a segment and return the HTTP status."""
         path = self.path()
         try:
             return self._posted(path, body)
-        except (http.client.HTTPException, ConnectionError):  # the server hangs up on who says nothing for long
+        except (http.client.HTTPException, ConnectionError):  # the server closes idle connections
             self._connection.close()
             return self._posted(path, body)
 
@@ -57,7 +57,12 @@ class Sender:
 
 
 class Attack:
-    """ends: is set when no more is to be sent. statuses: of what was answered."""
+    """An attack on a server.
+
+    Attributes:
+        ends: Event that ends the attack.
+        statuses: Number of responses by status.
+    """
 
     def __init__(self, port: int, body: bytes) -> None:
         self._port, self._body = port, body

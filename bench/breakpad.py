@@ -1,7 +1,7 @@
-"""`python -m bench.breakpad [MB]`: how fast a Breakpad symbol file is opened and asked, and how much memory that takes.
+"""`python -m bench.breakpad [MB]`: measure how fast a Breakpad symbol file is opened and queried, and its memory.
 
-The file is made up: functions of 256 bytes with 32 lines, one inlined call and four STACK CFI records each, which is
-about the mix that a large C++ library has.
+The file is synthetic: functions of 256 bytes with 32 lines, one inlined call and four STACK CFI records each. That is
+about the mix of a large C++ library.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOOKUPS = 5_000
 
 
 def make(out: IO[bytes], megabytes: int) -> int:
-    """Number of functions."""
+    """Write a symbol file and return its number of functions."""
     out.write(b"MODULE Linux x86_64 4FFB3F8C0A4D4EF6B2A9E0C35E4F1A6B0 made\n")
     out.writelines(b"FILE %d /build/source/component/path/file%d.cc\n" % (at, at) for at in range(FILES))
     origins = (
@@ -50,7 +50,7 @@ def make(out: IO[bytes], megabytes: int) -> int:
 
 
 def rate(ask: Callable[[int], object], functions: int) -> float:
-    """Questions a second, each of another function."""
+    """Return the number of queries per second, each for another function."""
     places = [SIZE * (16 + at) + 20 for at in random.Random(1).sample(range(functions), min(LOOKUPS, functions))]
     begin = time.perf_counter()
     for place in places:

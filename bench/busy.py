@@ -1,10 +1,10 @@
 """Check pyprof on a busy machine: `python -m bench.busy [--rounds 10] [--loads 0,8,20]`.
 
-A fixed set of commands runs beside N busy loops of normal priority in a separate session. The targets write down
-their own clocks (targets/clocks.c and clocks.py), so the sums of each recording are compared with the truth. py-spy and
-perf run in the same rounds. The table has, for each command and load: the runs that failed, the outputs that are empty
-or missing, the largest difference between recorded time and the program's own clock, the time to the first sample, and
-the time that the command takes beyond its duration. Needs root and gcc.
+A fixed set of commands runs next to N busy loops of normal priority in a separate session. The targets write down their
+own clocks (targets/clocks.c and clocks.py), so the sums of each recording are compared with the truth. py-spy and perf
+run in the same rounds. For each command and load the table has: the runs that failed, the outputs that are empty or
+missing, the largest difference between recorded time and the program's own clock, the time to the first sample, and the
+time that the command takes beyond its duration. Needs root and gcc.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LOADS = (0, 8, 20)
 DURATION_S = 3.0
 TIMEOUT_S = 180.0
 MAX_ERROR = 0.02
-"""Largest accepted difference between recorded time and the program's own clock, as a share of that clock."""
+"""Maximum accepted difference between recorded time and the program's own clock, as a share of that clock."""
 SETTLE_S = 1.0
 """Time that a new target runs before it is recorded."""
 CPU_ROW, WAIT_ROW = 1, 2
@@ -81,11 +81,11 @@ class Outcome:
 
     Attributes:
         case: The command's name.
-        load: The number of busy loops beside it.
-        failures: What went wrong, a sentence each.
+        load: The number of busy loops that run at the same time.
+        failures: One sentence for each problem.
         is_empty: True if an output is missing or has no samples.
         errors: Recorded time minus the program's own clock, each as a share of the latter.
-        first_s: From the start of the command to the first sample, in seconds.
+        first_s: Time from the start of the command to the first sample, in seconds.
         beyond_s: Elapsed time beyond the recording's duration, in seconds.
         cpu_s: Processor time of the command and its children, in seconds.
     """
@@ -164,7 +164,7 @@ def compare_cpu(path: Path, clocks: Clocks, outcome: Outcome, start_ns: int) -> 
 
 
 def compare_waits(path: Path, clocks: Clocks, outcome: Outcome) -> None:
-    """Compare a recording's time off the processor with the waits that the program has written down."""
+    """Compare a recording's off-CPU time with the waits that the program has written down."""
     import pyprof as library
 
     if not path.exists() or not path.stat().st_size:
@@ -362,7 +362,7 @@ def running(command: list[str], file: Path, function: str) -> Iterator[Clocks]:
 
 
 def run_round(load: int, names: list[str], program: Path) -> Iterator[Outcome]:
-    """Run each case once next to so many busy loops, in random order, each with new targets."""
+    """Run each case once next to a number of busy loops, in random order, each with new targets."""
     with busy_loops(load):
         for name in random.sample(names, len(names)):
             outcome = Outcome(name, load)

@@ -1,10 +1,10 @@
-"""`python -m bench.busy_agent`: does an agent tell the truth on a busy host, under a budget?
+"""`python -m bench.busy_agent`: check whether an agent records the truth on a busy host, under a budget.
 
-Forty processes in ten services run on the host: in each service one that sleeps, and is the oldest, and three that work
-and write down their own clocks (targets/busy_service.py). Beside them run busy loops. For each number of busy loops and
-each budget an agent records them in windows. Each window with more than a second of processor time is compared with the
-programs' own clocks: the sum of the service, the shares of three functions against the stated intervals, and whether a
-service that ran is missing. The agent's own cost is held against its budget.
+Forty processes in ten services run on the host. Each service has one that sleeps, which is the oldest, and three that
+work and write down their own clocks (targets/busy_service.py). Busy loops run at the same time. For each number of busy
+loops and each budget an agent records the services in windows. Each window with more than a second of processor time is
+compared with the programs' own clocks: the sum of the service, the shares of three functions against the stated
+intervals, and whether a service that ran is missing. The agent's own cost is compared with its budget.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from pyprof.records import dataclass, field
 
 SERVICES, WORKERS = 10, 3
 SHARES = 0.01, 0.02, 0.03, 0.04, 0.1
-"""Of a processor, that a worker of each service wants: all workers together a little more than one."""
+"""Share of a processor that a worker of each service wants: all workers together want a little more than one."""
 FUNCTIONS = ("alpha", "beta", "gamma")
 LEAST_S, CLOSE, COVERED = 1.0, 0.02, 0.95
-"""Windows with more processor time are judged; how close sums must be, and the part of shares in their intervals."""
+"""Minimum processor time of a window to judge, accepted error of sums, and wanted part of shares in their intervals."""
 _BEGINS_S = 300
 _RAN_S = 0.05
-"""A service that ran for longer must not be missing."""
+"""Running time in seconds above which a service must not be missing."""
 _CONFIG = """\
 [windows]
 every = "{window}s"
@@ -52,7 +52,7 @@ service = "{{env:SERVICE}}"
 
 
 class OwnClocks:
-    """What the programs of one service have written down."""
+    """The clocks that the programs of one service have written down."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._records = [np.fromfile(path, np.int64).reshape(-1, 5) for path in paths]
@@ -69,7 +69,7 @@ class OwnClocks:
 
 @dataclass
 class Tally:
-    """Of one number of busy loops and one budget."""
+    """Results for one number of busy loops and one budget."""
 
     errors: list[float] = field(default_factory=list)
     shares: int = 0
@@ -115,7 +115,7 @@ def busy_loops(count: int) -> Iterator[None]:
 
 
 def judge(host: BusyHost, spool: Path, since_ns: int, tally: Tally) -> None:
-    """Compare each window that began since then with the programs' clocks."""
+    """Compare each window that began after a time with the programs' clocks."""
     ahead_ns = time.time_ns() - time.monotonic_ns()
     names = reading.segments(str(spool), TimeSpan(since_ns, time.time_ns() + 1))
     by_service: dict[str, list[SegmentName]] = {f"service-{service}": [] for service in range(SERVICES)}
@@ -152,7 +152,7 @@ def judge_window(spool: Path, name: SegmentName, clocks: OwnClocks, ahead_ns: in
 
 
 def measure(host: BusyHost, folder: Path, budget: float, arguments: argparse.Namespace) -> Tally:
-    """Record for some windows, after a time in which the agent finds its effort."""
+    """Record some windows, after a time in which the agent adapts its effort."""
     tally, spool, log = Tally(), folder / f"spool-{time.monotonic_ns()}", folder / "log"
     config = folder / "agent.toml"
     config.write_text(_CONFIG.format(window=arguments.window, budget=budget, over=arguments.over, word=folder))

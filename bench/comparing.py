@@ -1,7 +1,7 @@
-"""`bench/compare BEFORE.json AFTER.json`: what changed between two runs of `bench.costs`, beyond their noise.
+"""`bench/compare BEFORE.json AFTER.json`: show what changed between two runs of `bench.costs`, beyond their noise.
 
-A figure has changed where the ranges of its rounds do not overlap and the medians differ by more than 3 %. With fewer
-than three rounds a side nothing can be said.
+A figure has changed if the ranges of its rounds do not overlap and the medians differ by more than 3 %. Fewer than
+three rounds on a side allow no conclusion.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEAST_CHANGE = 0.03
 
 @dataclass(frozen=True)
 class Change:
-    """Of one figure of one case. chance: the rounds of both sides overlap, or differ by less than LEAST_CHANGE."""
+    """A figure of a case on both sides. `chance` is True if the rounds overlap or differ by less than LEAST_CHANGE."""
 
     case: str
     figure: str
@@ -35,7 +35,7 @@ class Change:
 
 
 def changes(before: list[Run], after: list[Run]) -> Iterator[Change]:
-    """Figures of cases that both sides have measured in LEAST_ROUNDS rounds or more."""
+    """Yield the figures of cases that both sides have measured in at least LEAST_ROUNDS rounds."""
     for case in dict.fromkeys(run.case for run in before):
         for figure in FIGURES:
             sides = [[_value(run, figure) for run in side if run.case == case] for side in (before, after)]
@@ -49,7 +49,9 @@ def changes(before: list[Run], after: list[Run]) -> Iterator[Change]:
 
 
 def machine_factor(before: list[Run], after: list[Run]) -> float | None:
-    """By how much the CPU time of peers, which are the same programs in both, has changed; None without peers."""
+    """Return the factor by which the CPU time of peers has changed, which are the same programs on both sides; None
+    without peers.
+    """
     ratios = []
     for case in {run.case for run in before if run.case.tool.startswith(PEERS)}:
         sides = [[run.cpu_s for run in side if run.case == case] for side in (before, after)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 FUNCTIONS = 1500
 CLANG_SETTLES_S, RUST_SETTLES_S = 1.0, 2.5
-"""Until their libraries are loaded and the source is read."""
+"""Time until their libraries are loaded and the source is read."""
 
 _RUST_HEAD = """#![allow(dead_code)]
 use std::collections::{BTreeMap, HashMap};

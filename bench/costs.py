@@ -1,7 +1,7 @@
-"""`python -m bench.costs`: what it costs that a profiler is there, beside its peers, in random order, several rounds.
+"""`python -m bench.costs`: measure the cost of profiling and that of peers, in random order, in several rounds.
 
-Each recording has two lengths, so that fixed and marginal cost come apart. In each round each target also runs without
-a profiler. The results are kept as JSON: `bench/compare BEFORE.json AFTER.json` says what changed.
+Each recording has two lengths, so that fixed and marginal cost can be separated. In each round each target also runs
+without a profiler. The results are saved as JSON: `bench/compare BEFORE.json AFTER.json` shows what changed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COMMAND, _DUMP, _FIRST = "record of sleep 0.05", "dump", "first sample"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured on a target. tools: names, none for all."""
+    """The measurements on a target; `tools` are names, empty for all."""
 
     target: str
     rates: tuple[float, ...]
@@ -63,12 +63,14 @@ _CROWDED_S = 3.0
 
 
 def margin(target: Target) -> float:
-    """So much longer than a recording its target runs: what takes all processors delays the profiler, too."""
+    """Return how much longer than a recording its target runs. A target that uses all processors also delays the
+    profiler.
+    """
     return _MARGIN_S if target.busy < (os.cpu_count() or 1) else _CROWDED_S
 
 
 def cases(plans: tuple[Plan, ...], alone: tuple[str, ...]) -> Iterator[Case]:
-    """Of tools that are here. alone: targets that are run without a profiler, too."""
+    """Yield the cases of installed tools; `alone` are targets that also run without a profiler."""
     for target in alone:
         longest = max(plan.seconds[-1] for plan in plans if plan.target == target)
         yield Case(target, 0, NOBODY.name, longest)
@@ -82,7 +84,7 @@ def cases(plans: tuple[Plan, ...], alone: tuple[str, ...]) -> Iterator[Case]:
 
 
 def measure(case: Case, command: Callable[[float], list[str]], folder: Path) -> Run | None:
-    """command: of the target, for so many seconds. None if the tool failed."""
+    """Run a case, or return None if the tool failed; `command` returns the target's command for a number of seconds."""
     target = BY_NAME[case.target]
     tool = next((tool for tool in (NOBODY, *RECORDERS) if tool.name == case.tool), None)
     seconds = case.seconds + margin(target) if tool else 10
@@ -178,7 +180,9 @@ def _cells(runs: list[Run], longest: list[Run], target: str, rate: float, tool: 
 
 
 def slowdown(runs: list[Run], longest: list[Run]) -> float | None:
-    """Percent of the target's work, against the same target without a profiler; None for lengths without such a run."""
+    """Return the target's loss of work in percent, compared with a run of the same length without a profiler, or
+    None.
+    """
     case = longest[0].case
     alone = median(of(runs, Case(case.target, 0, NOBODY.name, case.seconds)), lambda run: run.work)
     sampled = median(longest, lambda run: run.work)
@@ -208,7 +212,11 @@ def main() -> None:
 
 
 def rounds(console: Console, planned: list[Case], count: int, folder: Path, out: Path) -> tuple[list[Run], set[Case]]:
-    """What was measured, and cases that failed once at least. out: written after each round."""
+    """Measure all cases in several rounds, and save the results after each.
+
+    Returns:
+        The results, and the cases that failed at least once.
+    """
     commands = {name: BY_NAME[name].build(folder) for name in dict.fromkeys(case.target for case in planned)}
     started = machine()
     runs: list[Run] = []

@@ -1,7 +1,7 @@
-"""`python -m bench.decode [FILE ...]`: what it costs to read the unwind tables of a file.
+"""`python -m bench.decode [FILE ...]`: measure the cost of reading the unwind tables of a file.
 
-For each source: opening it, the first 100 functions that somebody asks for (spread over the file, nothing cached), one
-function once things are warm, and the whole table; next to readelf printing the same table, where it can.
+For each source it measures opening, the first 100 functions (spread over the file, nothing cached), one function with
+warm caches, and the whole table; in addition readelf printing the same table, if it can.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FUNCTIONS = 4000
 
 
 def sframe_program(folder: Path) -> str | None:
-    """A library of some thousand functions with SFrame, by the host's assembler."""
+    """Build a library of some thousand functions with SFrame, by the host's assembler, or return None."""
     if not shutil.which("gcc"):
         return None
     lines = ["extern int sink(int, ...);"]
@@ -64,7 +64,7 @@ def measure(table: Table, path: str) -> None:
             continue
         starts = source.extents()[0].tolist()
         opened = time.perf_counter() - start
-        source = reader(elf, arch, Diagnostics())  # anew: the extents may have built what a first question needs
+        source = reader(elf, arch, Diagnostics())  # read again: extents() may have built what the first query needs
         if source is None or not starts:
             continue
         probes = starts[:: max(len(starts) // 100, 1)][:100]

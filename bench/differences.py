@@ -1,10 +1,11 @@
-"""What `pyprof diff` finds in real recordings: of a program with one function slowed, and of the same program twice.
+"""Check what `pyprof diff` finds in real recordings: of a program with one function slowed, and of the same program
+twice.
 
     python -m bench.differences record FOLDER [--pairs 20] [--seconds 60]
     python -m bench.differences judge FOLDER
 
-`record` runs both builds of bench/targets/shares.c side by side and keeps a recording of each, with its units of work;
-recordings that are there already stay. `judge` compares them, by time per unit of work.
+`record` runs both builds of bench/targets/shares.c at the same time and saves a recording of each, with its units of
+work; existing recordings are kept. `judge` compares them by time per unit of work.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _LOOK_S = 0.02
 def record(folder: Path, pairs: int, seconds: int, rate: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, slowed in BUILDS.items():
-        # One program, built anew: the name of its file is the same, its build-id and its addresses are not.
+        # It is the same program, built twice: the file name is the same, the build ID and the addresses differ.
         (folder / name).mkdir(exist_ok=True)
         command = ["gcc", "-O2", "-g", f"-DSLOWED={slowed}", str(SOURCE), "-o", str(folder / name / "shares")]
         subprocess.run(command, check=True)
@@ -50,7 +51,7 @@ def _units(folder: Path, name: str, pair: int) -> Path:
 
 
 def _record_pair(folder: Path, pair: int, seconds: int, rate: int) -> None:
-    """Both builds at once, each on a processor of its own, which they change from pair to pair."""
+    """Record both builds at once, each on one processor; the processors alternate from pair to pair."""
     work = {name: folder / f"{name}.work" for name in BUILDS}
     targets = []
     for at, (name, counter) in enumerate(work.items()):
@@ -83,7 +84,7 @@ def _record_pair(folder: Path, pair: int, seconds: int, rate: int) -> None:
 
 
 def judge(folder: Path) -> None:
-    """Prints what each comparison found."""
+    """Print the result of each comparison."""
     from pyprof import load
 
     pairs = sorted(int(path.stem.rpartition("-")[2]) for path in folder.glob("usual-*.json"))
@@ -97,7 +98,7 @@ def judge(folder: Path) -> None:
 
 
 def _found(folder: Path, sides: dict[tuple[str, int], Profile], one: tuple[str, int], two: tuple[str, int]) -> set[str]:
-    """The functions whose time in themselves changed, by time per unit of work; what is in between is printed."""
+    """Return the functions whose own time per unit of work changed, and print details."""
     before, after = sides[one], sides[two]
     per = _work(folder, one, before), _work(folder, two, after)
     found = before.diff(after, per=per)
@@ -112,7 +113,7 @@ def _found(folder: Path, sides: dict[tuple[str, int], Profile], one: tuple[str, 
 
 
 def _work(folder: Path, which: tuple[str, int], profile: Profile) -> float:
-    """Units done while the profile was recorded."""
+    """Return the units of work done while the profile was recorded."""
     times, counts = zip(*json.loads(_units(folder, *which).read_text()), strict=True)
     begin = profile.start_ns / 1e9
     first, last = np.interp([begin, begin + profile.duration_ns / 1e9], times, counts)

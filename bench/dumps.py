@@ -1,4 +1,4 @@
-"""Dumps, and a start: dumps beside those of peers, --help, the installation."""
+"""Measurements of dumps, in comparison with peers, and of --help and the first sample."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BIG_BINARIES = ("/usr/lib/llvm-*/lib/libLLVM*.so*", "/usr/lib/x86_64-linux-gnu/l
 
 
 def dump_table(console: Console, title: str, pid: int, rounds: int) -> float:
-    """Seconds from the start of a command to the printed stacks. Those of pyprof."""
+    """Print the time from the start of each dump command to the printed stacks. Return that of pyprof in seconds."""
     found = Table(title=title)
     ours = 0.0
     for heading in ("tool", "seconds", "CPU seconds", "MB memory"):
@@ -45,7 +45,7 @@ def dump_table(console: Console, title: str, pid: int, rounds: int) -> float:
 
 
 def dumps(console: Console, rounds: int) -> float:
-    """Of 10 threads, in seconds."""
+    """Return the time of a dump of 10 threads in seconds."""
     big = max((p for pattern in BIG_BINARIES for p in glob.glob(pattern)), key=os.path.getsize, default="")
     load = f"ctypes.CDLL({big!r})" if big else "None"
     threads = "[threading.Thread(target=time.sleep, args=(600,), daemon=True).start() for _ in range(9)]"
@@ -67,7 +67,9 @@ def dumps(console: Console, rounds: int) -> float:
 
 
 def first_sample(console: Console) -> float | None:
-    """Seconds from the start of the command to the first samples of a compiler of 100 MB, unwound."""
+    """Return the time from the start of the command to the first unwound samples of a compiler of 100 MB, in
+    seconds.
+    """
     target = BY_NAME["clang"]
     if not target.possible:
         console.print("no clang here: the first sample of a big program was not measured\n")

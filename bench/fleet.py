@@ -1,13 +1,13 @@
-"""`python -m bench.fleet`: how many windows a second a server takes, what they need at rest, how long questions take.
+"""`python -m bench.fleet`: measure a server: windows per second, bytes at rest, and duration of queries.
 
-Hosts send windows of 400 stacks of 25 functions (bench/segments.py), one minute after the other, by connections that
-stay open. All services have stacks of the same functions; `--new` of a hundred stacks are in no other window. A window
-is taken when its file is durable; how much later the last one is in the database is told. Windows of each kind are sent
-before the clock starts: a server that runs knows its stacks.
+Hosts send windows of 400 stacks of 25 functions (bench/segments.py), minute by minute, on persistent connections. All
+services have stacks of the same functions; `--new` of a hundred stacks are in no other window. A window is accepted
+when its file is durable; the delay until the last one is in the database is printed. Windows of each kind are sent
+before the clock starts, because a running server already knows its stacks.
 
-Before that the same files are made durable without a server: as many as a second that disk takes. ext4 looks at each
-inode that was deleted in the last minute, or five, before it takes another, so after many files were deleted, by a run
-of this, too, each file costs more processor time.
+Before that the same files are made durable without a server, to measure the disk. ext4 checks each inode that was
+deleted in the last minute, or five, before it takes another one. So after many files were deleted, also by a run of
+this program, each file costs more processor time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ALONE = 2000
 
 
 def bodies(count: int, new: int = 0) -> list[bytes]:
-    """new: of a hundred stacks, those that only one of them has."""
+    """Return windows as segments; `new` of a hundred stacks are in only one of them."""
     rng, found = random.Random(20), []
     for _ in range(count):
         out = io.BytesIO()
@@ -51,13 +51,13 @@ def bodies(count: int, new: int = 0) -> list[bytes]:
 
 
 def processor_s(pid: int) -> float:
-    """That a process has had, all its threads."""
+    """Return the processor time of a process with all its threads in seconds."""
     words = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def disk_alone(folder: Path, made: list[bytes]) -> tuple[float, float]:
-    """Files a second that are made durable, and milliseconds of processor time for each."""
+    """Return (files per second that are made durable, milliseconds of processor time for each)."""
     files = SegmentFiles(str(folder))
     name = SegmentName.new("alone", time.time_ns())
 
@@ -73,7 +73,7 @@ def disk_alone(folder: Path, made: list[bytes]) -> tuple[float, float]:
 
 
 class Fleet:
-    """windows: how many are sent, of SERVICES services in turn."""
+    """The hosts. They send windows of SERVICES services in turn."""
 
     def __init__(self, port: int, windows: int, new: int) -> None:
         self._port, self._new = port, new
@@ -88,7 +88,7 @@ class Fleet:
         self.until_indexed()
 
     def send(self, windows: int) -> float:
-        """Seconds until all are taken."""
+        """Send windows and return the time until all are accepted in seconds."""
         began = time.perf_counter()
         self._send([self._bodies[number % len(self._bodies)] for number in range(windows)])
         return time.perf_counter() - began
@@ -122,7 +122,7 @@ class Fleet:
         return found
 
     def until_indexed(self) -> float:
-        """Seconds."""
+        """Wait until all windows are in the database, and return the time in seconds."""
         began = time.perf_counter()
         while sum(row["windows"] for row in json.loads(self.ask("services?"))["services"]) < self.sent:
             assert time.perf_counter() - began < _PATIENCE_S
@@ -131,7 +131,7 @@ class Fleet:
 
 
 def rows_and_bytes(folder: Path) -> dict[str, tuple[int, int]]:
-    """By table, after the server has ended."""
+    """Return (rows, bytes) by table, after the server has ended."""
     code = (
         "import sys\n"
         "from pyprof.server.engine import ChdbEngine, StoreAddress\n"

@@ -1,9 +1,9 @@
-"""`python -m bench.fleet_days`: how long questions about days of a fleet take, and what a sample needs at rest.
+"""`python -m bench.fleet_days`: measure queries about days of a fleet, and the size of a sample at rest.
 
-Windows of 400 stacks (bench/segments.py) go straight into the database, as the server's index puts them there: of so
-many services, one every so many seconds, for so many days. Then a service and all services are asked for over 1 hour,
-1 day and all days. `--store clickhouse://…` asks servers; without it ClickHouse is in this process. `--cluster` starts
-two of Debian's. Then the hours that have ended are rolled up, and days are asked for again.
+Windows of 400 stacks (bench/segments.py) are written to the database as the server's index does. The options set the
+number of services, the interval of windows and the number of days. Then one service and all services are queried over 1
+hour, 1 day and all days. `--store clickhouse://…` uses servers; without it ClickHouse is in this process. `--cluster`
+starts two of Debian's. Then the hours that have ended are rolled up, and the queries over days are repeated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TENANT = "default"
 
 
 def windows(services: int, days: int, every_s: int, now_ns: int) -> Iterator[SegmentRows]:
-    """All services have stacks of the same functions, and each has half of them."""
+    """Yield windows. All services have stacks of the same functions, and each has half of them."""
     book, rng = StoredStackCache(), random.Random(20)
     found = [rows_of(TENANT, SegmentName.new("x", now_ns), data, book) for data in bodies(DIFFERENT)]
     for age_s in range(0, days * DAY_S, every_s):
@@ -46,7 +46,7 @@ def windows(services: int, days: int, every_s: int, now_ns: int) -> Iterator[Seg
 
 
 def fill(store: Store, made: Iterator[SegmentRows]) -> tuple[int, int, float]:
-    """Windows, samples, and seconds that the database took."""
+    """Write windows and return (windows, samples, seconds that the database took)."""
     count = samples = 0
     spent = 0.0
     block: list[SegmentRows] = []

@@ -1,4 +1,4 @@
-"""What the project wants to reach, and whether it was reached in this run. A figure that was not measured is no row."""
+"""The goals of the project, and whether this run met them. A figure that was not measured has no row."""
 
 from __future__ import annotations
 
@@ -19,14 +19,19 @@ PERF, PTRACE, DWARF, SPY = (
 )
 
 NOISE = 0.015
-"""Of a slowdown, in a short run on a quiet machine."""
+"""Noise of a slowdown, in a short run on a quiet machine."""
 PERCENT = "{:.2f} %"
 
 
 @dataclass
 class Measured:
-    """Everything that one run of the bench has found. marginal, by target and tool; frames_s: by target. others: what
-    is only one number, by name.
+    """All results of one run of the bench.
+
+    Attributes:
+        results: Tables.
+        marginal: Cost of samples by (target, tool).
+        frames_s: Frames per second by target.
+        others: Single numbers by name.
     """
 
     results: Results = field(default_factory=dict)
@@ -42,7 +47,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Goal:
-    """limit: the worst value that is good enough; most: values above it are worse (else those below)."""
+    """A goal; `limit` is the worst acceptable value, and `most` is True if it is a maximum."""
 
     what: str
     value: float | None
@@ -52,7 +57,7 @@ class Goal:
     scale: float = 1.0
 
     def cells(self) -> list[str]:
-        """Empty where there is nothing to compare."""
+        """Return the cells of a table row, empty if there is nothing to compare."""
         if self.value is None or self.limit is None:
             return []
         met = self.value <= self.limit if self.most else self.value >= self.limit

@@ -1,4 +1,4 @@
-"""What one more sample costs: a long recording against a short one of the same target."""
+"""The cost of another sample: a long recording compared with a short one of the same target."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ from bench.tools import found, run
 
 @dataclass(frozen=True)
 class Marginal:
-    """CPU in us a sample of the long recording, and of each sample that it has more; seconds until it was written."""
+    """Costs of samples.
+
+    Attributes:
+        whole_us: CPU time per sample of the long recording.
+        marginal_us: CPU time of each additional sample.
+        written_s: Time until the long recording was written.
+    """
 
     whole_us: float
     marginal_us: float
@@ -27,7 +33,7 @@ class Marginal:
 
 
 Spent = tuple[float, int, float]
-"""CPU seconds, samples, seconds until written"""
+"""CPU seconds, samples, seconds until written."""
 
 
 def _peer(name: str, process: subprocess.Popen[str], rate: float, seconds: float, folder: Path) -> Spent | None:
@@ -60,7 +66,7 @@ def _run(name: str, target: Target, rate: float, seconds: float) -> Spent | None
 def marginal(
     console: Console, target: Target, rate: float, tools: tuple[str, ...], seconds: tuple[float, float]
 ) -> dict[str, Marginal]:
-    """By tool. seconds: of the short recording and the long one."""
+    """Return the costs of samples by tool; `seconds` are the lengths of the short and the long recording."""
     short, long = seconds
     shown = Table(title=f"{target.name} at {rate:g} Hz: {long:g} s, and what {long:g} s cost more than {short:g} s")
     for heading in ("tool", "CPU us/sample", "each more us", "written s"):

@@ -1,4 +1,4 @@
-"""Does the memory of a long recording stay flat? As many minutes as one likes."""
+"""Measurement of the memory of a long recording, of any number of minutes: does it stay flat?"""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ EVERY_S = 10.0
 
 
 def memory(console: Console, minutes: float) -> float:
-    """MB at most, of all pyprof's processes together, while they record 8 threads at 1 kHz and while they write. Pages
-    that they share count once (Pss).
+    """Return the maximum memory in MB of all pyprof's processes while they record 8 threads at 1 kHz and write the
+    file.
+
+    Shared pages count once (Pss).
     """
     options = "-r", "1000", "-o", "out.html"
     with tempfile.TemporaryDirectory() as folder, _recording(THREADS8, folder, minutes, *options) as recording:
@@ -41,7 +43,9 @@ def memory(console: Console, minutes: float) -> float:
 
 
 def churn(console: Console, minutes: float) -> None:
-    """Of both processes, while processes, threads, libraries and functions come and go, in windows of a second."""
+    """Print the memory of both processes while processes, threads, libraries and functions come and go, in windows of a
+    second.
+    """
     for collector in ("auto", "ptrace", "perf"):
         options = "-r", "100", "-s", "--every", "1", "-o", "%i.html", "--collector", collector
         with tempfile.TemporaryDirectory() as folder, _recording(CHURN, folder, minutes, *options) as recording:
@@ -54,7 +58,7 @@ def churn(console: Console, minutes: float) -> None:
 
 @contextmanager
 def _recording(target: Target, folder: str, minutes: float, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """pyprof's recording of a target that runs for longer."""
+    """Start pyprof's recording of a target that runs for longer."""
     with alone(target.build(Path(folder))(60 * minutes + 30)) as process:
         time.sleep(0.5)
         command = [sys.executable, "-m", "pyprof", "record", "-q", "-p", str(process.pid), *options]
@@ -64,7 +68,7 @@ def _recording(target: Target, folder: str, minutes: float, *options: str) -> It
 
 
 def _watched(pid: int, minutes: float, file: str, field: str) -> Iterator[tuple[float, float]]:
-    """MB of the sampler and of its worker with what that has begun, each EVERY_S."""
+    """Yield the memory in MB of the sampler, and of its worker with its children, every EVERY_S."""
     end = time.monotonic() + 60 * minutes
     while time.monotonic() < end:
         time.sleep(min(EVERY_S, max(end - time.monotonic(), 0.1)))
@@ -76,7 +80,7 @@ def _moment(pid: int, file: str, field: str) -> tuple[float, float]:
 
 
 def _below(pid: int) -> list[int]:
-    """Its children, and theirs: the worker's is the keeper."""
+    """Return the children of a process and their children; the file broker is a child of the worker."""
     try:
         children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
@@ -89,7 +93,7 @@ def _course(seen: Sequence[float]) -> str:
 
 
 def _mb(pid: int, file: str, field: str) -> float:
-    """field: of /proc/PID/FILE, in kB there. 0 of a process that has ended."""
+    """Return a field of /proc/PID/FILE, which is in kB there, in MB; 0 if the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/{file}").read_text().splitlines()
     except OSError:

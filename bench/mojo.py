@@ -1,4 +1,4 @@
-"""MOJO, the binary format of austin 4: only its samples are counted.
+"""MOJO, the binary format of austin 4. Only its samples are counted.
 
 Source: https://p403n1x87.github.io/austin/4.1/formats/mojo/.
 """
@@ -20,11 +20,15 @@ _FIELDS = {
     11: "vs",
     12: "v",
 }
-"""What follows each event: s a string that ends with 0, v a number whose bytes but the last have bit 7."""
+"""Fields after each event: s is a NUL-terminated string, v a number whose bytes have bit 7 set, except for the last."""
 
 
 def samples(data: bytes) -> int:
-    """Raises ValueError where it is no MOJO, or ends in the middle of an event."""
+    """Return the number of samples.
+
+    Raises:
+        ValueError: The data is not MOJO, or ends in the middle of an event.
+    """
     if data[:3] != b"MOJ":
         raise ValueError("not MOJO")
     at, count = _number(data, 3), 0
@@ -40,7 +44,7 @@ def samples(data: bytes) -> int:
 
 
 def _number(data: bytes, at: int) -> int:
-    """Where the number at `at` ends."""
+    """Return the position after the number at `at`."""
     while at < len(data) and data[at] & 0x80:
         at += 1
     if at >= len(data):

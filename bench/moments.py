@@ -1,4 +1,4 @@
-"""When things happen in a recording by pyprof: the first sample, the last one, the written file."""
+"""The times of events in a recording by pyprof: the first sample, the last one, the written file."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ from bench.tools import run
 
 @dataclass(frozen=True)
 class Moments:
-    """Seconds. first: from the start of the command until the first sample. written: from the last sample to the end of
-    the command. cpu_s, samples: of all of it.
+    """Times and costs of a recording.
+
+    Attributes:
+        first_s: Time from the start of the command to the first sample.
+        written_s: Time from the last sample to the end of the command.
+        cpu_s: CPU time of the command.
+        samples: Number of samples.
     """
 
     first_s: float
@@ -24,7 +29,7 @@ class Moments:
 
 
 def moments(folder: Path, pid: int, rate: float, seconds: float, *options: str) -> Moments | None:
-    """Record a process. None if that failed."""
+    """Record a process, or return None if that failed."""
     import pyprof
 
     recording = folder / "out.pyprof"
@@ -45,5 +50,5 @@ def moments(folder: Path, pid: int, rate: float, seconds: float, *options: str) 
 
 
 def alone(command: list[str]) -> subprocess.Popen[str]:
-    """A target whose output nobody wants."""
+    """Start a target and discard its output."""
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True)

@@ -1,8 +1,8 @@
-"""Are totals of time off the processor right? `python -m bench.off_cpu [SECONDS]`.
+"""Check the totals of off-CPU time: `python -m bench.off_cpu [SECONDS]`.
 
-Threads nap and wait for each other, for 0.05 to 30 ms each time, and write down when by their own clock. What a
-recording says of the same time is compared, thread by thread. A thread's own clock also holds what it runs around its
-wait, some microseconds: those whose waits are shorter than a millisecond are shown, and not judged. Nothing else should
+Threads nap and wait for each other, for 0.05 to 30 ms each time, and write down when by their own clock. That is
+compared with a recording of the same time, thread by thread. A thread's own clock includes what it runs around its
+wait, some microseconds. Threads with waits shorter than a millisecond are shown, but not judged. Nothing else should
 run.
 """
 
@@ -25,7 +25,7 @@ COLLECTORS = ("bpf", "perf")
 
 
 def compare(folder: Path, collector: str, seconds: float) -> bool:
-    """Prints a line for each thread. Was the goal met?"""
+    """Print a line for each thread, and return True if the goal was met."""
     import pyprof
 
     recording = folder / f"{collector}.pyprof"

@@ -1,6 +1,6 @@
-"""How much longer a stop is for the frames of Python: what reading them takes while the thread stands still.
+"""Measurement of how much longer a stop is because of Python frames, which are read while the thread is stopped.
 
-`python -m bench.pauses RATE` measures that in us, as JSON; run as a child (see unwinding.py).
+`python -m bench.pauses RATE` measures that in us, as JSON. It runs as a child (see unwinding.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ down({FRAMES - 3})
 
 
 def python_pause(console: Console) -> float | None:
-    """p99 at 100 Hz, in us."""
+    """Return the 99th percentile at 100 Hz in us."""
     p99 = None
     for rate in (1000, 100):
         output = run([sys.executable, "-m", "bench.pauses", str(rate)], 60).output
@@ -45,7 +45,7 @@ def python_pause(console: Console) -> float | None:
 
 
 def _reads(rate: float) -> list[float]:
-    """us of each read within a stop."""
+    """Return the duration of each read within a stop in us."""
     from pyprof.collectors.ptrace.stack_copy import StackCopy
     from pyprof.interpreters.cpython.process import PythonProcess
 

@@ -1,6 +1,6 @@
-"""The profilers that are compared: how to start each on a process, and how to count what it got.
+"""The profilers that are compared: how to start each on a process, and how to count its samples.
 
-A tool that is not installed is left out of the tables; one that fails has no samples, and no figures.
+A tool that is not installed is left out of the tables. A tool that fails has no samples and no figures.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.tools import Dumper, Got, Recorder
 PYTHON = frozenset({"python", "frames"})
 ROOTED = frozenset({"python315"})
 INLINING = frozenset({"node", "rustc", "clang"})
-"""Where perf script needs minutes for inlined functions: it is measured without them."""
+"""Targets for which perf script needs minutes for inlined functions: it is measured without them."""
 
 
 def _pyprof() -> list[str]:
@@ -46,7 +46,7 @@ _ROOTS = (b"_start", b"__clone3", b"clone3", b"__clone", b"clone", b"_dl_start_u
 
 
 def _perf_got(folder: Path) -> Got:
-    """perf script: a line for each sample, its frames innermost first, an empty line."""
+    """Count samples in the output of perf script: a line for each sample, its frames innermost first, an empty line."""
     samples = whole = 0
     last = b""
     with open(folder / "script", "rb") as file:
@@ -89,7 +89,7 @@ def _austin_got(folder: Path) -> Got:
 
 
 def _sampling(name: str, *options: str) -> Recorder:
-    """CPython's own, which attaches to its own minor version only."""
+    """Return CPython's own profiler, which attaches only to its own minor version."""
     return Recorder(
         name,
         lambda pid, rate, seconds, folder: [
@@ -103,7 +103,7 @@ def _sampling(name: str, *options: str) -> Recorder:
 
 
 def _perf(only: frozenset[str], *options: str, program: tuple[str, ...] = ("perf",)) -> Recorder:
-    """options: of the script."""
+    """Return perf; `options` are those of the script."""
     script = " ".join([*program, "script", *options])
     return Recorder(
         " ".join(("perf --call-graph dwarf + script", *options)),
@@ -121,7 +121,7 @@ _NATIVE = frozenset({"ladder", "ladder4", "busy10", "threads", "deep", "deep4000
 
 
 def _of_root() -> list[Recorder]:
-    """Peers of the distribution that BENCH_ROOT names."""
+    """Return the peers of the distribution that BENCH_ROOT names."""
     found = []
     if rooted.has("perf"):
         newer = _perf(_NATIVE | PYTHON, program=tuple(rooted.command("perf")))

@@ -1,9 +1,9 @@
-"""`python -m bench.per_sample`: processor time of each process of a recording for each sample, without start and end.
+"""`python -m bench.per_sample`: measure the processor time of each process of a recording for each sample.
 
-While a recording runs, the time that its processes have used is read twice, by /proc/PID/task/TID/schedstat. What they
-used in between, over the samples of that time, is the cost of one more sample. That is measured once it is flat: tables
-and names are read in the first seconds. What was used before, less the same time at that cost, is the fixed cost.
-The keeper, which writes the file, counts with the worker. Nothing else should run on the machine.
+While a recording runs, the time that its processes have used is read twice, from /proc/PID/task/TID/schedstat. The
+difference divided by the samples of that time is the cost of another sample. It is measured once it is flat, because
+tables and names are read in the first seconds. The time used before, minus the same duration at that cost, is the fixed
+cost. The file broker, which writes the file, counts with the worker. Nothing else should run on the machine.
 """
 
 from __future__ import annotations
@@ -29,8 +29,15 @@ RATES = (100.0, 1000.0)
 
 @dataclass(frozen=True)
 class Spent:
-    """sampler, worker: CPU seconds of the processes (the worker's with its keeper) between two moments. samples: taken
-    between them. seconds: that lie between. before: CPU seconds of all until the first one, first: seconds until then.
+    """Cost between two moments of a recording.
+
+    Attributes:
+        sampler: CPU seconds of the sampler.
+        worker: CPU seconds of the worker with its file broker.
+        samples: Number of samples.
+        seconds: Elapsed time.
+        before: CPU seconds of all processes until the first moment.
+        first: Elapsed time until then.
     """
 
     sampler: float
@@ -46,7 +53,7 @@ class Spent:
 
     @property
     def share(self) -> float:
-        """Of a processor."""
+        """Share of a processor."""
         return (self.sampler + self.worker) / self.seconds
 
     @property
@@ -56,7 +63,7 @@ class Spent:
 
 
 def used_s(pid: int) -> float:
-    """CPU seconds of all threads that a process has now."""
+    """Return the CPU seconds of all threads that a process has now."""
     total = 0
     for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         total += int(path.read_text().split()[0])
@@ -70,8 +77,14 @@ def descendants(pid: int) -> list[int]:
 
 @dataclass(frozen=True)
 class How:
-    """What is measured. rate: Hz. seconds: after first_s. page: the recording is written to a page at its end, in place
-    of a .pyprof file, which has what was sampled each second.
+    """The parameters of a measurement.
+
+    Attributes:
+        collector: Name of the collector.
+        rate: Sampling rate in Hz.
+        seconds: Duration after first_s.
+        first_s: Time before the measurement.
+        page: True to write a page at the end. False to write a .pyprof file, which has the time of each sample.
     """
 
     collector: str
@@ -82,7 +95,11 @@ class How:
 
 
 def measure(pids: list[int], how: How) -> Spent:
-    """Of a recording of these processes. Raises OSError where it failed."""
+    """Measure a recording of these processes.
+
+    Raises:
+        OSError: The recording failed.
+    """
     import pyprof
 
     with tempfile.TemporaryDirectory() as folder:
@@ -100,7 +117,7 @@ def measure(pids: list[int], how: How) -> Spent:
             ran_s = sum(map(used_s, pids)) - ran_s
             if process.wait(60) != 0:
                 raise OSError("the recording failed")
-        if how.page:  # which says nothing of when
+        if how.page:  # a page has no times of samples
             samples = round(ran_s * how.rate)
         else:
             times = pyprof.load(recording).time_ns
@@ -110,7 +127,7 @@ def measure(pids: list[int], how: How) -> Spent:
 
 
 def recorded(target: Target, how: How, count: int = 1) -> Spent:
-    """So many processes of a target."""
+    """Measure a number of processes of a target."""
     with tempfile.TemporaryDirectory() as folder:
         command = target.build(Path(folder))(how.first_s + how.seconds + 20)
         running = [alone(command) for _ in range(count)]

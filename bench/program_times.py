@@ -1,7 +1,7 @@
-"""How long does the program in the kernel take for a sample? `python -m bench.program_times [PYTHON ...]`.
+"""`python -m bench.program_times [PYTHON ...]`: measure how long the program in the kernel takes for a sample.
 
-Each record says how long it took. Targets are Python programs, of which registers, stack and the interpreter's frames
-are copied; the interpreters are those that are given, or the one that runs this. Nothing else should run.
+Each record contains its duration. Targets are Python programs, of which registers, stack and interpreter frames are
+copied. The interpreters are the given ones, or the one that runs this program. Nothing else should run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BEFORE_S, LEAST = 1.5, 100
 
 @contextmanager
 def noted() -> Iterator[list[npt.NDArray[np.uint32]]]:
-    """Nanoseconds of each record that is read in this process."""
+    """Collect the nanoseconds of each record that is read in this process."""
     from pyprof.collectors.bpf.source import BpfSource
 
     found: list[npt.NDArray[np.uint32]] = []
@@ -45,7 +45,7 @@ def noted() -> Iterator[list[npt.NDArray[np.uint32]]]:
 
 
 def times_us(python: str, target: str, rate_hz: float, seconds: float) -> npt.NDArray[np.float64]:
-    """Without the first fifth, in which names of code are copied, too."""
+    """Return the durations without the first fifth, in which names of code are copied too."""
     import pyprof
 
     command = [python, str(SOURCES / target), f"{seconds + 10:g}"]

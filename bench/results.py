@@ -1,4 +1,4 @@
-"""What a run of `bench.costs` has measured: one Run for each command, in a JSON file with the machine and its load."""
+"""The results of `bench.costs`: one Run for each command, in a JSON file with the machine and its load."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Case:
-    """What was measured. rate: Hz, 0 where there is none. seconds: of the recording, 0 if it ends by itself."""
+    """A case that was measured.
+
+    Attributes:
+        target: Name of the target.
+        rate: Sampling rate in Hz, 0 if there is none.
+        tool: Name of the tool.
+        seconds: Duration of the recording, 0 if the command ends by itself.
+    """
 
     target: str
     rate: float
@@ -24,10 +31,19 @@ class Case:
 
 @dataclass(frozen=True)
 class Run:
-    """One command. cpu_s: user and system, of all its processes and its post-processing. samples: obtained. beyond_s:
-    elapsed beyond the recording. first_s: from the start of the command to the first sample. work: what the target
-    did meanwhile. p90_us, p99_us: of all gaps of more than 5 us in its own time. load: of the machine when the command
-    began, the mean of a minute.
+    """One run of a command.
+
+    Attributes:
+        case: The case.
+        cpu_s: User and system time of all its processes and its post-processing.
+        samples: Number of samples.
+        beyond_s: Elapsed time beyond the recording.
+        memory_mb: Maximum memory.
+        first_s: Time from the start of the command to the first sample.
+        work: Work of the target meanwhile.
+        p90_us: 90th percentile of gaps of more than 5 us in the target's own time.
+        p99_us: 99th percentile of them.
+        load: The machine's load when the command began, the mean of a minute.
     """
 
     case: Case
@@ -43,7 +59,7 @@ class Run:
 
 
 def machine() -> dict[str, object]:
-    """Where and when: figures of two machines are not to be compared."""
+    """Describe the machine and the time. Figures of two machines cannot be compared."""
     return {
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "platform": platform.platform(),
@@ -54,14 +70,19 @@ def machine() -> dict[str, object]:
 
 
 def save(runs: Iterable[Run], started: dict[str, object], path: Path) -> None:
-    """started: of machine(), before the first run."""
+    """Save runs; `started` is the result of machine() before the first one."""
     path.write_text(
         json.dumps({"before": started, "after": machine(), "runs": [asdict(run) for run in runs]}, indent=1)
     )
 
 
 def load(path: Path) -> list[Run]:
-    """Raises OSError or KeyError for a file that is not ours."""
+    """Load runs.
+
+    Raises:
+        OSError: The file cannot be read.
+        KeyError: It is not a file of save().
+    """
     return [Run(Case(**run.pop("case")), **run) for run in json.loads(path.read_text())["runs"]]
 
 
@@ -75,7 +96,7 @@ def median(runs: Iterable[Run], column: Callable[[Run], float | None]) -> float 
 
 
 def split(runs: list[Run], target: str, rate: float, tool: str) -> tuple[float, float] | None:
-    """CPU seconds of a recording without samples, and us of each sample, of recordings of two lengths."""
+    """Return (CPU seconds without samples, us of each sample) from recordings of two lengths."""
     lengths = sorted(
         {run.case.seconds for run in runs if (run.case.target, run.case.rate, run.case.tool) == (target, rate, tool)}
     )

@@ -1,6 +1,6 @@
-"""Peers of a newer distribution, in a folder that holds one: samply and perf.
+"""Peers of a newer distribution in a folder that contains one: samply and perf.
 
-BENCH_ROOT names it: a root with usr/bin/samply or usr/bin/perf in it, and their libraries. The programs run on this
+BENCH_ROOT names the folder: a root with usr/bin/samply or usr/bin/perf and their libraries. The programs run on this
 machine's files, with that root's loader and libraries.
 """
 
@@ -28,7 +28,7 @@ def has(program: str) -> bool:
 
 
 def command(program: str) -> list[str]:
-    """Of the root that BENCH_ROOT names."""
+    """Return the command of a program in the root that BENCH_ROOT names."""
     root = _root()
     (loader,) = sorted(root.glob("lib64/ld-linux-*.so.*"))[:1] or [Path("/lib64/ld-linux-x86-64.so.2")]
     libraries = root / f"usr/lib/{platform.machine()}-linux-gnu"
@@ -36,8 +36,10 @@ def command(program: str) -> list[str]:
 
 
 def samply(pid: int, rate: float, seconds: float, folder: Path) -> list[str]:
-    """It has no duration for a process, so it gets SIGINT. Where the machine counts no hardware events it wants to read
-    1 in perf_event_paranoid: it is shown such a file, in a mount namespace of its own.
+    """Return the command for samply. It has no duration for a process, so it gets SIGINT.
+
+    If the machine counts no hardware events, samply requires 1 in perf_event_paranoid. It gets such a file in a
+    separate mount namespace.
     """
     record = [
         "timeout", "--foreground", "-s", "INT", f"{seconds:g}", *command("samply"), "record", "-p", str(pid), "-r",

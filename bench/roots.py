@@ -26,17 +26,19 @@ def has(suite: str, program: str) -> bool:
 
 
 def run_in(suite: str) -> list[str]:
-    """What to put before a command: it and its folder under /tmp are inside the root, its pid is ours."""
+    """Return a prefix that runs a command inside a root. Its folder under /tmp is visible there, and its pid is the
+    same.
+    """
     return [str(_TOOLS / "debroot"), "run", str(_root(suite))]
 
 
 def in_root_of(pid: int) -> list[str]:
-    """What to put before a command that shall see the files that a process sees."""
+    """Return a prefix that lets a command see the files that a process sees."""
     return ["nsenter", "-t", str(pid), "-m", "-r"]
 
 
 def austin() -> list[str]:
-    """austinp of the PATH; where libc is older than the 2.38 that it needs, in a root that is newer."""
+    """Return the command of austinp, in a newer root if libc is older than the 2.38 that it needs."""
     path = shutil.which("austinp") or "austinp"
     new = tuple(map(int, os.confstr("CS_GNU_LIBC_VERSION").split()[1].split("."))) >= (2, 38)  # type: ignore[union-attr]
     return [path] if new or not has("trixie", "/bin/sh") else [*run_in("trixie"), path]

@@ -1,8 +1,7 @@
-"""`python -m bench.segments`: how long `pyprof query` reads a spool, and in how much memory.
+"""`python -m bench.segments`: measure the time and memory in which `pyprof query` reads a spool.
 
-Segments as an agent makes them of one service: a minute of 19 Hz, ten threads, stacks of 25 functions that recur from
-minute to minute, in part with new ones;
-of the windows 50 differ. Each run is a process of its own; the peer merges the same files.
+The segments are those that an agent makes of one service: a minute of 19 Hz, ten threads, stacks of 25 functions that
+partly recur from minute to minute. 50 windows differ. Each run is a separate process; the peer merges the same files.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ GO = "/usr/lib/go-1.19/pkg/tool/linux_amd64/pprof"
 
 
 def window(rng: random.Random, end_ns: int, length_ns: int = 60 * 10**9, new: int = 0) -> Profile:
-    """new: of a hundred stacks, those that no other window has."""
+    """Return a window; `new` of a hundred stacks are in no other window."""
     builder = Builder()
     module = builder.module(ModuleInfo("/opt/shop/checkout", "ab" * 20, 0x400000, 0x900000, 0, True, True))
 
@@ -60,7 +59,7 @@ def window(rng: random.Random, end_ns: int, length_ns: int = 60 * 10**9, new: in
 
 
 def fill(folder: str, count: int) -> int:
-    """Bytes of the spool."""
+    """Fill a spool and return its size in bytes."""
     spool, rng = Spool(folder, Caps(), Diagnostics()), random.Random(19)
     now = time.time_ns()
     made = []
@@ -75,7 +74,7 @@ def fill(folder: str, count: int) -> int:
 
 
 def measured(command: list[str]) -> tuple[float, float]:
-    """Seconds on processors, and MB that were resident at most."""
+    """Return (processor seconds, maximum resident MB) of a command."""
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert child.stderr is not None
     said = child.stderr.read()

@@ -1,4 +1,4 @@
-"""A server of its own for a measurement."""
+"""A separate server for a measurement."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ rate = 100000
 
 @contextlib.contextmanager
 def served(data: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
-    """Its port, and the process. data: its folder, beside which its configuration is written."""
+    """Run a server and yield its port and process; its configuration is written next to the data folder."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])

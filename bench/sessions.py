@@ -1,4 +1,4 @@
-"""A recording in our own process, where its parts can be measured."""
+"""A recording in this process, whose parts can be measured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pyprof.session.session import Session
 
 
 def run_for(session: Session, seconds: float) -> None:
-    """Record, and close the collector whatever happens."""
+    """Record for some seconds, and close the collector in all cases."""
     end = time.monotonic() + seconds
     try:
         for batch in session.collector.batches():

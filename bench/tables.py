@@ -1,4 +1,4 @@
-"""One target under each tool in turn, and what that cost whom."""
+"""Measurement of one target with each tool in turn."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from bench.tools import Cost, Got, Recorder, found, run
 HEADINGS = ("slowdown", "p50 us", "p99 us", "of wanted", "whole", "CPU us/sample", "MB disk", "MB memory", "beyond s")
 _NOTHING = Cost(0.0, 0.0, 0, "", True)
 _MARGIN_S = 1.5
-"""So much longer than a recording its target runs."""
+"""Time in seconds by which the target outlasts a recording."""
 
 
 @dataclass(frozen=True)
 class Inside:
-    """What the target saw: its work units, and gaps over 5 us in its own time, in us; none where it does not look."""
+    """Observations of the target: work units, and gaps over 5 us in its own time, empty if it measures none."""
 
     work: int
     gaps_us: list[float]
@@ -35,7 +35,19 @@ class Inside:
 
 @dataclass(frozen=True)
 class Row:
-    """One run of a tool. None: not known. added: the gaps that the target has seen beyond its own. cpu_s: of all."""
+    """One run of a tool. Unknown values are None.
+
+    Attributes:
+        slowdown: Loss of work as a fraction.
+        added_us: Gaps in the target's time that the tool added.
+        samples: Number of samples.
+        wanted: Number of samples that were requested.
+        whole: Share of complete stacks.
+        cpu_s: CPU time of all processes.
+        disk_mb: Size of the files.
+        memory_mb: Maximum memory.
+        beyond_s: Elapsed time beyond the recording.
+    """
 
     slowdown: float | None
     added_us: list[float] | None
@@ -49,13 +61,13 @@ class Row:
 
     @property
     def cpu_us(self) -> float:
-        """A sample."""
+        """CPU time per sample."""
         return 1e6 * self.cpu_s / self.samples
 
 
 @dataclass(frozen=True)
 class Result:
-    """Medians of the rounds of one tool on one target. pauses: quantiles of what it added, us."""
+    """Medians of the rounds of one tool on one target; p50_us and p99_us are percentiles of the gaps that it added."""
 
     slowdown: float | None
     p50_us: float | None
@@ -101,7 +113,7 @@ class Result:
 
 
 Results = dict[tuple[str, float, str], Result]
-"""By target, rate and tool."""
+"""Results by target, rate and tool."""
 
 
 def target_alone(command: list[str], seconds: float) -> Inside:
@@ -115,7 +127,7 @@ def seen(out: str) -> Inside:
 
 
 def added(quiet: Inside, sampled: Inside) -> list[float]:
-    """The gaps that the tool added: the longest ones beyond as many as the machine alone showed."""
+    """Return the gaps that the tool added: the longest ones beyond the number of gaps without the tool."""
     extra = max(len(sampled.gaps_us) - len(quiet.gaps_us), 0)
     return sorted(sampled.gaps_us)[-extra:] if extra else []
 
@@ -123,7 +135,7 @@ def added(quiet: Inside, sampled: Inside) -> list[float]:
 def measure(
     tool: Recorder, target: Target, command: list[str], seconds: float, rate: float, alone: Inside | None, folder: Path
 ) -> Row | None:
-    """None if the tool failed. seconds: of the recording."""
+    """Run a tool for some seconds of recording. Return None if it failed."""
     own = Path(tempfile.mkdtemp(dir=folder))  # a tool that fails must not be credited with another's output
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         time.sleep(target.settle_s)
@@ -156,7 +168,7 @@ def measure(
 def table(
     console: Console, target: Target, seconds: float, rounds: int, rate: float, results: Results, only: str = ""
 ) -> None:
-    """Measure all tools, or those with `only` in their name, on one target; print, and keep in results."""
+    """Measure all tools, or those with `only` in their name, on one target; print and store the results."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         command = target.build(folder)(seconds + _MARGIN_S)
@@ -182,7 +194,7 @@ def table(
 
 
 def base(target: Target, command: list[str], seconds: float, noise: list[float]) -> Inside | None:
-    """The target alone, twice; noise: gets by how much the two differ."""
+    """Run the target twice without a tool, and append their difference to `noise`."""
     if not target.counts:
         return None
     quiet, again = target_alone(command, seconds), target_alone(command, seconds)

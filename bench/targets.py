@@ -1,4 +1,6 @@
-"""What is sampled: programs that count their own work, and some of them the gaps in their own time; and compilers."""
+"""The programs that are sampled. They count their work, and some of them the gaps in their own time. Others are
+compilers.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,17 @@ SOURCES = Path(__file__).parent / "targets"
 
 @dataclass(frozen=True)
 class Target:
-    """name: as in --targets. what: for the reader. needs: program without which it cannot run. build: (folder) ->
-    (seconds) -> command; the command ends by itself and prints {"work": ..., "gaps_10ns": ...}. busy: threads that run.
-    counts: False for a program that prints nothing and is ended by us. settle_s: until it has begun. there: what
-    else must hold.
+    """A program to sample.
+
+    Attributes:
+        name: Its name for --targets.
+        what: Its description.
+        needs: Program without which it cannot run.
+        build: folder -> (seconds -> command). The command ends by itself and prints {"work": ..., "gaps_10ns": ...}.
+        busy: Number of threads that run.
+        counts: False if it prints nothing and must be killed.
+        settle_s: Time until it has started.
+        there: Returns True if it can run here.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What a profiler is to the bench: how it is started on a process, how its samples are counted, what it cost."""
+"""The interface of profilers for the bench: how to start one on a process, how to count its samples, and its cost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Got:
-    """samples: obtained; whole: how many of them end at a root, None where the tool does not say."""
+    """The result of a tool: its samples, and how many of them end at a root, None if the tool does not report that."""
 
     samples: int
     whole: int | None
@@ -22,9 +22,14 @@ class Got:
 
 @dataclass(frozen=True)
 class Recorder:
-    """record: command that samples a pid for some seconds. post: command that makes its recording readable, None where
-    there is nothing to do. got: from the folder where the commands ran; raises OSError or ValueError if they failed.
-    only: of which targets, empty for all.
+    """A tool that records.
+
+    Attributes:
+        name: Its name.
+        record: Command that samples a pid for some seconds.
+        post: Command that makes its recording readable, or None.
+        got: Counts the samples in the folder where the commands ran. It raises OSError or ValueError if they failed.
+        only: Targets on which it works, empty for all.
     """
 
     name: str
@@ -42,7 +47,7 @@ def found(recorder: Recorder, target: str) -> bool:
 
 @dataclass(frozen=True)
 class Dumper:
-    """One look at a process. proof: what its output holds if it worked."""
+    """A tool that prints the stacks of a process; `proof` is a text in its output if it worked."""
 
     name: str
     command: Callable[[int], list[str]]
@@ -56,7 +61,7 @@ class Dumper:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a command and its children: CPU seconds, elapsed seconds, memory of the largest of them in KB, its output."""
+    """Cost of a command and its children: CPU seconds, elapsed seconds, memory of the largest one in KB, its output."""
 
     cpu_s: float
     elapsed_s: float

@@ -1,8 +1,9 @@
-"""Unwinding alone: frames a second of one core, in the batches of a recording.
+"""Measurement of unwinding alone: frames per second of one core, in the batches of a recording.
 
-Each batch is walked twice: the first walk meets code that is new, the second one does not ("warm").
-`python -m bench.unwinding PID` records a process and prints what its walks took, as JSON; run as a child, so that the
-bench itself stays small: a command's peak memory counts from the fork on.
+Each batch is walked twice: the first walk meets new code, the second one does not ("warm").
+
+`python -m bench.unwinding PID` records a process and prints the duration of its walks as JSON. It runs as a child, so
+that the bench itself stays small: a command's peak memory counts from the fork on.
 """
 
 from __future__ import annotations
@@ -28,15 +29,17 @@ if TYPE_CHECKING:
     from pyprof.session.interning import Walker
 
 RATE, SECONDS, WARM = 2000.0, 8.0, 1
-"""So many batches are walked before the figures begin: tables are read when a pc first needs them."""
+"""Sampling rate in Hz, duration, and number of batches before the measurement: tables are read when a pc first needs
+them.
+"""
 _STACK = 1 << 16
-"""Bytes: with more, deep stacks come from stops, a few in a batch."""
+"""Copy size in bytes. With more, deep stacks come from stops, a few in a batch."""
 _LEAST = 40
-"""Samples of a batch that counts."""
+"""Minimum number of samples of a batch that counts."""
 
 
 def unwinding(console: Console, targets: list[Target]) -> dict[str, float]:
-    """Frames a second by target."""
+    """Return frames per second by target."""
     shown = Table(title=f"unwinding alone, samples of {RATE:g} Hz by perf_events, after {WARM} batches")
     for heading in ("target", "samples a batch", "frames a sample", "M frames/s", "warm", "us/sample"):
         shown.add_column(heading, justify="left" if heading == "target" else "right")
@@ -61,7 +64,7 @@ def unwinding(console: Console, targets: list[Target]) -> dict[str, float]:
 
 
 class _Timed:
-    """The session's walker, and what its walks took."""
+    """The session's walker with the duration of its walks."""
 
     def __init__(self, walker: Walker) -> None:
         self._walker = walker

@@ -1,4 +1,4 @@
-"""`python -m bench.versions`: two or more versions of pyprof on one target, in turn, in the same run.
+"""`python -m bench.versions`: compare two or more versions of pyprof on one target, in turn, in the same run.
 
 pip install --no-deps --target /tmp/old /path/to/old && pip install --no-deps --target /tmp/new .
 python -m bench.versions old=/tmp/old new=/tmp/new --target ladder --rate 1000 --collector perf
@@ -22,7 +22,7 @@ from bench.tools import Recorder
 
 
 def version(name: str, folder: str, collector: str) -> Recorder:
-    """The pyprof that pip has installed into a folder."""
+    """Return the pyprof that pip has installed into a folder."""
     recorder = pyprof_by(collector)
     return replace(
         recorder,

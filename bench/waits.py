@@ -1,7 +1,7 @@
-"""What recording waits costs those that wait often: `python -m bench.waits [SECONDS]`.
+"""`python -m bench.waits [SECONDS]`: measure what recording waits costs threads that wait often.
 
-Two threads pass a byte to and fro. Their round trips a second alone and under each recorder are taken in turn, so that
-a machine that becomes busier harms all alike. Nothing else should run.
+Two threads pass a byte back and forth. Their round trips per second alone and under each recorder are measured in turn,
+so that a machine that becomes busier affects all alike. Nothing else should run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PYPROF = (sys.executable, "-m", "pyprof", "record", "-q", "--mode", "offcpu")
 
 
 def recorders(folder: Path) -> dict[str, tuple[str, ...]]:
-    """Name -> command; the pid follows."""
+    """Return {name: command}; the pid is appended."""
     out = ("-o", str(folder / "out.collapsed"))
     found = {
         "alone": (),
@@ -35,7 +35,7 @@ def recorders(folder: Path) -> dict[str, tuple[str, ...]]:
 
 
 def speed(program: Path, command: tuple[str, ...], seconds: float) -> float:
-    """Round trips a second, the first second left out."""
+    """Return the round trips per second, without the first second."""
     target = subprocess.Popen([program, str(seconds + 1.5)], stdout=subprocess.PIPE, text=True)
     with target:
         tool = subprocess.Popen([*command, str(target.pid)], stdout=subprocess.DEVNULL) if command else None

@@ -1,6 +1,6 @@
-"""python3 busy_service.py FILE SHARE: three functions in turn, until the process is killed.
+"""`python3 busy_service.py FILE SHARE`: run three functions in turn, until the process is killed.
 
-Appends records of five 64-bit numbers to FILE: the monotonic clock, the process's own time on processors, and the time
+It appends records of five 64-bit numbers to FILE: the monotonic clock, the process's own processor time, and the time
 in each of the functions, all in nanoseconds. SHARE is the part of the time in which it wants to run.
 """
 
@@ -12,7 +12,7 @@ import time
 
 PARTS = (0.5, 0.35, 0.15)
 RECORD_NS = 2_000_000
-"""Of the process's own time, between two records."""
+"""Processor time of the process between two records."""
 
 
 class Clocks:
@@ -28,7 +28,7 @@ class Clocks:
         self._file.write(struct.pack("<5q", time.monotonic_ns(), now, *self._had))
 
     def spin(self, at, ns):
-        """Keep the processor for so long, by the process's own clock."""
+        """Use the processor for a number of nanoseconds by the process's own clock."""
         begun = time.process_time_ns()
         due = begun + RECORD_NS
         while (now := time.process_time_ns()) < begun + ns:

@@ -1,6 +1,6 @@
-"""Processes, threads, libraries and functions that come and go: python churn.py SECONDS
+"""`python churn.py SECONDS`: processes, threads, libraries and functions that come and go.
 
-Each round has a function, a thread, a copy of a library and a child of its own. All of them are gone when it ends.
+Each round has a new function, thread, copy of a library and child. All of them are gone when it ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BYTES = bytes(1 << 16)
 
 
 def function(number: int) -> Callable[[], None]:
-    """A new code object, in a file of its own name."""
+    """Return a function with a new code object, whose file name is unique."""
     name = f"work_{number}"
     source = f"def {name}():\n    end = clock() + {WORK_S}\n    while clock() < end:\n        sum(range(200))\n"
     names: dict[str, object] = {"clock": time.monotonic}
@@ -35,7 +35,7 @@ def function(number: int) -> Callable[[], None]:
 
 
 def in_library(path: Path) -> None:
-    """Map a library, work in it, drop it."""
+    """Map a library, work in it, and unmap it."""
     library = ctypes.CDLL(str(path))
     end = time.monotonic() + WORK_S
     while time.monotonic() < end:

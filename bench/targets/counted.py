@@ -1,5 +1,6 @@
-"""python3 counted.py FILE INDEX: Python code and extension modules below it, until the process is killed. Rounds that
-were done are the 64-bit number INDEX of FILE.
+"""`python3 counted.py FILE INDEX`: run Python code and extension modules, until the process is killed.
+
+The 64-bit number INDEX of FILE counts the rounds.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""python3 frames.py SECONDS  ->  {"work": rounds done}: one busy thread whose innermost function is 30 frames deep."""
+"""`python3 frames.py SECONDS` -> {"work": rounds}: one busy thread whose innermost function is 30 frames deep."""
 
 import json
 import sys

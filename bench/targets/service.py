@@ -1,4 +1,4 @@
-"""python3 service.py SECONDS  ->  {"work": requests served}: eight threads, a tenth of the time busy."""
+"""`python3 service.py SECONDS` -> {"work": requests served}: eight threads that are busy for a tenth of the time."""
 
 import json
 import queue

@@ -1,4 +1,4 @@
-"""python3 work.py SECONDS  ->  {"work": rounds done}: Python code, and extension modules below it."""
+"""`python3 work.py SECONDS` -> {"work": rounds}: Python code that calls extension modules."""
 
 import hashlib
 import json
