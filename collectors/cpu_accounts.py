@@ -112,7 +112,7 @@ class Unseen:
 
 
 def missed(old: Account, account: Account) -> tuple[int, int]:
-    """Return the time in missed sampling times between two accounts, in nanoseconds.
+    """Return the processor time that fell into missed sampling times between two accounts, in nanoseconds.
 
     A sampler with priority misses few sampling times, and all functions alike. A sampler that waits for processors
     misses the busy times, so its missed time must be marked as not sampled.

@@ -155,7 +155,7 @@ class PtraceCalls:
         return 0 if failed or iov.size < ctypes.sizeof(masks) else int(masks[1])
 
     def read_memory(self, pid: int, avma: int, size: int, into: int) -> int:
-        """Read `size` bytes at avma to the own address `into` with process_vm_readv.
+        """Copy `size` bytes at avma of a process to the address `into` of this one with process_vm_readv.
 
         Returns:
             Number of bytes that were read, which is smaller at a hole; or -errno.

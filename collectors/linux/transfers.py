@@ -72,7 +72,7 @@ class ShortCall:
 
 
 def short_call(arch: Arch, tid: int, number: int, args: tuple[int, ...], result: int, read: Read) -> ShortCall | None:
-    """Return the call at whose end a thread is, or None if it is complete or a stop cannot cut it short.
+    """Return the short system call at whose end a thread is, or None if it is complete or cannot be cut short.
 
     It raises no exception.
 

@@ -88,7 +88,7 @@ class _Undecoded(NamedTuple):
 
 
 class QuickRounds:
-    """Rounds by machine code for one collector.
+    """The rounds of samples that machine code makes for one collector.
 
     Attributes:
         taken: Threads that got samples, until the reader of this set clears it.

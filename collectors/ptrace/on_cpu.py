@@ -91,7 +91,7 @@ class OnCpuTurns:
     """
 
     def __init__(self, ptrace: PtraceCalls, alone: bool, may_visit: bool) -> None:
-        """Create the state.
+        """Prepare to track which threads the sampler displaces.
 
         Args:
             ptrace: System calls of the sampler.
