@@ -1,6 +1,6 @@
-"""The file that a compiler works on, by its command line.
+"""Finds the file that a compiler works on, in its command line.
 
-A build starts hundreds of processes of one name. Their files tell them apart.
+A build starts hundreds of processes with the same name. Their files distinguish them.
 """
 
 from __future__ import annotations
@@ -34,25 +34,38 @@ _OUTPUT = "-o"
 _TEMPORARY = ("/tmp/", "/var/tmp/")
 """Folders of files that one step of a compiler writes for the next one."""
 _MAX_COMM = 15
-"""Bytes of a process's name that the kernel keeps."""
+"""Maximum number of bytes of a process's name that the kernel keeps."""
 _MAX_FILE = 120
-"""Letters of a file's name that are shown: its end."""
+"""Maximum number of characters of a file's name that are shown, counted from its end."""
 
 
 def may_be_compiler(comm: str) -> bool:
-    """Return True if a process of this name may be a compiler: each may whose name the kernel cut."""
+    """Return True if a process with this name may be a compiler.
+
+    Any process whose name the kernel truncated may be one.
+    """
     return _is_compiler(comm) or len(comm.encode(errors="surrogateescape")) >= _MAX_COMM
 
 
 class CompilerFiles(NamedTuple):
-    """The files of a command line, each "" if it names none: the first source with the number of others, the output."""
+    """The files in a compiler's command line.
+
+    Attributes:
+        source: The first source file, with the number of others; "" if there is none.
+        output: The output file, "" if there is none.
+        is_linker: True if the program is a linker.
+    """
 
     source: str = ""
     output: str = ""
     is_linker: bool = False
 
     def file(self, of_driver: str = "") -> str:
-        """Return the file that tells the process apart. of_driver: that of the driver that started it."""
+        """Return the file that distinguishes the process.
+
+        Args:
+            of_driver: The same for the compiler driver that started the process, "" if there is none.
+        """
         return (self.output or of_driver) if self.is_linker else self.source or of_driver or self.output
 
 
@@ -60,8 +73,8 @@ def compiler_files(comm: str, arguments: Sequence[str]) -> CompilerFiles:
     """Return the files that a compiler works on, none for other programs. Temporary files are left out.
 
     Args:
-        comm: The name of the process, which must be that of its command line.
-        arguments: The command line, the program's name first.
+        comm: Name of the process. It must match the command line.
+        arguments: The command line, which begins with the program's name.
     """
     program = arguments[0].rsplit("/", 1)[-1] if arguments else ""
     if not _is_compiler(program) or program[:_MAX_COMM] != comm:
@@ -85,7 +98,8 @@ def _is_compiler(name: str) -> bool:
 def _plain_names(name: str) -> tuple[str, str]:
     """Return a name without a cross compiler's target ("arm-linux-gnueabihf-gcc") and without a version ("clang-14").
 
-    The second one is for names with a hyphen ("clang-cl").
+    Returns:
+        (last part of the name, last two parts for names with a hyphen such as "clang-cl").
     """
     parts = name.split("-")
     if len(parts) > 1 and parts[-1].replace(".", "").isdecimal():
@@ -103,11 +117,11 @@ def _bounded(path: str) -> str:
 
 
 def process_name(comm: str, file: str) -> str:
-    """Return what a process is called: its name and, of a compiler, the file that it works on."""
+    """Return the name of a process for users: its name and, for a compiler, the file that it works on."""
     return f"{comm} {file}" if file else comm
 
 
 def program_name(process: str) -> str:
-    """Return the part of process_name() that all processes of a program share."""
+    """Return the part of process_name() that all processes of a program have in common."""
     comm, _, file = process.partition(" ")
     return comm if file and may_be_compiler(comm) else process

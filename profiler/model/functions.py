@@ -225,7 +225,13 @@ def lock_costs(profile: Profile) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True, slots=True)
 class ProcessCost:
-    """What the processes of one name cost together, in the profile's primary value."""
+    """The total cost of all processes with one name.
+
+    Attributes:
+        name: The name.
+        pids: Their pids, ascending.
+        value: The primary value of their samples.
+    """
 
     name: str
     pids: tuple[int, ...]
