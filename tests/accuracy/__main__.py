@@ -1,4 +1,4 @@
-"""python -m tests.accuracy [--samples N] [--collector NAME]"""
+"""Command line of the accuracy check: python -m tests.accuracy [--samples N] [--collector NAME]."""
 
 from __future__ import annotations
 

@@ -24,9 +24,9 @@ _OWN = re.compile(rf"({'|'.join(_CALLS)})(?:\(int\))?(?: \(\.[\w.]+\))?")
 _PART = re.compile(r"_ZL?\d+([a-z]+\d?)i?(?:\.\w+)*|([a-z]+\d?)(?:\.\w+)*")
 _MARKER = re.compile(r"\[(?:truncated: .*|in the unwinder)\]")
 _BEFORE_MAIN = 3
-"""Functions of the C library and of its start-up file that are outside of main."""
+"""Number of functions of the C library and its start-up file that call main."""
 _LONGJMP = {"longjmp", "_longjmp", "siglongjmp", "__libc_siglongjmp", "__libc_longjmp"}
-"""Names of one function."""
+"""Symbol names of longjmp(3) in the C library."""
 _ENTERED_FROM: dict[str, set[str]] = {
     "_Unwind_RaiseException": {"__cxa_throw"},
     "__cxa_throw": {"level6"},
@@ -39,7 +39,7 @@ _UNKNOWN_ADDRESS = re.compile(r"\[unknown\].*")
 
 @dataclass(frozen=True)
 class Build:
-    """The command that builds a program."""
+    """A command that builds a program."""
 
     compiler: str
     source: str

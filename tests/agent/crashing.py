@@ -1,4 +1,4 @@
-"""A disk that fails, or crashes the process or the machine, at the call that a test names."""
+"""A test double for the spool's disk that fails or crashes at a chosen system call."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from pyprof.agent.disk import Disk, Found
 
 
 class Crash(BaseException):
-    """The process is gone: nothing of it runs on, no handler either."""
+    """The simulated end of the process. It derives from BaseException so that no handler of the agent catches it."""
 
 
 class CrashingDisk(Disk):
-    """A real folder. crash_at: the call, counted from 1, at which the process ends; full: calls that write find no room
-    while bytes are above room. After power_loss() only what was synced is there.
+    """A disk on a real folder that can fail or crash at a chosen call.
+
+    Attributes:
+        crash_at: Number of the call, counted from 1, at which the process ends.
+        crash_after: Whether the crash comes after the call has taken effect instead of before.
+        room: Capacity of the disk in bytes. A write fails with ENOSPC while the disk holds more; None means no limit.
     """
 
     def __init__(self, root: str) -> None:
@@ -41,7 +45,7 @@ class CrashingDisk(Disk):
         return found
 
     def power_loss(self) -> None:
-        """What was not synced: files are empty, names as they were."""
+        """Undo everything that was not synced: truncate unsynced files and revert unsynced renames."""
         for folder, _, names in os.walk(self.root):
             for at in (os.path.join(folder, name) for name in names):
                 if os.stat(at).st_ino in self._unsynced:
@@ -114,7 +118,7 @@ class CrashingDisk(Disk):
 
     def unlink(self, path: str) -> None:
         def do() -> None:
-            if os.stat(path).st_nlink == 1:  # another file may get its number
+            if os.stat(path).st_nlink == 1:  # a new file may reuse the inode number
                 self._unsynced.discard(os.stat(path).st_ino)
             super(CrashingDisk, self).unlink(path)
 

@@ -1,4 +1,4 @@
-"""Spools with segments in them."""
+"""Builders of spools that contain segments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MINUTE_NS = 60 * 10**9
 
 
 def marked() -> Profile:
-    """The golden profile, whose markers say what they are."""
+    """Return the golden profile with a description in each of its marker frames."""
     profile = golden()
     marks = cycle(
         [cut_mark(StackEnd.NO_RULE, 0), cut_mark(StackEnd.UNREADABLE, 1 << 20), Mark(MarkKind.MERGE, unplaced=2)]

@@ -1,4 +1,4 @@
-"""The agent on programs that run: what it samples is in the spool, under the names that its rules give."""
+"""Tests of the agent on live processes: the spool contains the samples under the service names of the rules."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def windows(log: Path) -> list[dict[str, object]]:
 
 
 def test_small_budget_is_kept_by_fewer_samples_and_fewer_processes_and_said(tmp_path: Path) -> None:
-    """A process that is left out has its processor time all the same: nothing that ran is shown as zero."""
+    """Check that a process the agent leaves out keeps its processor time: no running process is shown with zero."""
     word, spool, log, config = f"agent-budget-{os.getpid()}", tmp_path / "spool", tmp_path / "log", tmp_path / "a.toml"
     port = 20_000 + (os.getpid() + 6_000) % 12_000
     text = CONFIG.replace("WORD", word).replace("PORT", str(port))
@@ -148,14 +148,16 @@ def test_window_of_a_killed_agent_has_exact_sums_until_its_last_checkpoint(tmp_p
 
 
 def policies(agent: int) -> set[int]:
-    """Of the main threads of its workers."""
+    """Return the scheduling policies of the main threads of the agent's workers."""
     started = [int(pid) for path in Path(f"/proc/{agent}/task").glob("*/children") for pid in path.read_text().split()]
     return {os.sched_getscheduler(pid) for pid in started}
 
 
 def test_windows_of_what_the_rules_choose_are_in_the_spool(tmp_path: Path) -> None:
-    """Started by nobody's service manager but this test: it is told READY; a process that comes later is found, a
-    configuration that became wrong changes nothing, and the end comes with the last window.
+    """Run an agent with this test as its service manager, and follow it from READY to shutdown.
+
+    The agent finds a process that starts later, ignores a configuration that became invalid, and writes its last window
+    when it ends.
     """
     word, port = f"agent-live-{os.getpid()}", 20_000 + os.getpid() % 12_000
     config, spool, log, address = (tmp_path / name for name in ("agent.toml", "spool", "log", "notify"))
@@ -229,7 +231,7 @@ def asking(spool: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def test_asker_gets_the_last_minutes_and_a_recording_at_its_own_rate(tmp_path: Path) -> None:
-    """Also one that ends it by Ctrl-C; the windows go on as they were."""
+    """Request the last minutes and two recordings, one of which Ctrl-C ends. The agent's windows continue unchanged."""
     word, spool, log, config = f"agent-asked-{os.getpid()}", tmp_path / "spool", tmp_path / "log", tmp_path / "a.toml"
     config.write_text(CONFIG.replace("[http]\nport = PORT", "[sampling]\nmax_stopped = 100").replace("WORD", word))
     target = busy(word, "1")

@@ -1,4 +1,4 @@
-"""The wall clock of an agent's host is set while it records: each second is in one window, and the step is named."""
+"""Tests of steps of the wall clock during recording: each second is in one window, and the agent reports the step."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ url = "URL"
 
 
 def library() -> str:
-    """libfaketime, whose wall clock a file sets for one process."""
+    """Return the path of libfaketime, which sets the wall clock of one process from a file."""
     found = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
     if found is None:
         missing("libfaketime: apt-get install faketime")
@@ -58,7 +58,7 @@ def wait_for_windows(log: Path, agent: subprocess.Popen[bytes], more: int) -> No
 
 
 def recorded(spool: Path) -> list[tuple[int, int]]:
-    """Start and length of each window, in the order in which they were written."""
+    """Return start and length of each window in nanoseconds, in the order in which they were written."""
     names = reading.segments(str(spool), TimeSpan(0, 1 << 62))
     ordered = sorted(names, key=lambda name: (spool / name.path).stat().st_mtime_ns)
     profiles = [reading.profile_of(str(spool), [name], "cpu", "all") for name in ordered]
@@ -66,7 +66,9 @@ def recorded(spool: Path) -> list[tuple[int, int]]:
 
 
 def test_clock_that_is_set_by_an_hour_loses_and_doubles_no_second(tmp_path: Path) -> None:
-    """Forward and back again, each in the midst of a window. The receiver's clock is not set: the agent says so."""
+    """Step the clock forward and back within windows. The receiver's clock does not change, and the agent reports the
+    offset.
+    """
     word, log, spool, offset = f"agent-steps-{os.getpid()}", tmp_path / "log", tmp_path / "spool", tmp_path / "offset"
     faked = {"LD_PRELOAD": library(), "FAKETIME_TIMESTAMP_FILE": str(offset), "FAKETIME_CACHE_DURATION": "1"}
     target = subprocess.Popen([sys.executable, "-c", BUSY, word], stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""The configuration: what is printed is right, what is wrong is told with its line."""
+"""Tests of the agent's configuration: defaults are printed correctly and every error names its line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who asks the agent, what it takes, and what the asker makes of the answer."""
+"""Tests of the control socket: access checks, parsing of requests, and the client's handling of responses."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_root_the_own_user_and_members_of_the_group_may_ask() -> None:
 
 @contextmanager
 def listening(folder: Path, answer: Callable[[AskRequest, Asker], None]) -> Iterator[list[str]]:
-    """Outcomes so far."""
+    """Serve a control socket in the folder and yield the list of outcomes, which grows with each request."""
     outcomes: list[str] = []
     door = AskSocket(answer, lambda _, outcome: outcomes.append(outcome))
     door.begin(str(folder), "")
@@ -193,7 +193,7 @@ def test_who_may_not_ask_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_silent_ones_and_garbage_hold_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many may be silent at once; of more, the one that has been for longest is hung up on."""
+    """Open more silent connections than the limit: the agent closes the oldest one and still answers other clients."""
     with listening(tmp_path, lambda request, asker: asker.say(done=1)) as outcomes:
         for garbage in (b"\0" * 9000, b"GET / HTTP/1.1\r\n\r\n", b"{}\n"):
             with connected(tmp_path) as connection:
@@ -274,7 +274,7 @@ def test_asker_that_takes_nothing_or_goes_is_let_go(tmp_path: Path, monkeypatch:
 
 
 def served(service: str, start_s: int, length_s: int = 60) -> Profile:
-    """A window with a sample each second, of one thread."""
+    """Return a window that has one sample a second of one thread."""
     profile = golden()
     threads = (replace(profile.threads[0], labels=(("service", service),)),)
     return replace(
@@ -294,12 +294,12 @@ def served(service: str, start_s: int, length_s: int = 60) -> Profile:
 def test_what_was_asked_for_follows_the_last_minutes_of_its_service_without_overlap() -> None:
     asked = served("web", 1000, 10)
     kept = [
-        served("web", 300),  # too old
-        served("web", 380),  # partly
+        served("web", 300),  # before the requested span
+        served("web", 380),  # overlaps the start of the span
         served("db", 880),
-        served("web", 900, 30),  # under way when the recording began
-        served("web", 900, 60),  # the same one, when it had ended
-        served("web", 960, 60),  # ended within the recording
+        served("web", 900, 30),  # the current window when the recording began
+        served("web", 900, 60),  # the same window once it was complete
+        served("web", 960, 60),  # a window that ended during the recording
         replace(served("web", 700), value_types=asked.value_types[:1]),
     ]
     (thread,) = asked.threads

@@ -1,4 +1,4 @@
-"""The examples for clusters and Grafana (examples/agent) fit the agent that is here."""
+"""Tests that the examples for Kubernetes and Grafana in examples/agent match the current agent."""
 
 from __future__ import annotations
 

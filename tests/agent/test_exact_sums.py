@@ -1,4 +1,4 @@
-"""Windows of the agent have the processor time of the kernel's clocks, whatever was sampled of it."""
+"""Tests that the agent's windows contain exact processor time from the kernel's clocks, independent of the samples."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ for line in sys.stdin:
 
 
 def sums(profile: Profile) -> dict[int, int]:
-    """The primary value of each process."""
+    """Return the primary value of each process."""
     found: dict[int, int] = {}
     for thread, values in zip(profile.thread.tolist(), profile.values.tolist(), strict=True):
         pid = profile.threads[thread].pid
@@ -43,7 +43,9 @@ def sums(profile: Profile) -> dict[int, int]:
 
 
 def window(samples: list[int]) -> Profile:
-    """Return a profile with this many samples of processes 100, 101, ..., of two threads and functions each."""
+    """Return a profile with this many samples of processes 100, 101, ... Each process has two threads and two
+    functions.
+    """
     threads = [
         ThreadInfo(pid, pid + 1000 * nth, "t", "p", 5, 5) for pid in range(100, 100 + len(samples)) for nth in (0, 1)
     ]
@@ -94,7 +96,7 @@ def test_time_that_the_recording_itself_calls_unsampled_counts_no_samples() -> N
 
 
 def test_time_after_the_last_reading_of_an_ended_process_comes_from_its_samples() -> None:
-    before = window([10])  # a sample each 10 ms from the window's beginning on
+    before = window([10])  # one sample each 10 ms from the start of the window
     unread_ns = before.duration_ns - round(6.5 * PERIOD_NS)
     after = with_exact_sums(before, [ProcessTime(100, 5, "p", 1_000, unread_ns)])
     assert sums(after) == {100: 1_000 + 3 * PERIOD_NS}
@@ -119,7 +121,7 @@ def worker() -> subprocess.Popen[str]:
 
 
 def spun(child: subprocess.Popen[str]) -> int:
-    """Let the process run for SPIN_NS and return its clock."""
+    """Let the process run for SPIN_NS and return its CPU clock in nanoseconds."""
     assert child.stdin is not None
     assert child.stdout is not None
     print(SPIN_NS, file=child.stdin, flush=True)
@@ -127,7 +129,9 @@ def spun(child: subprocess.Popen[str]) -> int:
 
 
 class Simulation:
-    """A process whose clock is a polyline over the monotonic time, in steps of STEP_NS; reading it takes no time."""
+    """A process whose CPU clock is piecewise linear over monotonic time, in steps of STEP_NS. Reading it takes no
+    time.
+    """
 
     STEP_NS = 1_000_000_000
 
@@ -153,7 +157,7 @@ class Simulation:
 def test_time_in_a_window_is_exact_however_late_its_end_is_acknowledged(
     spent_ns: list[int], windows: list[tuple[int, int]]
 ) -> None:
-    """A window ends within a second of steady use, and the collector acknowledges that up to five seconds later."""
+    """End each window within a second of steady load, and acknowledge the flush up to five seconds later."""
     host = Simulation(spent_ns)
     host.clocks.begin(host.processes)
     start_ns = sums_ns = 0
@@ -204,7 +208,7 @@ def test_parts_of_a_window_have_the_time_of_the_window_until_then(
 
 
 def begin_window_now(clocks: ProcessClocks, processes: dict[int, Seen]) -> int:
-    """Begin a window between two readings, and return its start."""
+    """Begin a window between two clock readings and return its start."""
     clocks.begin(processes)
     start_ns = time.monotonic_ns()
     clocks.read_near_end(processes)
@@ -234,7 +238,7 @@ def test_process_that_began_within_the_window_has_all_of_its_time() -> None:
     clocks = ProcessClocks()
     clocks.begin({})
     start_ns = time.monotonic_ns()
-    time.sleep(0.02)  # a tick of its start
+    time.sleep(0.02)  # /proc/PID/stat has the start time in ticks of 10 ms
     with worker() as child:
         least = spun(child)
         (found,) = end_window_now(clocks, seen(child.pid), start_ns)

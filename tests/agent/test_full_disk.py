@@ -1,4 +1,4 @@
-"""An agent whose spool is on a disk that is full: it goes on, and what makes room is said."""
+"""Tests of an agent whose spool is on a full disk: it keeps running and reports the segments that it deletes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The law by which the agent keeps its budget, on loads whose cost the test chooses."""
+"""Tests of the governor, which keeps the agent within its budget, on loads whose cost the test chooses."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pyprof.agent.governor import AIM, MOST_PATIENCE, PARTS, STRIDES, BudgetVerd
 MB = 1 << 20
 BUDGET = CostBudget(0.01, 200 * MB, 60)
 Load = Callable[[int, Effort], float]
-"""(minute, effort) -> share of a processor."""
+"""A function of (minute, effort) that returns the load as a fraction of one processor."""
 
 
 def lived(
     load: Load, minutes: int, memory: Callable[[Effort], int] = lambda _: 0
 ) -> tuple[list[BudgetVerdict], list[float]]:
-    """What the law said, and what each minute cost."""
+    """Run the governor on a load. Return its verdicts and the cost of each minute as a fraction of one processor."""
     governor, spent = Governor(BUDGET, 0, 0), 0.0
     said: list[BudgetVerdict] = []
     costs: list[float] = []
@@ -39,7 +39,12 @@ def lived(
 def test_load_that_stays_the_same_is_kept_within_the_budget_by_ever_fewer_changes(
     fixed: float, work: float, noise: float, seed: int
 ) -> None:
-    """fixed: what does not depend on the effort; work: what the whole effort costs beside it."""
+    """Keep a constant load with random noise within the budget for hours.
+
+    Args:
+        fixed: Cost that does not depend on the effort, as a fraction of one processor.
+        work: Cost of the full effort in addition to the fixed cost.
+    """
     uniform, hours = random.Random(seed).uniform, 4
 
     def load(_: int, effort: Effort) -> float:
@@ -48,7 +53,7 @@ def test_load_that_stays_the_same_is_kept_within_the_budget_by_ever_fewer_change
     said, costs = lived(load, 60 * hours)
     least = (fixed + work / STRIDES[-1]) * (1 + noise)
     if least <= BUDGET.cpu:
-        found = costs[15:]  # until then it is looked for
+        found = costs[15:]  # the governor needs some minutes to find the effort
         assert sum(found) / len(found) <= BUDGET.cpu
         assert sum(cost > 1.1 * BUDGET.cpu for cost in found) <= 0.05 * len(found)
         assert BudgetVerdict.BROKEN not in said[20:]
@@ -75,14 +80,14 @@ def test_after_a_load_all_is_done_again(work: float, minutes: int) -> None:
 
 def test_budget_of_a_minute_that_is_gone_early_is_not_waited_for() -> None:
     governor = Governor(BUDGET, 0, 0)
-    assert governor.look(14, 1.0, lambda: 0) is BudgetVerdict.NOTHING  # at the start files are read
+    assert governor.look(14, 1.0, lambda: 0) is BudgetVerdict.NOTHING  # start-up reads files, which is not judged
     assert governor.look(25, 1.5, lambda: 0) is BudgetVerdict.NOTHING
     assert governor.look(30, 1.7, lambda: 0) is BudgetVerdict.LESS
     assert governor.effort == Effort(6)
 
 
 def test_memory_is_kept_by_fewer_processes_as_long_as_that_helps() -> None:
-    """And what cannot be kept is said: others' processes are not left out for nothing."""
+    """Check that the governor reports a memory budget that it cannot keep, and then leaves out no processes in vain."""
     never = lived(lambda _, __: 0.001, 60, lambda _: 201 * MB)[0]
     assert never == [BudgetVerdict.LESS] + [BudgetVerdict.BROKEN] * (len(never) - 1)
     assert BudgetVerdict.BROKEN in never
@@ -93,7 +98,7 @@ def test_memory_is_kept_by_fewer_processes_as_long_as_that_helps() -> None:
 
 
 def test_processes_are_left_out_for_memory_and_never_for_processor_time() -> None:
-    """To record others begins a recording anew, which costs more processor time than fewer processes spare."""
+    """Leave the set of processes unchanged: a new recording costs more processor time than fewer processes save."""
     efforts: set[Effort] = set()
 
     def load(minute: int, effort: Effort) -> float:
@@ -115,7 +120,7 @@ def test_step_leads_to_nine_tenths_of_the_budget_where_it_can() -> None:
     governor = Governor(BUDGET, 0, 0)
     governor.look(14, 0, lambda: 0)
     assert governor.look(74, 60 * 0.0185, lambda: 0) is BudgetVerdict.LESS
-    assert governor.effort == Effort(3)  # half of it would be within the budget, but not within nine tenths
+    assert governor.effort == Effort(3)  # half the effort is within the budget but above nine tenths of it
 
 
 def test_load_that_no_effort_can_keep_within_the_budget_is_said() -> None:
@@ -124,7 +129,7 @@ def test_load_that_no_effort_can_keep_within_the_budget_is_said() -> None:
     assert said[-20:] == [BudgetVerdict.BROKEN] * 20
 
 
-def test_processes_are_left_out_one_step_at_a_time_and_files_are_read_unjudged_after_it() -> None:
+def test_processes_are_left_out_one_step_at_a_time() -> None:
     governor = Governor(BUDGET, 0, 0)
     governor.look(14, 0, lambda: 0)
     assert governor.look(75, 0.1, lambda: 900 * MB) is BudgetVerdict.LESS

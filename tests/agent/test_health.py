@@ -1,4 +1,4 @@
-"""What a running agent says of itself: numbers with labels from fixed sets, and whether it is well."""
+"""Tests of the agent's metrics and health endpoint: labels come from fixed sets, and a stalled agent is unhealthy."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_agent_is_unwell_when_its_loop_stands_still_or_windows_stay_away(monkeyp
 
 def test_pages_are_answered_on_this_host_also_while_others_ask_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_page, "_PATIENCE_S", 600.0)
-    monkeypatch.setattr(http_page, "_LOOK_S", 600.0)  # nobody waits for that at the end
+    monkeypatch.setattr(http_page, "_LOOK_S", 600.0)  # shutdown must not wait for the next check
     well, _ = made()
     pages = HttpPages(0, {"/metrics": well.metrics_page, "/healthz": well.page})
     try:

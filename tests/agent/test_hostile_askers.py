@@ -1,4 +1,4 @@
-"""Who asks the agent while it ends or has no room, and an asker whose agent is hostile."""
+"""Tests of profile requests while the agent ends or is out of resources, and of clients of a hostile agent."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_without_room_for_a_thread_who_asks_is_refused(tmp_path: Path, monkeypat
 
 
 def test_recording_that_was_asked_for_ends_with_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And at once, whenever its asker is looked at next."""
+    """End the agent while it records for a client: the recording stops at the next check of the client's connection."""
     config = parse_config(f'[[rule]]\nuser = "{os.getuid()}"\nservice = "all"\n', "x")
     now = RecordedNow(config.values, ProcessTable(config.rules, -1), ())
     demand = OnDemand(lambda: now, LastMinutes("/nowhere", 600.0, 1 << 30, Diagnostics()))
@@ -93,7 +93,7 @@ def test_recording_that_was_asked_for_ends_with_the_agent(monkeypatch: pytest.Mo
 
         def end(self) -> None:
             done.append("ended")
-            ours.shutdown(socket.SHUT_RD)  # or the asker would be looked at in a minute
+            ours.shutdown(socket.SHUT_RD)  # otherwise the agent checks the connection only after a minute
 
         def stop(self) -> Profile:
             return golden()
@@ -128,7 +128,7 @@ def test_answer_of_small_files_with_many_samples_is_refused(tmp_path: Path, monk
 
 
 def test_who_is_refused_before_it_has_asked_is_told_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The agent looks at who asks first, and hangs up."""
+    """Refuse the client before its request arrives: the agent checks credentials first and closes the connection."""
     listener = socket.socket(socket.AF_UNIX)
     with chdir(tmp_path), listener:
         listener.bind(NAME)
@@ -147,7 +147,7 @@ def test_who_is_refused_before_it_has_asked_is_told_why(tmp_path: Path, monkeypa
 
 
 def test_second_signal_ends_who_asks_wherever_it_is(tmp_path: Path) -> None:
-    """It reads a recording at which its reader never ends."""
+    """Send signals while the client reads a recording whose reader never returns."""
     begun = endless(tmp_path, "pyprof.recording.reader:load")
     listener = socket.socket(socket.AF_UNIX)
     with chdir(tmp_path), listener:

@@ -1,4 +1,4 @@
-"""Configurations that somebody made to harm: refused with a line, in little time."""
+"""Tests of malicious configurations: the agent refuses them quickly with a line number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The systemd unit: what it runs is what was asked for, systemd takes it, and a file of somebody else stays."""
+"""Tests of the generated systemd unit: systemd accepts it, it runs the requested command, and foreign files stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reader of many segments leaves out tables whose stacks it knows: what it finds is what it would find there."""
+"""Tests of a reader of many segments that skips tables of known stacks: the result equals that of a full read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVIDENCE = ExportOptions(evidence=True)
 
 
 def window(seed: int, stacks: int, functions: int) -> Profile:
-    """Names repeat, so that frames differ by one field only."""
+    """Return a profile with random stacks. Names repeat, so that many frames differ in one field only."""
     builder, rng = Builder(), random.Random(seed)
     infos = (ModuleInfo(f"/opt/{at % 2}", f"a{at // 2}", 0x1000, 0x9000, 0, True, True) for at in range(3))
     modules = [builder.module(info) for info in infos]
@@ -68,7 +68,7 @@ def digests_of(file: bytes) -> bytes:
 
 
 class Counted:
-    """Whose tables of frames were read."""
+    """A counter of the segments whose frame tables the reader read."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0

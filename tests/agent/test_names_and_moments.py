@@ -1,4 +1,4 @@
-"""Names of segments, times as people write them, ends of windows."""
+"""Tests of segment names, of times as users write them, and of the ends of windows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes of other users ask the agent: what the socket's mode and the peer's credentials let through."""
+"""Tests of requests by processes of other users: the socket's mode and the peer's credentials decide."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.live, pytest.mark.skipif(os.geteuid() != 0, reason="ot
 
 @pytest.fixture
 def spool() -> Iterator[Path]:
-    """One that answers the members of a group."""
+    """Yield a spool folder whose control socket answers members of the group."""
     with tempfile.TemporaryDirectory() as place:
         root = Path(place)
         listening = AskSocket(lambda request, asker: asker.say(done=1), lambda peer, outcome: None)
@@ -50,7 +50,7 @@ def spool() -> Iterator[Path]:
 
 
 def asked(spool: Path, user: int, groups: list[int]) -> dict[str, object]:
-    """What a process of that user is told."""
+    """Send a request as a process of this user and these groups, and return the agent's response."""
     line = AskRequest("checkout", 1, 99).line().decode()
     command = [sys.executable, "-ISc", ASK, str(spool / NAME), line, *map(str, (user, *groups))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

@@ -1,4 +1,4 @@
-"""What the rules say about processes that run: this one, children of it, and looks that fail."""
+"""Tests of the process table: rules applied to live processes, their children, and processes that cannot be read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def table(rule: str, own: int = -1) -> ProcessTable:
 
 
 def started(*words: str, **environment: str) -> subprocess.Popen[bytes]:
-    """A process that has begun, and waits for a line."""
+    """Start a process that waits for a line on its standard input."""
     child = subprocess.Popen(
         [sys.executable, "-c", READY, *words],
         stdin=subprocess.PIPE,
@@ -46,7 +46,7 @@ def started(*words: str, **environment: str) -> subprocess.Popen[bytes]:
 
 
 def started_as(pid: int, *words: str) -> subprocess.Popen[bytes]:
-    """With this number, which is free."""
+    """Start a process that has this pid, which must be free."""
     if not os.access(LAST_PID, os.W_OK):
         missing(f"needs root, and a kernel with CONFIG_CHECKPOINT_RESTORE: {LAST_PID}")
     while True:
@@ -58,7 +58,7 @@ def started_as(pid: int, *words: str) -> subprocess.Popen[bytes]:
 
 
 def began_ns(pid: int) -> int:
-    """Monotonic."""
+    """Return the start time of a process in nanoseconds of the monotonic clock."""
     ticks = procfs.started(pid)
     assert ticks is not None
     since_boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
@@ -195,8 +195,8 @@ def test_new_process_is_found_by_the_next_look_and_one_that_ended_is_still_named
 
 
 @pytest.mark.system
-def test_process_that_got_the_number_of_another_is_judged_anew_and_each_keeps_its_own_name() -> None:
-    """The kernel gives a number again after 30,000 others; here it is told to give this one."""
+def test_process_with_a_reused_pid_has_its_own_service() -> None:
+    """Reuse a pid through ns_last_pid. By itself the kernel reuses a pid only after some 30,000 others."""
     found = table(
         'cmdline = "agent-test-first"\nservice = "first"\n[[rule]]\ncmdline = "agent-test-next"\nservice = "next"'
     )
@@ -213,7 +213,7 @@ def test_process_that_got_the_number_of_another_is_judged_anew_and_each_keeps_it
 
 
 def crowded() -> tuple[ProcessTable, SamplingChoice]:
-    """Ten processes that a collector is to sample; 9 is the oldest one."""
+    """Return a table of ten processes that a collector samples. Process 9 is the oldest one."""
     found = table('name = "*"')
     (sampling,) = parse('[[rule]]\nname = "*"', "x").samplings()
     verdict = RuleVerdict("web", (("service", "web"),), (sampling,))
@@ -223,7 +223,7 @@ def crowded() -> tuple[ProcessTable, SamplingChoice]:
 
 
 def test_part_of_the_processes_is_drawn_by_processor_time_and_not_by_age() -> None:
-    """A process is drawn first with the chance of its part of the time: 9 busy processes of equal time, one idle."""
+    """Draw one of nine equally busy processes and an idle one: each is drawn in proportion to its processor time."""
     found, sampling = crowded()
     recent_ns = {(pid, 100 - pid): 10**9 for pid in range(9)}
     assert set(found.recorded(sampling)) == set(range(10))
@@ -247,7 +247,7 @@ def test_processes_that_are_drawn_stay_until_the_next_draw() -> None:
 
 
 def test_of_processes_that_are_gone_the_last_ones_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever begins and ends ten thousand processes a second does not fill the agent's memory."""
+    """Check that ten thousand short-lived processes a second do not fill the agent's memory."""
     monkeypatch.setattr(processes, "LOOK_S", 0.0)
     monkeypatch.setattr(processes, "MOST_GONE", 100)
     found, verdict = table('name = "*"'), RuleVerdict("web", (("service", "web"),), ())

@@ -1,4 +1,4 @@
-"""`pyprof query` and `pyprof agent` on spools that are there, as users type them."""
+"""Tests of `pyprof query` and `pyprof agent` commands on existing spools."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.exporters.profiles import golden
 from tests.warm import run
 
 OBEYED = "\x1b\x7f\x9b\u202e\u2028"
-"""Letters that a terminal or an editor obeys."""
+"""Control characters that a terminal or an editor obeys."""
 NOON = datetime.datetime.combine(datetime.date.today(), datetime.time(12))
 
 
 def spool(folder: Path) -> str:
-    """Ten minutes of each of two noons."""
+    """Fill a spool with the ten minutes after noon of two days, and return its path."""
     for days in (0, 1):
         noon = int((NOON - datetime.timedelta(days=days)).timestamp()) * 10**9
         opened(folder).put([segment(golden(), "web", noon + minute * MINUTE_NS) for minute in range(1, 11)])

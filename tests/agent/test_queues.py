@@ -1,4 +1,4 @@
-"""What waits for sinks, and how a sink that is no longer configured is forgotten."""
+"""Tests of the queues of sinks, and of forgetting a sink that is no longer configured."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ END = 1_700_000_040 * 10**9
 
 
 def filled(folder: Path) -> list[int]:
-    """Bytes of the segments."""
+    """Fill a spool that has two sinks, and return the sizes of its segments in bytes."""
     folder.mkdir(exist_ok=True)
     segments = [segment(golden(), "web", END + minute * MINUTE_NS) for minute in range(3)]
     spool = Spool(str(folder), Caps(age_s=1e9), Diagnostics(), sinks=["far", "near"])

@@ -1,4 +1,4 @@
-"""From profiles to segments and back: nothing is lost, what is broken costs itself, time without windows counts not."""
+"""Tests of the conversion of profiles to segments and back: nothing is lost, and a broken segment loses only itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One collector of the agent: what keeps it from beginning is said, and ends nothing."""
+"""Tests of one collector of the agent: a failure to start is reported and does not end the agent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from tests.hostile.test_endings import until
 def test_recording_that_cannot_begin_is_said_and_tried_again_later(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the host has no room for a process now, an agent of months goes on."""
+    """Fail to start a recording, as when the host cannot create another process: the agent keeps running and
+    retries.
+    """
     config = parse('[[rule]]\nname = "*"', "x")
     begun, said = [], []
 

@@ -1,4 +1,4 @@
-"""The spool beside its crashes: limits, queues, what is set aside, who may have it."""
+"""Tests of the spool without crashes: limits, queues, segments set aside, and access rights."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_start_reads_names_and_sizes_only(tmp_path: Path) -> None:
     paths = [*tmp_path.glob("19*/web/*"), *tmp_path.glob("queue/far/19*/web/*")]
     for path in paths:
         path.write_bytes(b"broken")
-    for path in paths:  # of which two are one file
+    for path in paths:  # two of the paths are links to one file
         path.chmod(0)
     again, _ = spool(tmp_path, Caps(most_bytes=13))
     assert files(tmp_path) == [93, 94]
@@ -76,7 +76,7 @@ def test_start_reads_names_and_sizes_only(tmp_path: Path) -> None:
 
 
 def test_window_under_way_is_saved_once_and_becomes_a_segment_after_a_crash(tmp_path: Path) -> None:
-    """All parts that can be read; nothing where the window ended."""
+    """Restore the readable checkpoints of an unfinished window, and nothing for a window that has ended."""
     window, other = "a" * 32, "b" * 32
     found, _ = spool(tmp_path, Caps())
     for day in (90, 91):
@@ -108,7 +108,7 @@ def test_window_under_way_is_saved_once_and_becomes_a_segment_after_a_crash(tmp_
 
 
 class FullUntil(Disk):
-    """No room for a file while full() says so."""
+    """A disk on which no file can be created while full() returns True."""
 
     def __init__(self, full: Callable[[], bool]) -> None:
         self._full = full

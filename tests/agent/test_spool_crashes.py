@@ -1,4 +1,4 @@
-"""A model of the spool, crashed at every system call: what put() has taken stays, and is whole."""
+"""A state machine that crashes the spool at every system call: segments that put() accepted stay and are complete."""
 
 from __future__ import annotations
 
@@ -22,22 +22,26 @@ PLACES = ("", "queue/near", "queue/far")
 MOST = 5
 SIZE = 128
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-"""Where a file system has nothing to wait for: what is lost without power is the disk's play."""
+"""A folder in memory, where fsync costs nothing. CrashingDisk simulates what a power loss destroys."""
 
 
 def saved(segment: SpoolSegment) -> tuple[int, bytes]:
-    """What the agent saves of a window under way: here all of it but its key is its end."""
+    """Return the agent's checkpoint of an unfinished window. In this model it contains the window's end only."""
     return segment.name.end_ns, str(segment.name.end_ns).encode()
 
 
 def restored(paths: Sequence[str], window: str, broken: Callable[[], None]) -> list[SpoolSegment]:
-    """As if the last one had all."""
+    """Rebuild the segment from the last checkpoint, as if that one contained the whole window."""
     name = SegmentName.new("window", int(Path(paths[-1]).read_bytes()), window)
     return [SpoolSegment(name, name.key.encode() * (SIZE // 32))]
 
 
 class SpoolAndCrashes(RuleBasedStateMachine):
-    """there: the segments that must be in each place, and no others. A segment's bytes follow from its name."""
+    """A state machine of a spool whose process or machine crashes.
+
+    Attributes:
+        there: The segments that must be in each place, and no others. A segment's bytes follow from its name.
+    """
 
     @initialize()
     def begin(self) -> None:
@@ -47,7 +51,7 @@ class SpoolAndCrashes(RuleBasedStateMachine):
         self.start()
 
     def start(self) -> None:
-        """What an agent does when it is started again."""
+        """Open the spool as a restarted agent does."""
         self.disk, self.counts = CrashingDisk(self.folder.name), Diagnostics()
         caps = Caps(most_files=MOST)
         sinks, now = ("near", "far"), lambda: self.end_ns
@@ -75,7 +79,12 @@ class SpoolAndCrashes(RuleBasedStateMachine):
                 names.discard(name)
 
     def taken(self, segment: SpoolSegment, counted: int) -> None:
-        """put() said yes. counted: what it says that it dropped."""
+        """Record that put() accepted a segment.
+
+        Args:
+            segment: The segment.
+            counted: Number of segments that the spool reports as dropped for it.
+        """
         for names in self.there.values():
             names.add(segment.name)
         self.dropped(counted)
@@ -91,7 +100,7 @@ class SpoolAndCrashes(RuleBasedStateMachine):
 
     @rule(at=st.integers(1, 32), after=st.booleans(), power=st.booleans())
     def crash(self, at: int, after: bool, power: bool) -> None:
-        """Of what was under way, all or nothing is there afterwards."""
+        """Crash while the spool writes a segment: afterwards the whole segment is present or none of it."""
         segment = self.segment()
         self.disk.crash_at, self.disk.crash_after = self.disk.calls + at, after
         finished = True
@@ -113,7 +122,9 @@ class SpoolAndCrashes(RuleBasedStateMachine):
 
     @rule(saves=st.integers(1, 3), at=st.integers(1, 32), after=st.booleans(), power=st.booleans())
     def crash_with_a_window_under_way(self, saves: int, at: int, after: bool, power: bool) -> None:
-        """What was saved of it becomes its segment, once, unless the segment came that far."""
+        """Crash between checkpoints of a window: its last checkpoint becomes one segment unless the segment itself was
+        written.
+        """
         window = self.segment().name.key
         last = oldest = None
         finished = True
@@ -145,7 +156,7 @@ class SpoolAndCrashes(RuleBasedStateMachine):
 
     @rule()
     def full_disk(self) -> None:
-        """The oldest make room."""
+        """Write to a full disk: the spool deletes its oldest segments."""
         segment, before = self.segment(), self.counted()
         self.disk.room = max(self.disk.used(), 2 * SIZE)
         assert self.spool.put([segment])
@@ -154,7 +165,9 @@ class SpoolAndCrashes(RuleBasedStateMachine):
 
     @rule()
     def disk_full_of_others(self) -> None:
-        """Nothing helps: one window waits in memory; the one before it is lost, and counted."""
+        """Write to a disk that other data fills: one window waits in memory, and the window before it is lost and
+        counted.
+        """
         first, second, before = self.segment(), self.segment(), self.counted()
         self.disk.room = 0
         assert not self.spool.put([first])

@@ -1,4 +1,4 @@
-"""What was saved of a window under way, as segments."""
+"""Tests of turning checkpoints of an unfinished window into segments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WINDOW = "a" * 32
 
 
 def whole() -> Profile:
-    """As the process that names gives it."""
+    """Return the golden profile with the pids that names() expects."""
     profile = replace(golden(), start_ns=10**18)
     first = int(profile.time_ns.min())
     threads = tuple(
@@ -62,7 +62,7 @@ def saved(folder: Path, *parts: Profile, times: Sequence[Sequence[ProcessTime]] 
 
 
 def told(found: Profile) -> Counter[tuple[str, ...]]:
-    """Of each stack how much there was of it."""
+    """Return the total value of each stack, keyed by frame titles from leaf to root."""
     counts: Counter[tuple[str, ...]] = Counter()
     for node, value in zip(found.stack.tolist(), found.values[:, 0].tolist(), strict=True):
         names = []
@@ -126,7 +126,7 @@ def test_recovered_window_without_clocks_says_that_sums_are_those_of_samples(tmp
 
 
 def another_class(good: bytes, head: int) -> bytes:
-    """With a checksum that is right."""
+    """Return the checkpoint with another class name and a valid checksum."""
     changed = good[head + 1 :].replace(b"Profile", b"Proview")
     checksum = str(zlib.crc32(good[head + 1 :])).encode(), str(zlib.crc32(changed)).encode()
     return good[: head + 1].replace(*checksum) + changed

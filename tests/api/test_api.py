@@ -1,4 +1,4 @@
-"""The library as a stranger's program uses it: from threads, again and again, with nothing left behind."""
+"""Tests of the library as another program uses it: from threads, repeatedly, and without leaks."""
 
 from __future__ import annotations
 

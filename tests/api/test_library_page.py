@@ -1,4 +1,4 @@
-"""Every example of docs/library.md runs, in the order of the page, on a real server under load."""
+"""A test that runs every example of docs/library.md in order on a real server under load."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def server() -> Iterator[int]:
 
 
 def examples() -> list[tuple[int, str]]:
-    """(line of the page, code), top to bottom."""
+    """Return the code blocks of the page from top to bottom as (line number, code)."""
     text = PAGE.read_text()
     found = re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return [(text.count("\n", 0, match.start(1)), match[1]) for match in found]

@@ -1,5 +1,7 @@
-"""Messages of receivers, from their published definitions: grafana/pyroscope api/push/v1/push.proto and
-api/types/v1/types.proto; parca-dev/parca proto/parca/profilestore/v1alpha1/profilestore.proto.
+"""Protobuf messages of push receivers, copied from their published definitions.
+
+Sources: grafana/pyroscope api/push/v1/push.proto and api/types/v1/types.proto; parca-dev/parca
+proto/parca/profilestore/v1alpha1/profilestore.proto.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _PROTOS: dict[str, dict[str, list[tuple[str, int, int, bool, str]]]] = {
         ],
     },
 }
-"""package -> message -> (field, number, type, repeated, its message)."""
+"""Definitions by package and message: a list of (field, number, type, repeated, message type)."""
 
 
 def _pool() -> descriptor_pool.DescriptorPool:
@@ -50,7 +52,7 @@ _POOL = _pool()
 
 
 def decoded(message: str, data: bytes) -> Any:
-    """No byte is left over."""
+    """Parse a protobuf message and assert that it contains no unknown fields."""
     found = message_factory.GetMessageClass(_POOL.FindMessageTypeByName(message))()
     found.MergeFromString(data)
     again = type(found)()

@@ -1,4 +1,4 @@
-"""A receiver on this machine, whose answers a test chooses; and segments to send."""
+"""A local HTTP receiver whose responses a test chooses, and segments to send to it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,12 @@ class Asked:
 
 @dataclass(slots=True)
 class Said:
-    """more: after the body, as many further bytes as the client takes."""
+    """A response of the test receiver.
+
+    Attributes:
+        endless: Whether the receiver repeats the body until the client closes the connection.
+        silent: Whether the receiver never sends a response.
+    """
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
@@ -93,7 +98,7 @@ def receiver(answer: Callable[[Asked], Said], tls: ssl.SSLContext | None = None)
 
 @contextmanager
 def talker(words: Iterable[bytes]) -> Iterator[str]:
-    """The address of a receiver or a proxy that says this to each request, word after word, then closes."""
+    """Run a TCP server that sends these words one by one to each client and then closes. Yield its address."""
 
     class Handler(BaseRequestHandler):
         def handle(self) -> None:
@@ -117,7 +122,7 @@ def proto(status: int = 200, kind: str = "application/proto", body: bytes = b"")
 
 
 def labelled(labels: Sequence[tuple[str, str]] = (("env", "test"), ("service", "web"))) -> Profile:
-    """golden(), as the agent has it: all threads with the labels of a rule."""
+    """Return the golden profile with these rule labels on all threads, as the agent produces it."""
     profile = golden()
     threads = tuple(replace(each, labels=tuple(labels)) for each in profile.threads)
     return replace(profile, threads=threads)

@@ -1,4 +1,6 @@
-"""A receiver is foreign: what it answers is bounded, and secrets go nowhere else."""
+"""Tests of the HTTP client against hostile receivers: response sizes and times are bounded, secrets go to no other
+host.
+"""
 
 from __future__ import annotations
 
@@ -217,7 +219,7 @@ def test_retry_after_is_seconds_or_a_date_and_bounded() -> None:
     ],
 )
 def test_date_of_an_answer_says_how_far_clocks_differ_at_least(date: str, ahead_s: float | None) -> None:
-    """The request lasted from second 1000.5 to second 1002."""
+    """Check the clock offset from a Date header whose request lasted from second 1000.5 to second 1002."""
     assert clock_ahead_s(date, 1000.5, 1002) == ahead_s
 
 

@@ -1,4 +1,4 @@
-"""Segments go to sinks; the links in the spool are the only truth."""
+"""Tests of the pusher, which sends segments to sinks. The links in the spool are its only state."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_killed_between_sending_and_unlinking_sends_again_under_the_same_name(
 
 
 class Scripted:
-    """A sink that does what it is told, then takes all."""
+    """A sink that raises a given sequence of errors and then accepts every segment."""
 
     def __init__(self, *does: Exception | None) -> None:
         self._does: Iterator[Exception | None] = chain(does, repeat(None))
@@ -131,7 +131,9 @@ ANSWERS = {
 
 
 def test_each_answer_of_a_backend_is_counted_exactly_and_nothing_is_lost(tmp_path: Path) -> None:
-    """In turns with answers that take it: what is refused is set aside, what is to come later comes later."""
+    """Alternate each error response with successes: the pusher sets refused segments aside and retries the others
+    later.
+    """
     spool = opened(tmp_path / "spool")
     kept = segments(len(ANSWERS) * 3)
     assert spool.put(kept)
@@ -156,7 +158,7 @@ def test_each_answer_of_a_backend_is_counted_exactly_and_nothing_is_lost(tmp_pat
 def test_backend_that_is_down_costs_only_what_the_caps_drop(tmp_path: Path) -> None:
     spool = opened(tmp_path / "spool", Caps(most_files=100))
     down = of(spool, Scripted(*[NotSent("unreachable")] * 50))
-    for each in segments(360):  # a window a minute for six hours
+    for each in segments(360):  # one window a minute for six hours
         assert spool.put([each])
         if each.name.end_ns % 10 == 0 and down.later["unreachable"] < 36:
             assert down.push() == 0

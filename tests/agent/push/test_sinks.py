@@ -1,4 +1,4 @@
-"""What each kind of sink sends, read by the receivers' own messages."""
+"""Tests of the requests that each kind of sink sends, parsed with the receivers' own message definitions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def totals(profile: Profile) -> list[int]:
 
 
 def stacks(profile: Profile) -> Counter[tuple[str, ...]]:
-    """Titles of the frames, innermost first -> the primary value."""
+    """Return the primary value of each stack, keyed by frame titles from leaf to root."""
     found: Counter[tuple[str, ...]] = Counter()
     for _, node, values in profile.totals():
         names = []
@@ -54,7 +54,7 @@ def pyroscope(endpoint: Endpoint, ingest: bool = False, now_s: float = WINDOW_S 
     return PyroscopeSink(endpoint, ingest, 3600.0, lambda: now_s)
 
 
-def test_pyroscope_gets_a_series_with_labels_of_the_rule_and_none_of_processes_or_threads() -> None:
+def test_pyroscope_series_has_labels_of_the_rule_only() -> None:
     name, data = segment(service="web/1")
     with receiver(lambda _: proto()) as server:
         pyroscope(server.endpoint()).send(name, data)
@@ -202,7 +202,11 @@ def test_parca_by_http_has_the_fields_of_its_message_as_json() -> None:
 
 
 def grpc_server(answers: dict[str, Any]) -> tuple[Any, str, list[tuple[bytes, dict[str, str]]]]:
-    """answers: method -> a function of the context that returns the answer's body."""
+    """Start a gRPC server with scripted responses.
+
+    Args:
+        answers: For each method, a function that takes the context and returns the response body.
+    """
     try:
         import grpc
     except ImportError:

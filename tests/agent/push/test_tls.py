@@ -1,4 +1,4 @@
-"""A receiver that speaks TLS: only one whose certificate the sink's ca_file has signed is sent anything."""
+"""Tests of TLS sinks: the agent sends data only to a receiver whose certificate is signed by the sink's ca_file."""
 
 from __future__ import annotations
 
@@ -27,14 +27,18 @@ KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
 def authority(folder: Path, name: str) -> str:
-    """Signs itself. The file that knows it."""
+    """Create a self-signed certificate authority and return the path of its certificate."""
     words = ("req", "-x509", *KEY, "-keyout", f"{name}.key", "-out", f"{name}.pem", "-subj", f"/CN={name}")
     openssl(folder, *words, "-addext", "basicConstraints=critical,CA:TRUE")
     return str(folder / f"{name}.pem")
 
 
 def server(folder: Path, signed_by: str, names: Sequence[str]) -> ssl.SSLContext:
-    """names: as a certificate has them, IP:127.0.0.1."""
+    """Return a TLS server context with a certificate for these names.
+
+    Args:
+        names: Subject alternative names in OpenSSL's syntax, for example IP:127.0.0.1.
+    """
     openssl(folder, "req", *KEY, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=server")
     (folder / "names").write_text(f"subjectAltName={','.join(names)}\n")
     ca = ("-CA", f"{signed_by}.pem", "-CAkey", f"{signed_by}.key", "-CAcreateserial")
