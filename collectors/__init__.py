@@ -13,9 +13,9 @@ replay/            A log of a collector's batches, and a collector that replays 
 targets/           The processes to record, checks whether they can be recorded, and their mappings over time
 base               The protocol of a collector, which produces batches of samples until it is stopped
 batch_builder      A builder of batches: columns of samples, and the memory for copies of their stacks
+batch_flush        Division of batches at the times of requested flushes
 closed_collectors  Statistics and threads of collectors that are already closed
 cpu_accounts       Processor time of the recorded processes as the kernel accounts it
-batch_flush        Division of batches at the times of requested flushes
 registry           The list of collectors: by name, or the first one that is permitted and sees whole stacks
 sampling_clock     The times of samples: one at random in each slot of a grid with the sampling period
 switch_events      Context switches as a collector reports them: threads leave their processors and return

@@ -7,11 +7,11 @@ from pyprof.model.compilers import CompilerFiles, compiler_files, may_be_compile
 
 
 class CompiledFiles:
-    """The file of each process that runs a compiler; a process is known by its number and when it began.
+    """The source file of each process that runs a compiler, by (pid, start).
 
-    A compiler may end before its records are taken out of the rings. Its command line is therefore read as soon as
-    somebody looks at them. Steps of a compiler that are too short for that have the file of the driver that forked
-    them, which lives as long as all of them together.
+    A compiler may end before its records are consumed. So its command line is read as soon as its exec record is found
+    in a ring. Steps of a compiler that are too short for that get the file of the driver that forked them, which lives
+    as long as all of them.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class CompiledFiles:
             self._files[pid, started] = file
 
     def find(self, pid: int, started: int) -> str:
-        """Return the file of a process, "" if it runs no compiler."""
+        """Return the file of a process, or "" if it runs no compiler."""
         return self._files.get((pid, started), "")
 
     def forget(self, pid: int, started: int) -> None:

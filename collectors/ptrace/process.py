@@ -269,7 +269,7 @@ class TracedProcess:
         return self.info(tid, name)
 
     def _named(self, comm: str) -> str:
-        """Return what the process is called by the program that it runs now."""
+        """Return the process's name with its current program, including the file that a compiler works on."""
         self._file = compiler_files(comm, procfs.arguments(self.pid)).file() if may_be_compiler(comm) else ""
         return process_name(comm, self._file)
 
