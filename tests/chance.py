@@ -1,4 +1,4 @@
-"""Bounds for what is left to chance: counts that a sound recording exceeds once in a hundred thousand runs."""
+"""Bounds for random counts, which a correct recording exceeds once in a hundred thousand runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ ODDS = 1e-5
 
 
 def most(share: float, of: int) -> int:
-    """The largest plausible count of samples of a kind, among so many that are each of it with this chance."""
+    """Return the largest plausible number of samples of a kind.
+
+    Args:
+        share: Probability that a sample is of this kind.
+        of: Number of samples.
+    """
     more = 1.0
     for count in range(of + 1):
         more -= _exactly(count, share, of)
@@ -18,6 +23,6 @@ def most(share: float, of: int) -> int:
 
 
 def _exactly(count: int, share: float, of: int) -> float:
-    """The binomial distribution."""
+    """Return the probability of exactly this count in the binomial distribution."""
     ways = math.lgamma(of + 1) - math.lgamma(count + 1) - math.lgamma(of - count + 1)
     return math.exp(ways + count * math.log(share) + (of - count) * math.log1p(-share))

@@ -1,4 +1,4 @@
-"""A CPython process made by hand, as far as the program of the kernel looks: a heap, a stack, one thread."""
+"""Synthetic memory of a CPython process for tests of the BPF program: a heap, a stack and one thread."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PID = 4711
 HEAP, HEAP_BYTES = 0x5555_0000_0000, 1 << 20
 STACK, STACK_BYTES = 0x7FFF_F000_0000, 1 << 18
 FREE = HEAP + 0x20000
-"""Of the heap, what lies before has the runtime, the interpreter and the thread."""
+"""Address of the unused part of the heap. Runtime, interpreter and thread state lie below it."""
 ENTRY, MARK = 3, 0x1234_5678
-"""The owner of entry frames, and their instruction."""
+"""Owner field of entry frames, and the instruction of an entry frame."""
 MINORS = (8, 9, 10, 11, 12, 13)
 OF_TASKS = 14
 AWAITS = AwaitLayout(iframe=0x40, stackpointer=32, set_used=24, set_table=40, set_mask=32)
@@ -31,9 +31,14 @@ WITHOUT_CFRAMES = {"cframe": NONE, "cframe_current": NONE, "cframe_previous": NO
 
 
 class MadeProcess:
-    """minor: of a version of CPython. 3.13 is 3.12 without CFrames, 3.14 the same with tasks. sp: of the thread.
-    stack_end: of its own stack, as it was seen before; 0: it was not. absent: addresses of the stack that cannot be
-    read.
+    """A synthetic CPython process.
+
+    Version 3.13 has the layout of 3.12 without CFrames; version 3.14 has in addition asyncio tasks.
+
+    Attributes:
+        sp: Stack pointer of the thread.
+        stack_end: End of the thread's stack as an earlier sample found it, or 0 if none did.
+        absent: Stack addresses that cannot be read.
     """
 
     runtime, interpreter, thread, pthread = HEAP, HEAP + 0x8000, HEAP + 0x10000, HEAP + 0x14000
@@ -70,11 +75,19 @@ class MadeProcess:
         struct.pack_into("<Q", memory, at, value & (1 << 64) - 1)
 
     def at(self, address: int) -> bytes:
-        """All memory from there on."""
+        """Return all memory from this address to the end of its mapping."""
         return bytes(self.stack[address - STACK :] if address >= STACK else self.heap[address - HEAP :])
 
     def frame(self, at: int, previous: int, code: int = 0, flag: int = 0, instr: int = 0) -> None:
-        """An interpreter's frame. flag: its owner, or whether it is an entry."""
+        """Write an interpreter frame.
+
+        Args:
+            at: Address of the frame.
+            previous: Address of the calling frame.
+            code: Address of the code object.
+            flag: Owner of the frame, or 1 for an entry frame, depending on the version.
+            instr: Address of the current instruction.
+        """
         offsets = self.offsets
         self.put(at + offsets.frame_previous, previous)
         self.put(at + offsets.frame_code, code)
@@ -84,11 +97,16 @@ class MadeProcess:
             self.put(place, flag << 8 * (offsets.frame_flag & 7))
 
     def calls(self, frame: int) -> None:
-        """It calls a C function (CPython 3.11 to 3.13)."""
+        """Mark the frame as calling a C function (CPython 3.11 to 3.13)."""
         self.put(frame + self.offsets.frame_height, 0xFFFFFFFF)
 
     def innermost(self, frame: int, cframe: int = 0) -> None:
-        """What the thread names. cframe: of versions that have them."""
+        """Set the innermost frame of the thread state.
+
+        Args:
+            frame: Address of the interpreter frame.
+            cframe: Address of the CFrame in versions that have CFrames; 0 creates one.
+        """
         offsets = self.offsets
         if offsets.thread_cframe != NONE:
             self.put(self.thread + offsets.thread_cframe, cframe or STACK + 0x100)
@@ -104,7 +122,12 @@ class MadeProcess:
         self.put(at + offsets.cframe_previous, previous)
 
     def scatter(self, seed: int, density: float) -> None:
-        """Everything but what leads to the thread is nonsense. density: the share of words that point into it."""
+        """Fill heap and stack with random words, except for the structures that lead to the thread.
+
+        Args:
+            seed: Seed of the random numbers.
+            density: Fraction of words that point into heap or stack.
+        """
         chance = np.random.default_rng(seed)
         near = np.array([FREE, FREE, STACK, STACK + 0x8000, self.thread], np.uint64)
         odd = np.array([0, 1, (1 << 64) - 1, ENTRY << 48, MARK, HEAP + 4, 0xFFFF_FFFF], np.uint64)
@@ -116,7 +139,7 @@ class MadeProcess:
             memory[first:] = words.tobytes()
 
     def in_user_space(self) -> UserSpace:
-        """The program with what it needs to sample this process."""
+        """Return the BPF program in user space with the memory and map entries for sampling this process."""
         said = UserSpace()
         said.memory(HEAP, HEAP + HEAP_BYTES, bytes(self.heap))
         low, high = (self.absent.start, self.absent.stop) if self.absent else (STACK + STACK_BYTES,) * 2
@@ -132,5 +155,5 @@ class MadeProcess:
         return said
 
     def sample(self, said: UserSpace, in_kernel: bool = False) -> None:
-        """Each register has its own number, but sp."""
+        """Sample the thread. Each register except sp contains its own number."""
         said.sample(PID, PID, [*range(7), self.sp, *range(8, 17)], in_kernel)

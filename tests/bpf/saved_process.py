@@ -1,4 +1,4 @@
-"""A core of a process that runs CPython: what the program of the kernel is given, what the reader of stops finds."""
+"""A core file of a CPython process, as input for the BPF program and for the ptrace reader."""
 
 from __future__ import annotations
 
@@ -33,11 +33,14 @@ from tests.support import missing, need
 
 SP = 7
 _FS_BASE = 8 * 21
-"""In user_regs_struct."""
+"""Offset of fs_base in struct user_regs_struct, in bytes."""
 
 
 def core_of(process: subprocess.Popen[str], folder: Path) -> Path:
-    """Of a process, which ends. The kernel writes it into folder, where that works; gdb, if the kernel must not."""
+    """Write a core file of the process, which ends it, and return the path.
+
+    The kernel writes the core into the folder if core_pattern permits; otherwise gdb writes it.
+    """
     if not kernel_writes_here():
         return _core_by_gdb(process.pid, folder / "core")
     resource.prlimit(process.pid, resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -59,8 +62,14 @@ def _core_by_gdb(pid: int, path: Path) -> Path:
 
 
 class SavedProcess:
-    """tids: of its threads. pointers: their thread pointers. process: the reader of stops. kernel: the reader of rows.
-    Both have the same code book, so equal functions have equal numbers.
+    """A CPython process in a core file, readable by both readers.
+
+    Attributes:
+        tids: Ids of its threads.
+        pointers: Thread pointer (fs_base) of each thread.
+        process: The ptrace collector's reader of interpreter frames.
+        kernel: The reader of the BPF program's rows. Both readers share one code book, so that equal functions have
+            equal numbers.
     """
 
     def __init__(self, core: Path, sysroot: str = "") -> None:
@@ -93,7 +102,7 @@ class SavedProcess:
 
     @property
     def first_stack(self) -> SavedRange:
-        """The mapping of the first thread's."""
+        """Return the mapping that contains the main thread's stack."""
         found = self.memory.region_at(self.auxv[AT_EXECFN])
         assert found is not None
         return found
@@ -102,14 +111,16 @@ class SavedProcess:
         return [int(word) for word in self.rows[tid]]
 
     def stack(self, tid: int) -> tuple[int, bytes]:
-        """(sp, all from there to the thread's own data at the top, or to the end of the mapping)."""
+        """Return the thread's sp and the stack from sp up to the thread pointer or to the end of the mapping."""
         sp, top = self.registers(tid)[SP] & ~7, self.pointers[tid]
         region = self.memory.region_at(sp)
         assert region is not None
         return sp, self.memory.read(sp, (top if sp < top < region.end else region.end) - sp)
 
     def stop(self, tid: int) -> Chain | None:
-        """What a stop of the thread finds: the second one, which knows what it will need."""
+        """Return the frames that a ptrace stop of the thread finds. The second stop is used because it can read
+        ahead.
+        """
         sp, data = self.stack(tid)
         words = memoryview(data[: len(data) & ~7]).cast("Q")
         gather = gather_now(Memory(self.space.read))
@@ -119,9 +130,12 @@ class SavedProcess:
         return self.process.take()
 
     def in_user_space(self, placed: bool, absent: int = 1 << 64) -> UserSpace:
-        """The program with all that it needs to sample this process. placed: it is told where the threads' states and
-        the first stack's end are, as of threads that are there before it. absent: of the first stack it cannot read
-        what lies there and beyond.
+        """Return the BPF program in user space with the memory and map entries for sampling this process.
+
+        Args:
+            placed: Whether the program has the addresses of thread states and the end of the main stack, as for threads
+                that exist before it starts.
+            absent: First address of the main stack that cannot be read.
         """
         said = UserSpace()
         for region in self.memory.regions:
@@ -140,17 +154,17 @@ class SavedProcess:
         return said
 
     def sample(self, said: UserSpace, tid: int) -> None:
-        """Let the program sample a thread."""
+        """Let the BPF program sample a thread."""
         said.setting("pointer", self.pointers[tid])
         said.sample(self.pid, tid, self.registers(tid))
 
     def chain(self, ran: Ran) -> Chain | None:
-        """What the rows of the only record say."""
+        """Return the frames in the rows of the only record."""
         record = ran.record
         (found,) = self.kernel.chains(frame_rows(record, record.texts, ran.words))
         return found
 
     def names(self, chain: Chain) -> list[list[object]]:
-        """[function, line] of each frame, innermost first."""
+        """Return [function, line] of each frame from leaf to root."""
         lines = [self.book.line(place) for run in chain.runs for place in run.frames]
         return [[line.function, line.line] for line in lines]

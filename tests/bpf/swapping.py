@@ -1,4 +1,4 @@
-"""A swap file for a while, and pages of a process that go there at once."""
+"""A temporary swap file, and the page-out of a process's memory."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @contextmanager
 def swap_file() -> Iterator[None]:
-    """Pages can be swapped out meanwhile."""
+    """Enable a temporary swap file."""
     path = Path("/var/tmp") / f"pyprof-swap-{os.getpid()}"
     path.touch(mode=0o600)
     try:
         with path.open("wb") as file:
             for _ in range(_SIZE >> 20):
-                file.write(bytes(1 << 20))  # no holes
+                file.write(bytes(1 << 20))  # swapon(2) refuses files with holes
         subprocess.run([need("mkswap"), str(path)], check=True, capture_output=True, timeout=60)
         done = subprocess.run([need("swapon"), str(path)], capture_output=True, text=True, timeout=60, check=False)
         if done.returncode:
@@ -41,14 +41,14 @@ def swap_file() -> Iterator[None]:
 
 
 class Pages:
-    """Of a process that runs."""
+    """The writable pages of a running process."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._fd = os.pidfd_open(pid)
 
     def leave(self) -> int:
-        """Stacks, heaps and what else it may write, to the swap file. Bytes; what it uses comes back at once."""
+        """Page out all writable anonymous memory and return the number of bytes. Used pages come back at once."""
         total = 0
         for start, end, rights, name in _MAPPING.findall(Path(f"/proc/{self._pid}/maps").read_text()):
             if "w" in rights and not name.startswith("/"):

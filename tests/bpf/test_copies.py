@@ -1,4 +1,4 @@
-"""What one sample of the program of the kernel copies, on made memory: stacks, registers, and what it says of them."""
+"""Tests of what one sample of the BPF program copies from synthetic memory: registers, stacks and flags."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNKNOWN_STACK = 64 << 10
 
 
 def said(process: MadeProcess, **what: int) -> UserSpace:
-    """The program, with what else the kernel knows."""
+    """Return the BPF program with this process's memory and further settings of the simulated kernel."""
     told = process.in_user_space()
     for name, value in what.items():
         told.setting(name, value)
@@ -80,7 +80,7 @@ def test_what_is_above_a_thread_pointer_is_not_copied(pointer: int, size: int) -
 
 
 def test_thread_pointer_that_is_no_c_library_s_says_nothing_of_a_stack() -> None:
-    """Of a Go program: it is somewhere in its heap, as its stacks are."""
+    """Set a thread pointer like that of a Go program, which points somewhere into the heap that also has the stacks."""
     process = MadeProcess(12)
     ran, _ = sample(said(process, pointer=STACK + 0x2100), process)
     assert len(ran.copies[0]) == STACK_BYTES
@@ -112,7 +112,7 @@ def test_pages_that_are_not_in_memory_are_named_and_those_behind_them_are_copied
     pages = [n for n in range(10) if n not in (2, 3, 7)]
     process.stack[:] = b"".join(bytes([1 + n]) * PAGE for n in range(STACK_BYTES // PAGE))
     told.memory(HEAP, HEAP + 4096, b"")
-    for n in range(10):  # one mapping after another
+    for n in range(10):  # adjacent mappings
         told.memory(
             STACK + n * PAGE, STACK + (n + 1) * PAGE, process.at(STACK + n * PAGE)[:PAGE] if n in pages else b""
         )

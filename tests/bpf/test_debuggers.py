@@ -1,4 +1,4 @@
-"""Processes that gdb or strace traces are recorded by the program in the kernel, and these work meanwhile."""
+"""Tests that the BPF program records processes under gdb or strace without disturbing these tools."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ EVALUATOR = "_PyEval_EvalFrameDefault"
 
 
 def fields(pid: int, name: str) -> set[str]:
-    """Of all threads of a process."""
+    """Return the values of a field in /proc/PID/task/*/status of all threads."""
     texts = [(task / "status").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
     return {found[1] for text in texts if (found := re.search(rf"^{name}:\s+(\S+)", text, re.MULTILINE))}
 
 
 def until_traced(pid: int, tracer: subprocess.Popen[str]) -> None:
-    """All of its threads are, and run."""
+    """Wait until the tracer has attached to all threads and they run."""
     end = time.monotonic() + 60
     while fields(pid, "TracerPid") != {str(tracer.pid)} or "t" in fields(pid, "State"):
         assert tracer.poll() is None
@@ -44,14 +44,14 @@ def until_traced(pid: int, tracer: subprocess.Popen[str]) -> None:
 
 @contextlib.contextmanager
 def target() -> Iterator[tuple[subprocess.Popen[str], Mapping[str, Set[str]]]]:
-    """calls.py with two threads, and who calls whom in it."""
+    """Run calls.py with two threads and yield the process and the callers of each of its functions."""
     with running(HERE, "calls.py", "1") as process:
         callers = read_callers(process.stdout)
         yield process, callers
 
 
 def judged(found: native.Recording, callers: Mapping[str, Set[str]]) -> None:
-    """Of a recording without stops."""
+    """Assert that a recording has no ptrace stops and only possible stacks."""
     assert found.samples > 20
     assert found.summary["stops"]["count"] == 0
     named = 0
@@ -84,12 +84,12 @@ def test_process_under_gdb_is_recorded_and_gdb_sees_its_stacks(collector: str, t
 
 
 def stacks_by(gdb: subprocess.Popen[str], pid: int) -> str:
-    """What gdb says of all threads when it has them stopped; they go on then."""
+    """Interrupt gdb, return its backtraces of all threads, and let the process continue."""
     assert gdb.stdin
     assert gdb.stdout
     gdb.stdin.write("thread apply all bt\necho \\nthat is all\\n\ncontinue\n")
     gdb.stdin.flush()
-    os.kill(pid, signal.SIGINT)  # gdb takes it
+    os.kill(pid, signal.SIGINT)  # gdb receives the signal and stops all threads
     lines = iter(gdb.stdout.readline, "that is all\n")
     return "".join(lines)
 

@@ -1,4 +1,4 @@
-"""Pages of a stack that are not there when it is copied: the copy says so, and no frame is a wrong one."""
+"""Tests of copies of stacks whose pages are not in memory: the copy is marked, and no frame is wrong."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_stack_whose_pages_come_and_go_has_right_frames_or_a_mark(how: str, coll
         else:
             assert inner[-len(LADDER) :] == LADDER, stack
             assert re.search("clone|start_thread", inner[0]), stack
-    assert found.summary["stops"]["count"] == 0  # with -k nobody is, whatever its stacks lack
+    assert found.summary["stops"]["count"] == 0  # -k never stops a thread, even if its stacks are incomplete
     assert found.summary["ends"]["unreadable"] >= cut(found)
     assert taken > 100
     assert rounds > 0

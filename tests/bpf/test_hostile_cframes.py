@@ -1,4 +1,6 @@
-"""The program of the kernel on stacks of CPython 3.11 whose CFrames lie: the search for what waits ends in time."""
+"""Tests of the BPF program on CPython 3.11 stacks with corrupt CFrames: the search for suspended greenlets ends in
+time.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,14 @@ from tests.bpf.test_hostile_memory import MOST_LATE_OF_WAITING, SIZE, code, samp
 pytestmark = pytest.mark.system
 
 OWN, FIRST = STACK + 0x100, STACK + 0x400
-"""The thread's CFrame, and the first one of those that wait."""
+"""Addresses of the thread's CFrame, and of the first CFrame of a suspended greenlet."""
 NO_HEIGHT = 0xFFFF_FFFF
 MOST_CFRAMES = 32
-"""That are followed: sampler.h has the same number."""
+"""Maximum number of CFrames that the program follows, as in sampler.h."""
 
 
 def switched(apart: int, count: int) -> MadeProcess:
-    """A thread whose one function runs, and so many CFrames outside of it, each of which names the next one."""
+    """Return a thread with one running function and a chain of this many CFrames outside of it."""
     process = MadeProcess(11)
     process.innermost(FREE)
     process.frame(FREE, 0, code(process, 0), 1)
@@ -39,7 +41,7 @@ def frame_at(n: int) -> int:
 
 
 def calling(process: MadeProcess, n: int, previous: int, is_entry: int) -> None:
-    """A frame that calls a C function."""
+    """Write a frame that calls a C function."""
     process.frame(frame_at(n), previous, code(process, 1 + n), is_entry)
     offsets = process.offsets
     process.put(frame_at(n) + offsets.frame_height, NO_HEIGHT | is_entry << 8 * (offsets.frame_flag & 7))
@@ -71,7 +73,7 @@ def test_search_ends_where_each_word_is_the_link_of_a_cframe(word: str) -> None:
 
 @pytest.mark.parametrize("length", [1, 40, 250])
 def test_rows_of_what_waits_are_taken_in_time(length: int) -> None:
-    """Honest activations, as long as they may be; each frame of another function."""
+    """Read valid evaluator calls of maximum length in which each frame has a different function."""
     count = min((MOST_ROWS - 1) // length, MOST_CFRAMES)
     process = switched(0x400, count)
     for run in range(count):
@@ -96,8 +98,12 @@ def test_rows_of_what_waits_are_taken_in_time(length: int) -> None:
 
 @pytest.mark.parametrize(("to_root", "flag", "found"), [(True, 1, 0), (False, 1, 1), (False, 0xFD, 0)])
 def test_cframe_with_which_a_greenlet_begins_or_ends_names_no_frame(to_root: bool, flag: int, found: int) -> None:
-    """It leads to the root, and another one on the stack is nothing to it. That of an evaluator that begins leads
-    nowhere yet. found: frames of its own.
+    """Sample a greenlet at its start or end, where its CFrame leads to the root or, in a new evaluator, nowhere yet.
+
+    Args:
+        to_root: Whether the thread's CFrame leads to the root CFrame.
+        flag: Whether the other frame is an entry frame.
+        found: Expected number of frames of the running evaluator.
     """
     process = switched(0x400, 0)
     process.cframe(OWN, FREE, root(process) if to_root else 0)

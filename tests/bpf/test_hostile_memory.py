@@ -1,7 +1,7 @@
-"""The program of the kernel on memory that lies: circles, marks everywhere, nonsense.
+"""Tests of the BPF program on corrupt memory: circular links, entry marks everywhere, and random words.
 
-Each run ends soon after its time is over, counted in calls of helpers. Nothing is read or written out of bounds: it is
-built with sanitizers.
+Each run ends soon after its time limit, counted in helper calls. The program is built with sanitizers, which detect
+accesses out of bounds.
 """
 
 from __future__ import annotations
@@ -20,27 +20,33 @@ from tests.bpf.user_space import MOST_RUN_NS, RED_ZONE, Ran, counted
 pytestmark = [pytest.mark.fuzz, pytest.mark.system]
 
 STEPS = (1, 30, 300, 1_000, 3_000, 30_000, 300_000)
-"""Nanoseconds of a call of a helper: the time is over late or early."""
+"""Simulated duration of a helper call in nanoseconds, so that the time limit comes late or early."""
 PLACES = 16
-"""Of a run, at which its time is over."""
+"""Number of points within a run at which the time limit is tested."""
 MOST_LATE = 1_000
-"""Calls of helpers and turns of loops after the time of a run is over."""
+"""Maximum number of helper calls and loop iterations after the time limit."""
 MOST_LATE_OF_WAITING = 2_500
-"""The same where activations wait: the rows of one are taken to their end, with the texts of each function."""
+"""Maximum number of helper calls and loop iterations after the time limit with suspended greenlets.
+
+The program completes the rows of one evaluator call, including the texts of each function.
+"""
 EACH = pytest.mark.parametrize("minor", MINORS)
 SEEKING = pytest.mark.parametrize("minor", [12, 13])
 CODES = HEAP + 0x60000
 SIZE = 0x80
-"""Bytes from one frame to the next."""
+"""Distance between frames in bytes."""
 SIGNAL_STACK = 16 << 10
-"""Bytes of a second stack that are looked through."""
+"""Number of bytes of a second stack that the program searches."""
 NOWHERE = 0x1000
 Sampled = tuple[Ran, dict[LossReason, int]]
-"""A sample, and what was counted up to its end."""
+"""A sample, and the counters at its end."""
 
 
 def run(process: MadeProcess, steps: Sequence[int], most_late: int = MOST_LATE) -> list[Sampled]:
-    """A sample at each speed, judged, with what was counted so far. No text was sent before."""
+    """Sample once at each step duration, check the limits, and return each sample with its counters.
+
+    No code object's text is marked as sent before a sample.
+    """
     said = process.in_user_space()
     for step in steps:
         said.setting("step", step)
@@ -62,7 +68,7 @@ def run(process: MadeProcess, steps: Sequence[int], most_late: int = MOST_LATE) 
 
 
 def sampled(process: MadeProcess, most_late: int = MOST_LATE) -> list[Sampled]:
-    """One that has all the time that it needs, and some whose time is over at one place or another."""
+    """Sample once without a time limit, and then with the limit at each of several points."""
     whole = run(process, [1], most_late)
     calls = whole[0][0].calls
     steps = [MOST_RUN_NS // (1 + calls * place // PLACES) for place in range(PLACES)]
@@ -70,7 +76,7 @@ def sampled(process: MadeProcess, most_late: int = MOST_LATE) -> list[Sampled]:
 
 
 def code(process: MadeProcess, number: int) -> int:
-    """A code object whose texts lie at the end of memory: each is read twice."""
+    """Write a code object whose texts lie at the end of memory, so that each is read twice. Return its address."""
     offsets, at = process.offsets, CODES + 0x100 * number
     for word in range(offsets.code_words):
         process.put(at + offsets.code_head + 8 * word, HEAP + HEAP_BYTES - 16)
@@ -79,7 +85,7 @@ def code(process: MadeProcess, number: int) -> int:
 
 
 def ring(process: MadeProcess, count: int, flag: int = 0) -> int:
-    """Frames in a circle, each of another function."""
+    """Write a circle of frames with different functions. Return the address of the first one."""
     for n in range(count):
         process.frame(FREE + SIZE * n, FREE + SIZE * ((n + 1) % count), code(process, n), flag)
     return FREE
@@ -123,7 +129,7 @@ def test_cframes_in_a_circle_are_followed_as_far_as_a_record_goes(minor: int, fl
 @pytest.mark.parametrize("minor", [11, 12])
 @pytest.mark.parametrize("count", [1, 2, 300])
 def test_words_that_look_like_cframes_are_tried_in_time(minor: int, count: int) -> None:
-    """The thread's own CFrame names no frame and no other one, as while an evaluator begins."""
+    """Fill the stack with CFrame lookalikes while the thread's own CFrame is empty, as in a starting evaluator."""
     process = MadeProcess(minor)
     for n in range(STACK_BYTES // 16):
         process.put(STACK + 16 * n, STACK + 0x8000 + 32 * (n % 512))
@@ -216,7 +222,7 @@ def test_frames_at_odd_addresses_are_read_or_left(minor: int, by: int) -> None:
 
 
 def waiting(process: MadeProcess, apart: int, name: Callable[[int], int]) -> None:
-    """The thread's own activation, and outside of it marks on the whole stack, with words between that name(n) says."""
+    """Write the thread's own frames, and fill the stack outside of them with entry marks and words from name(n)."""
     first = STACK + 0x400
     process.innermost(FREE)
     process.frame(FREE, first, code(process, 0))
@@ -227,7 +233,7 @@ def waiting(process: MadeProcess, apart: int, name: Callable[[int], int]) -> Non
 
 
 def living(process: MadeProcess, at: int) -> None:
-    """A frame has an object of its own, and calls a C function."""
+    """Give the frame a frame object, and mark it as calling a C function."""
     offsets = process.offsets
     process.put(at + offsets.frame_object, at)
     process.put(at + offsets.object_frame, at)

@@ -1,4 +1,4 @@
-"""The program of the kernel on tasks that lie: circles of them, of coroutines, sets without end, nonsense."""
+"""Tests of the BPF program on corrupt asyncio tasks: circles of tasks or coroutines, endless sets, random words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COROUTINES, SIZE_OF_COROUTINE = FREE + 0x1000, 0x100
 SETS, TABLE = HEAP + 0xC0000, HEAP + 0xC1000
 DELETED = (1 << 64) - 1
 OWN = 3
-"""Rows of the thread's own frames."""
+"""Number of rows of the thread's own frames."""
 
 
 def task(number: int) -> int:
@@ -32,7 +32,7 @@ def coroutine(number: int) -> int:
 
 
 class MadeTasks(MadeProcess):
-    """A thread runs a function in the coroutine of the first task. Tasks and coroutines are numbered."""
+    """A thread that runs a function in the coroutine of the first task. Tasks and coroutines are numbered."""
 
     def __init__(self) -> None:
         super().__init__(OF_TASKS)
@@ -52,14 +52,27 @@ class MadeTasks(MadeProcess):
         return coroutine(number) + self.awaits.iframe
 
     def task(self, number: int, its_coroutine: int, awaiter: int, is_set: bool = False) -> None:
-        """awaiter: address of a task, or of a set."""
+        """Write a task.
+
+        Args:
+            number: Number of the task.
+            its_coroutine: Number of its coroutine.
+            awaiter: Address of the task that awaits it, or of a set of such tasks.
+            is_set: Whether awaiter is a set.
+        """
         at = task(number)
         self.put(at + self.offsets_of_task.coro, coroutine(its_coroutine))
         self.put(at + self.offsets_of_task.awaited_by, awaiter)
         self.put(at + self.offsets_of_task.is_set, is_set)
 
     def coroutine(self, number: int, awaits: int | None = None, depth: int = 1) -> None:
-        """A suspended one. awaits: another one's number, which stands so many words below the end of its stack."""
+        """Write a suspended coroutine.
+
+        Args:
+            number: Number of the coroutine.
+            awaits: Number of the coroutine that it awaits.
+            depth: Distance of that reference below the top of the value stack, in words.
+        """
         at, frame = coroutine(number), self.frame_of(number)
         self.put(at + self.layout.object.type, TYPE)
         self.frame(frame, 0, code(self, number % 1000))
@@ -69,7 +82,14 @@ class MadeTasks(MadeProcess):
             self.put(top - 8 * depth, coroutine(awaits))
 
     def set(self, members: dict[int, tuple[int, int]], mask: int, used: int = 1, table: int = TABLE) -> int:
-        """members: slot -> key, hash."""
+        """Write a set object and return its address.
+
+        Args:
+            members: (key, hash) by slot.
+            mask: The set's mask field.
+            used: The set's number of members.
+            table: Address of the hash table.
+        """
         self.put(SETS + self.awaits.set_used, used)
         self.put(SETS + self.awaits.set_mask, mask)
         self.put(SETS + self.awaits.set_table, table)
@@ -80,7 +100,7 @@ class MadeTasks(MadeProcess):
 
 
 def awaiting(ran: Ran) -> int:
-    """How many rows there are of tasks that await; the others are the thread's own."""
+    """Return the number of rows of awaiting tasks, and check that the other rows are the thread's own."""
     record = ran.record
     found = int(record.awaiting[0])
     assert len(record.frames) == OWN + found
@@ -102,7 +122,7 @@ def test_tasks_in_a_circle_are_taken_once_and_so_many_at_most(count: int) -> Non
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 100])
 def test_coroutines_are_followed_as_far_as_is_bound(count: int, depth: int) -> None:
-    """The last one awaits the first one."""
+    """Follow a circle of coroutines, in which the last one awaits the first one."""
     process = MadeTasks()
     process.task(0, 0, task(1))
     process.task(1, 1, 0)

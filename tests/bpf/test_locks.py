@@ -1,4 +1,4 @@
-"""Who ended waits, and waits by lock, against programs that know it."""
+"""Tests of wakers and of waits by lock, against programs that measure both themselves."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ PAIRS = {"long": ("long_a", "long_b"), "short": ("short_a", "short_b")}
 
 
 def by_waker(waits: Waits, thread: str, *names: str) -> dict[str, float]:
-    """Seconds of the thread in stacks that have these frames, by who ended the wait; "": nobody has yet."""
+    """Return the seconds of the thread's stacks that contain these frames, by waker.
+
+    The key "" stands for waits that have no waker yet.
+    """
     found: dict[str, float] = {}
     for stack, seconds in waits.seconds[thread].items():
         if all(name in stack for name in names):
@@ -46,7 +49,7 @@ def by_waker(waits: Waits, thread: str, *names: str) -> dict[str, float]:
 
 
 def inside(stack: tuple[str, ...]) -> tuple[str, ...]:
-    """The frames of whoever ended the wait."""
+    """Return the waker's frames of a stack."""
     at = next((n for n, name in enumerate(stack) if name.startswith("[woken by")), len(stack))
     return stack[at + 1 :]
 
@@ -102,14 +105,14 @@ def test_waits_for_the_gil_are_named_and_have_the_function_that_held_it(python: 
     for thread in waits.seconds.values():
         for stack, seconds in thread.items():
             if stack[-1] != FOR_PROCESSOR and "victim" in stack[: len(stack) - len(inside(stack))]:
-                if NOT_KNOWN in stack:  # it slept when the recording began, and no more when its call was looked at
+                if NOT_KNOWN in stack:  # asleep when the recording began, but awake when its system call was read
                     continue
                 assert "[GIL]" in stack, stack
                 total += seconds
                 by_timer += seconds * (NOBODY in stack)
                 held += seconds * ("hog" in inside(stack))
     assert total > 0.2
-    assert by_timer < 0.3 * total  # a thread that is displaced between two of its timed waits has them apart
+    assert by_timer < 0.3 * total  # a preemption between two timed waits separates them
     assert held > 0.6 * total, waits.seconds
 
 

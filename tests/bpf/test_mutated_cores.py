@@ -1,4 +1,4 @@
-"""The program of the kernel on cores whose words of frames, threads and stacks are changed, some at a time."""
+"""Tests of the BPF program on core files with random changes in frames, thread states and stacks."""
 
 from __future__ import annotations
 
@@ -24,23 +24,28 @@ pytestmark = [pytest.mark.matrix, pytest.mark.fuzz, pytest.mark.system]
 MUTATIONS = 400
 MOST_AT_ONCE = 4
 MOST_LATE = 2_500
-"""As of hostile memory."""
+"""Maximum number of helper calls and loop iterations after the time limit, as in test_hostile_memory."""
 LEAST_WAITING = 3
-"""Rows."""
+"""Minimum number of rows of suspended greenlets."""
 STEPS = (1, 30, 1_000, 10_000)
 ODD = (0, 1, 4, 0xFFFF_FFFF, (1 << 64) - 1, (1 << 63) + 8)
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """process: with one thread, of which whole is an honest sample."""
+    """A core file of one thread whose words a test changes.
+
+    Attributes:
+        process: The process in the core file.
+        whole: A sample of the unchanged core.
+    """
 
     process: SavedProcess
     whole: Ran
 
     @cached_property
     def places(self) -> list[list[int]]:
-        """Addresses of words, by kind: of frames, of CFrames, of what leads to them, of the stack, of tasks."""
+        """Return the addresses of words by kind: frames, CFrames, links to them, the stack, and tasks."""
         runtime, offsets = self.process.offsets
         record = self.whole.record
         frames = [at + word for at in record.frames[:, 0].tolist() for word in range(0, offsets.frame_bytes, 8)]
@@ -56,7 +61,9 @@ class Mutant:
         return [[at for at in kind if self.read(at)] for kind in kinds if kind]
 
     def tasks(self, state: int) -> list[int]:
-        """Of the one that runs and those that await it, and of their outermost coroutines."""
+        """Return the addresses of words in the running task, the tasks that await it, and their outermost
+        coroutines.
+        """
         _, offsets = self.process.offsets
         awaits, found = offsets.awaits, []
         if awaits is None:
@@ -71,19 +78,19 @@ class Mutant:
         return found
 
     def read(self, at: int) -> list[int]:
-        """The word there, or nothing."""
+        """Return the word at this address as a list, empty if it cannot be read."""
         data = self.process.memory.read(at, 8)
         return [int.from_bytes(data, "little")] if len(data) == 8 else []
 
     def value(self, chance: random.Random) -> int:
-        """What a word becomes: nonsense, another word, or an address near some place."""
+        """Return a new value for a word: a random number, another word of the core, or an address near one."""
         place = chance.choice(chance.choice(self.places))
         (word,) = self.read(place)
         odd = chance.choice(ODD)
         return chance.choice((odd, word, place, place, place + chance.randrange(-64, 64), chance.getrandbits(64)))
 
     def run(self, seed: int) -> tuple[list[Ran], dict[LossReason, int]]:
-        """An honest sample behind the others."""
+        """Sample the core with several random mutations and then once unchanged."""
         chance = random.Random(seed)
         said = self.process.in_user_space(True)
         tid = int(self.whole.record.tid[0])

@@ -1,4 +1,4 @@
-"""Whoever reads the ring is woken for news of the recording's processes, and of those only."""
+"""Tests that the reader of the ring buffer is woken for process events of recorded processes only."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_signs_of_life_are_few_where_nobody_watches() -> None:
 
 
 class Reader:
-    """Of a ring that news wake."""
+    """A reader of the ring buffer that process events wake."""
 
     def __init__(self, sampler: Sampler) -> None:
         self.sampler = sampler
@@ -52,7 +52,7 @@ class Reader:
         self._poll.register(sampler.ring.fd, select.EPOLLIN | select.EPOLLET)
 
     def woken(self) -> bool:
-        """Since this was asked last. The ring is read then."""
+        """Read the ring, and return True if the reader has been woken since the last call."""
         found = bool(self._poll.poll(0))
         self.sampler.ring.give_back(self.sampler.ring.take()[1])
         return found
@@ -76,7 +76,7 @@ def target() -> Iterator[subprocess.Popen[str]]:
 
 
 def tell(process: subprocess.Popen[str], word: str) -> None:
-    """It has done it, and run for a while."""
+    """Send a command to the process, and wait until it has executed it."""
     assert process.stdin
     assert process.stdout
     process.stdin.write(word + "\n")
@@ -97,7 +97,7 @@ def test_new_code_wakes_at_the_next_sample_and_nothing_else_does(target: subproc
 def test_births_and_other_programs_wake_where_children_are_recorded(
     everything: bool, target: subprocess.Popen[str]
 ) -> None:
-    with watched(target.pid, rate_hz=0, follow=True, everything=everything) as reader:  # no sample says so
+    with watched(target.pid, rate_hz=0, follow=True, everything=everything) as reader:  # only events wake the reader
         tell(target, "run")
         woken = reader.woken()
         assert everything or not woken, "births of others are news only where all processes are recorded"

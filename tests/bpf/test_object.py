@@ -1,4 +1,4 @@
-"""The object file of the program in the kernel: it is what its source makes, and what is wrong with it is an error."""
+"""Tests of the BPF object file: it matches its source, and a corrupt file is an error."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the verifier of Linux 6.1 refuses and later ones take: whoever changes the program has one of those.
+"""Tests of rules of the Linux 6.1 verifier that later kernels relaxed, for developers who have a later kernel.
 
-One with a guest of that kernel is tests/system (bpf_is_had_by_this_kernel).
+A guest with that kernel runs in tests/system (bpf_is_had_by_this_kernel).
 """
 
 from __future__ import annotations
@@ -18,36 +18,37 @@ pytestmark = pytest.mark.system
 _INSTRUCTION = struct.Struct("<BBhi")
 _EXIT, _GOTO, _CALL, _LD_IMM64 = 0x95, 0x05, 0x85, 0x18
 _OF_FUNCTION, _FUNCTION = 1, 4
-"""src_reg of a call of a function of the program's own, and of a load of one's address."""
+"""Values of src_reg: a call of a BPF function (BPF_PSEUDO_CALL), and a load of its address (BPF_PSEUDO_FUNC)."""
 _MOVE, _ADD, _FRAME = 0xBF, 0x07, 10
-"""From register to register; a constant to one; the register that has the end of a function's stack."""
+"""Opcodes of a register move and of an addition of a constant; number of the frame pointer register."""
 _LOAD, _STORE, _STORE_REGISTER = 1, 2, 3
-"""Classes."""
+"""BPF instruction classes of loads and stores."""
 MOST_STACK, ROUNDED = 512, 32
-"""Bytes, of all functions in a row, and to what each one's are rounded up (kernel/bpf/verifier.c:
-check_max_stack_depth). Functions that are never called, for a constant says so, count as others do.
+"""Maximum stack in bytes of a chain of calls, and the unit to which each function's stack is rounded up.
+
+See check_max_stack_depth in kernel/bpf/verifier.c. Functions that a constant makes unreachable count, too.
 """
 _JUMPS = (5, 6)
-"""Classes."""
+"""BPF instruction classes of jumps."""
 Edge = tuple[int, bool]
-"""An instruction that follows, and whether a jump leads there."""
+"""The index of a following instruction, and whether a jump leads there."""
 
 
 def instructions(machine: str, section: str) -> list[tuple[int, int, int, int]]:
-    """(code, registers, offset, immediate) of each of a program, as it is loaded."""
+    """Return (code, registers, offset, immediate) of each instruction of a program as it is loaded."""
     loaded = BpfObject(program(machine), "sampler.o")
     loaded.maps = dict.fromkeys([*loaded.definitions, ".rodata"], 0)
     return [*_INSTRUCTION.iter_unpack(loaded._linked(section))]
 
 
 def linked(machine: str, section: str) -> list[tuple[int, int, int, int]]:
-    """The same with src_reg in place of both registers."""
+    """Return (code, src_reg, offset, immediate) of each instruction of a program."""
     words = instructions(machine, section)
     return [(code, registers >> 4, offset, immediate) for code, registers, offset, immediate in words]
 
 
 def called(code: list[tuple[int, int, int, int]]) -> dict[int, int]:
-    """Calls of functions of the program, or gifts of them to helpers: at which instruction -> where they begin."""
+    """Map each instruction that calls a BPF function, or passes one to a helper, to the function's start."""
     kinds = {(_CALL, _OF_FUNCTION), (_LD_IMM64, _FUNCTION)}
     return {
         at: at + immediate + 1
@@ -57,7 +58,7 @@ def called(code: list[tuple[int, int, int, int]]) -> dict[int, int]:
 
 
 def stack_of(code: list[tuple[int, int, int, int]]) -> int:
-    """Bytes of the stack that a function uses: by its frame register, or by one that has an address of its frame."""
+    """Return the stack use of a function in bytes, through the frame pointer or a copy of it."""
     most, copies = 0, set[int]()
     for operation, registers, offset, immediate in code:
         target, source = registers & 15, registers >> 4
@@ -72,7 +73,7 @@ def stack_of(code: list[tuple[int, int, int, int]]) -> int:
 
 
 def deepest(code: list[tuple[int, int, int, int]]) -> int:
-    """Bytes of the stack of functions that call each other, where these are most."""
+    """Return the largest stack use in bytes of a chain of calls."""
     calls = called(code)
     begins = sorted({0, *calls.values()})
     ends = dict(zip(begins, [*begins[1:], len(code)], strict=True))
@@ -86,7 +87,9 @@ def deepest(code: list[tuple[int, int, int, int]]) -> int:
 
 
 def following(code: list[tuple[int, int, int, int]], at: int) -> list[Edge]:
-    """As Linux 6.1 goes on (kernel/bpf/verifier.c: check_cfg)."""
+    """Return the edges of an instruction in the order in which Linux 6.1 explores them (check_cfg in
+    kernel/bpf/verifier.c).
+    """
     operation, source, offset, immediate = code[at]
     if operation == _EXIT:
         return []
@@ -100,7 +103,7 @@ def following(code: list[tuple[int, int, int, int]], at: int) -> list[Edge]:
 
 
 def fallen_back(code: list[tuple[int, int, int, int]]) -> list[tuple[int, int]]:
-    """Instructions from which one goes on, without a jump, at one that has led there."""
+    """Return the (from, to) back edges of the control flow graph that are not jumps."""
     open_, seen, found = {0}, {0}, []
     path = [(0, iter(following(code, 0)))]
     while path:
@@ -135,7 +138,7 @@ def test_functions_in_a_row_have_enough_stack(machine: str, section: str) -> Non
 
 
 def test_stack_of_functions_in_a_row_is_their_sum() -> None:
-    """A function with 40 bytes, which gives another one to a helper; that one writes 8 bytes at an address."""
+    """Check a function of 40 bytes that passes another one, which writes at an address of its frame, to a helper."""
     use, end = (0x7B, _FRAME, -40, 0), (_EXIT, 0, 0, 0)
     give = (_LD_IMM64, _FUNCTION << 4 | 2, 0, 3), (0, 0, 0, 0)
     address = (_MOVE, _FRAME << 4 | 1, 0, 0), (_ADD, 1, 0, -8)
@@ -144,7 +147,9 @@ def test_stack_of_functions_in_a_row_is_their_sum() -> None:
 
 
 def test_loop_that_begins_anew_behind_an_instruction_that_is_no_jump_is_found() -> None:
-    """Its first instruction, the third one here, asks whether to leave; its last one jumps to the one before that."""
+    """Check a loop whose first instruction tests the exit condition and whose last one jumps to the instruction before
+    it.
+    """
     begin, leaves, back, end = (_GOTO, 0, 1, 0), (0x15, 0, 1, 0), (_GOTO, 0, -3, 0), (_EXIT, 0, 0, 0)
     assert fallen_back([begin, (0xB7, 0, 0, 1), leaves, back, end]) == [(1, 2)]
     assert fallen_back([begin, (_GOTO, 0, 0, 0), leaves, back, end]) == []

@@ -1,4 +1,6 @@
-"""The program of the kernel on cores of CPython: its frames are those that the target wrote down and a stop finds."""
+"""Tests of the BPF program on CPython core files: its frames equal those of the program's own log and of a ptrace
+stop.
+"""
 
 from __future__ import annotations
 
@@ -24,34 +26,34 @@ from tests.roots import root
 pytestmark = [pytest.mark.matrix, pytest.mark.system]
 
 ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
-"""glibc reserves 64 MB for each further one."""
+"""Environment with one malloc arena, because glibc reserves 64 MB for each further arena."""
 MOST_LATE = 1000
-"""Calls of helpers and turns of loops after the time of a run is over, of honest memory."""
+"""Maximum number of helper calls and loop iterations after the time limit, on valid memory."""
 
 
 NAPS = (23, 35, 230, 270)
-"""select, nanosleep, clock_nanosleep and pselect6, of x86-64."""
+"""Numbers of select, nanosleep, clock_nanosleep and pselect6 on x86-64."""
 MOST_OF_SHALLOW = 64 << 10
-"""Bytes of the stack of a thread whose calls are not deep: without those of its neighbours."""
+"""Maximum size in bytes of a shallow thread's stack copy, which excludes neighbouring stacks."""
 SLEEPS = 1
-"""The kernel's task state of one that a signal wakes."""
+"""TASK_INTERRUPTIBLE, the kernel's state of a thread in an interruptible sleep."""
 BUSY_NS = 30_000_000
 MOST_CORES = 8
-"""Of a program whose greenlets wait at most moments."""
+"""Maximum number of core files of a program whose greenlets are suspended most of the time."""
 
 
 def of_threads(pid: int, file: str) -> list[str]:
-    """The first word of a file of each thread."""
+    """Return the first word of a /proc file of each thread."""
     return [(task / file).read_text().split()[0] for task in sorted(Path(f"/proc/{pid}/task").iterdir())]
 
 
 def naps(pid: int) -> bool:
-    """Does a thread sleep in time.sleep()?"""
+    """Return True if a thread is in time.sleep()."""
     return any(call.isdecimal() and int(call) in NAPS for call in of_threads(pid, "syscall"))
 
 
 def busy(threads: int) -> Callable[[int], bool]:
-    """Has each of so many threads run for a while since they are all there?"""
+    """Return a function that tells whether this many threads exist and each has run for BUSY_NS since then."""
     before: list[int] = []
 
     def are_busy(pid: int) -> bool:
@@ -68,7 +70,10 @@ def busy(threads: int) -> Callable[[int], bool]:
 def saved(
     python: Python, folder: Path, until: Callable[[int], bool], program: str, *arguments: str
 ) -> Iterator[tuple[SavedProcess, str]]:
-    """A core of a program that is so far, and the line that it said first. Packages are in the folder."""
+    """Run a program until the condition holds, and yield its core and its first line of output.
+
+    The folder is on the program's module path.
+    """
     with running(python, program, *arguments, env={**ONE_ARENA, "PYTHONPATH": str(folder)}, cwd=folder) as process:
         assert process.stdout is not None
         said = process.stdout.readline()
@@ -86,12 +91,12 @@ def frames_of(chain: Chain) -> list[FunctionPlace]:
 
 
 def functions(process: SavedProcess, chain: Chain) -> list[str]:
-    """Plain names, outermost first."""
+    """Return unqualified function names from root to leaf."""
     return [str(name).rpartition(".")[2] for name, _ in process.names(chain)][::-1]
 
 
 def check_copy(process: SavedProcess, tid: int, ran: Ran) -> None:
-    """Registers, thread and stack are those of the core."""
+    """Assert that registers, thread and stack of the record equal those of the core."""
     record = ran.record
     sp, stack = process.stack(tid)
     below = process.memory.read(sp - RED_ZONE, RED_ZONE)
@@ -104,7 +109,7 @@ def check_copy(process: SavedProcess, tid: int, ran: Ran) -> None:
 
 
 def sampled(process: SavedProcess, placed: bool) -> dict[int, tuple[Ran, Chain]]:
-    """Each thread, twice: the second sample knows what the first one has found, and says the same."""
+    """Sample each thread twice and assert that the second sample, which uses the first one's results, is the same."""
     said = process.in_user_space(placed)
     for tid in process.tids * 2:
         process.sample(said, tid)
@@ -121,7 +126,10 @@ def sampled(process: SavedProcess, placed: bool) -> dict[int, tuple[Ran, Chain]]
 
 
 def agree(process: SavedProcess) -> dict[int, Chain]:
-    """What a stop finds of each thread, which is what the program does, told where threads' states are or not."""
+    """Return the frames that a ptrace stop finds for each thread, and assert that the BPF program finds the same.
+
+    The program runs with and without the addresses of the thread states.
+    """
     stops: dict[int, Chain] = {}
     states = {place.tid: place.address for place in process.kernel.places()}
     for placed in (False, True):
@@ -168,16 +176,16 @@ def test_frames_of_busy_threads_are_those_of_a_stop(python: Python, tmp_path: Pa
 
 
 @pytest.mark.parametrize("python", [p for p in pythons() if p.minor in (11, 12)], ids=lambda python: python.name)
-def test_evaluator_that_has_not_linked_its_cframe_hides_nothing_where_pages_beyond_were_never_touched(
-    python: Python, tmp_path: Path
-) -> None:
-    """Between a program's first calls and its arguments the kernel leaves a gap of up to 8 KB (arch_align_stack)."""
+def test_unlinked_cframe_below_untouched_pages_hides_no_frames(python: Python, tmp_path: Path) -> None:
+    """Sample an evaluator below untouched pages: arch_align_stack leaves up to 8 KB between first calls and
+    arguments.
+    """
     for _ in range(MOST_CORES):
         with saved(python, tmp_path, busy(1), "calls.py") as (process, _):
             (tid,) = process.tids
             ran, _ = sampled(process, True)[tid]
             ((own, entered), *outside), (_, offsets) = ran.record.anchors.tolist(), process.offsets
-            if not outside:  # its first evaluator runs all
+            if not outside:  # there is only one evaluator
                 continue
             said = process.in_user_space(True, absent=(max(outside)[0] | 0xFFF) + 1)
             for address in (
@@ -215,9 +223,7 @@ def test_of_a_deep_recursion_the_innermost_frames_are_read_and_the_rest_is_marke
 
 
 @EACH
-def test_stack_that_a_handler_on_its_own_one_has_interrupted_is_copied_from_its_frames_on(
-    python: Python, tmp_path: Path
-) -> None:
+def test_stack_below_a_handler_on_sigaltstack_is_copied_from_its_frames(python: Python, tmp_path: Path) -> None:
     with saved(python, tmp_path, naps, "altstack.py") as (process, said):
         (tid,) = process.tids
         ran, chain = sampled(process, True)[tid]
@@ -251,7 +257,7 @@ def test_frames_of_two_interpreters_of_one_thread_are_those_of_a_stop(python: Py
 
 @EACH
 def test_greenlets_that_wait_on_a_stack_are_those_that_a_stop_finds(python: Python, tmp_path: Path) -> None:
-    """Up to 3.10 that is none."""
+    """Compare suspended greenlets. CPython up to 3.10 keeps none on the stack."""
     packages = from_pypi(python.minor, "greenlet", "gevent")
     copytree(packages / "greenlet", tmp_path / "greenlet")
     waiting = 0

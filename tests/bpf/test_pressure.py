@@ -1,4 +1,4 @@
-"""Rings that are full, and 10,000 samples a second: what is lost is counted and marked, what is there is right."""
+"""Tests with full ring buffers and at 10,000 samples a second: losses are counted and marked, the rest is correct."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ LOST = "[not sampled: records lost]"
 
 
 def ran_s(pid: int) -> float:
-    """Processor time of a process."""
+    """Return the processor time of a process in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def until_ran(pid: int, seconds: float) -> None:
-    """It has run for so long from now on, however busy the machine is."""
+    """Wait until the process has used this many more seconds of processor time."""
     until, end = ran_s(pid) + seconds, time.monotonic() + 60
     while ran_s(pid) < until and time.monotonic() < end:
         time.sleep(0.02)
@@ -52,7 +52,7 @@ def until_ran(pid: int, seconds: float) -> None:
 
 @contextlib.contextmanager
 def recorded(pid: int, output: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """By a program in the kernel whose ring has room for some 200 samples, which runs; it is told to end after this."""
+    """Record with a BPF ring for some 200 samples. Yield the running recorder, and interrupt it afterwards."""
     command = [sys.executable, "-c", OF_1_MB, "record", "-q", *BY_BPF, "-p", str(pid), "-o", str(output), *options]
     with subprocess.Popen(command) as recording:
         try:
@@ -67,12 +67,12 @@ def recorded(pid: int, output: Path, *options: str) -> Iterator[subprocess.Popen
 
 
 def named(frame: Frame) -> str:
-    """As collapsed stacks have it."""
+    """Return the frame's name as collapsed stacks spell it."""
     file = frame.lines[0].file if frame.lines else ""
     return f"{frame.title} ({Path(file).name})" if file else frame.title
 
 
-def test_sampler_that_stands_still_loses_samples_that_are_counted_and_all_others_are_right(tmp_path: Path) -> None:
+def test_stopped_sampler_counts_lost_samples_and_others_are_right(tmp_path: Path) -> None:
     output, summary = tmp_path / "out.pyprof", tmp_path / "summary.json"
     with running(HERE, "calls.py", "1") as process:
         callers = read_callers(process.stdout)
@@ -97,7 +97,7 @@ def test_sampler_that_stands_still_loses_samples_that_are_counted_and_all_others
     assert lost > 400, "the ring has room for 200"
     spent, missing = found["processor"]["spent_s"], found["processor"]["lost_s"]
     assert missing == pytest.approx(lost / 999, rel=0.1)
-    assert found["samples"] / 999 + missing == pytest.approx(spent, rel=0.4)  # a busy machine: up to 30 % less
+    assert found["samples"] / 999 + missing == pytest.approx(spent, rel=0.4)  # up to 30 % less on a busy machine
     assert any("records were lost" in note for note in found["notes"]), found["notes"]
 
 
@@ -119,6 +119,6 @@ def test_native_code_at_10_khz_has_right_stacks(tmp_path: Path) -> None:
 
 
 def enough_of_the_time(summary: dict[str, Any], rate_hz: int) -> None:
-    """Samples, and those that were counted as lost, stand for most of what the target ran since it was looked at."""
+    """Assert that samples and counted losses cover most of the target's processor time."""
     taken = (summary["samples"] + summary["skipped"]) / rate_hz
     assert 0.5 < taken / summary["processor"]["spent_s"] < 1.2, summary["processor"]

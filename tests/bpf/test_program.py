@@ -1,4 +1,6 @@
-"""The program in the kernel: its layout is what the reader says, kernels take it with little work, nothing stays."""
+"""Tests of loading the BPF program: its structures match the reader, verification is cheap, and nothing stays
+loaded.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,13 @@ pytestmark = pytest.mark.system
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "collectors" / "bpf"
 _NEXT_PROGRAM, _NEXT_MAP = 11, 12
-"""Commands of bpf(2)."""
+"""Commands of bpf(2): BPF_PROG_GET_NEXT_ID and BPF_MAP_GET_NEXT_ID."""
 _TARGETS = {"x86_64": "", "aarch64": "#define __TARGET_ARCH_arm64\n"}
 MOST_VERIFIED, MOST_OF_WAITS = 50_000, 100_000
-"""Instructions, of the million that the kernel would look at; of waits where greenlets are there or tasks followed."""
+"""Maximum number of verified instructions, in general and for waits with greenlets or tasks.
+
+The kernel's own limit is one million.
+"""
 
 
 @pytest.mark.parametrize("machine", PERF_ARCHES)
@@ -89,7 +94,7 @@ def test_kernel_takes_it_after_little_work(waits: bool, seeks: bool, tasks: bool
 
 
 def held(pid: int, kind: str) -> set[int]:
-    """Ids of the programs (prog_id), or of the maps (map_id), to which a process has descriptors."""
+    """Return the ids of the programs (prog_id) or maps (map_id) to which a process has file descriptors."""
     texts = []
     for path in Path(f"/proc/{pid}/fdinfo").iterdir():
         with contextlib.suppress(OSError):
@@ -98,7 +103,7 @@ def held(pid: int, kind: str) -> set[int]:
 
 
 def in_kernel(command: int) -> set[int]:
-    """Ids of all programs, or of all maps."""
+    """Return the ids of all programs or of all maps in the kernel."""
     found: set[int] = set()
     at = 0
     while True:
@@ -110,7 +115,9 @@ def in_kernel(command: int) -> set[int]:
 
 
 def gone(programs: set[int], maps: set[int]) -> bool:
-    """The kernel frees them some time after the last descriptor was closed."""
+    """Wait until the kernel has freed these programs and maps, which it does some time after the last descriptor is
+    closed.
+    """
     end = time.monotonic() + 20
     while (programs & in_kernel(_NEXT_PROGRAM) or maps & in_kernel(_NEXT_MAP)) and time.monotonic() < end:
         time.sleep(0.05)
@@ -123,7 +130,7 @@ def test_nothing_stays_in_the_kernel() -> None:
     assert len(programs & in_kernel(_NEXT_PROGRAM)) >= 3
     assert len(maps & in_kernel(_NEXT_MAP)) >= 8
     sampler.close()
-    del sampler  # with its view of the ring
+    del sampler  # also drops its mapping of the ring
     assert gone(programs, maps)
 
 
@@ -170,7 +177,9 @@ def test_offset_of_a_field_is_found_in_the_kernels_types() -> None:
 
 
 def btf(*records: list[int], names: list[str]) -> bytes:
-    """Type information of these records. A name in them is the place of its first letter: see name()."""
+    """Return BTF type information of these records. A name in a record is the offset of its first letter: see
+    name().
+    """
     types = b"".join(struct.pack(f"<{len(record)}I", *record) for record in records)
     strings = "\0".join(["", *names, ""]).encode()
     return struct.pack("<HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(types), len(types), len(strings)) + types + strings
@@ -179,7 +188,7 @@ def btf(*records: list[int], names: list[str]) -> bytes:
 def test_field_of_an_anonymous_structure_inside_another_is_found() -> None:
     names = ["outer", "first", "inside", "other"]
     outer, first, inside, other = (len("\0".join(["", *names[:n], ""])) for n in range(4))
-    head = 4 << 24 | 2  # STRUCT, two members of a word
+    head = 4 << 24 | 2  # BTF_KIND_STRUCT with two members of one word
     records = (
         [outer, head, 32, first, 1, 0, 0, 3, 64],
         [other, head, 16, first, 1, 0, inside, 1, 64],

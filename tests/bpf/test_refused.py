@@ -1,4 +1,6 @@
-"""A kernel that does not take the program: one sentence with the line that it is about, and another collector."""
+"""Tests of a kernel that refuses the BPF program: one message names the source line, and auto uses another
+collector.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ REASON = "invalid func unknown#9999 (at: u64 began = ktime_get_ns(); @ sampler.b
 
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its programs call a function that no kernel has, in the place of the clock."""
+    """Replace the clock helper of all programs by the number of a helper that no kernel has."""
     known, unknown = (struct.pack("<BBhi", _CALL, 0, 0, number) for number in (_KTIME, _NO_HELPER))
     broken = program().replace(known, unknown)
     assert broken != program()
@@ -51,7 +53,9 @@ def test_refusal_is_one_sentence_with_the_line_of_the_source() -> None:
 
 
 def test_signals_that_come_while_the_verifier_works_are_no_refusal() -> None:
-    """It ends with EAGAIN then: here at each try, but for one for which signals wait."""
+    """Send signals during verification, which then fails with EAGAIN, at each attempt except one with blocked
+    signals.
+    """
     came: list[int] = []
     before = signal.signal(signal.SIGALRM, lambda *_: came.append(1))
     try:
@@ -83,7 +87,7 @@ def test_auto_records_by_other_means_and_says_why(mode: str) -> None:
     with running(HERE, "calls.py", "1") as process:
         assert process.stdout is not None
         process.stdout.readline()
-        # stacks of waits by perf_events have native functions only
+        # perf_events records only native functions for waits
         enough = has_python if mode != "offcpu" else lambda profile: bool(names(profile))
         profile = watched(process.pid, enough, mode=mode)
     how, *notes = profile.summary.notes
@@ -96,7 +100,7 @@ def test_auto_records_by_other_means_and_says_why(mode: str) -> None:
 
 @pytest.mark.usefixtures("refused")
 def test_refusal_in_the_middle_of_a_recording_is_said_as_well() -> None:
-    """The program that runs becomes Python, and BPF is asked for then."""
+    """Let a shell exec Python during the recording, which makes the recorder load the BPF program."""
     code = "print('ready', flush=True)\nwhile True: sum(range(1000))"
     shell = f'read go; exec {sys.executable} -c "$0"'
     with subprocess.Popen(["sh", "-c", shell, code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

@@ -1,4 +1,4 @@
-"""Who may record by a program in the kernel: users with some capabilities, in user namespaces, in pid namespaces."""
+"""Tests of the capabilities for recording with BPF, by unprivileged users and in user and pid namespaces."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ LONGEST_S = 16
 
 
 def with_rights(*names: str) -> list[str]:
-    """A command before pyprof: another user, who has these capabilities."""
+    """Return a command prefix that runs pyprof as another user with these capabilities."""
     given = ",".join(f"+{name}" for name in names)
     return [need("setpriv"), *NOBODY[1:], f"--inh-caps={given}", f"--ambient-caps={given}"]
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """One in which every user may write (pytest's own are ours alone)."""
+    """Yield a folder in which every user may write. Those of pytest are private to this user."""
     if os.geteuid() != 0:
         missing("needs root, to become another user: sudo make test")
     path = Path("/var/tmp") / f"pyprof-rights-{os.getpid()}"
@@ -59,12 +59,12 @@ def folder() -> Iterator[Path]:
 
 
 def python_of_all() -> str:
-    """An interpreter that every user may execute."""
+    """Return an interpreter that every user may execute."""
     return next((python.path for python in pythons() if python.name.startswith("debian-")), HERE.path)
 
 
 def ids_of(text: str) -> dict[str, int]:
-    """What the program prints: its threads' names -> their ids, as it knows them."""
+    """Return the thread ids by thread name that the program prints."""
     found = re.search(r"^ids (.*)$", text, re.MULTILINE)
     assert found, text
     ids: dict[str, int] = json.loads(found[1])
@@ -73,7 +73,12 @@ def ids_of(text: str) -> dict[str, int]:
 
 @dataclass
 class Target:
-    """ids: by the names of its threads, as the program knows them."""
+    """A running program.
+
+    Attributes:
+        pid: Its process id.
+        ids: Its thread ids by thread name, as the program itself sees them.
+    """
 
     pid: int
     ids: dict[str, int]
@@ -93,7 +98,11 @@ def running(folder: Path, before: Sequence[str] = ()) -> Iterator[Target]:
 
 @dataclass(frozen=True)
 class Recorded:
-    """threads: (its first function, its id) -> samples. All stacks with functions of the program are judged."""
+    """A recording, all of whose stacks of program functions have been judged.
+
+    Attributes:
+        threads: Number of samples by (first function, thread id).
+    """
 
     threads: dict[tuple[str, int], int]
     summary: dict[str, Any]
@@ -105,7 +114,14 @@ class Recorded:
 
 
 def record(folder: Path, by: Sequence[str], *options: str, command: bool = False) -> Recorded:
-    """by: what runs pyprof. Longer where the machine is busy. command: the program is started by pyprof."""
+    """Record the program, for longer if the machine is busy.
+
+    Args:
+        folder: Folder for the outputs.
+        by: Command prefix that runs pyprof.
+        options: Further options of pyprof record.
+        command: Whether pyprof starts the program.
+    """
     seconds = 1.0
     while True:
         output, summary = folder / "out.collapsed", folder / "out.json"
@@ -124,7 +140,7 @@ def record(folder: Path, by: Sequence[str], *options: str, command: bool = False
 
 
 def judged(text: str) -> dict[tuple[str, int], int]:
-    """Samples by the first function of a thread and its id; no stack has functions in an order that cannot be."""
+    """Return the samples by (first function of the thread, its id), and assert that all stacks are possible."""
     threads: dict[tuple[str, int], int] = {}
     for line in text.splitlines():
         stack, _, n = line.rpartition(" ")
@@ -142,7 +158,7 @@ def judged(text: str) -> dict[tuple[str, int], int]:
 
 
 def refused(folder: Path, by: Sequence[str], *arguments: str) -> str:
-    """The one sentence, and its hint."""
+    """Run pyprof, which must fail, and return its error message with the hint."""
     command = [*by, *PYPROF, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=folder)
     assert done.returncode == 1, (done.stdout, done.stderr)
@@ -214,7 +230,7 @@ def test_native_programs_miss_nothing_without_it(folder: Path) -> None:
 
 
 def in_namespace(*options: str) -> list[str]:
-    """A command before another one: it runs in new namespaces."""
+    """Return a command prefix that runs a command in new namespaces."""
     command = [need("unshare"), *options]
     probe = subprocess.run([*command, "true"], capture_output=True, text=True, timeout=20, check=False)
     if probe.returncode:
@@ -230,7 +246,7 @@ def in_namespace(*options: str) -> list[str]:
     ],
     ids=["user", "pid"],
 )
-def test_namespace_of_our_own_is_refused_and_auto_has_threads_and_functions_by_other_means(
+def test_bpf_is_refused_in_a_user_namespace_and_auto_uses_another_collector(
     namespace: tuple[str, ...], reason: str, folder: Path
 ) -> None:
     by = in_namespace(*namespace)
@@ -243,7 +259,7 @@ def test_namespace_of_our_own_is_refused_and_auto_has_threads_and_functions_by_o
 
 
 def outside(pid: int) -> dict[int, int]:
-    """Ids of the threads of a process in its innermost pid namespace -> ours."""
+    """Map the ids of a process's threads in its innermost pid namespace to those in the test's namespace."""
     found = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
         numbers = re.search(r"^NSpid:\s+(.*)$", (task / "status").read_text(), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What samples of running threads stand for: the time that their threads ran, each nanosecond once."""
+"""Tests of sample weights by run time: each nanosecond that a thread ran counts once."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ def test_time_without_a_sample_counts_for_the_next_one() -> None:
 def test_what_is_not_known_is_told_apart() -> None:
     times = RunTimes()
     times.begin(0, [thread(7, 900)])
-    again, fresh = thread(7, 20), thread(8, 50)  # another thread has the first number now
+    again, fresh = thread(7, 20), thread(8, 50)  # the kernel has reused the first tid
     assert share(times, [7, 8, 9], [again, fresh], 1000) == [NOT_KNOWN] * 3
     assert share(times, [7, 8, 9], [thread(7, 30), thread(8, 60)], 2000) == [10, 10, NOT_KNOWN]

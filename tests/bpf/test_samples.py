@@ -1,4 +1,4 @@
-"""Recordings by the program in the kernel: frames of one instant, second stacks, children, full rings."""
+"""Tests of recordings with BPF: frames of one instant, alternate stacks, children, full ring buffers."""
 
 from __future__ import annotations
 
@@ -69,16 +69,14 @@ thread.join()
 
 
 @pytest.mark.parametrize("python", [p for p in KINDS.args[1] if p.minor > 10], ids=lambda python: python.name)
-def test_recursion_that_is_too_deep_has_its_innermost_functions_and_names_what_reads_all(
-    python: Python, tmp_path: Path
-) -> None:
+def test_deep_recursion_has_its_leaf_functions_and_a_hint(python: Python, tmp_path: Path) -> None:
     output = tmp_path / "deep.collapsed"
-    for seconds in ("0.5", "2", "8"):  # a busy machine knows the interpreter late
+    for seconds in ("0.5", "2", "8"):  # on a busy machine the interpreter is detected late
         command = ("-r", "399", "-o", str(output), *BY_BPF, "--", *python.command, "-c", DEEP, seconds)
         done = warm.run("record", *command)
         assert output.exists(), done.stderr
         deep = [(frames, n) for frames, n in stacks(output) if frames.count("deep (<string>)") > 100]
-        # a stack of fewer functions may have the mark of a merge in part: it was sampled in the middle of a call
+        # a shorter stack may have a merge marker because it was sampled within a call
         cut = [(frames, n) for frames, n in deep if frames[0].startswith("[truncated")]
         if count(cut) > 10:
             break
@@ -96,7 +94,9 @@ def test_kernel_copies_as_many_frames_as_the_reader_of_them_believes() -> None:
 
 
 def test_stacks_of_threads_that_change_mappings_from_their_first_moment_are_whole(tmp_path: Path) -> None:
-    """No list of mappings can be looked at then, so where their stacks end is not known."""
+    """Record threads that change mappings all the time: the program cannot walk the VMAs, so it cannot find stack
+    ends.
+    """
     program = build(PROGRAMS / "c_mappings.c", tmp_path / "mappings", "-O1", "-pthread")
     reason = "stack's end not known while mappings change"
     with native.running(program) as target:
@@ -112,7 +112,7 @@ def test_stacks_of_threads_that_change_mappings_from_their_first_moment_are_whol
 
 def test_children_of_a_command_are_sampled_from_their_first_moment(tmp_path: Path) -> None:
     program = build(PROGRAMS / "c_storm.c", tmp_path / "storm", "-O1", "-lpthread")
-    for what, least in (("fork", 0.5), ("threads", 0.05)):  # threads are made and ended for most of their time
+    for what, least in (("fork", 0.5), ("threads", 0.05)):  # threads spend most time on creation and exit
         output = tmp_path / f"{what}.collapsed"
         command = ("-r", "999", "-o", str(output), *BY_BPF, "--", str(program), what, "300")
         assert warm.run("record", "-q", *command, timeout=120).returncode == 0
@@ -177,7 +177,7 @@ def test_functions_of_children_that_are_gone_when_names_are_read_have_theirs(tmp
 
 
 def test_stacks_of_shallow_threads_do_not_make_the_copies_of_others_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that imports modules has stacks of 30 KB from one moment to the next."""
+    """Sample a process whose stacks grow to 30 KB at once, as during imports."""
     limits: list[int] = []
     monkeypatch.setattr(Sampler, "limit", lambda sampler, size, least_ns, share: limits.append(size))
     source = BpfSource(
@@ -193,7 +193,7 @@ def test_stacks_of_shallow_threads_do_not_make_the_copies_of_others_short(monkey
 
 @pytest.mark.parametrize("placed", [False, True])
 def test_arguments_and_environment_of_a_program_are_not_copied(placed: bool) -> None:
-    """They lie above the first thread's stack in its mapping, and are often longer than it."""
+    """Record a program with long arguments, which lie above the main stack in its mapping and are often longer."""
     sampler = Sampler(KernelTargets(500), 1 << 20, online_cpus())
     source = BpfSource(sampler, Diagnostics(), itertools.count(1).__next__, None)
     try:

@@ -1,4 +1,4 @@
-"""Tests that one overflow of a processor's event in each slot is a sample, at a random place."""
+"""Tests that one random overflow of the processor's event in each slot is a sample."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROCESS = 5
 
 
 def sampled_overflows(slot: float, count: int) -> list[int]:
-    """Numbers of the overflows that were samples, of so many."""
+    """Return the indices of the overflows that were samples, out of count overflows."""
     said = UserSpace()
     said.constant("everything", 1)
     said.constant("overflows_per_sample", round(slot * OVERFLOW))
@@ -33,7 +33,10 @@ def test_number_of_samples_is_that_of_the_slots(slot: float) -> None:
 
 
 def test_each_place_of_a_program_in_step_is_sampled_alike() -> None:
-    """The phases of a program whose period is four or five overflows, or a slot. Six standard deviations: 2e-9 each."""
+    """Check the phases of a program whose period is four or five overflows, or a slot.
+
+    The bound is six standard deviations, which chance exceeds with a probability of 2e-9 for each phase.
+    """
     slot, count = 4.5, 8000
     found = np.array(sampled_overflows(slot, count))
     for period in (4, 5, 9):
@@ -46,7 +49,7 @@ def test_gaps_are_as_different_as_uniform_places_make_them() -> None:
     gaps = np.diff(sampled_overflows(4.5, 8000))
     assert (gaps.min(), gaps.max()) == (1, 9)
     assert abs(gaps.mean() - 4.5) < 0.01
-    # the variance of the difference of two uniform places, which the rounding to whole overflows makes a little larger
+    # the variance of the difference of two uniform places; rounding to whole overflows makes it a little larger
     assert 2 * 4.5**2 / 12 * 0.85 < gaps.var() < 2 * 4.5**2 / 12 * 1.15
 
 

@@ -1,4 +1,4 @@
-"""Targets whose memory is swapped out while they are sampled: what was not there is marked, no frame is a wrong one."""
+"""Tests of targets whose memory is swapped out while they are sampled: missing data is marked, no frame is wrong."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def swap() -> Iterator[None]:
 
 @contextmanager
 def leaving(pid: int) -> Iterator[list[int]]:
-    """Its pages leave memory all the time, several times in a row; how many bytes each time."""
+    """Page out the process's memory repeatedly, and yield the list of bytes of each time."""
     pages, rounds, over = Pages(pid), [0], threading.Event()
 
     def drive() -> None:
@@ -83,7 +83,7 @@ def whole(found: Stacks) -> int:
 
 
 def taken(recording: pyprof.Recording) -> tuple[int, int]:
-    """Samples whose stack is whole, and those that are cut; each has what the program must have."""
+    """Return the number of complete and of truncated samples, and assert that each has the frames of the program."""
     whole = cut = 0
     for path in native.names(recording.peek()):
         inner = path[-1:] == ("deep_top",)

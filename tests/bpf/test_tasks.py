@@ -1,4 +1,4 @@
-"""`--async` by the program of the kernel: tasks that await the running one, of cores and of recordings."""
+"""Tests of `--async` with BPF: tasks that await the running task, in core files and recordings."""
 
 from __future__ import annotations
 
@@ -39,14 +39,15 @@ WAYS = {
     ("shielding", 1): [*MAIN, "shielding", "kept", "spin"],
     ("circle", 1): ["<module>", "second", "first", "spin"],
 }
-"""Functions of the program, outermost first, where spin() was called so often. Of the coroutines of a task the
-outermost ones are read.
+"""Functions of the program from root to leaf, by (task, number of spin() calls).
+
+Of a task's coroutines the outermost ones are read.
 """
 BY_BPF = ("--async", "--collector", "bpf")
 
 
 def of_program(process: SavedProcess, chain: Chain, program: str = PROGRAM) -> list[str]:
-    """Plain names of its functions, outermost first."""
+    """Return the unqualified names of the program's functions from root to leaf."""
     places = [place for run in chain.runs for place in run.frames]
     lines = [process.book.line(place) for place in places]
     return [str(line.function).rpartition(".")[2] for line in lines if str(line.file).endswith(program)][::-1]
@@ -74,12 +75,12 @@ def test_coroutines_stand_above_that_of_a_task_that_waits_for_a_greenlet(python:
 
 
 def of_tasks(found: Stacks) -> Stacks:
-    """Where the program's own code ran."""
+    """Return the stacks whose leaf is the program's spin()."""
     return [(frames, n) for frames, n in found if functions(frames, PROGRAM)[-1:] == ["spin"]]
 
 
 def met(found: Stacks) -> bool:
-    """Enough, and each way among them."""
+    """Return True if there are enough samples and every function of the program is among them."""
     ends = {name for names in WAYS.values() for name in names if name != "<module>"}
     return count(of_tasks(found)) > 300 and ends <= seen(found, PROGRAM)
 

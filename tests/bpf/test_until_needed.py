@@ -1,4 +1,6 @@
-"""Native programs that were attached to: perf_events sample them until stacks go on in another one, then BPF does."""
+"""Tests of attaching to native programs: perf_events samples them until a stack continues on another one, then BPF
+does.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ WITH_ROOM = ("begin", "with_room", "r_01", "r_02", "r_03", "r_04", "r_top")
 BY_PROGRAM = "Sampled by a program in the kernel (BPF): the target was never stopped"
 
 
-def test_handlers_on_their_own_stack_are_sampled_by_the_program_and_nothing_is_stopped() -> None:
+def test_handlers_on_sigaltstack_are_sampled_by_bpf_without_stops() -> None:
     def late(profile: Profile) -> int:
         return sum(path[-2:] == ("handler", "handler_top") and "s_01" in path for path in native.names(profile))
 

@@ -1,4 +1,4 @@
-"""What is accounted of waits: each nanosecond once, whatever of their records is there."""
+"""Tests of the accounting of waits: each nanosecond counts once, also if records are lost or late."""
 
 from __future__ import annotations
 
@@ -33,7 +33,14 @@ def left(*times: int, why: int = S) -> SwitchOut:
 
 
 def ended(*rows: tuple[int, int, int], flags: int = Flag.ENDED, blocked: int = 0, why: int = S) -> Ended:
-    """rows: since when off, when woken, when it ran."""
+    """Return ended waits.
+
+    Args:
+        rows: (start of the wait, wakeup, end) of each wait in nanoseconds.
+        flags: Flags of all waits.
+        blocked: Address of the function in which the thread is blocked.
+        why: The kernel's task state.
+    """
     n = len(rows)
     off, waking, ran = (
         (np.array(column, np.int64) for column in zip(*rows, strict=True)) if n else [np.zeros(0, np.int64)] * 3
@@ -182,10 +189,12 @@ GAPS = st.integers(1, 400)
 def test_each_period_has_the_waits_of_its_own_time_however_late_it_is_read(
     gaps: list[tuple[int, int, int]], flushes: list[tuple[int, int]], has_stacks: bool
 ) -> None:
-    """The sum of each period is exact.
+    """Check that the sum of each period is exact for random waits and flushes.
 
-    Each of the gaps says how long the thread ran before a wait, slept, and waited for a processor. Each flush says how
-    long after the last one it is, and how much later the kernel's table and ring are read.
+    Args:
+        gaps: Nanoseconds that the thread ran before a wait, slept, and waited for a processor.
+        flushes: Nanoseconds since the last flush, and the delay until the kernel's table and ring are read.
+        has_stacks: Whether waits have stacks.
     """
     rows, now = [], 0
     for ran, slept, runnable in gaps:

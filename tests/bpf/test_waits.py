@@ -1,4 +1,4 @@
-"""Time off the processor by the program in the kernel, against programs that know where and how long they waited."""
+"""Tests of off-CPU recordings with BPF against programs that know where and how long they waited."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 __all__ = ["program"]
 
 BEGUN = 0.05
-"""The share of a recording that passes at most before a collector tells of anything, on a busy machine."""
+"""Maximum fraction of a recording before a collector reports anything, on a busy machine."""
 
 
 def sums(waits: Waits) -> float:
-    """Seconds of waits without records of their own."""
+    """Return the seconds of waits that have no records."""
     return sum(
         seconds
         for thread in waits.seconds.values()
@@ -31,7 +31,7 @@ def sums(waits: Waits) -> float:
 
 
 def slept_s(waits: Waits) -> float:
-    """Seconds of a thread which always sleeps."""
+    """Return the seconds of a thread that sleeps all the time."""
     found = waits.total("endless")
     assert found == pytest.approx(waits.passed, abs=waits.passed * BEGUN)
     return found
@@ -43,7 +43,7 @@ def test_each_place_has_the_time_that_its_thread_waited_there(program: Path, tmp
         waits = target.record(collector="bpf")
         after = target.truth()
     passed = slept_s(waits)
-    for thread in ("naps", "reads", "ticks"):  # their time on processors is sampled
+    for thread in ("naps", "reads", "ticks"):  # on-CPU time is sampled, so it is not exact
         assert waits.total(thread) == pytest.approx(passed, rel=0.01)
     spent = waits.of("naps", "nap_short") + waits.of("naps", "nap_long")
     true = shares(before, after, "nap_short", "nap_long")[1]
@@ -98,11 +98,14 @@ PLACES = {
     "loops": ("loops", "run", "run_forever", "select"),
     "serves": ("serves", "serve_forever", "select"),
 }
-"""Thread -> the functions in which it waits."""
+"""Functions in which each thread waits."""
 
 
 def has(stack: tuple[str, ...], names: tuple[str, ...]) -> bool:
-    """Are these functions in it, from the outside in? Later versions say whose they are."""
+    """Return True if the stack contains these functions from root to leaf.
+
+    CPython 3.11 and later qualify the names, which are compared without the qualifier.
+    """
     frames = iter([frame.rpartition(".")[2] for frame in stack])
     return all(name in frames for name in names)
 

@@ -1,7 +1,7 @@
-"""The program of the kernel, compiled for user space and run on memory that the caller has (native/in_user_space.c).
+"""The BPF program compiled for user space, which runs on memory that the caller provides (native/in_user_space.c).
 
-In: what the kernel would know, then samples. Out: what each sample cost, and its records. Built with the sanitizers
-for addresses and undefined behaviour: what they see is a failure.
+Its input is the kernel's state and then samples. Its output is the cost of each sample and the records. It is built
+with the address and undefined behaviour sanitizers, whose reports fail the test.
 """
 
 from __future__ import annotations
@@ -53,8 +53,13 @@ def _program() -> Path:
 
 @dataclass(frozen=True)
 class Ran:
-    """One sample. calls: of helpers. turns: of loops. late: both, after the time of a run was over. records: (flags
-    with which each was submitted, its bytes).
+    """One sample of the BPF program.
+
+    Attributes:
+        calls: Number of helper calls.
+        turns: Number of loop iterations.
+        late: Number of both after the time limit.
+        records: (flags of the submission, bytes) of each record.
     """
 
     calls: int
@@ -64,18 +69,18 @@ class Ran:
 
     @property
     def words(self) -> U64:
-        """Of the only record."""
+        """The words of the only record."""
         ((_, data),) = self.records
         return np.frombuffer(data + bytes(-len(data) % 8), np.uint64)
 
     @property
     def record(self) -> Records:
-        """As the reader of the ring has it."""
+        """The only record as the reader of the ring parses it."""
         return read_records(self.words, [0])
 
     @property
     def copies(self) -> tuple[bytes, bytes]:
-        """Of the stack, and of the one that it interrupted. Both are inside the record."""
+        """The copies of the stack and of the interrupted stack, both inside the record."""
         ((_, data),), record = self.records, self.record
         at, size, below = (int(column[0]) for column in (record.offset, record.size, record.below_size))
         assert at + size + below <= len(data)
@@ -83,14 +88,14 @@ class Ran:
 
 
 def counted(counters: Mapping[int, bytes]) -> dict[LossReason, int]:
-    """Of a dump of that map, what is not 0."""
+    """Return the non-zero counters of a dump of the counters map."""
     words = struct.unpack_from(f"<{len(LossReason)}Q", counters[0])
     return {reason: words[reason] for reason in LossReason if words[reason]}
 
 
 @dataclass
 class UserSpace:
-    """What the program is told, in order."""
+    """A sequence of commands for the BPF program in user space."""
 
     _said: list[bytes] = field(default_factory=list)
     _asked: list[int] = field(default_factory=list)
@@ -99,44 +104,62 @@ class UserSpace:
         self._said += [_COMMAND.pack(what, name.encode(), a, b, len(data)), data, bytes(-len(data) % 8)]
 
     def memory(self, start: int, end: int, data: bytes) -> None:
-        """A mapping; beyond the data it cannot be read. In ascending order."""
+        """Add a mapping that can be read up to the end of data. Mappings are added in ascending order."""
         self._say(_MEMORY, "", start, end, data)
 
     def poke(self, address: int, value: int) -> None:
-        """A word of memory is this one from now on."""
+        """Set a word of memory."""
         self._say(_POKE, "", address, value & (1 << 64) - 1)
 
     def constant(self, name: str, value: int) -> None:
-        """Of the program."""
+        """Set a constant of the BPF program."""
         self._say(_CONSTANT, name, value)
 
     def entry(self, table: str, key: int, value: bytes) -> None:
-        """An entry of a map; what the value lacks is 0."""
+        """Set a map entry, with the value padded with zeros."""
         self._say(_ENTRY, table, key, 0, value)
 
     def setting(self, name: str, value: int) -> None:
-        """Of the kernel: step (nanoseconds of each call), ring_bytes, is_locked (mappings change), kernel_frames,
-        namespace_pid, start_stack, code; pointer: of the thread.
+        """Set a property of the simulated kernel or thread.
+
+        Args:
+            name: One of step (nanoseconds of each helper call), ring_bytes, is_locked (mappings change), kernel_frames,
+                namespace_pid, start_stack, code, and pointer (the thread pointer).
+            value: The value.
         """
         self._say(_SETTING, name, value)
 
     def sample(self, pid: int, tid: int, registers: Sequence[int], in_kernel: bool = False) -> None:
-        """registers: in user mode, in DWARF's order."""
+        """Sample a thread.
+
+        Args:
+            pid: Process id.
+            tid: Thread id.
+            registers: User-mode registers in DWARF's order.
+            in_kernel: Whether the thread is in the kernel.
+        """
         self._say(_SAMPLE, "", pid << 32 | tid, in_kernel, struct.pack(f"<{len(registers)}Q", *registers))
         self._asked.append(_SAMPLE)
 
     def leave(self, pid: int, tid: int, registers: Sequence[int], state: int) -> None:
-        """A thread leaves its processor. state: as the kernel's task states. registers: as of a sample."""
+        """Let a thread leave its processor.
+
+        Args:
+            pid: Process id.
+            tid: Thread id.
+            registers: User-mode registers in DWARF's order.
+            state: The kernel's task state.
+        """
         self._say(_LEAVE, "", pid << 32 | tid, state, struct.pack(f"<{len(registers)}Q", *registers))
         self._asked.append(_SAMPLE)
 
     def dump(self, table: str) -> None:
-        """Ask for all entries of a map."""
+        """Request all entries of a map."""
         self._say(_DUMP, table)
         self._asked.append(_DUMP)
 
     def run(self, seconds: float = 60) -> tuple[list[Ran], list[dict[int, bytes]]]:
-        """All samples, all dumps."""
+        """Execute the commands, and return all samples and all dumps."""
         done = subprocess.run(
             [_program()], input=b"".join(self._said), capture_output=True, timeout=seconds, check=False
         )
@@ -164,7 +187,7 @@ class _Output:
         return struct.unpack_from(f"<{count}Q", self.data, self.at - 8 * count)
 
     def sized(self) -> tuple[int, bytes]:
-        """A word, and bytes behind their number."""
+        """Read a word, and bytes that follow their length."""
         word, size = self.words(2)
         data = self.data[self.at : self.at + size]
         self.at += size + -size % 8

@@ -1,8 +1,9 @@
-"""Written symbol files read by another reader, the PyPI package `symbolic`. Of any file, by hand:
+"""A comparison of written symbol files with the PyPI package `symbolic`, for any ELF file:
 
     python -m tests.breakpad.other_reader ELF...
 
-For each address of .text: functions and lines, inlined ones first. Prints how many agree; exit status 1 if any differ.
+It compares functions and lines at addresses of .text, inlined functions first. It prints how many agree and exits with
+status 1 if any differ.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from pyprof.symbolize.breakpad import SymbolFileNames
 from pyprof.tools.symbol_writer import SymbolWriter
 
 STEPS = 20_000
-"""Most addresses of one file."""
+"""Maximum number of addresses compared in one file."""
 
 
 def compare(path: str) -> tuple[int, int]:
-    """How many addresses agree, how many differ."""
+    """Return how many addresses agree and how many differ."""
     import symbolic
 
     writer, out = SymbolWriter(path), io.BytesIO()

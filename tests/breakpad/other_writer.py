@@ -1,8 +1,8 @@
-"""Breakpad's dump_syms as judge of written symbol files, by hand: python -m tests.breakpad.other_writer FOLDER ELF...
+"""A comparison of written symbol files with dump_syms: python -m tests.breakpad.other_writer FOLDER ELF...
 
-FOLDER holds dump_syms; the npm package `minidump` brings it: `npm pack minidump`, package/bin/linux-x64. Compared are
-identifiers, the functions of FUNC, and STACK CFI as rows. dump_syms writes what is left of a row with an expression and
-of an outermost frame's, which we leave out: such rows are counted apart.
+FOLDER contains dump_syms, which the npm package `minidump` provides (`npm pack minidump`, package/bin/linux-x64). The
+comparison covers identifiers, FUNC records, and STACK CFI as rows. For a row with an expression, and for that of an
+outermost frame, dump_syms writes the remainder and pyprof nothing: such rows are counted separately.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pyprof.tools.symbol_writer import SymbolWriter
 
 
 def functions(path: Path) -> set[tuple[str, ...]]:
-    """(address, size) of FUNC."""
+    """Return (address, size) of the FUNC records."""
     lines = (line.split() for line in path.read_text(errors="replace").splitlines() if line.startswith("FUNC "))
     return {tuple(words[2:4] if words[1] == "m" else words[1:3]) for words in lines}
 
 
 def compare(tool: Path, elf: str, folder: Path) -> int:
-    """What differs without a reason."""
+    """Return the number of differences without a known reason."""
     ours, theirs = folder / "ours.sym", folder / "theirs.sym"
     with open(ours, "wb") as out:
         SymbolWriter(elf).write(out)

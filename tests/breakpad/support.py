@@ -1,4 +1,4 @@
-"""Symbol files from text."""
+"""Construction of symbol files from text."""
 
 from __future__ import annotations
 

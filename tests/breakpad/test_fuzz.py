@@ -1,4 +1,4 @@
-"""Mutated symbol files and made-up programs: FormatError or PostfixFailed, nothing else, in bounded time and size."""
+"""Fuzz tests of symbol files and postfix programs: only FormatError or PostfixFailed, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def exhaust(data: bytes, arch: Arch) -> None:
-    """Everything that can be asked of a file."""
+    """Call every query of a symbol file."""
     diagnostics = Diagnostics()
     try:
         file = SymbolFile(BytesSource(data), "fuzzed.sym", diagnostics)

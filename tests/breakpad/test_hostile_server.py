@@ -1,4 +1,4 @@
-"""Symbol servers that lie, drip, flood and redirect: they cost themselves, within bounds, and leave nothing behind."""
+"""Tests of hostile symbol servers that send false, slow, endless or redirected responses: their cost is bounded."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ pytestmark = pytest.mark.system
 NAMES = ("app", "0" * 33, "app.sym")
 TEXT = b"MODULE Linux x86_64 " + b"0" * 33 + b" app\nPUBLIC 1000 0 f\n"
 Serve = Callable[[socket.socket, str], None]
-"""(connection, path that is asked for): answers."""
+"""A function of (connection, requested path) that sends the response."""
 
 
 @contextmanager
 def serving(serve: Serve) -> Iterator[tuple[str, list[str]]]:
-    """(URL, the paths asked for) of a server that answers each connection in a thread of its own."""
+    """Run a server with a thread for each connection. Yield its URL and the list of requested paths."""
     asked: list[str] = []
 
     def answer(connection: socket.socket) -> None:
@@ -38,7 +38,7 @@ def serving(serve: Serve) -> Iterator[tuple[str, list[str]]]:
                 path = connection.recv(1 << 16).split(b" ")[1].decode()
                 asked.append(path)
                 serve(connection, path)
-            except OSError:  # pyprof has hung up
+            except OSError:  # pyprof has closed the connection
                 pass
 
     def accept() -> None:
@@ -62,7 +62,7 @@ def reply(body: bytes, *headers: str, code: int = 200) -> bytes:
 
 
 def fetch(serve: Serve, cache: Path) -> tuple[str | None, str, list[str]]:
-    """(path of the file, what was said of the server, the paths it was asked for)."""
+    """Fetch a file and return (its path, the reported problem, the requested paths)."""
     diagnostics = Diagnostics()
     with serving(serve) as (url, asked):
         path = SymbolServer(url, diagnostics, str(cache)).fetch(*NAMES)
@@ -84,7 +84,7 @@ def drip(head: bytes) -> Serve:
 
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nX: ", reply(TEXT), reply(TEXT, "Content-Length: 900000")])
 def test_server_that_drips_is_left(head: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each byte comes within the socket's timeout, which therefore never ends it; nor would this test."""
+    """Send single bytes within the socket's timeout, which therefore never expires."""
     monkeypatch.setattr(symbol_server, "TIMEOUT_S", 0.3)
     path, said, _ = fetch(drip(head), tmp_path)
     assert path is None
@@ -110,7 +110,7 @@ def test_answer_that_is_no_symbol_file_is_not_kept(body: bytes, tmp_path: Path) 
 
 @pytest.mark.parametrize("headers", [("Content-Encoding: gzip",), ()])
 def test_bomb_ends_after_one_line(headers: tuple[str, ...], tmp_path: Path) -> None:
-    """A gigabyte of zeros in one megabyte."""
+    """Send a gigabyte of zeros compressed to one megabyte."""
     bomb = gzip.compress(TEXT + bytes(1 << 24)) + gzip.compress(bytes(1 << 24)) * 63
     path, said, _ = fetch(lambda connection, _: connection.sendall(reply(bomb, *headers)), tmp_path)
     assert path is None
@@ -180,7 +180,7 @@ def test_process_that_is_killed_while_it_fetches_leaves_no_file(tmp_path: Path) 
 
 
 def test_server_is_left_when_a_recording_has_no_more_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unwinding waits for it, too, and is not interrupted."""
+    """Fetch after the recording's deadline: the unwinder waits for the fetch and cannot be interrupted."""
     monkeypatch.setattr(io_deadline, "_over", bool)
     silent = threading.Event()
 

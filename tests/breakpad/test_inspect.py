@@ -1,4 +1,4 @@
-"""`pyprof inspect` of symbol files."""
+"""Tests of `pyprof inspect` on symbol files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def objects(text: str) -> list[dict[str, object]]:
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """(ELF file, its symbol file)."""
+    """Build a program and return the paths of its ELF file and its symbol file."""
     folder = tmp_path_factory.mktemp("inspected")
     path = build(PROGRAMS / "core_threads.c", folder / "threads", "-O2", "-g", "-pthread")
     assert run(["symbols", str(path), "-o", str(folder / "threads.sym"), "-q"]) == 0

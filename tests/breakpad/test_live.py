@@ -1,6 +1,7 @@
-"""Ladder programs without symbols and unwind tables, recorded with symbol files: stacks are those of whole programs.
+"""Tests of ladder programs without symbols and unwind tables, recorded with symbol files: stacks are complete.
 
-Stacks are held against regular expressions over their names, outermost first, joined by ";", as in tests/live.
+The tests match stacks against regular expressions over the function names, from root to leaf and joined by ";", as
+tests/live does.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ LIBRARIES = ("libc.so.6", "libstdc++.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so
 
 @cache
 def store() -> Path:
-    """Symbol files of the ladders and of the libraries that they run on."""
+    """Write symbol files of the ladders and their libraries, and return their folder."""
     path = folder() / "symbols"
     libraries = [Path("/lib/x86_64-linux-gnu") / name for name in LIBRARIES]
     names = ["ladder", "ladder_signal", "ladder_plt", "libladder_plt.so", "ladder_drap", "ladder_throw"]
@@ -63,7 +64,7 @@ def _written_before_programs_start() -> None:
 
 @cache
 def bare(name: str) -> Path:
-    """A ladder without symbols and unwind tables, under its own name."""
+    """Return a ladder without symbols and unwind tables, under its own name."""
     path = folder() / "bare" / name
     path.parent.mkdir(exist_ok=True)
     shutil.copy(ladder(name), path)
@@ -97,7 +98,7 @@ def test_without_the_symbol_files_the_same_program_has_no_such_stacks(tmp_path: 
 
 
 def test_dump_has_names_and_lines_of_a_symbol_file(tmp_path: Path) -> None:
-    """A file of its own, compressed; the program is stripped, so that all lines come from there."""
+    """Use a compressed symbol file of a stripped program, so that all lines come from the symbol file."""
     program = tmp_path / "spin"
     source = Path(__file__).parent.parent / "programs" / "ladder.c"
     command = [need("gcc"), "-O2", "-g", "-fomit-frame-pointer", "-o", str(program), str(source)]
@@ -107,7 +108,7 @@ def test_dump_has_names_and_lines_of_a_symbol_file(tmp_path: Path) -> None:
         SymbolWriter(str(program)).write(out)
     subprocess.run([need("strip"), str(program)], check=True, timeout=60)
     with running(program, "spin", LIFE) as process:
-        record(process.pid, tmp_path, seconds=0.2)  # by then every thread is at its place
+        record(process.pid, tmp_path, seconds=0.2)  # gives every thread time to reach its function
         found = dump(process.pid, "--symbols", str(written))
     frames = [frame for thread in found["threads"] for frame in thread["frames"]]
     own = [frame for frame in frames if frame["module"].endswith("/spin") and frame["function"] != "_start"]
@@ -148,7 +149,7 @@ def test_place_that_does_not_exist_is_refused_before_anything_starts(tmp_path: P
 
 @dataclass
 class Compared:
-    """Samples walked twice: by the tables of the files, and by symbol files alone."""
+    """Counts of samples that were unwound twice: with the ELF files' tables and with symbol files alone."""
 
     samples: int = 0
     same: int = 0
@@ -157,7 +158,9 @@ class Compared:
 
 
 def walk_twice(pid: int, samples: int) -> Compared:
-    """At least so many of them; on a busy machine most threads that run have no processor when their time comes."""
+    """Unwind at least this many samples twice. On a busy machine most runnable threads have no processor when
+    sampled.
+    """
     diagnostics = Diagnostics()
     symbols = SymbolStore([str(store())], diagnostics)
     images = ImageStore(diagnostics, symbol_store=symbols)
@@ -181,7 +184,7 @@ def walk_twice(pid: int, samples: int) -> Compared:
 def compare(
     theirs: Walk, mine: Walk, batch: SampleBatch, images: ImageStore, symbols: SymbolStore, out: Compared
 ) -> None:
-    """Where a walk by symbol files leaves the other, the frame before must be one for which no row was written."""
+    """Compare both walks of each sample: they may differ only behind a frame for which no row was written."""
     for lane in range(len(theirs)):
         if theirs.end[lane] == StackEnd.RUNNING:
             continue
@@ -215,7 +218,7 @@ def compare(
     ],
 )
 def test_frames_are_those_of_the_tables_wherever_a_row_was_written(name: str, mode: str) -> None:
-    """Trampolines, PLT entries and realigned frames are left out of the files; there the fallback may lose its way."""
+    """Compare frames outside of trampolines, PLT entries and realigned frames, for which symbol files have no rows."""
     with running(ladder(name), mode, LIFE) as program:
         found = walk_twice(program.pid, 150)
     assert found.wrong == []
@@ -223,4 +226,4 @@ def test_frames_are_those_of_the_tables_wherever_a_row_was_written(name: str, mo
     assert found.same >= 0.4 * found.samples
     if name == "ladder":
         assert found.same == found.samples
-        assert found.whole >= 0.9 * found.samples  # the others are threads that have just been made
+        assert found.whole >= 0.9 * found.samples  # the others are new threads

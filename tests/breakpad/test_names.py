@@ -1,4 +1,4 @@
-"""Names, lines and inlined calls of addresses, as a symbol file has them."""
+"""Tests of names, lines and inlined calls of addresses in a symbol file."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ INLINE 1 8 6 10 8
 
 
 def test_lines_of_no_size_hide_nothing() -> None:
-    """Visual C++ writes them, before or behind the line that holds."""
+    """Use empty line records, which Visual C++ writes before or after the valid line."""
     for lines in ("10 0 85 1\n10 8 87 1\n", "10 8 87 1\n10 0 85 1\n"):
         assert places(f"FILE 1 a\nFUNC 10 8 0 f\n{lines}", 0x10) == [SourcePlace("f", "a", 87)]
 

@@ -1,4 +1,4 @@
-"""Sentry's `symbolic` as judge: it reads the symbol files that we write, and we read the STACK CFI that it writes."""
+"""Tests against Sentry's `symbolic`: it reads the symbol files that pyprof writes, and pyprof reads its STACK CFI."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_functions_lines_and_inlined_calls_are_read_alike(
 
 
 def test_stack_cfi_that_it_writes_is_read_as_the_tables_of_the_file(tmp_path: Path) -> None:
-    """It cannot say expressions either, and writes what is left of such rows."""
+    """Compare rows without expressions: symbolic writes only the remainder of a row with an expression."""
     import symbolic
 
     program = build(PROGRAMS / "ladder_throw.cc", tmp_path / "program", "-O2", "-g", "-pthread", compiler="g++")

@@ -1,4 +1,4 @@
-"""Postfix expressions: one table for the evaluator and for what STACK CFI is compiled to."""
+"""Tests of postfix expressions: one table for the evaluator and for the compiler of STACK CFI."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ FAILURES = {
     "1 0 /": PostfixProblem.DIVISION_BY_ZERO,
     "1 0 %": PostfixProblem.DIVISION_BY_ZERO,
     "1 " * 5000: PostfixProblem.TOO_LONG,
-    "$eip 4 + ^ = $esp $ebp 8 + = $ebp $ebp ^ =": PostfixProblem.UNKNOWN_NAME,  # the specification's own example
+    "$eip 4 + ^ = $esp $ebp 8 + = $ebp $ebp ^ =": PostfixProblem.UNKNOWN_NAME,  # example in the specification
 }
 
 
@@ -104,7 +104,7 @@ def expected(value: int | str, arch: Arch) -> int:
 
 
 def by_rule(text: str, arch: Arch) -> int | ExpressionFailed | None:
-    """What the compiled rule gives, as apply_rule executes it."""
+    """Return the value of the compiled rule, evaluated as apply_rule does."""
     names = RegisterNames(arch)
     rule = RuleCompiler(arch, names.column).register(text, -1)
     values: list[int | None] = [None] * len(arch.registers)

@@ -1,5 +1,7 @@
-"""What Breakpad's own unit tests expect: postfix expressions (src/processor/postfix_evaluator_unittest.cc) and inlined
-calls (basic_source_line_resolver_unittest.cc, with testdata/symbols/linux_inline). Breakpad, BSD licence.
+"""Expectations of Breakpad's own unit tests for postfix expressions and inlined calls (BSD licence).
+
+Sources: src/processor/postfix_evaluator_unittest.cc and basic_source_line_resolver_unittest.cc with
+testdata/symbols/linux_inline.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ PROGRAM_VALUES = {
 
 
 def memory(avma: int, size: int) -> int:
-    """Breakpad's FakeMemoryRegion: at each address the next one."""
+    """Return the address plus one, as Breakpad's FakeMemoryRegion does."""
     assert size == 4
     return avma + 1
 

@@ -1,4 +1,4 @@
-"""Records of symbol files: each kind, both forms of INLINE, odd spelling, and what is tolerated."""
+"""Tests of the records of symbol files: each kind, both forms of INLINE, and tolerated deviations."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_files_and_functions_may_stand_in_any_order_between_lines() -> None:
 
 
 def test_words_behind_a_line_record_are_passed_over() -> None:
-    """As Breakpad does; some writers put a comment there."""
+    """Ignore words after a line record, as Breakpad does. Some writers put a comment there."""
     file = symbol_file("FUNC 10 10 0 f\n10 8 1 2 # inlined\n18 8 2 2 3 4 5\n")
     assert file.body_at(0x10)[0] == [LineRecord(0x10, 8, 1, 2), LineRecord(0x18, 8, 2, 2)]
 

@@ -1,4 +1,4 @@
-"""STACK CFI as rows: what is said adds up, common forms are fast, names of registers, what cannot be used."""
+"""Tests of STACK CFI as unwind rows: delta records add up, and unusable rules are counted."""
 
 from __future__ import annotations
 

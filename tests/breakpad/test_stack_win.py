@@ -1,4 +1,4 @@
-"""STACK WIN on synthetic x86 stacks: each form of program, FPO, and what cannot be told."""
+"""Tests of STACK WIN on synthetic x86 stacks: each form of program, FPO records, and frames that cannot be unwound."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RETURN = 0x40_1234
 
 
 class Stack:
-    """Words from STACK on."""
+    """Memory that contains these words from address STACK."""
 
     def __init__(self, *words: int) -> None:
         self.words = words
@@ -28,7 +28,7 @@ class Stack:
 
 
 def record(program: str = "", saved: int = 0, local: int = 0, parameters: int = 0, flag: int = 0) -> WinRecord:
-    """Through the file's text, as a reader has it."""
+    """Return a STACK WIN record parsed from the text of a symbol file."""
     kind, has, last = (4, 1, program) if program else (0, 0, str(flag))
     file = symbol_file(f"STACK WIN {kind} 1000 40 3 1 {parameters:x} {saved:x} {local:x} 0 {has} {last}\n")
     found = file.win_at(0x1010)
@@ -51,7 +51,7 @@ def test_frame_with_ebp() -> None:
     assert found == {"eip": RETURN, "ebp": 0xA000, "esp": STACK + 16}
 
 
-def test_return_address_is_searched_above_locals_saved_registers_and_arguments_of_the_callee() -> None:
+def test_return_address_is_searched_above_locals_registers_and_arguments() -> None:
     stack = Stack(*[7] * 3, *[8] * 2, *[9] * 4, RETURN)
     found = caller(record(SEARCH, saved=8, local=16), registers(), Callee(parameters=12), stack.read)
     assert found == {"eip": RETURN, "esp": STACK + 40}
@@ -87,7 +87,7 @@ def test_sizes_have_names_in_programs() -> None:
 
 
 def test_fpo_with_a_base_pointer_reads_the_saved_ebp() -> None:
-    """ebp lies at esp + parameters of the callee + saved registers - 8."""
+    """Read ebp at esp + parameters of the callee + saved registers - 8."""
     stack = Stack(0xC0, 0xB0, 0xB1, 0xB2, 0xB3, RETURN)
     found = caller(record(saved=12, local=4, flag=1), registers(), Callee(parameters=4), stack.read)
     assert found == {"eip": RETURN, "esp": STACK + 24, "ebp": 0xB1}
@@ -99,7 +99,7 @@ def test_fpo_without_a_base_pointer_keeps_ebp_and_ebx() -> None:
     assert found == {"eip": RETURN, "esp": STACK + 8, "ebp": 0x9000, "ebx": 0xBB}
 
 
-def test_return_address_left_over_by_a_system_call_is_passed_over_in_the_innermost_frame_only() -> None:
+def test_return_address_of_a_system_call_is_skipped_in_the_leaf_frame_only() -> None:
     stack = Stack(0x40_1010, RETURN)
     assert caller(record(), registers(), INNERMOST, stack.read)["eip"] == RETURN
     assert caller(record(), registers(), INNERMOST, stack.read)["esp"] == STACK + 8
@@ -114,7 +114,7 @@ def test_addresses_wrap_at_32_bits() -> None:
 @pytest.mark.parametrize(
     ("program", "problem"),
     [
-        ("$eip 4 + ^ = $esp $ebp 8 + = $ebp $ebp ^ =", PostfixProblem.MISSING_OPERAND),  # the specification's example
+        ("$eip 4 + ^ = $esp $ebp 8 + = $ebp $ebp ^ =", PostfixProblem.MISSING_OPERAND),  # example in the specification
         ("$esp .raSearch 4 + =", PostfixProblem.UNKNOWN_NAME),
         ("$eip .raSearch ^ =", PostfixProblem.UNKNOWN_NAME),
         ("$eip .raSearch ^ = $esp 4 = $ebp", PostfixProblem.LEFT_OVER),

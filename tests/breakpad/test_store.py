@@ -1,4 +1,4 @@
-"""Where symbol files are found, and that each belongs to the module that runs."""
+"""Tests of the lookup of symbol files, which must belong to the mapped module."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OTHER = "00CCBBAA2211443355667788990011220"
 
 @pytest.fixture(scope="module")
 def elf(tmp_path_factory: pytest.TempPathFactory) -> ElfFile:
-    """A program named "app" with a build-id that we chose."""
+    """Build a program named "app" with a chosen build ID."""
     folder = tmp_path_factory.mktemp("app")
     (folder / "app.c").write_text(SOURCE)
     return ElfFile.open(str(build(folder / "app.c", folder / "app", f"-Wl,--build-id=0x{BUILD_ID}")))
@@ -73,7 +73,7 @@ def test_id_without_build_id_is_the_code_in_lanes(tmp_path: Path) -> None:
     assert hashed_text(elf) == bytes(lanes)
     assert breakpad_id(elf).endswith(bytes(lanes[8:]).hex().upper() + "0")
     sym = tmp_path / "a.sym"
-    sym.write_bytes(text(breakpad_id(elf), "a", hashed_text(elf).hex().upper()))  # dump_syms has the hash there, too
+    sym.write_bytes(text(breakpad_id(elf), "a", hashed_text(elf).hex().upper()))  # dump_syms also writes the hash
     assert SymbolStore([str(sym)], Diagnostics()).find(elf) is not None
 
 
@@ -156,7 +156,7 @@ def test_place_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
 
 @contextmanager
 def serving(answers: dict[str, tuple[int, dict[str, str], bytes]]) -> Iterator[tuple[str, list[str]]]:
-    """(URL, the paths that were asked for) of a server on this machine."""
+    """Run a local server, and yield its URL and the list of requested paths."""
     asked: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -224,7 +224,7 @@ def test_file_of_a_windows_module_is_below_its_pdb_without_the_suffix(tmp_path: 
 
 @pytest.mark.parametrize("name", ["", "..", "a\0b", "x" * 300])
 def test_name_that_is_none_is_not_looked_for(name: str, elf: ElfFile, tmp_path: Path) -> None:
-    """Crash dumps may claim any."""
+    """Ignore invalid module names, which a crash dump may contain."""
     diagnostics = Diagnostics()
     with serving({}) as (url, asked):
         store = SymbolStore([url, str(tmp_path)], diagnostics, str(tmp_path))

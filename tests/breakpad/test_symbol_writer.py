@@ -1,4 +1,4 @@
-"""Written symbol files: read back they say what the ELF file says, in rows, names, lines and inlined calls."""
+"""Tests of written symbol files: rows, names, lines and inlined calls equal those of the ELF file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def read_back(data: bytes) -> tuple[SymbolFile, Diagnostics]:
 
 
 def meaning(rule: Rule, arch: Arch) -> tuple[object, ...]:
-    """What a rule does: registers that it names as they are anyway left out, what only an expression finds as lost."""
+    """Return the effect of a rule, without registers that keep their default, and with expressions as lost
+    registers.
+    """
     regs = {}
     for column, how in rule.regs:
         if how.kind in (RegKind.EXPR, RegKind.AT_EXPR):
@@ -61,7 +63,7 @@ def rows_of(function: FunctionRows) -> list[tuple[int, int, Rule]]:
 
 
 def arm_program(folder: Path) -> Path:
-    """Its only table is .ARM.exidx."""
+    """Build an ARM library whose only unwind table is .ARM.exidx."""
     source = folder / "arm.c"
     source.write_text("int g(int *); int f(int n) { int a[40]; a[0] = n; return g(a) + a[n]; }\n")
     flags = ("-O2", "-shared", "-fPIC", "-nostdlib", "-funwind-tables", "-Wl,--unresolved-symbols=ignore-all")
@@ -103,7 +105,7 @@ def test_rows_are_those_of_the_file_but_for_what_is_counted(name: str, tmp_path:
     for table in ("eh_frame", "debug_frame", "exidx"):
         theirs = READERS[table](writer.file, arch, Diagnostics())
         functions = theirs.functions() if theirs else ()
-        for function in islice(functions, 0, None, 5) if name == "libc" else functions:  # of nearly 10,000
+        for function in islice(functions, 0, None, 5) if name == "libc" else functions:  # libc has nearly 10,000
             for start, end, rule in rows_of(function):
                 found = {source.function_at(at) for at in (start, end - 1)}
                 for rows in found:
@@ -152,12 +154,12 @@ def assert_agrees(program: Path, tool: str) -> None:
         found = names.find(svma - base)
         assert found is not None
         if theirs[0][2] == 0:
-            continue  # line 0: "no line", which the format does not say
+            continue  # line 0 means "no line", which the format cannot express
         mine = [(place.file, place.line) for place in found.places]
         assert mine == [(file, line) for _, file, line in theirs], hex(svma)
         deepest = max(deepest, len(mine))
         if tool != "llvm-symbolizer":
-            continue  # binutils 2.40 names some inlined functions after the one around them
+            continue  # binutils 2.40 gives some inlined functions the name of the enclosing one
         plain = demangle([name for name, _, _ in theirs])
         for place, (name, _, _) in zip(found.places[:-1], theirs[:-1], strict=True):
             assert place.name == plain[name] or place.name.endswith(f"::{plain[name]}"), hex(svma)
@@ -181,7 +183,7 @@ def test_symbols_without_dwarf_are_public(tmp_path: Path) -> None:
 
 
 def test_functions_at_one_address_are_written_once_and_marked(tmp_path: Path) -> None:
-    """As a linker leaves them that folds equal code; here two sections are put at one address."""
+    """Put two sections at one address, as a linker with identical code folding does."""
     source = tmp_path / "folded.c"
     source.write_text(
         '__attribute__((noinline, section(".one"))) int one(int x) { return x * 3 + 1; }\n'

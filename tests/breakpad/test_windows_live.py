@@ -1,4 +1,4 @@
-"""Windows code in live processes, as under Wine: symbol files by the PDB's id, a compiler's STACK WIN and STACK CFI."""
+"""Tests of Windows code in live processes, as under Wine: symbol files by PDB id, STACK WIN and STACK CFI."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINKED = {"sections copied": (), "sections mapped": ("/filealign:4096",)}
 
 
 def host(arch: str, folder: Path) -> Path:
-    """The program that maps Windows modules. No frame pointers: nothing but the symbol file leads through its code."""
+    """Build the program that maps Windows modules, without frame pointers: only symbol files can unwind its code."""
     path = build(
         PROGRAMS / "pe_host.c", folder / f"host-{arch}", "-O2", "-g", "-fomit-frame-pointer", compiler=COMPILERS[arch]
     )

@@ -1,6 +1,6 @@
-"""Windows modules by clang and lld, with PDB, and symbol files of them, as dump_syms of Windows makes them of the PDB.
+"""Windows modules built with clang and lld, and symbol files that contain what dump_syms writes on Windows.
 
-STACK WIN is the PDB's frame data (32 bits), STACK CFI what UNWIND_INFO says (64 bits), both as LLVM's tools print them.
+STACK WIN comes from the PDB's frame data (32 bits), STACK CFI from UNWIND_INFO (64 bits), both printed by LLVM's tools.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def run(*command: str) -> str:
 
 
 def module(arch: str, folder: Path, *link: str) -> Path:
-    """The DLL; its PDB and its map stand beside it."""
+    """Build the DLL with its PDB and map next to it, and return its path."""
     path = folder / f"spin-{arch}.dll"
     made = path.with_suffix(".obj")
     flags = ("-O2", "-g", "-gcodeview", "-fomit-frame-pointer", "-fasynchronous-unwind-tables", "-ffreestanding")
@@ -32,7 +32,7 @@ def module(arch: str, folder: Path, *link: str) -> Path:
 
 
 def identifier(path: Path) -> str:
-    """GUID and age as Breakpad writes them."""
+    """Return GUID and age of the PDB in Breakpad's notation."""
     text = run("llvm-readobj", "--coff-debug-directory", str(path))
     found = re.search(r"PDBGUID: \((.*?)\)\s+PDBAge: (\d+)", text, re.DOTALL)
     assert found is not None, text
@@ -41,7 +41,7 @@ def identifier(path: Path) -> str:
 
 
 def functions(path: Path) -> list[tuple[int, str]]:
-    """(rva, name), ascending, of the linker's map."""
+    """Return (rva, name) of the functions in the linker's map in ascending order."""
     text = path.with_suffix(".map").read_text()
     base = int(re.search(r"Preferred load address is ([0-9a-f]+)", text)[1], 16)  # type: ignore[index]
     rows = re.findall(r"^ 0001:[0-9a-f]{8}\s+(\S+)\s+([0-9a-f]+)", text, re.MULTILINE)
@@ -49,7 +49,7 @@ def functions(path: Path) -> list[tuple[int, str]]:
 
 
 def frame_data(path: Path) -> list[str]:
-    """STACK WIN of the PDB's frame data."""
+    """Return STACK WIN records of the PDB's frame data."""
     lines = []
     for row in run("llvm-pdbutil", "dump", "-fpo", str(path.with_suffix(".pdb"))).splitlines():
         fields = [field.strip() for field in row.split("|")]
@@ -63,7 +63,7 @@ def frame_data(path: Path) -> list[str]:
 
 
 def unwind_info(path: Path) -> list[str]:
-    """STACK CFI of .pdata and .xdata."""
+    """Return STACK CFI records of .pdata and .xdata."""
     lines: list[str] = []
     text = run("llvm-readobj", "--unwind", str(path))
     base = int(re.search(r"ImageBase: (0x[0-9A-F]+)", run("llvm-readobj", "--file-headers", str(path)))[1], 16)  # type: ignore[index]
@@ -82,7 +82,7 @@ def unwind_info(path: Path) -> list[str]:
 
 
 def symbols(arch: str, path: Path, store: Path) -> None:
-    """Write the symbol file where a store has it."""
+    """Write the symbol file at its path in a symbol store."""
     name, found = path.with_suffix(".pdb").name, functions(path)
     lines = [f"MODULE windows {'x86_64' if arch == 'x86_64' else 'x86'} {identifier(path)} {name}"]
     ends = [rva for rva, _ in found[1:]] + [found[-1][0] + 0x40]

@@ -1,4 +1,4 @@
-"""Run pyprof as a user does: its own process, its exit code, its two streams."""
+"""Helpers that run pyprof as a user does: as a separate process with an exit code and two output streams."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PYPROF = [sys.executable, "-m", "pyprof"]
 
 
 WITHOUT_BPF = ("setpriv", "--bounding-set", "-bpf,-sys_admin")
-"""A command before pyprof: it runs with all other rights that we have."""
+"""A command prefix that runs pyprof without the capabilities for BPF and with all other ones."""
 
 
 @contextlib.contextmanager
 def python(code: str) -> Iterator[subprocess.Popen[str]]:
-    """A python process that has printed its first line."""
+    """Run Python code and yield the process once it has printed its first line."""
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -33,12 +33,12 @@ def python(code: str) -> Iterator[subprocess.Popen[str]]:
 
 
 BUSY = "import time\nprint(flush=True)\nend = time.time() + 120\nwhile time.time() < end: sum(range(1000))"
-"""Ends by itself, should a failed test leave it behind."""
+"""Python code of a busy process, which ends by itself if a failed test leaves it behind."""
 SLEEPY = "import time; print(flush=True); time.sleep(600)"
 
 
 def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
-    """What pyprof complained; fails if it is a traceback or not one sentence and at most one hint."""
+    """Return the error message of pyprof, and assert that it has one sentence, at most one hint and no traceback."""
     lines = done.stderr.strip().splitlines()
     assert "Traceback" not in done.stderr, done.stderr
     complaints = [line for line in lines if line.startswith("pyprof: ")]

@@ -1,4 +1,4 @@
-"""Bad input: one clear sentence, an exit code, no traceback, a target unharmed."""
+"""Tests of bad input: one clear error message, the exit code, no traceback, and an undisturbed target."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def test_zombie() -> None:
 
 def test_kernel_thread() -> None:
     done = pyprof("dump", "-p", "2")
-    if "no process 2" in done.stderr:  # a pid namespace without kernel threads
+    if "no process 2" in done.stderr:  # a pid namespace has no kernel threads
         assert done.returncode == 1
     else:
         assert "kernel thread" in one_sentence(done)
 
 
 def test_ourselves() -> None:
-    """The shell replaces itself, so that its $$ is the profiler's own pid."""
+    """Let the shell exec pyprof, so that its $$ is the profiler's own pid."""
     command = f"exec {sys.executable} -m pyprof dump -p $$"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 1

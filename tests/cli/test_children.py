@@ -1,4 +1,4 @@
-"""Children that a recording of a running process leaves out: what they cost is told."""
+"""Tests of children that a recording of a running process does not follow: their processor time is reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORK = "for (1..4000000) { $x++ }"
 
 @pytest.fixture
 def parent() -> Iterator[int]:
-    """The pid of a shell that leaves all work to children."""
+    """Yield the pid of a shell that does all work in children."""
     script = f"echo; while :; do {need('perl')} -e '{WORK}'; done"
     with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout is not None

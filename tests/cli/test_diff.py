@@ -1,4 +1,4 @@
-"""`pyprof diff`: two recordings as a table, as data, as an exit code."""
+"""Tests of `pyprof diff`: table, data and exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HALF = {name: share / 2 for name, share in SHARES.items()}
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """A recording, and one of the same program with a function slowed."""
+    """Store two recordings of one program, of which the second has a slower function."""
     folder = tmp_path_factory.mktemp("diff")
     slowed = recording(1, 20, SHARES | {"slowed": 1.4 * SHARES["slowed"]})
     return str(stored(recording(0, 20), folder, "a.pyprof")), str(stored(slowed, folder, "b.pyprof"))

@@ -1,4 +1,4 @@
-"""`pyprof dump`: text, JSON, exit codes."""
+"""Tests of `pyprof dump`: text, JSON and exit codes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_text_names_thread_state_and_how_each_frame_was_found() -> None:
 
 
 def test_thread_whose_stop_is_late_has_its_name() -> None:
-    """On a busy machine the first look at a running thread comes in after its sampling time."""
+    """Dump on a busy machine, where the first stop of a running thread comes after its sampling time."""
     with python(BUSY) as target, python(BUSY), python(BUSY):
         with open(f"/proc/{target.pid}/comm") as file:
             name = file.read().strip()

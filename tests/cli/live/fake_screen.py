@@ -1,4 +1,4 @@
-"""A screen that holds text, and presses keys."""
+"""A test double for the terminal that stores text and sends scripted keys."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ from pyprof.cli.live.screen import ScreenLine, text
 
 
 class FakeScreen:
-    """script: names of keys, and functions that are called instead of a key; q follows. shown: each picture that was
-    drawn, as text. left: how often the terminal was given back for a while.
+    """A screen that sends a script of keys and stores what is drawn.
+
+    Attributes:
+        shown: Each screen that was drawn, as lines of text.
+        left: Number of times that the terminal was released for a job.
+        redrawn: Number of complete redraws.
+        woken: Number of wakeups.
     """
 
     def __init__(self, script: Iterable[str | Callable[[], None]], columns: int = 80, lines: int = 24) -> None:

@@ -1,4 +1,4 @@
-"""pyprof on a terminal of its own: keys go in, what is drawn comes out."""
+"""A pyprof process on a pseudoterminal, to which a test sends keys and from which it reads output."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ from typing import Any
 from tests.cli.support import PYPROF
 
 LEFT = b"\x1b[?1049l"
-"""The terminal shows what it showed before."""
+"""The control sequence that leaves the alternate screen."""
 _DRAWN = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 class Driven:
-    """said: everything since the last call of until(), as it came."""
+    """A process on a pseudoterminal.
+
+    Attributes:
+        said: All output since the last call of until().
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], ours: int) -> None:
         self.process = process
@@ -32,7 +36,7 @@ class Driven:
         self._ours = ours
 
     def until(self, text: str | bytes, timeout_s: float = 30) -> bytes:
-        """What came until a text was drawn, or bytes were sent."""
+        """Read output until this text or these bytes appear, and return it."""
         end = time.monotonic() + timeout_s
         self.said = b""
         while (text if isinstance(text, bytes) else text.encode()) not in self._plain(isinstance(text, str)):
@@ -40,7 +44,7 @@ class Driven:
             if select.select([self._ours], [], [], 0.1)[0]:
                 try:
                     self.said += os.read(self._ours, 1 << 16)
-                except OSError:  # nobody has the other end
+                except OSError:  # no process has the other end open
                     raise AssertionError((text, self.said)) from None
         return self.said
 
@@ -57,7 +61,7 @@ class Driven:
         return termios.tcgetattr(self._ours)
 
     def stopped(self) -> None:
-        """Until it has been stopped, as a job."""
+        """Wait until job control has stopped the process."""
         _, status = os.waitpid(self.process.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
 
@@ -74,7 +78,7 @@ def driven(*arguments: str, columns: int = 80, lines: int = 24) -> Iterator[Driv
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        process_group=0,  # not orphaned: Ctrl-Z stops it
+        process_group=0,  # Ctrl-Z does not stop an orphaned process group
         env={**os.environ, "TERM": "xterm-256color"},
     )
     try:

@@ -1,4 +1,4 @@
-"""Windows of a server with two threads, as a recording gives them."""
+"""Windows of a server with two threads, as a recording produces them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ READ = code("read", module=0, rel=0x400)
 THREADS = [ThreadInfo(100, 100, "main", "server"), ThreadInfo(100, 101, "worker", "server")]
 
 Stacks = Mapping[tuple[int, Sequence[Frame]], int]
-"""(index of a thread, frames from the outermost on) -> samples, 10 ms each."""
+"""Number of samples, of 10 ms each, by (index of the thread, frames from root to leaf)."""
 
 
 def window(stacks: Stacks, seconds: float = 1.0, threads: Sequence[ThreadInfo] = THREADS) -> Profile:

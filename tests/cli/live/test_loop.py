@@ -1,4 +1,4 @@
-"""Keys are pressed and pictures are compared, without a terminal."""
+"""Tests of `pyprof top` on a fake screen: scripted keys and the resulting screens."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def shown(
     columns: int = 80,
     lines: int = 9,
 ) -> list[list[str]]:
-    """The pictures, one for each step of the script and the first."""
+    """Return the first screen and that after each step of the script."""
     screen = FakeScreen(script, columns, lines)
     Loop(screen, view, snapshot, Acts(refuse, lambda: None, save)).run()
     return screen.shown
@@ -109,7 +109,7 @@ def test_chosen_row_stays_chosen_where_others_overtake_it() -> None:
     loop = Loop(screen, View(), FIRST, Acts(refuse, lambda: None, save))
     loop.run()
     assert loop.view.chosen is not None
-    assert (loop.view.at, loop.view.chosen.name) == (1, "parse")  # read, the chosen one, had come first
+    assert (loop.view.at, loop.view.chosen.name) == (1, "parse")  # the selected row "read" came first before
 
 
 def test_many_rows_are_pages_and_the_keys_stay_within() -> None:

@@ -1,4 +1,4 @@
-"""`pyprof top` on real processes: what scripts get, and what a terminal of 80 by 24 shows."""
+"""Tests of `pyprof top` on real processes: its output for scripts and on a terminal of 80 by 24."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_keys_resize_stop_and_quit_on_a_terminal_that_is_restored(tmp_path: Path
         top.press("2")
         top.until("by thread")
         top.resize(50, 12)
-        top.until(b"\x1b[2J")  # all is drawn anew
+        top.until(b"\x1b[2J")  # the whole screen is redrawn
         top.press("\x1a")
         top.until(LEFT)
         top.stopped()

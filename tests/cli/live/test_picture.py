@@ -1,4 +1,4 @@
-"""Lines of the screen and of scripts, as text."""
+"""Tests of the lines of the screen and of the table for scripts."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_rows_are_sorted_searched_and_without_what_every_program_begins_with() -
     assert names(View(sort="total")) == ["main", "parse", "read"]
     assert names(View(search="^LIBC")) == []
     assert names(View(search="libc")) == ["read"]
-    assert names(View(search="par[")) == []  # no expression: as it stands
+    assert names(View(search="par[")) == []  # an invalid expression is searched literally
     assert names(View(search="P.RSE")) == ["parse"]
 
 

@@ -1,4 +1,4 @@
-"""What rows of a table cost in one window, and in several."""
+"""Tests of the costs of table rows in one window and in several."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_tables_of_functions_modules_and_lines_count_recursion_once() -> None:
         TopRow("libc.so.6", ""): RowCost(40 * MS, 40 * MS),
     }
     assert found.tables["line"][TopRow("/src/server/parse.c:7", "parse")] == RowCost(50 * MS, 50 * MS)
-    assert found.tables["line"][TopRow("read", "libc.so.6")] == RowCost(40 * MS, 40 * MS)  # no line is known
+    assert found.tables["line"][TopRow("read", "libc.so.6")] == RowCost(40 * MS, 40 * MS)  # no line table
 
 
 def test_threads_and_processes_are_told_apart_by_their_numbers() -> None:

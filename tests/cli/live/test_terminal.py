@@ -1,4 +1,4 @@
-"""What a terminal sends, as names of keys; what is sent to it."""
+"""Tests of the terminal: names of keys that it sends, and control sequences that it receives."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_keys_are_named(data: bytes, names: list[str]) -> None:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Terminal, int]]:
-    """One whose other end is a descriptor of the test."""
+    """Yield a terminal and the file descriptor of its other end."""
     ours, theirs = pty.openpty()
     monkeypatch.setattr("pyprof.cli.live.terminal._keys_fd", lambda: os.dup(theirs))
     monkeypatch.setenv("NO_COLOR", "1")
@@ -69,7 +69,7 @@ def test_only_lines_that_changed_are_written(terminal: tuple[Terminal, int], mon
         screen.draw([(StyledText("one"),)])
     assert said == [
         "\x1b[?1049h\x1b[?25l\x1b[2J",
-        "\x1b[2J\x1b[1;1Hone\x1b[K\x1b[2;1Htwo\x1b[K",  # without colour
+        "\x1b[2J\x1b[1;1Hone\x1b[K\x1b[2;1Htwo\x1b[K",  # NO_COLOR is set
         "\x1b[2;1H\x1b[1mthree\x1b[0m\x1b[K",
         "\x1b[2;1H\x1b[J",
         "\x1b[2J\x1b[1;1Hone\x1b[K",
