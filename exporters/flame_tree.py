@@ -17,7 +17,7 @@ from pyprof.exporters.names import Level, functions, module_name, script_name
 from pyprof.exporters.page_source import PageSource, page_source
 from pyprof.exporters.start_up import start_nodes
 from pyprof.model.columns import numbered
-from pyprof.model.functions import Function
+from pyprof.model.functions import Function, are_application
 from pyprof.model.markers import UNSAMPLED
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.model.tree import rewrite
@@ -38,6 +38,7 @@ class FlameTree:
 
     Attributes:
         frames: One entry for each function: name, module group, module index, kind.
+        application: Whether each function belongs to the application (model/application.py).
         parent: Parent of each node; parents come first, node 0 is the root.
         frame: Index into frames of each node, -1 for the root.
         how: CALLED, INLINED or both, for each node.
@@ -55,6 +56,7 @@ class FlameTree:
     """
 
     frames: list[FrameRow] = field(default_factory=list)
+    application: list[bool] = field(default_factory=list)
     parent: list[int] = field(default_factory=lambda: [-1])
     frame: list[int] = field(default_factory=lambda: [-1])
     how: list[int] = field(default_factory=lambda: [0])
@@ -190,13 +192,15 @@ def _levels(
 ) -> list[tuple[int, Level]]:
     """Return (index into tree.frames, level) of the functions of a frame, outermost first."""
     found = []
-    for function, level in functions(profile, frame, options):
+    named = functions(profile, frame, options)
+    for (function, level), is_own in zip(named, are_application(profile, frame) or [False] * len(named), strict=True):
         at = ids.setdefault(function, len(ids))
         if at == len(tree.frames):
             group = module_name(profile, level.module, options) or script_name(level, options)
             group = group or ("[not sampled]" if frame.mark in UNSAMPLED else _GROUPS.get(level.kind, "[unknown]"))
             tree.functions.append(function)
             tree.frames.append((level.name, group, level.module, function.kind))
+            tree.application.append(is_own)
         found.append((at, level))
     return found
 

@@ -201,6 +201,7 @@ def _data(profile: Profile, options: ExportOptions, beside: Beside | None = None
             "group": [text(group) for _, group, _, _ in tree.frames],
             "module": [module for _, _, module, _ in tree.frames],
             "kind": [int(kind) for _, _, _, kind in tree.frames],
+            "application": list(map(int, tree.application)),
         },
         "nodes": {
             "parent": parent,

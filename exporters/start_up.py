@@ -45,6 +45,9 @@ _LIBC_START = re.compile(r"(__libc_start_(main|call_main)|generic_start_main|_st
 _CALLS = re.compile(r"std::rt::lang_start|Py_(Bytes|Run)?Main$|pymain_main$|node::Start\b|runtime\.")
 """Functions whose callers belong to the start if they call nothing else: the `main` of Rust, Python and node."""
 
+_FRAMEWORK = 0.8
+"""Share that a library's function passes on to one call to be part of the start: a web server spends some itself."""
+
 _C_LIBRARY = re.compile(r"(libc|libpthread|ld-linux[-\w]*|ld-musl[-\w]*)[-.\d]*\.so")
 
 _SCRIPTS = {
@@ -92,10 +95,11 @@ def _framework(
     path, length = [], 0
     while (level := levels[node]) is not None and level.kind == FrameKind.INTERPRETER and calls[node]:
         child = max(calls[node], key=weight.__getitem__)
-        if weight[child] < PASSED_ON * weight[node]:
+        is_library = bool(level.file) and not is_application_file(level.file or "")
+        if weight[child] < (_FRAMEWORK if is_library else PASSED_ON) * weight[node]:
             break
         path.append(node)
-        if level.file and not is_application_file(level.file):
+        if is_library:
             length = len(path)
         node = child
     return path[:length]

@@ -48,10 +48,12 @@ function showModules() {
   const isMarker = (group) => Number(model.frames[sample.get(group)].kind === KIND.MARKER);
   /** @type {(a: [string, number], b: [string, number]) => number} */
   const order = (a, b) => isMarker(a[0]) - isMarker(b[0]) || b[1] - a[1] || (a[0] < b[0] ? -1 : 1);
+  const pale = state.colour === "module" ? paleGroups(model) : new Set();
   /** @type {[name: string, share: number, colour: string, striped: boolean][]} */
   const rows = [...own].sort(order).map(([group, value]) => {
     const slot = group === "[unknown]" ? undefined : slotOf(slots, group, state.colour);
-    const base = slot === undefined ? SPECIAL[state.theme].unknown : PALETTE[state.theme][slot];
+    const full = slot === undefined ? SPECIAL[state.theme].unknown : PALETTE[state.theme][slot];
+    const base = slot !== undefined && pale.has(group) ? paleColour(full, state.theme) : full;
     return [group, whole ? value / whole : 0, base, isMarker(group) > 0];
   });
   showLegend(rows, state.group, (group) => {

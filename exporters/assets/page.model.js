@@ -37,11 +37,12 @@ function makeModel(data, bytes) {
     group: strings[data.frames.group[i]],
     module: data.frames.module[i],
     kind: data.frames.kind[i],
+    application: data.frames.application[i] === 1,
     key: "",
     change: data.changes ? changeLabel(data.changes, i) : "",
   }));
   /** @type {(name: string, kind: number, key: string) => number} */
-  const made = (name, kind, key) => frames.push({ name, group: "", module: -1, kind, key, change: "" }) - 1;
+  const made = (name, kind, key) => frames.push({ name, group: "", module: -1, kind, application: false, key, change: "" }) - 1;
   const functions = frames.length;
   const root = made("all", KIND.ROOT, "all");
   const startUp = made("start-up", KIND.START, "start-up");

@@ -3,6 +3,7 @@
  * Colours. A module's colour is a stable hash of its name; where two modules of one profile fall on the same one,
  * the lighter module takes the next that is free. The hues are those of Okabe and Ito, chosen to be told apart with
  * any colour vision, in two strengths. Text on each has a contrast of at least 4.5 (a test computes it).
+ * Modules of libraries are pale beside the application's, so that its functions are found first.
  */
 
 const PALETTE = {
@@ -48,6 +49,24 @@ function assignColours(weights) {
 function makeShades(theme) {
   const towards = theme === "light" ? "#ffffff" : "#000000";
   return PALETTE[theme].map((colour) => [0, 0.1, 0.2].map((part) => d3.interpolateRgb(colour, towards)(part)));
+}
+
+/** How far a library's colour is from the application's towards that of the page, which only raises the contrast of text. */
+const PALE = 0.55;
+
+/** @type {(colour: string, theme: Theme) => string} */
+function paleColour(colour, theme) {
+  return d3.interpolateRgb(colour, SPECIAL[theme].page)(PALE);
+}
+
+/**
+ * The groups that are pale: those without a function of the application, if some have one.
+ * @type {(model: Model) => Set<string>}
+ */
+function paleGroups(model) {
+  const functions = model.frames.slice(0, model.functions);
+  const own = new Set(functions.filter((frame) => frame.application).map((frame) => frame.group));
+  return new Set(own.size ? functions.map((frame) => frame.group).filter((group) => !own.has(group)) : []);
 }
 
 /** By kind of frame: KIND.NATIVE and so on. */
@@ -113,6 +132,8 @@ function frameColours(model, slots, theme, colour) {
   const shades = makeShades(theme);
   const special = SPECIAL[theme];
   const { changes } = model;
+  const pale = colour === "module" && model.frames.some((frame) => frame.application);
+  const ofLibraries = pale ? shades.map((row) => row.map((shade) => paleColour(shade, theme))) : shades;
   return model.frames.map((frame, at) => {
     if (frame.kind === KIND.ROOT) return special.root;
     if (frame.kind === KIND.START) return special.unknown;
@@ -121,7 +142,7 @@ function frameColours(model, slots, theme, colour) {
     if (colour === "change" && changes) return changeColour(changes, at, theme);
     const slot = slotOf(slots, labelOf(frame, colour), colour);
     if (slot === undefined || frame.group === "[unknown]") return special.unknown;
-    return shades[slot][hashText(frame.name) % 3];
+    return (frame.application ? shades : ofLibraries)[slot][hashText(frame.name) % 3];
   });
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -14,6 +15,8 @@ from tests.exporters.page import Page, choose
 from tests.exporters.page_totals import Paths
 from tests.exporters.profiles import PERIOD_NS, Builder, code, golden
 from tests.exporters.support import export
+from tests.exporters.test_flamegraph_data import contrast
+from tests.model.test_functions import web_server
 
 pytestmark = pytest.mark.system
 
@@ -132,6 +135,43 @@ def test_colours_by_waiting_and_by_kind_of_code_have_their_legend(open_page: Ope
     link = page.browser.run("location.hash")
     page.browser.run(f"show(''), show({link[1:]!r})")
     assert page.browser.run("document.getElementById('colour').value") == "kind"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_functions_of_the_application_have_strong_colours_and_those_of_libraries_pale_ones(
+    open_page: OpenPage, scheme: str
+) -> None:
+    page = open_page(web_server(), scheme=scheme)
+    colours = page.browser.run(
+        "Object.fromEntries(model.frames.slice(0, model.functions).map((each, at) => [each.name, colours[at]]))"
+    )
+    strong = page.browser.run("makeShades(state.theme).flat()")
+    own = {"load", "sign"}
+    assert {name for name, colour in colours.items() if colour in strong} & {*own, "render", "sqlite3_step"} == own
+    text = page.browser.run("SPECIAL[state.theme].text")
+    assert all(contrast(hexadecimal(colour), text) >= 4.5 for colour in colours.values())
+    swatches = page.browser.run(
+        "Object.fromEntries([...document.querySelectorAll('#legend button')].map("
+        "each => [each.textContent, getComputedStyle(each.querySelector('.swatch')).backgroundColor]))"
+    )
+    (library,) = (hexadecimal(colour) for name, colour in swatches.items() if name.startswith("libc.so.6"))
+    assert library == hexadecimal(
+        page.browser.run("paleColour(PALETTE[state.theme][slots.get('libc.so.6')], state.theme)")
+    )
+
+
+def test_functions_of_a_program_without_an_application_have_strong_colours(open_page: OpenPage) -> None:
+    builder = Builder()
+    builder.sample(builder.node([code("write", 0)]))
+    page = open_page(builder.build())
+    assert page.browser.run("makeShades(state.theme).flat().includes(colours[0])")
+
+
+def hexadecimal(colour: str) -> str:
+    """Return "rgb(1, 2, 3)" as "#010203"."""
+    return (
+        colour if colour.startswith("#") else "#" + "".join(f"{int(each):02x}" for each in re.findall(r"\d+", colour))
+    )
 
 
 def saved(page: Page, kind: str) -> tuple[str, str]:

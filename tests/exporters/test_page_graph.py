@@ -8,6 +8,7 @@ from tests.exporters.conftest import OpenPage
 from tests.exporters.page import picked
 from tests.exporters.page_totals import expected, weighty
 from tests.exporters.profiles import Builder, code, deep, golden
+from tests.exporters.test_start_up import python
 
 pytestmark = pytest.mark.system
 
@@ -168,6 +169,21 @@ def test_graph_begins_in_the_upper_third_of_a_narrow_screen(open_page: OpenPage)
     assert page.browser.run("document.querySelector('#bottom-up').getBoundingClientRect().height") > 0
     page.browser.click_on("#controls")
     assert page.browser.run("document.querySelector('#bottom-up').getBoundingClientRect().height") == 0
+
+
+def test_function_of_the_application_is_on_the_first_narrow_screen_below_a_deep_framework(open_page: OpenPage) -> None:
+    web, shop = "/venv/lib/python3.11/site-packages/web/server.py", "/srv/shop.py"
+    builder, stack = Builder(), [python("<module>", "/venv/bin/serve"), python("serve", web)]
+    for at in range(40):
+        builder.sample(builder.node([*stack, python("log", web)]), cpu_ns=12 if at == 1 else 1)
+        stack += [python(f"middleware_{at}", web)]
+    for name in ("load_products", "slow_signature"):
+        builder.sample(builder.node([*stack, python(name, shop)]), cpu_ns=50)
+    page = open_page(builder.build(), folded=True, width=390, height=844)
+    for name in ("load_products", "slow_signature"):
+        place = page.rectangle("all", "start-up", "middleware_39", name)
+        assert place["y"] + place["height"] < 844
+        assert place["width"] > 80
 
 
 def test_functions_are_named_on_a_narrow_screen(open_page: OpenPage) -> None:

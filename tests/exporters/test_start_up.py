@@ -105,6 +105,17 @@ def test_framework_through_which_everything_passes_is_part_of_the_start() -> Non
     assert build(builder.build(), PLAIN).start == set(range(1, len(outside) + 1))
 
 
+def test_framework_that_spends_some_time_itself_is_part_of_the_start_and_an_application_is_not() -> None:
+    web = "/venv/lib/python3.11/site-packages/web/server.py"
+    for file, is_start in ((web, True), ("/srv/shop.py", False)):
+        outside = [*START, python("<module>", "/venv/bin/serve"), python("serve", file)]
+        builder = Builder()
+        builder.sample(builder.node([*outside, python("dispatch", web), python("products", "/srv/shop.py")]), cpu_ns=90)
+        builder.sample(builder.node([*outside, python("log", web)]), cpu_ns=10)
+        found = build(builder.build(), PLAIN).start
+        assert (len(outside) in found) == is_start
+
+
 def test_application_that_calls_one_function_after_the_other_is_no_start() -> None:
     builder = Builder()
     steps = [python(name, "/srv/batch.py") for name in ("<module>", "main", "run", "step")]

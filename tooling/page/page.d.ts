@@ -29,7 +29,7 @@ interface Data {
   /** Names of the bits in nodes.trust. */
   trusts: string[];
   modules: [path: number, buildId: number][];
-  frames: { name: number[]; group: number[]; module: number[]; kind: number[] };
+  frames: { name: number[]; group: number[]; module: number[]; kind: number[]; application: number[] };
   /** parent: how many nodes before this one. */
   nodes: {
     parent: number[];
@@ -151,6 +151,8 @@ interface Frame {
   group: string;
   module: number;
   kind: number;
+  /** Whether it belongs to neither a library nor a runtime. */
+  application: boolean;
   key: string;
   /** How it changed, on a page of two recordings. */
   change: string;
