@@ -1,26 +1,26 @@
 """Collapsed stacks that a recording wrote.
 
-Where processors are shared, any picture of a living program may have a block of time that no sample stands for, marked
-as such. A test that asks about something else looks at what was sampled.
+On a machine with shared processors any recording of a live program may contain time without samples, which a marker
+frame shows. Tests of other properties use the sampled stacks only.
 """
 
 from __future__ import annotations
 
 Stacks = list[tuple[list[str], int]]
-"""Frames from the root, and how often."""
+"""(frames from root to leaf, number of samples) of each stack."""
 
 
 def stacks(text: str) -> Stacks:
-    """All of a file, or an output."""
+    """Parse collapsed stacks."""
     lines = [line.rpartition(" ") for line in text.splitlines()]
     return [(names.split(";"), int(count)) for names, _, count in lines]
 
 
 def sampled(text: str) -> Stacks:
-    """Without the blocks."""
+    """Parse collapsed stacks and drop those of unsampled time."""
     return [(frames, count) for frames, count in stacks(text) if not any(map(is_block, frames))]
 
 
 def is_block(frame: str) -> bool:
-    """Does it stand for time that was not sampled?"""
+    """Return True if the frame stands for unsampled time."""
     return frame.startswith("[not sampled")

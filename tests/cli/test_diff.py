@@ -60,7 +60,7 @@ def test_table_says_which_change_would_have_been_found(files: tuple[str, str]) -
     assert "recordings 4 times as long find half of that." in text
 
 
-def test_application_comes_first_and_native_code_counts_in_the_function_that_calls_it(tmp_path: Path) -> None:
+def test_application_comes_first_and_native_code_counts_for_its_caller(tmp_path: Path) -> None:
     slowed = SHARES | {"slowed": 1.4 * SHARES["slowed"]}
     sides = web_server(0, 20), web_server(1, 20, slowed)
     files = [str(stored(each, tmp_path, f"{at}.pyprof")) for at, each in enumerate(sides)]

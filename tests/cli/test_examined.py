@@ -1,4 +1,4 @@
-"""`inspect`, `symbols` and `doctor` let a worker parse: what prints has read nothing of the files."""
+"""Tests that `inspect`, `symbols` and `doctor` parse files in a worker: the main process reads none of them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ QUESTIONS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program with debug information, and its symbol file, packed and not."""
+    """Build a program with debug information, with its symbol file as text and compressed."""
     folder = tmp_path_factory.mktemp("examined")
     (folder / "a.c").write_text(SOURCE)
     command = [need("gcc"), "-g", "-O2", "-Wa,--gsframe", "-fno-ipa-cp", "-fno-inline", "a.c", "-o", "a"]
@@ -74,14 +74,14 @@ def test_process_that_prints_parses_nothing(
 ) -> None:
     command = asked(question, folder, sleeper)
     expected = warm.run(*command)
-    monkeypatch.setattr(process, "forked", process.spawned)  # a fork would have what is replaced below
+    monkeypatch.setattr(process, "forked", process.spawned)  # a forked worker would inherit the patches below
     monkeypatch.setattr(ElfFile, "__init__", lambda *_: pytest.fail("it parses an object file"))
     monkeypatch.setattr(SymbolFile, "__init__", lambda *_: pytest.fail("it parses a symbol file"))
     monkeypatch.setattr(ImageStore, "image", lambda *_: pytest.fail("it asks what a module's file has"))
     monkeypatch.setattr(RuntimeCode, "process", lambda *_: pytest.fail("it reads code made at run time"))
     code = main.run(command)
     said = capfdbinary.readouterr().out.decode()
-    size = re.compile(r"\d+ MB")  # of a process that may still begin
+    size = re.compile(r"\d+ MB")  # memory of a process that may still be starting
     assert (code, size.sub("MB", said)) == (expected.returncode, size.sub("MB", expected.stdout))
     assert len(said.splitlines()) > 3
 

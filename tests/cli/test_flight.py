@@ -1,4 +1,4 @@
-"""`pyprof record --last`: the last part is written again and again, the recording goes on, little is left behind."""
+"""Tests of `pyprof record --last`: the last part is written repeatedly while the recording continues."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def record(folder: Path, *arguments: str, bound: tuple[str, str] = ("--last", "1
 
 
 def test_last_part_is_written_by_signal_and_trigger_and_at_the_end(tmp_path: Path) -> None:
-    """The signal goes to both processes of pyprof."""
+    """Send the signal to both processes of pyprof."""
     files = [tmp_path / f"x-{nth}.pyprof" for nth in range(3)]
     flag = tmp_path / "flag"
     with python(BUSY) as target:
@@ -99,7 +99,7 @@ def test_killed_flight_recorder_leaves_files_that_merge_reads(tmp_path: Path) ->
 
 
 def test_recording_of_a_command_begins_after_the_delay(tmp_path: Path) -> None:
-    """It runs one program all the time, until the first samples are in the file."""
+    """Record a shell loop that ends once the recording has written samples to its file."""
     out = tmp_path / "a.pyprof"
     before = time.time_ns()
     command = ["--", "sh", "-c", 'until [ -e "$0" ]; do :; done', str(out)]

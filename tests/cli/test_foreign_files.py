@@ -1,4 +1,4 @@
-"""Files that a target names or plants: nothing waits for them, nothing shows what the target itself could not read."""
+"""Tests of files that a target names or creates: pyprof never blocks on them or shows what the target cannot read."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ import sys
 code = "print(flush=True); __import__('time').sleep(600)"
 exec(compile(code, sys.argv[1], "exec"))
 """
-"""Its code says that it comes from the file that the command line names."""
+"""Python code that claims to come from the file named on the command line."""
 
 
 @contextlib.contextmanager
 def claiming(name: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
-    """A python of another user that sleeps in line 1 of a file."""
+    """Run Python as another user, sleeping in line 1 of a file."""
     if os.geteuid() != 0:
         missing("needs root: a target of another user")
     switch = [need("setpriv"), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
@@ -44,7 +44,7 @@ def claiming(name: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def shown(name: str, cwd: Path) -> str | None:
-    """The source line that dump shows of the frame which claims to be in a file."""
+    """Return the source line that dump shows for the frame that claims to be in this file."""
     with claiming(name, cwd) as process:
         done = pyprof("dump", "-p", str(process.pid), "--json")
     frames = [frame for thread in json.loads(done.stdout)["threads"] for frame in thread["frames"]]
@@ -55,7 +55,7 @@ def shown(name: str, cwd: Path) -> str | None:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """One that every user may enter (pytest's own are ours alone)."""
+    """Yield a folder that every user may enter. Those of pytest are private to this user."""
     path = Path("/var/tmp") / f"pyprof-test-{os.getpid()}"
     path.mkdir(mode=0o755)
     path.chmod(0o755)

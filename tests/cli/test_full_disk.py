@@ -1,4 +1,4 @@
-"""Commands that write to a disk that is full, or becomes full: what was there stays, what is new is elsewhere."""
+"""Tests of output to a disk that is or becomes full: old files stay, and new output is written elsewhere."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_merge_leaves_what_was_there(name: str, tmp_path: Path) -> None:
 
 
 def test_recording_that_grows_until_the_disk_is_full_is_whole(tmp_path: Path) -> None:
-    """There, where what it had so far makes room, or elsewhere."""
+    """Check that the whole recording is in its file, if its temporary data makes room there, or elsewhere."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     with small_disk(tmp_path / "disk", "256k") as disk, python(BUSY) as target:

@@ -1,4 +1,4 @@
-"""`pyprof inspect`: overview, rows, comparison."""
+"""Tests of `pyprof inspect`: overview, rows and comparison."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ int main(int argc, char **argv) { (void)argv; return framed(argc); }
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With SFrame (V1 or later, by the host's assembler) and .eh_frame."""
+    """Build a program with SFrame, in the version of the host's assembler, and .eh_frame."""
     folder = tmp_path_factory.mktemp("inspect")
     (folder / "a.c").write_text(SOURCE)
     subprocess.run(
@@ -87,7 +87,7 @@ def test_sframe_and_eh_frame_of_one_compiler_do_not_differ(program: Path) -> Non
 
 
 def test_comparison_lists_what_only_one_source_covers(program: Path, tmp_path: Path) -> None:
-    """crt files have .eh_frame and no SFrame."""
+    """Compare both tables: the crt files have .eh_frame and no SFrame."""
     done = pyprof("inspect", str(program), "--compare", "sframe,eh_frame")
     assert done.returncode == 3
     assert "only in eh_frame" in done.stdout

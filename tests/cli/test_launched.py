@@ -1,4 +1,4 @@
-"""Commands that pyprof starts: the collector is chosen for the program that runs, and again when that changes."""
+"""Tests of commands that pyprof starts: the collector fits the running program and changes when it calls exec."""
 
 from __future__ import annotations
 
@@ -39,7 +39,12 @@ def allowed() -> None:
 
 @dataclass(frozen=True)
 class Launched:
-    """stacks: frames outermost first, and how often. summary: as --summary writes it."""
+    """The result of recording a command.
+
+    Attributes:
+        stacks: (frames from root to leaf, number of samples).
+        summary: The data that --summary writes.
+    """
 
     stacks: list[tuple[list[str], int]]
     summary: dict[str, Any]
@@ -178,7 +183,7 @@ def test_recording_of_a_command_ends_with_it_though_a_child_runs_on(tmp_path: Pa
 
 
 def test_command_that_slept_is_told_of_sleeping_threads(tmp_path: Path) -> None:
-    """It is alive when the recording ends: it did not end too soon. Its start takes less than a second's samples."""
+    """Record a sleeping command that is alive at the end. Its start takes less than a sampling period."""
     done = pyprof("record", "-r", "1", "-d", "0.3", "-o", str(tmp_path / "a.html"), "--", "sleep", "0.6")
     assert done.returncode == 0
     said = " ".join(done.stderr.split())

@@ -1,4 +1,4 @@
-"""`%load_ext pyprof` and `%%pyprof`, in a real shell of IPython."""
+"""Tests of `%load_ext pyprof` and `%%pyprof` in an IPython shell."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def crunch(seconds):
 
 
 def shown(*cells: str) -> list[dict[str, Any]]:
-    """What each cell of a session shows, and its profile."""
+    """Run cells in a session. Return what each cell displays and its profile."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", SESSION],
         input=json.dumps([WORK, *cells]),

@@ -1,4 +1,4 @@
-"""numpy as the command line has it: parts are left out until they are used, and nobody can tell."""
+"""Tests of the lazy loading of numpy's submodules by the command line, which users cannot notice."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_numpy_that_is_loaded_stays_as_it_is() -> None:
 
 
 def test_every_part_has_its_file() -> None:
-    """Of a version that has other names, the list says nothing any more."""
+    """Check that the list still names submodules of the installed numpy version."""
     folder = Path(np.__file__).parent
     here = [
         (folder / f"{name.replace('.', '/')}.py").exists() or (folder / name.replace(".", "/")).is_dir()

@@ -1,4 +1,4 @@
-"""Programs, threads and files whose names are no text, or would move the cursor."""
+"""Tests of programs, threads and files whose names are not valid text or contain control characters."""
 
 from __future__ import annotations
 

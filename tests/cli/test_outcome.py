@@ -1,4 +1,4 @@
-"""What a recording says when it is done."""
+"""Tests of the summary that a recording prints at its end."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def text(found: Profile, verbose: bool = False, page: bool = True) -> str:
 
 
 def running_text(found: Profile, **options: bool) -> str:
-    """With its lines joined."""
+    """Return the summary as one line."""
     return " ".join(text(found, **options).split())
 
 
@@ -320,7 +320,7 @@ def test_every_advice_of_the_code_is_known_to_be_without_sudo_for_root(monkeypat
         for path in (PROGRAMS.parent.parent / folder).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and "sudo" in node.value
-        if path.name not in ("record.py", "terminal.py")  # the manual, and what is tested here
+        if path.name not in ("record.py", "terminal.py")  # the manual, and the code under test
     ]
     assert len(advised) > 5
     advices = [advice(text) for text in advised]
@@ -349,8 +349,13 @@ def test_progress_says_what_is_left_and_fits() -> None:
 def _on_terminal(
     *arguments: str, columns: int, apart: bool = False, then: tuple[str, Callable[[], object]] | None = None
 ) -> str:
-    """What pyprof shows on a terminal of that width. apart: standard output goes elsewhere. then: a pattern, and what
-    is done once when it is seen.
+    """Run pyprof on a pseudoterminal and return what it displays.
+
+    Args:
+        arguments: Arguments of pyprof.
+        columns: Width of the terminal.
+        apart: Whether standard output goes elsewhere.
+        then: A pattern, and a function to call once when the pattern appears.
     """
     leader, follower = pty.openpty()
     termios.tcsetwinsize(follower, (24, columns))
@@ -372,7 +377,7 @@ def _on_terminal(
             if then is not None and re.search(then[0], seen.decode(errors="replace")):
                 then[1]()
                 then = None
-    except OSError:  # it was closed at the other end
+    except OSError:  # the child has closed its end
         pass
     finally:
         os.close(leader)
@@ -381,13 +386,13 @@ def _on_terminal(
 
 
 def _shown(seen: str) -> list[str]:
-    """What stood on the terminal's lines, one after the other: each carriage return begins a line anew."""
+    """Split terminal output at newlines and carriage returns into the lines that it displays."""
     return [line for line in re.split(r"[\r\n]+", seen.replace("\x1b[K", "")) if line]
 
 
 @pytest.fixture(scope="module")
 def spinning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """A C program that does nothing but spin()."""
+    """Run a C program that spends all time in spin(), and yield its pid."""
     program = build(PROGRAMS / "c_spin.c", tmp_path_factory.mktemp("spin") / "spinner", "-pthread")
     with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -416,7 +421,7 @@ def test_quiet_says_nothing_on_a_terminal(spinning: int, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_command_has_its_terminal_for_itself(apart: bool, tmp_path: Path) -> None:
-    """Its lines and prompts are not overwritten; where its output goes elsewhere, progress is shown."""
+    """Check that progress does not overwrite the command's output unless that goes elsewhere."""
     out, fifo = tmp_path / "a.html", tmp_path / "fifo"
     os.mkfifo(fifo)
     end = os.open(fifo, os.O_RDWR)

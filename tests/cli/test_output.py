@@ -1,4 +1,4 @@
-"""Output files: names, checks before recording, nothing lost when the place is gone."""
+"""Tests of output files: names, checks before recording, and rescue elsewhere if the destination disappears."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_output_that_cannot_be_written_is_offered_elsewhere(tmp_path: Path, monk
     assert str(other) in caught.value.message
 
 
-def test_full_disk_without_a_place_for_temporary_files_and_without_a_home_loses_nothing(
+def test_full_disk_without_temporary_folder_and_home_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none() -> str:
@@ -114,7 +114,7 @@ def test_output_has_the_mode_of_any_new_file(tmp_path: Path) -> None:
 
 
 def test_full_disk_keeps_the_old_file_and_offers_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """/dev/full answers every write with ENOSPC, as a full disk does."""
+    """Write to /dev/full, where every write fails with ENOSPC."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(OutputError, match="No space left"):
         output.write("/dev/full", _profile)
@@ -201,7 +201,7 @@ def test_what_is_no_file_is_refused_before_recording(kind: str, tmp_path: Path) 
 
 
 def test_what_is_planted_while_recording_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipe: opening it would wait for a reader for ever."""
+    """Create a pipe in the place of the output, which would block open(2) until a reader comes."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     path = tmp_path / "a.html"
@@ -223,7 +223,7 @@ def test_name_of_another_user_in_a_shared_folder_is_refused_before_recording(tmp
     (folder / "a.html").write_bytes(b"theirs")
     (folder / "a.html").chmod(0o666)
     check = f"from pyprof.cli.output import check_writable; check_writable({str(folder / 'a.html')!r})"
-    for parent in (tmp_path, *list(tmp_path.parents)[:-2]):  # all below /tmp
+    for parent in (tmp_path, *list(tmp_path.parents)[:-2]):  # all folders below /tmp
         parent.chmod(0o755)
     switch = [need("setpriv"), "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c"]
     done = subprocess.run([*switch, check], cwd="/", capture_output=True, text=True, timeout=60, check=False)
@@ -233,7 +233,7 @@ def test_name_of_another_user_in_a_shared_folder_is_refused_before_recording(tmp
 
 @pytest.mark.parametrize("name", ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
 def test_streams_are_written_in_place_by_their_names(name: str, tmp_path: Path) -> None:
-    """Where standard output is a file, behind what is in it already."""
+    """Append to standard output that is a file with content."""
     code = f"from pyprof.cli import output; output.check_writable({name!r}); "
     code += f"output.write({name!r}, lambda out: out.write(b'profile') and None)"
     with (tmp_path / "out").open("wb") as out:
@@ -253,7 +253,7 @@ def test_substituted_process_of_a_shell_is_written_to(tmp_path: Path) -> None:
 
 @pytest.fixture
 def theirs(tmp_path: Path) -> Path:
-    """A folder of another user."""
+    """Return a folder of another user."""
     if os.geteuid() != 0:
         missing("needs root: a folder of another user")
     (tmp_path / "theirs").mkdir()
@@ -261,7 +261,7 @@ def theirs(tmp_path: Path) -> Path:
     return tmp_path / "theirs"
 
 
-def test_link_that_another_user_puts_in_the_place_of_a_folder_leads_to_none_but_its_own(
+def test_link_of_another_user_in_place_of_a_folder_leads_to_its_own_only(
     theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "ours").mkdir()
@@ -308,11 +308,11 @@ def test_descriptor_that_is_not_open_is_refused_before_recording() -> None:
 
 
 def test_outputs_go_to_programs_that_the_shell_has_started(tmp_path: Path) -> None:
-    """-o >(gzip > FILE): a descriptor that pyprof has inherited."""
+    """Write to -o >(gzip > FILE), which is a file descriptor that pyprof inherits."""
     with python(BUSY) as target:
         command = shlex.join([*PYPROF, "record", "-p", str(target.pid), "-d", "0.3", "-f", "collapsed"])
         outputs = " ".join(f"{option} >(cat > {tmp_path}/{name})" for option, name in (("-o", "a"), ("--summary", "b")))
-        # the pipe is at its end when both have ended
+        # cat reads until pyprof and the process substitutions have ended
         script = f"{{ {command} {outputs} ; }} 2>&1 | cat"
         done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert "cannot be written" not in done.stdout

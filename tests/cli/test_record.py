@@ -1,4 +1,4 @@
-"""`pyprof record` as users run it."""
+"""Tests of `pyprof record` as users run it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_each_suffix_writes_its_format(tmp_path: Path) -> None:
 
 
 def assert_whole(out: Path) -> None:
-    """A collapsed file has samples, the first in the order of names is whole."""
+    """Assert that a collapsed file has samples and that its first stack in alphabetical order begins at _start."""
     assert sampled(out.read_text())[0][0][0] == "_start"
 
 
@@ -91,7 +91,12 @@ def test_summary_has_the_stable_keys_and_true_numbers(tmp_path: Path) -> None:
 
 
 def wait_until_it_looks_at(profiler: int, target: int | None = None) -> None:
-    """The profiler holds files of the target's threads, or events, open from its first sample on. None: of whatever."""
+    """Wait until the profiler has opened files of the target's threads or events, which it does at its first sample.
+
+    Args:
+        profiler: Pid of the profiler.
+        target: Pid of the target, or None for any target.
+    """
     begins = f"/proc/{target}/task/" if target else "/proc/"
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
@@ -110,7 +115,7 @@ def test_interrupt_writes_what_there_is(tmp_path: Path) -> None:
         with python(BUSY) as target:
             recording = subprocess.Popen([*PYPROF, "record", "-q", "-p", str(target.pid), "-o", str(out)])
             wait_until_it_looks_at(recording.pid, target.pid)
-            time.sleep(1.5)  # a machine that is busy may take a second to begin
+            time.sleep(1.5)  # the start may take a second on a busy machine
             recording.send_signal(number)
             assert recording.wait(20) == 0
         assert_whole(out)
@@ -121,7 +126,7 @@ def test_end_of_the_target_ends_the_recording(tmp_path: Path) -> None:
     code = "import time\nend = time.time() + 1\nwhile time.time() < end: sum(range(1000))\nraise SystemExit(7)"
     done = pyprof("record", "-o", str(out), "--", sys.executable, "-c", code)
     assert done.returncode == 7
-    assert "\n_start;" in "\n" + out.read_text()  # while it ends its memory is not there
+    assert "\n_start;" in "\n" + out.read_text()  # samples during exit have no stack
 
 
 def test_command_keeps_its_streams(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`pyprof report`: a recording in any format, in part, as a table."""
+"""Tests of `pyprof report`: conversion to any format, filters and tables."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_interrupted_recording_is_reported_and_says_so(tmp_path: Path) -> None:
 
 
 def test_log_of_a_killed_recording_is_not_left_beside_another_one(recording: Path, tmp_path: Path) -> None:
-    """SQLite would mix them."""
+    """Delete stale -wal and -shm files, which SQLite would apply to the new file."""
     path = tmp_path / "b.pyprof"
     for write in (lambda: pyprof("report", str(recording), "-o", str(path)), lambda: golden().save(path)):
         for left in ("-wal", "-shm"):
@@ -228,7 +228,7 @@ def test_recursion_is_one_frame_on_request(tmp_path: Path) -> None:
 
 
 def _interpreted() -> Profile:
-    """main and an evaluator of libpython, a function of Python, an extension, malloc; and a thread without Python."""
+    """Return a profile with an evaluator of libpython, a Python function, an extension, malloc, and a native thread."""
     names = [
         ("_start", 0),
         ("_PyEval_EvalFrameDefault", 1),
@@ -278,7 +278,7 @@ def _interpreted() -> Profile:
     ],
 )
 def test_native_frames_are_left_out_as_while_recording(native: str, stacks: list[str], tmp_path: Path) -> None:
-    """Stacks without an interpreter's frame stay as they are."""
+    """Filter native frames. Stacks without a Python frame stay as they are."""
     found = lines(stored(_interpreted(), tmp_path), "--native", native, "-f", "collapsed")
     root = "" if native == "none" else "_start;"
     counted = [stack for line in found for stack in [line.rpartition(" ")[0]] * int(line.rpartition(" ")[2])]

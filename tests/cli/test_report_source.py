@@ -1,4 +1,4 @@
-"""`pyprof report --lines` and `--annotate`: shares by line, of files that may be shown."""
+"""Tests of `pyprof report --lines` and `--annotate`: costs by source line, with source only of permitted files."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def lines(*arguments: str | Path) -> list[str]:
 
 
 def shares(rows: list[str], text: str) -> list[str]:
-    """What stands before a line that ends so."""
+    """Return the percentages in the row that ends with this text."""
     (row,) = (row for row in rows if row.endswith(text))
     return row.removesuffix(text).replace(" %", "%").split()
 
 
 def address(line: str) -> int:
-    """Of a line of objdump's."""
+    """Return the address in a line of objdump's output."""
     return int(line.split(":")[0], 16)
 
 
@@ -72,7 +72,10 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def recording(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three of four samples in the last byte of an instruction of mix, inlined into heavy, one in heavy itself."""
+    """Return a profile with three samples in mix, inlined into heavy, and one in heavy itself.
+
+    The program counters point to the last byte of an instruction.
+    """
     file = open_object_file(str(program))
     known = subprocess.run([need("nm"), program], capture_output=True, text=True, check=True).stdout.split("\n")
     start = {line.split()[-1]: int(line.split()[0], 16) for line in known if len(line.split()) == 3}
@@ -89,7 +92,7 @@ def recording(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         return Frame(FrameKind.NATIVE, 0x5000_0000 + rel, lookup, rel, 0, (*inside, own), trust, function)
 
     called = next(at for at, line in enumerate(listing) if "<heavy>" in line and "call" in line)
-    main = frame("main", address(listing[called + 1]), line=12)  # where it returns to
+    main = frame("main", address(listing[called + 1]), line=12)  # the return address
     mixed = frame("heavy", shift, Line("mix", "mix", 0, "/build/src/heavy.c", 2), line=8)
     looping = frame("heavy", start["heavy"] + 1, line=7)
     builder = Builder()
@@ -135,7 +138,7 @@ def test_page_has_the_lines_that_cost_something_only_where_they_are_asked_for(
 
 
 def contents(page: Path) -> dict[str, Any]:
-    """The data of a page."""
+    """Return the data that an HTML page embeds."""
     (text,) = re.findall(r'id="profile">([^<]*)<', page.read_text())
     found: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(text)))
     return found
@@ -155,7 +158,7 @@ def test_process_that_prints_reads_no_object_file(
 ) -> None:
     arguments = ("--annotate", "heavy", "--asm", "--symbols", str(program))
     expected = lines(recording, *arguments)
-    monkeypatch.setattr(process, "forked", process.spawned)  # a fork would have what is replaced below
+    monkeypatch.setattr(process, "forked", process.spawned)  # a forked worker would inherit the patches below
     monkeypatch.setattr(ElfFile, "__init__", lambda *_: pytest.fail("it parses an object file"))
     assert main.run(["report", str(recording), *arguments]) == 0
     assert capfdbinary.readouterr().out.decode().splitlines() == expected

@@ -1,4 +1,4 @@
-"""Names of functions in the room that a terminal has."""
+"""Tests of shortening function names to the width of a terminal."""
 
 from __future__ import annotations
 

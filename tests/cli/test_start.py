@@ -1,4 +1,4 @@
-"""The start of `pyprof record`: signals at any moment of it, the line that ends it, and a busy machine."""
+"""Tests of the start of `pyprof record`: signals at any moment, the final message, and a busy machine."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 
 PATIENCE_S = 120
 START = [sys.executable, "-c", "from pyprof_start import main; main()"]
-"""The command `pyprof`, without a script's own imports."""
+"""The command `pyprof` without the installed script."""
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 WITHOUT_PRIORITY = ("setpriv", "--bounding-set", "-sys_nice")
-"""A command before pyprof: it may not raise its priority."""
+"""A command prefix that runs pyprof without the right to raise its priority."""
 
 SIGNALS = 12
-"""Random moments at which each command gets a signal."""
+"""Number of random moments at which each command receives a signal."""
 MAX_DELAY_S = 0.4
-"""Latest of these moments, counted from the first statement that the interpreter executes."""
+"""Latest of these moments in seconds after the interpreter's first statement."""
 FROM_FIRST_STATEMENT = """
 import os, signal
 signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -39,7 +39,7 @@ os.close({fd})
 from pyprof_start import main
 main()
 """
-"""The command `pyprof`, which says when it begins. Before that the interpreter answers Ctrl-C with a traceback."""
+"""The command `pyprof`, which reports its start. Before that, the interpreter prints a traceback for Ctrl-C."""
 
 AT_IMPORT = """
 import os, signal, sys
@@ -52,12 +52,12 @@ class Finder:
 if "record" in sys.orig_argv:
     sys.meta_path.insert(0, Finder())
 """
-"""A sitecustomize: a signal comes when a module is about to be loaded."""
+"""A sitecustomize module that sends a signal to the process when it is about to import a module."""
 
 
 @pytest.fixture(autouse=True)
 def _hangup_has_its_usual_effect() -> Iterator[None]:
-    """Give children the default action of SIGHUP, also where the tests run under nohup, which pyprof obeys."""
+    """Give children the default action of SIGHUP. Under nohup they inherit an ignored SIGHUP, which pyprof respects."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -76,7 +76,7 @@ def states(pid: int) -> set[str]:
 
 
 def signalled(folder: Path, module: str, number: int, then: str = "pass") -> dict[str, str]:
-    """Return an environment in which pyprof gets a signal when it is about to load a module."""
+    """Return an environment in which pyprof receives a signal when it is about to import a module."""
     (folder / "sitecustomize.py").write_text(AT_IMPORT.format(module=module, number=int(number), then=then))
     return os.environ | {"PYTHONPATH": str(folder)}
 
@@ -113,13 +113,13 @@ if "record" in sys.orig_argv or "dump" in sys.orig_argv:
         return pid
     os.fork = fork
 """
-"""A sitecustomize: the worker is stopped as soon as it is forked, and pyprof gets a signal."""
+"""A sitecustomize module that stops the worker as soon as it is forked and sends a signal to pyprof."""
 
 
 def signalled_after(seconds: float, number: int, arguments: list[str]) -> tuple[int, str]:
-    """Run pyprof and send it a signal after a time. Return its exit code and what it wrote to standard error.
+    """Run pyprof and send it a signal after a time. Return its exit code and standard error.
 
-    The end of standard error is the end of all processes that pyprof started.
+    Standard error is read to its end, which means that all processes of pyprof have ended.
     """
     begun, write = os.pipe()
     program = FROM_FIRST_STATEMENT.format(fd=write)
@@ -164,13 +164,15 @@ def test_signal_at_any_moment_of_a_start_has_a_defined_result(command: tuple[str
 def test_signal_after_the_worker_is_forked_leaves_no_process_that_is_stopped(
     arguments: tuple[str, ...], number: signal.Signals, tmp_path: Path
 ) -> None:
-    """A worker that is stopped stays if the default action of a signal ends pyprof."""
+    """Send a signal while the worker is stopped. A stopped worker would remain if the signal's default action ended
+    pyprof.
+    """
     (tmp_path / "sitecustomize.py").write_text(STOPPED_WORKER.format(number=int(number)))
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     with python(BUSY) as target:
         command = [*START, *arguments, "-p", str(target.pid)]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
-            _, said = process.communicate(timeout=PATIENCE_S)  # until the worker has ended, too
+            _, said = process.communicate(timeout=PATIENCE_S)  # returns when the worker has ended, too
     assert process.returncode == 128 + number, said
     assert "Traceback" not in said
 
@@ -180,7 +182,7 @@ def test_signal_after_the_worker_is_forked_leaves_no_process_that_is_stopped(
 def test_signal_while_targets_are_opened_ends_the_recording_with_one_sentence(
     collector: str, number: signal.Signals, tmp_path: Path
 ) -> None:
-    """A module that the opening loads never comes."""
+    """Send the signal during an import that never returns."""
     out = tmp_path / "x-%i.collapsed"
     module = "pyprof.collectors.hybrid.opening" if collector == "auto" else "pyprof.collectors.ptrace.collector"
     environment = signalled(tmp_path, module, number, "signal.pause()")
@@ -256,7 +258,7 @@ if "record" in sys.orig_argv:
 
 
 def test_duration_counts_from_the_first_sample(tmp_path: Path) -> None:
-    """The collector begins after twice the duration."""
+    """Delay the collector's start by twice the duration."""
     (tmp_path / "sitecustomize.py").write_text(LATE)
     out = tmp_path / "x.pyprof"
     with python(BUSY) as target:
@@ -303,7 +305,7 @@ def test_command_has_the_usual_priority_and_pyprof_a_higher_one_until_it_samples
 
 @pytest.mark.parametrize(("targets", "loops"), [("-p", 4), ("-p", 20), ("-a", 4)])
 def test_recording_on_a_busy_machine_is_written_whole(targets: str, loops: int, tmp_path: Path) -> None:
-    """The recording is made without the right to raise a priority."""
+    """Record on a busy machine without the right to raise the priority."""
     out = tmp_path / "x.pyprof"
     with python(BUSY) as target, busy_loops(loops):
         chosen = ["-a"] if targets == "-a" else ["--mode", "wall", "-p", str(target.pid)]

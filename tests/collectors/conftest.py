@@ -1,4 +1,4 @@
-"""Real targets: the c_ programs of tests/programs, built once."""
+"""Fixtures that start the C programs of tests/programs, each of which is built once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Start = Callable[..., Program]
 
 @pytest.fixture(autouse=True)
 def as_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other thread of ours wants the interpreter: machine code may also wait for sampling times."""
+    """Let machine code wait for sampling times, because no other thread of the test needs the GIL."""
     monkeypatch.setattr(libc, "_readv", libc._patient_readv)
 
 
@@ -37,7 +37,10 @@ def binaries(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture
 def program(binaries: Callable[[str], Path]) -> Iterator[Start]:
-    """program("c_spin", "2"): a started target that has said ready; killed at the end. prefix: of its command."""
+    """Yield a function that starts a C program, for example program("c_spin", "2"), and waits for its first line.
+
+    The programs are killed at the end of the test. The argument `prefix` is a command prefix.
+    """
     started: list[Program] = []
 
     def run(name: str, *words: str, wait_ready: bool = True, prefix: tuple[str, ...] = ()) -> Program:
@@ -56,7 +59,9 @@ def program(binaries: Callable[[str], Path]) -> Iterator[Start]:
 
 @pytest.fixture
 def child() -> Iterator[Callable[[list[str]], subprocess.Popen[bytes]]]:
-    """child(["sleep", "9"]): any process, killed at the end."""
+    """Yield a function that starts any command, for example child(["sleep", "9"]). The processes are killed at the
+    end.
+    """
     started: list[subprocess.Popen[bytes]] = []
 
     def run(command: list[str], **options: Any) -> subprocess.Popen[bytes]:

@@ -1,4 +1,4 @@
-"""Stop one thread of a target at will, sleeping or not, as no collector would."""
+"""Ptrace stops of a chosen thread at a chosen time, awake or asleep."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Stopping:
         return HeldThread(self.target.threads[tid], self.target.spaces, 1, time.monotonic_ns())
 
     def stop(self, tid: int) -> Outcome:
-        """One stop; a thread that did not stop at once is waited for."""
+        """Stop the thread once, and wait for the stop if it does not come at once."""
         self.builder.take()
         self.stopper.ptrace.block_signals()
         try:
@@ -44,7 +44,7 @@ class Stopping:
         return outcome
 
     def wait_stop(self, tid: int) -> None:
-        """Until the thread is in a stop, which stays to be collected."""
+        """Wait until the thread is in a ptrace stop, without collecting the stop."""
         deadline = time.monotonic() + 10
         while procfs.state(self.target.pid, tid) != "tracing stop":
             assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""Start a target, sample it, and look at what came."""
+"""Helpers that start a target, sample it and unpack the samples."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Program:
 
     @property
     def ended(self) -> bool:
-        """Has it ended? Looks without collecting: wait(2) would collect the sampler's stops, too."""
+        """Return True if the process has ended, without wait(2), which would also collect the sampler's stops."""
         return procfs.state(self.pid, self.pid) in ("gone", "zombie")
 
     @property
@@ -36,7 +36,7 @@ class Program:
         return self.process.pid
 
     def finish(self) -> str:
-        """Close its standard input and wait; what it printed since ready."""
+        """Close the program's standard input, wait for its end, and return its output since "ready"."""
         out, _ = self.process.communicate(timeout=LONGEST_S)
         assert self.process.returncode == 0, (self.process.returncode, out)
         return out
@@ -53,7 +53,7 @@ def start(command: list[str], wait_ready: bool = True) -> Program:
 
 
 def wait_asleep(*pids: int) -> None:
-    """Until no thread of some processes has run for a while."""
+    """Wait until no thread of these processes runs."""
     deadline = time.monotonic() + LONGEST_S
     before: list[bytes] = []
     while True:
@@ -68,7 +68,7 @@ def wait_asleep(*pids: int) -> None:
 
 @dataclass
 class Lane:
-    """One sample, taken out of its batch."""
+    """One sample of a batch."""
 
     kind: SampleKind
     tid: int
@@ -83,7 +83,7 @@ class Lane:
     batch: SampleBatch
 
     def word(self, avma: int) -> int | None:
-        """The word that stood at avma, from the stack copy or a piece."""
+        """Return the word at this address from the stack copy or another copied range."""
         for base, data in ((self.base, self.stack), *self.pieces.items()):
             if base <= avma and avma + 8 <= base + len(data):
                 return int.from_bytes(data[avma - base : avma - base + 8], "little")
@@ -139,7 +139,15 @@ def record(
     keep: bool = True,
     **options: object,
 ) -> Recording:
-    """Sample until enough(recording) or the target ends. learn: what a walk would give back."""
+    """Sample until enough(recording) returns True or the target ends.
+
+    Args:
+        pid: Process id of the target.
+        enough: The condition.
+        learn: A function that returns the feedback of a batch, in place of an unwinder.
+        keep: Whether to keep the samples.
+        options: Options of the collector.
+    """
     recording = Recording()
     deadline = time.monotonic() + LONGEST_S
     options.setdefault("flush_s", 0.02)
@@ -157,7 +165,7 @@ def record(
 
 
 def go_then_wait(target: Program) -> Enough:
-    """Let the target begin once it is sampled; enough when it has ended."""
+    """Return a condition that lets the target begin once it is sampled and that holds when the target has ended."""
 
     def enough(_: Recording) -> bool:
         stdin = target.process.stdin
@@ -172,7 +180,7 @@ def go_then_wait(target: Program) -> Enough:
 
 
 def feedback(batch: SampleBatch, top: int = 0, missing: int = 0, stop: bool = False) -> Feedback:
-    """The same answer for all lanes."""
+    """Return the same feedback for all samples of a batch."""
     n = len(batch)
     return Feedback(batch, np.full(n, top, np.uint64), np.full(n, missing, np.uint64), np.full(n, stop))
 

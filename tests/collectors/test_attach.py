@@ -1,4 +1,4 @@
-"""Each reason why a process cannot be sampled is one clear sentence with a hint, before anything is attached."""
+"""Tests that each reason why a process cannot be sampled is one message with a hint, before pyprof attaches."""
 
 from __future__ import annotations
 
@@ -154,7 +154,9 @@ def test_a_process_that_forbids_it_is_refused(child: Child) -> None:
 
 
 def as_nobody(pid: int) -> str:
-    """What check_target says to a user without rights: in a fork, because the sources may not be readable for it."""
+    """Return the message of check_target for an unprivileged user, in a fork because that user may not read the
+    sources.
+    """
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -247,7 +249,7 @@ def test_yama_is_explained(scope: int, capable: bool, fatal: bool, ok: bool, mon
 
 def test_looking_at_a_process_does_not_touch_it(child: Child) -> None:
     process = child(["sleep", "60"])
-    while not Path(f"/proc/{process.pid}/syscall").read_text().startswith("230 "):  # clock_nanosleep
+    while not Path(f"/proc/{process.pid}/syscall").read_text().startswith("230 "):  # 230 is clock_nanosleep
         time.sleep(0.001)
     before = Path(f"/proc/{process.pid}/schedstat").read_text()
     for _ in range(20):

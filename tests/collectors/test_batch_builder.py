@@ -1,4 +1,4 @@
-"""Batches out of lanes: one builder for all collectors."""
+"""Tests of the builder that turns samples of any collector into batches."""
 
 from __future__ import annotations
 

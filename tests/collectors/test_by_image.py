@@ -1,4 +1,4 @@
-"""When processes are looked at for the program that they run, and what that costs."""
+"""Tests of the checks which program a process runs: their times and their cost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ MS = 1_000_000
 
 
 class Clocks:
-    """A look costs each_ns of processor time. asked: how often that was read."""
+    """Simulated clocks for checks that cost each_ns of processor time.
+
+    Attributes:
+        asked: Number of times that the processor time was read.
+    """
 
     def __init__(self, each_ns: int = 0) -> None:
         self.now_ns = self.spent_ns = self.asked = 0

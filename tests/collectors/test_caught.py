@@ -1,4 +1,4 @@
-"""Threads that nobody has looked at stand still while that is done, and go on whatever comes of it."""
+"""Tests of stopping a new thread while it is examined: it always continues afterwards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPIN = 'my $x = 0; $| = 1; print "ready\\n"; $x++ while 1'
 
 
 def _goes_on(pid: int) -> bool:
-    """Is it not traced, and does it run?"""
+    """Return True if the process is not traced and its main thread runs."""
     status, spent = procfs.thread_status(pid), procfs.ProcDir(pid)
     before, deadline = spent.stat().worked, time.monotonic() + 10
     while spent.stat().worked == before and time.monotonic() < deadline:
@@ -31,7 +31,7 @@ def _goes_on(pid: int) -> bool:
 
 
 def _caught(found: Callable[[Stopping, int], object]) -> tuple[Outcome | None, int, bool]:
-    """Outcome, lanes, and whether the process goes on."""
+    """Stop a process, examine it with found, and return (outcome, number of samples, whether the process continues)."""
     with running(need("perl"), "-e", SPIN, stdin=subprocess.DEVNULL) as program, stopping(program.pid) as stop:
         outcome = None
         stop.stopper.ptrace.block_signals()

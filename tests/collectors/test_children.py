@@ -1,4 +1,4 @@
-"""Children of a target, long-lived and short-lived, found either way."""
+"""Tests of children of a target, long-lived and short-lived, found through the proc connector or through /proc."""
 
 from __future__ import annotations
 

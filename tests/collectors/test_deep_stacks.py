@@ -1,7 +1,7 @@
-"""A recursion that is longer than what a stop copies, entered from two places, by the copies of stops and their walks:
-whole stacks are those of the stop, whatever the thread does while the rest is read.
+"""Tests of a recursion that is deeper than the copy of a stop: reassembled stacks equal those of their stop.
 
-The program is made by hand. Its stack is memory of this process, and is read like that of a target.
+The thread may continue while the rest of its stack is read. The program is synthetic: its stack is memory of the test
+process, which is read like that of a target.
 """
 
 from __future__ import annotations
@@ -40,22 +40,28 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 FRAME = 48
 DEPTH = 8000
 COPY = 128 << 10
-"""Of a stack of 375 KiB."""
+"""Size of a stop's copy in bytes. The stack has 375 KiB."""
 
 NAMES = ("start", "run", "left", "right", "down", "other", "at_left", "at_right")
 AT = {name: BASE + FUNCTION * (place + 1) + 16 for place, name in enumerate(NAMES)}
 FROM_RIGHT = AT["run"] + 16
-"""Where run() called right(): its other call."""
+"""Return address of the call of right() in run()."""
 NAME_OF = {**{pc: name for name, pc in AT.items()}, FROM_RIGHT: "run"}
 
 
 class Program:
-    """start, run, then left or right, then down so many times; at the full depth at_left or at_right. other_at: which
-    of the frames of down is one of other.
+    """A program that calls start, run, left or right, and down() recursively; at full depth at_left or at_right.
+
+    Attributes:
+        other_at: Index of the frame of down() that is one of other() instead.
     """
 
     def __init__(self, beyond: int) -> None:
-        """beyond: bytes between its outermost frame and the end of the memory in which its stack is."""
+        """Allocate the stack.
+
+        Args:
+            beyond: Number of bytes between the outermost frame and the end of the mapping.
+        """
         size = 1 << 20
         self._memory = mmap.mmap(-1, size + beyond)
         self.start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
@@ -67,11 +73,11 @@ class Program:
         self.enter("left", 0)
 
     def _write(self, frame: int, value: int) -> None:
-        """The return address into a frame, counted from the outermost one."""
+        """Write the return address into a frame, counted from the outermost one."""
         self._words[(self._top - FRAME * (frame + 1) - 8 - self.start) >> 3] = value
 
     def enter(self, side: str, depth: int, other_at: int = -1) -> None:
-        """Return from all, and go down."""
+        """Return from all calls, and call to this depth."""
         self.side, self.depth, self.other_at = side, depth, other_at
         self._write(1, AT["run"] if side == "left" else FROM_RIGHT)
         self._write(2, AT[side])
@@ -84,7 +90,7 @@ class Program:
 
     @property
     def frames(self) -> list[str]:
-        """Innermost first."""
+        """Return the function names from leaf to root."""
         inner = [f"at_{self.side}"] if self.depth == DEPTH else []
         down = ["other" if frame == self.other_at else "down" for frame in range(self.depth)]
         return [*inner, *reversed(down), self.side, "run", "start"]
@@ -96,7 +102,7 @@ class Program:
 
 
 class Calls(PtraceCalls):
-    """Where the program goes on while it is read."""
+    """Ptrace calls in which the program continues with a given probability while its memory is read."""
 
     def __init__(self, program: Program, chance: random.Random) -> None:
         super().__init__()
@@ -110,7 +116,7 @@ class Calls(PtraceCalls):
 
 
 class Recording:
-    """Stops, walks and feedback."""
+    """A sequence of stops, walks and feedback."""
 
     def __init__(self, program: Program, chance: random.Random, goes_on: float = 0.0) -> None:
         self._program, self._goes_on = program, goes_on
@@ -143,7 +149,7 @@ class Recording:
         self._builder.set_registers(lane, [registers.get(column, 0) for column in range(len(X86_64.registers))])
 
     def walk(self) -> list[list[str] | None]:
-        """Of the stops since the last walk: their frames, None of those that are cut."""
+        """Return the frames of each stop since the last walk, or None for a truncated stack."""
         (batch,) = self._builder.take()
         walk = self._unwinder.walk(batch)
         self._learn(batch, walk)
@@ -177,7 +183,7 @@ def _rules() -> HandSource:
 
 def _file() -> Any:
     code = bytearray(SPAN)
-    code[11:SPAN:16] = b"\xe8" * len(code[11:SPAN:16])  # each return address follows a call
+    code[11:SPAN:16] = b"\xe8" * len(code[11:SPAN:16])  # a call instruction before each return address
     return little_elf(X86_64, bytes(code))
 
 
@@ -210,7 +216,9 @@ def test_stop_copies_the_part_of_a_known_stack_that_changes_and_not_all_that_it_
     deep = DeepStack()
 
     def read(inner: int) -> int:
-        """The rest, after a stop `inner` bytes deeper. What the next stop copies and looks at."""
+        """Read the rest after a stop `inner` bytes deeper. Return the number of bytes that the next stop copies and
+        checks.
+        """
         deep.read(PtraceCalls(), os.getpid(), base + inner, stack.data[inner:most], length - inner, 8)
         size = deep.to_copy(base, most)
         return size + sum(size for _, size in deep.spots(base + size, base + length))
@@ -240,7 +248,7 @@ def test_small_copy_is_enough_while_walks_go_on_where_the_stack_began() -> None:
     assert not deep.holds(base, most)
 
 
-def test_caller_that_lies_far_from_the_end_of_its_memory_is_looked_at_from_the_second_stop_on() -> None:
+def test_caller_far_from_the_end_of_the_stack_is_checked_from_the_second_stop() -> None:
     program = Program(60 << 10)
     recording = Recording(program, random.Random(1))
     program.enter("left", DEPTH)
@@ -251,7 +259,7 @@ def test_caller_that_lies_far_from_the_end_of_its_memory_is_looked_at_from_the_s
     assert whole == [False, True, True, True]
 
 
-def test_frame_of_another_function_amid_a_recursion_is_looked_at_where_it_is_known_to_be() -> None:
+def test_frame_of_another_function_within_a_recursion_is_checked() -> None:
     program = Program(2304)
     recording = Recording(program, random.Random(1))
     program.enter("left", DEPTH, other_at=DEPTH // 3)

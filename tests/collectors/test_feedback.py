@@ -1,4 +1,4 @@
-"""What a walk teaches reaches the collector whose batch it was, also where further batches were taken before."""
+"""Tests that feedback of a walk reaches the collector of its batch, also after further batches."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
 
 FAR = 2 * MOST_STACK
-"""Bytes above the start of a stack that no copy of the kernel reaches, in the same stack."""
+"""Distance above the stack pointer, in bytes, that no kernel copy of the stack reaches."""
 
 
 def sample(source_id: int) -> SampleBatch:
-    """One, of the main thread of this process."""
+    """Return a batch with one sample of the main thread of this process."""
     one = np.ones(1, np.int64)
     return bare_batch(X86_64, source_id, np.zeros(1, np.uint8), one, one * os.getpid(), one * os.getpid())
 
@@ -41,7 +41,7 @@ def taught(batch: SampleBatch, missing: int = 0) -> Feedback:
 
 
 class Part:
-    """A collector that produces what it was given, and remembers what it learned."""
+    """A collector that yields given batches and records its feedback."""
 
     refused: frozenset[int] = frozenset()
     everything = False
@@ -83,7 +83,7 @@ class Part:
         return CollectorStats(ticks=1)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        """Whatever else is asked of it has no effect: leave, saw, stop, close, attach, without_trial."""
+        """Return a method without effect for leave, saw, stop, close, attach and without_trial."""
         return lambda *_: None
 
 
@@ -95,11 +95,11 @@ def test_stops_learn_from_their_batch_though_one_of_perf_was_taken_after_it() ->
     perf, stops = Part(1), Part(2, [sample(2), sample(2)])
     collector = HybridCollector(as_any(perf), lambda _: as_any(stops))
     batches = collector.batches()
-    collector.learn(taught(next(batches), missing=FAR))  # its thread is stopped from now on
+    collector.learn(taught(next(batches), missing=FAR))  # from now on the thread is sampled by stops
     perf.learned.clear()
     assert next(batches).source_id == 1
     of_stops = next(batches)
-    of_perf = next(batches)  # prefetched
+    of_perf = next(batches)  # taken ahead of its feedback
     assert (of_stops.source_id, of_perf.source_id) == (2, 1)
     collector.learn(taught(of_stops))
     assert (stops.learned, perf.learned) == ([of_stops], [])
@@ -107,7 +107,7 @@ def test_stops_learn_from_their_batch_though_one_of_perf_was_taken_after_it() ->
     assert len(stops.learned) == 1
     perf.goes_on = False
     list(batches)
-    collector.learn(taught(of_stops))  # whoever it was is closed
+    collector.learn(taught(of_stops))  # its collector is closed
     assert len(stops.learned) == 1
 
 
@@ -120,7 +120,7 @@ def test_each_part_of_a_wall_clock_recording_learns_from_its_own_batches() -> No
     parts = {1: Part(1), 2: Part(2), 3: Part(3)}
     collector = wall_clock(parts[1], parts[2], parts[3])
     found = {number: sample(number) for number in (3, 1, 2)}
-    for batch in found.values():  # all had been taken by then
+    for batch in found.values():  # all batches were taken before the feedback
         collector.learn(taught(batch))
     collector.learn(taught(sample(NOBODY)))
     assert {number: part.learned for number, part in parts.items()} == {n: [batch] for n, batch in found.items()}

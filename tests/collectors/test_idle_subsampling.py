@@ -1,4 +1,4 @@
-"""Threads are looked at, and sampled, so that in the mean each has the time in which it ran."""
+"""Tests of checking and sampling a subset of threads: on average each thread has the time for which it ran."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def thread(tid: int = 1) -> Thread:
 
 
 def looked(rounds: IdleSubsampling, threads: list[Thread], awake: set[int]) -> dict[int, int]:
-    """What each thread's look counts for in one round; those awake are found running."""
+    """Run one round in which the awake threads are found running, and return the weight of each checked thread."""
     found = {}
     for each, weight in rounds.choose(threads):
         found[each.tid] = weight
@@ -56,11 +56,11 @@ def test_quiet_threads_are_looked_at_now_and_then_and_count_for_the_rounds_betwe
     assert all(3200 < weight < 4800 for weight in weights.values())
 
 
-def test_of_thousands_of_quiet_threads_few_are_looked_at_in_a_round_and_each_has_its_time() -> None:
+def test_few_of_thousands_of_idle_threads_are_checked_and_times_are_right() -> None:
     threads = [thread(tid) for tid in range(5000)]
     rounds = IdleSubsampling(random.Random(5).random)
     first = sum(len(looked(rounds, threads, {7})) for _ in range(STILL))
-    assert first < 4 * len(threads)  # at first all are looked at, but not STILL times
+    assert first < 4 * len(threads)  # new threads are checked every round, but not STILL times
     weights = dict.fromkeys(range(5000), 0)
     looks = 0
     for _ in range(2000):
@@ -72,7 +72,7 @@ def test_of_thousands_of_quiet_threads_few_are_looked_at_in_a_round_and_each_has
     assert looks < 2000 * 1.2 * MOST
     assert len(threads) > USUAL
     every = len(threads) // MOST
-    for tid in set(weights) - {7}:  # each weight is `every`, with a chance of one in `every`
+    for tid in set(weights) - {7}:  # each weight is `every` with probability 1 / `every`
         assert abs(weights[tid] - 2000) < 6 * every * math.sqrt(2000 / every)
 
 

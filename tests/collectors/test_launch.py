@@ -1,4 +1,4 @@
-"""Launched commands keep their streams, exit codes, signals and user."""
+"""Tests that launched commands keep their streams, exit codes, signals and user."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 
 
 def run(code: str, **options: object) -> subprocess.CompletedProcess[str]:
-    """A profiler of its own, so that its streams and signals can be seen."""
+    """Run code in a separate process, so that the test sees the profiler's streams and signals."""
     prefix = "from pyprof.collectors.targets.launch import launch\nimport sys, os, signal, time\n"
     return subprocess.run(  # type: ignore[call-overload,no-any-return]
         [sys.executable, "-c", prefix + textwrap.dedent(code)],

@@ -1,4 +1,4 @@
-"""Threads, modules and images that come and go while they are sampled."""
+"""Tests of threads, modules and programs that start and end while they are sampled."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_samples_name_the_modules_that_were_loaded_when_they_were_taken(program:
     for lane in recording.lanes:
         module = lane.batch.spaces[lane.space].module_at(lane.regs["rip"])
         if module is not None and module.name in ("one.so", "two.so"):
-            # the spin loop has the same bytes in both: each ends at the same place in its text
+            # the spin loop has the same bytes in both programs and ends at the same offset of .text
             text = next(m for m in module.mappings if m.executable)
             assert 0x1000 <= lane.regs["rip"] - text.start + text.offset < 0x1200
 
@@ -200,7 +200,7 @@ def test_nothing_is_left_open_after_close(program: Start) -> None:
 
 
 def test_target_that_is_closed_is_freed_at_once(program: Start) -> None:
-    """What waits for the garbage collector keeps its descriptors open."""
+    """Check that there is no reference cycle, which would keep descriptors open until the next garbage collection."""
     running = program("c_spin", "1")
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""What the kernel says about single mappings, against its own text."""
+"""Tests of the PROCMAP_QUERY ioctl against the text of /proc/PID/maps."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_without_a_descriptor_nothing_is_known() -> None:
         raise ProcessLookupError
 
     assert MapQuery(gone).near(0x1000, ()) is Answer.UNKNOWN
-    query = MapQuery(lambda: os.open("/dev/null", os.O_RDONLY))  # as an older kernel: it does not know the question
+    query = MapQuery(lambda: os.open("/dev/null", os.O_RDONLY))  # the ioctl fails as on an older kernel
     assert query.every(()) is Answer.UNKNOWN
     assert query.every(()) is Answer.UNKNOWN
 

@@ -1,4 +1,4 @@
-"""The machine code that samples by stops: made of its source, told by its structures, in bounds whatever it reads."""
+"""Tests of the machine code for ptrace stops: it matches its source and structures, and all accesses are in bounds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FOLDER = Path(code.__file__).resolve().parent
 MACHINES = ("x86_64", "aarch64")
 _PAGE = mmap.PAGESIZE
 _WORDS = 1024
-"""Of the memory that lies."""
+"""Number of words of the corrupt memory."""
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_structures_are_those_of_the_source(harness: ctypes.CDLL) -> None:
 
 
 def test_share_of_a_processor_is_what_python_finds(harness: ctypes.CDLL) -> None:
-    """As often as it ran of the time in which it could, by the same windows."""
+    """Compare the share of a processor, which is run time divided by runnable time, in the same windows."""
     chance = random.Random(11)
     _, waits, runs, unsure = numbers(harness, "looks", 4)
     machine, row, share = MachineRow(window_ns=WINDOW_NS, whole=WHOLE), ThreadRow(), ProcessorShare()
@@ -130,7 +130,7 @@ def test_turns_are_read_as_python_reads_them(harness: ctypes.CDLL) -> None:
 
 @pytest.fixture
 def room() -> Iterator[tuple[int, int]]:
-    """(address, end) of memory behind which nothing is."""
+    """Yield (address, end) of memory that is followed by an inaccessible page."""
     held = mmap.mmap(-1, 64 * _PAGE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(held))
     end = address + 63 * _PAGE
@@ -140,7 +140,7 @@ def room() -> Iterator[tuple[int, int]]:
 
 
 def lying(chance: random.Random, at: int) -> list[int]:
-    """Words that are now numbers, now addresses of each other, near the end of all addresses, or odd."""
+    """Return random words: small numbers, addresses of other words, addresses near the end of memory, or any number."""
     kinds = (
         lambda: chance.randrange(64),
         lambda: at + 8 * chance.randrange(_WORDS),
@@ -153,7 +153,7 @@ def lying(chance: random.Random, at: int) -> list[int]:
 
 
 def test_frames_that_lie_are_read_within_bounds(harness: ctypes.CDLL, room: tuple[int, int]) -> None:
-    """Whatever stands in a target's memory: nothing is written behind the room, and what was read is listed."""
+    """Read random memory: the code writes within its buffer and lists every range that it read."""
     chance, (data, end) = random.Random(5), room
     memory = (ctypes.c_uint64 * _WORDS)()
     at = ctypes.addressof(memory)

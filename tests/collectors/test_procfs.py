@@ -1,4 +1,4 @@
-"""/proc as hostile input."""
+"""Tests of the parsers of /proc files with hostile input."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_any_syscall_line_is_a_call_or_none(line: bytes) -> None:
 
 
 def maps_text(permissions: Sequence[str]) -> bytes:
-    """Return a text of /proc/PID/maps with a page for each of these permissions, and a gap behind it."""
+    """Return text of /proc/PID/maps with a one-page mapping for each of these permissions, separated by gaps."""
     lines = (f"{at << 13:x}-{(at << 13) + 4096:x} {each} 0 fe:00 {at + 1} /a\rb" for at, each in enumerate(permissions))
     return "".join(f"{line} padded to the usual length\n" for line in lines).encode()
 

@@ -1,4 +1,4 @@
-"""Rounds by machine code: what they bring is what Python would have brought, and what is unusual is left to Python."""
+"""Tests of sampling rounds in machine code: results equal those in Python, which handles the unusual cases."""
 
 from __future__ import annotations
 
@@ -31,12 +31,19 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 
 Child = Callable[[list[str]], subprocess.Popen[bytes]]
 KEPT = {"rbx": 0x10, "r12": 0x30, "r13": 0x40, "r14": 0x50, "r15": 0x60}
-"""What c_registers holds in each byte of these registers."""
+"""Values that c_registers keeps in these registers, as the byte that is repeated."""
 
 
 @dataclass
 class Calls:
-    """Of machine code. why: how they ended; endings: of their stops; rounds: in all; most: in one."""
+    """Counters of calls of the machine code.
+
+    Attributes:
+        why: Number of returns by reason.
+        endings: Number of stops by ending.
+        rounds: Total number of rounds.
+        most: Maximum number of rounds in one call.
+    """
 
     why: Counter[ReturnReason] = field(default_factory=Counter)
     endings: Counter[StopEnding] = field(default_factory=Counter)
@@ -64,7 +71,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         )
 
     monkeypatch.setattr(QuickRounds, "_call", watched)
-    monkeypatch.setattr(OnCpuTurns, "visit", lambda *_: False)  # processors are visited in turn by Python alone
+    monkeypatch.setattr(OnCpuTurns, "visit", lambda *_: False)  # only the Python code visits processors
     return seen
 
 
@@ -73,7 +80,7 @@ def spinning(program: Start, enough: Enough) -> Recording:
 
 
 def well_read(recording: Recording) -> list[int]:
-    """Lanes that were stopped, whose registers and stacks are the program's."""
+    """Return the stopped samples, and assert that registers and stacks are those of the program."""
     lanes = recording.of(SampleKind.STOPPED)
     for lane in lanes:
         assert {name: lane.regs[name] for name in KEPT} == {
@@ -94,7 +101,7 @@ def test_rounds_come_without_python_between_them(program: Start, calls: Calls) -
     assert stats is not None
     assert len(stats.pauses) == len(times)
     (account,) = stats.accounts.values()
-    assert 0.6 < account.seen_ns / account.spent_ns < 1.6  # a busy machine adds to it, with Python alone, too
+    assert 0.6 < account.seen_ns / account.spent_ns < 1.6  # a busy machine increases it, also without machine code
 
 
 def test_rounds_end_where_other_threads_may_want_the_interpreter(
@@ -157,7 +164,7 @@ def test_thread_that_begins_is_found_at_the_next_sampling_time(program: Start, c
 
 
 def test_nothing_is_sampled_once_it_is_told_to_stop(program: Start, calls: Calls) -> None:
-    """At any moment, most likely while machine code waits for a sampling time."""
+    """Stop the collector, most likely while machine code waits for a sampling time."""
     target = program("c_registers")
     told: list[int] = []
 
@@ -174,12 +181,14 @@ def test_nothing_is_sampled_once_it_is_told_to_stop(program: Start, calls: Calls
         timer.join()
     assert calls.rounds > 20
     assert len(times) > 5
-    assert sum(at > told[0] for at in times) <= 1  # of the round under way
+    assert sum(at > told[0] for at in times) <= 1  # the current round may complete
 
 
 @pytest.mark.parametrize(("stopping", "goes_on"), [(0, True), (1, False)])
 def test_sampling_time_that_has_come_is_not_asked_for_once_sampling_has_stopped(stopping: int, goes_on: bool) -> None:
-    """Machine code makes no round then: to ask for one again and again would never end."""
+    """Stop at a due sampling time: the machine code then makes no round, so a request for one would repeat
+    endlessly.
+    """
     rounds = QuickRounds.__new__(QuickRounds)
     rounds._rounds = Rounds(due=0)
     rounds._rows = SimpleNamespace(stop=SimpleNamespace(value=stopping))  # type: ignore[assignment]
@@ -209,7 +218,7 @@ def was_read(parts: dict[int, bytes], first: bytes) -> WasRead:
     [
         ([(64, 8)], b"B" * 8),
         ([(64, 8), (128, 16)], b"B" * 8 + b"C" * 16),
-        ([(64, 8), (72, 8), (128, 16)], b"B" * 8),  # what stands behind what is missing is missing, too
+        ([(64, 8), (72, 8), (128, 16)], b"B" * 8),  # a read ends at the first unreadable range
         ([(128, 24)], b""),
         ([], b""),
     ],

@@ -1,4 +1,4 @@
-"""Which collector is opened: the first one that can, or the one that was asked for."""
+"""Tests of the choice of the collector: the requested one, or the first one that can record the target."""
 
 from __future__ import annotations
 
@@ -34,7 +34,12 @@ OURS = CollectorTarget(os.getpid())
 
 
 class Room(ModuleType):
-    """A collector's module `opening`. refusal: what can() says; error: what open() raises."""
+    """The module `opening` of a test collector.
+
+    Attributes:
+        refusal: The return value of can().
+        error: The exception that open() raises.
+    """
 
     def __init__(self, name: str, refusal: PyprofError | None = None, error: PyprofError | None = None) -> None:
         super().__init__(name)
@@ -139,7 +144,7 @@ def test_the_one_that_was_asked_for_is_opened_whatever_it_says_and_knows_it(monk
         opened("third")
 
 
-def test_a_new_line_in_the_table_is_a_choice_of_the_command_line_and_a_finding_of_doctor(
+def test_new_collector_is_a_command_line_choice_and_a_line_of_doctor(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     furnish(monkeypatch, Room("bpf", refusal=CollectorRefused("CAP_BPF is missing", "sudo pyprof")), Room("old"))
@@ -179,7 +184,7 @@ def test_perf_events_are_refused_for_other_code_and_where_the_kernels_time_is_hi
 
 
 class Ending(Room):
-    """The process of the collector that it is asked for first has ended before it is opened."""
+    """A collector whose first requested process ends before it is opened."""
 
     def open(self, request: Request) -> Collector:
         self.requests.append(request)

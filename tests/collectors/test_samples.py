@@ -1,4 +1,4 @@
-"""What a sample holds: registers and stack of one moment, taken from real processes."""
+"""Tests of samples of real processes: registers and stack are of the same instant."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_each_running_thread_is_sampled_and_sleeping_ones_are_not(program: Start
     recording = record(target.pid, samples(40), rate_hz=200)
     assert {lane.kind for lane in recording.lanes} == {SampleKind.STOPPED}
     assert {lane.tid for lane in recording.lanes} <= {int(p.name) for p in Path(f"/proc/{target.pid}/task").iterdir()}
-    assert target.pid not in {lane.tid for lane in recording.lanes}  # the main thread reads its standard input
+    assert target.pid not in {lane.tid for lane in recording.lanes}  # the main thread blocks in read(2)
     assert len({lane.tid for lane in recording.lanes}) == 2
     assert target.finish() == "done\n"
 
@@ -67,7 +67,7 @@ def test_threads_that_wait_for_processors_have_the_time_in_which_they_had_one(pr
     ticks, skipped = recording.stats.ticks, recording.stats.skipped
     counted = sum(weights.values()) / 100 * (ticks + skipped) / ticks
     assert len(weights) == min(threads, 64)
-    assert 0.5 * ran < counted < 2 * ran  # each waits for 7 of 8 periods
+    assert 0.5 * ran < counted < 2 * ran  # each thread waits 7 of 8 periods
 
 
 def test_sleepers_are_read_once_from_outside_and_then_known_to_be_unchanged(program: Start) -> None:
@@ -136,14 +136,14 @@ def test_a_copy_that_was_too_short_reaches_the_missing_word_next_time(program: S
 def test_stack_size_caps_the_copy(program: Start) -> None:
     target = program("c_stacks", "deep", "5000")
     recording = record(target.pid, samples(3), rate_hz=200, stack_size=32768)
-    # without the red zone where that lies in a page that is not there
+    # the copy begins at sp if the red zone is in an unmapped page
     assert {len(lane.stack) for lane in recording.lanes} <= {32768, 32768 - 128}
 
 
 def test_a_handler_on_its_own_stack_brings_the_stack_that_it_interrupted(program: Start) -> None:
     target = program("c_stacks", "alternate", "100")
     mark = int(target.ready[0], 16)
-    # the first sample teaches where the home stack is: the walk misses a word in it
+    # the walk of the first sample requests a word of the interrupted stack, which reveals that stack
     recording = record(
         target.pid,
         lambda r: bool(r.lanes) and r.lanes[-1].word(mark) == MARK,

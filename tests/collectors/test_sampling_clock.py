@@ -1,4 +1,4 @@
-"""The sampling clock, with a clock and dice of the tests' own."""
+"""Tests of the sampling clock with a simulated clock and random numbers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def test_one_time_in_each_slot_uniformly_over_all_of_it() -> None:
 @pytest.mark.parametrize("cost", [0.05, 0.3, 0.9, 1.7])
 @pytest.mark.parametrize("period", [0.5, 1.0, 1.01])
 def test_phases_of_a_program_in_step_are_alike_whatever_a_round_costs(cost: float, period: float) -> None:
-    """Slots that a round leaves no time for move the grid: their beginning would have fewer samples."""
+    """Check that slots during a long round shift the grid. Otherwise the start of the next slot would have fewer
+    samples.
+    """
     pace, now, phases = SamplingClock(100, None, 0, random.Random(3).random), 0, []
     for _ in range(20_000):
         due = pace.next_due(now)
@@ -54,7 +56,9 @@ def test_slots_that_went_by_are_skipped_and_counted_and_not_made_up_for() -> Non
 
 
 def test_slots_that_went_by_at_the_end_are_skipped_too() -> None:
-    """Who waits for something else until it is told to end has looked at nothing meanwhile."""
+    """Count slots that pass after the last sampling time, while the collector waits for something else until it
+    ends.
+    """
     pace = SamplingClock(100, None, 0, lambda: 0.5)
     assert pace.next_due(0) == 5 * MS
     pace.ended(8 * MS)
@@ -109,7 +113,11 @@ def test_samples_and_skips_account_for_every_slot(delays: list[int], rate: float
 
 @given(st.lists(st.tuples(st.integers(1, 16), st.integers(1, 50)), max_size=8))
 def test_weights_sum_to_the_slots_whatever_strides_there_were(turns: list[tuple[int, int]]) -> None:
-    """(stride, samples): each sample stands for the slots that a stride leaves out before it."""
+    """Check that each sample's weight covers the slots before it that a stride skips.
+
+    Args:
+        turns: (stride, number of samples), one after the other.
+    """
     stride = Stride()
     pace, now, weights = SamplingClock(100, None, 0, lambda: 0.5, stride), 0, 0
     for stride.every, samples in turns:

@@ -1,4 +1,4 @@
-"""When threads are sampled by stops, on a clock of the test's own."""
+"""Tests of the times at which threads are stopped, on a simulated clock."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_stop_ends_the_wait(clock: Clock) -> None:
 
 
 def batches(timing: Scheduler, clock: Clock, seconds: float) -> list[int]:
-    """How long the samples of each batch have waited, in ns, where threads always run."""
+    """Return the age of the oldest sample of each batch in nanoseconds, for threads that always run."""
     waits, end, before = [], clock.ns + seconds * 1e9, clock.ns
     while clock.ns < end:
         if timing.wait(nobody) and timing.is_flush_due:
@@ -100,7 +100,7 @@ def test_what_is_new_and_sleepers_wait_no_longer_than_they_must(clock: Clock) ->
 
 
 def test_samples_whose_walk_takes_long_wait_less(clock: Clock) -> None:
-    """The end of a recording would come in the midst of a walk of seconds."""
+    """Flush more often if walks are slow. Otherwise the end of a recording would wait for a walk of several seconds."""
     timing = Scheduler(CollectOptions(rate_hz=1000, flush_s=0.5))
     batches(timing, clock, 20)
     timing.flushed(samples=True)
@@ -128,7 +128,7 @@ def test_who_waits_for_samples_sees_signs_of_life(clock: Clock) -> None:
 
 
 def test_who_is_late_sleeps_before_it_looks(clock: Clock) -> None:
-    """Else it would look at what it displaced itself while it worked."""
+    """Sleep before a late round, in which the sampler would otherwise find the threads that it displaced itself."""
     timing = Scheduler(CollectOptions(rate_hz=1000))
     rested = []
     for late_ns in [0, 300_000, 700_000, 990_000, 5_000_000] * 20:

@@ -1,4 +1,4 @@
-"""Which processes are chosen, and that they are recorded together."""
+"""Tests of selecting several processes and recording them together."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ from tests.support import PROGRAMS, build, missing
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
 LONGER_AND_LONGER = ("1.5", "4", "12")
-"""Seconds of the recording that must hold something: what others leave of two processors is not known."""
+"""Durations in seconds to try until a recording has samples, because other load uses an unknown part of two
+processors.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextlib.contextmanager
 def spinning(*command: str | Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A program that spins until its standard input ends."""
+    """Run a program that spins until its standard input ends."""
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout
         try:
@@ -93,7 +95,7 @@ def test_processes_that_come_later_are_found_once(program: Path) -> None:
         known = set(selection.pids)
         assert list(selection.find(known)) == []
         with spinning(program) as two:
-            time.sleep(0.6)  # looking has its budget
+            time.sleep(0.6)  # the search for processes has a limited budget
             deadline = time.monotonic() + 20
             found: list[int] = []
             while not found and time.monotonic() < deadline:
@@ -103,7 +105,7 @@ def test_processes_that_come_later_are_found_once(program: Path) -> None:
 
 
 def recorded(folder: Path, *options: str) -> tuple[dict[str, int], dict[str, object]]:
-    """Root frames with their samples, and the summary."""
+    """Record and return the number of samples by root frame, and the summary."""
     out, summary = folder / "out.collapsed", folder / "summary.json"
     to = ("-o", str(out), "--summary", str(summary), "-q")
     done = warm.run("record", "-d", "0.8", "-r", "400", *options, *to, timeout=120)
@@ -119,7 +121,7 @@ def recorded(folder: Path, *options: str) -> tuple[dict[str, int], dict[str, obj
 @pytest.mark.parametrize("collector", ["ptrace", "perf"])
 def test_several_processes_make_one_profile_with_a_root_each(program: Path, collector: str, tmp_path: Path) -> None:
     with spinning(program) as one, spinning(program) as two:
-        often = ("-r", "499", "--collector", collector)  # others may leave them a tenth of a processor
+        often = ("-r", "499", "--collector", collector)  # other load may leave a tenth of a processor
         both = ("-p", str(one.pid), "-p", str(two.pid))
         for seconds in LONGER_AND_LONGER:
             named, _ = recorded(tmp_path, "--processes", *often, *both, "-d", seconds)
@@ -138,7 +140,7 @@ def test_several_processes_make_one_profile_with_a_root_each(program: Path, coll
 def test_the_whole_machine_holds_a_process_that_began_while_it_was_recorded(
     program: Path, collector: str, tmp_path: Path
 ) -> None:
-    """Until both have samples: all processes of the machine are recorded, and the tables of all are read."""
+    """Record all processes of the machine, and read all their tables, until both programs have samples."""
     late = ["bash", "-c", f"echo ready; sleep 0.4; exec {program} 1"]
     for seconds in LONGER_AND_LONGER:
         with spinning(program) as one, spinning(*late) as two:
@@ -161,7 +163,7 @@ def test_the_whole_machine_holds_a_process_that_began_while_it_was_recorded(
     ids=["name by stops", "name by perf", "whole machine"],
 )
 def test_processes_of_the_profiler_are_never_recorded(options: tuple[str, ...], program: Path, tmp_path: Path) -> None:
-    """The name stands in their command lines, too."""
+    """Select processes by a name that is also in the profiler's command lines."""
     out = tmp_path / "out.collapsed"
     with spinning(program) as one, spinning(program):
         command = [*PYPROF, "record", "--processes", *options, "-d", "1.5", "-o", str(out)]

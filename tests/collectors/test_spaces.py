@@ -1,4 +1,4 @@
-"""Which modules a sample belongs to when they change around it."""
+"""Tests of the modules of a sample if mappings change around it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OTHER_VDSO = "fa00-fb00 r-xp 00000000 00:00 0 [vdso]\n"
 
 
 class Directory:
-    """A /proc/PID that says what the test wants."""
+    """A simulated /proc/PID with mappings that the test chooses."""
 
     pid = 4242
 
@@ -68,7 +68,7 @@ class Scene:
         return self.now
 
     def change(self, *lines: str) -> dict[int, str]:
-        """Lane -> modules of the space that it moved to."""
+        """Change the mappings and return the modules of each sample that moved to another address space."""
         self.directory.say(*lines)
         moved = self.tracker.refresh(self.clock, force=True)
         return {lane: " ".join(module.name for module in space.modules) for lane, space in moved}
@@ -145,7 +145,7 @@ def test_reading_costs_at_most_its_share_of_the_time() -> None:
 
 
 @pytest.mark.parametrize("sp", [0xE100, 0xEFF8])
-def test_the_first_copy_reaches_the_end_of_the_mapping_and_later_ones_the_learned_top(sp: int) -> None:
+def test_first_copy_reaches_the_mappings_end_and_later_ones_the_stacks_end(sp: int) -> None:
     stack = StackMapping(0xE000, 0x1F000)
     shape = StackShape(1 << 20)
     base, size = shape.span(sp, lambda at: stack if at in stack else None)
@@ -173,7 +173,7 @@ def test_a_main_stack_that_grew_since_maps_was_read_is_still_home() -> None:
 
 
 class Kernel:
-    """A kernel that answers questions about the mappings of a Directory."""
+    """A simulated kernel that answers PROCMAP_QUERY for the mappings of a Directory."""
 
     def __init__(self, directory: Directory) -> None:
         self.directory = directory
@@ -209,10 +209,10 @@ class Asked(Scene):
         self.tracker._changes = MapChanges(cast(MapQuery, self.kernel))
 
     def sample(self, lane: int, pc: int, sp: int) -> list[str]:
-        """Names of the modules of the space that the sample is given at once."""
+        """Return the names of the modules of the address space that a sample gets at once."""
         evidence = self.tracker.evidence(pc)
         if evidence.text:
-            self.tracker.refresh(iter([0] * 9).__next__, text=evidence.text)  # no time has passed since the last read
+            self.tracker.refresh(iter([0] * 9).__next__, text=evidence.text)  # the clock has not moved since
         self.tracker.took(lane, pc, sp, evidence)
         return [module.name for module in self.tracker.current.modules]
 
@@ -256,7 +256,7 @@ SLOW_NS, TOO_SLOW_NS = 400_000, 2_000_000
 
 
 def slowly_read(monkeypatch: pytest.MonkeyPatch, read_ns: int) -> Asked:
-    """Mappings that a read of this time has just found."""
+    """Return a scene whose mappings have just been read, which took this time."""
     scene = Asked(PROGRAM, STACK, VDSO)
     clock = itertools.count(0, read_ns)
     monkeypatch.setattr("pyprof.collectors.targets.spaces.time", SimpleNamespace(thread_time_ns=clock.__next__))
@@ -291,7 +291,7 @@ def test_a_lane_of_changed_mappings_is_in_the_space_that_is_read_after_its_stop(
     with stopping(target.pid) as here:
         old = here.target.spaces.current
         held = next(iter(here.target.threads.values()))
-        here.target.spaces._changes.replaced = True  # as if the image were another one
+        here.target.spaces._changes.replaced = True  # as after exec
         here.stopper.copy.clear()
         here.stopper.copy.lane(SampleKind.STOPPED, held, here.target.spaces, 1, 0, MapsEvidence(changed=True))
         (batch,) = here.builder.take()
@@ -299,7 +299,7 @@ def test_a_lane_of_changed_mappings_is_in_the_space_that_is_read_after_its_stop(
 
 
 class Size:
-    """How much is mapped, in place of /proc/PID/statm."""
+    """A simulated /proc/PID/statm with the mapped size."""
 
     def __init__(self) -> None:
         self.pages = 1
@@ -330,7 +330,7 @@ def test_while_as_much_is_mapped_mappings_are_asked_for_seldom() -> None:
 
 
 def test_before_a_batch_leaves_each_mapping_is_asked_about_once_more() -> None:
-    """Code in memory that may be written and run is no other size."""
+    """Change writable and executable memory, which does not change the mapped size."""
     scene, size = Asked(PROGRAM, STACK), Size()
     scene.tracker._changes = MapChanges(cast(MapQuery, scene.kernel), cast(MappedSize, size))
     for ms in (0, 1):
@@ -361,4 +361,4 @@ def test_a_kernel_whose_answers_do_not_fit_its_text_is_not_asked_for_ever() -> N
     scene.kernel.wrong = True
     for lane in range(20):
         scene.sample(lane, 0x1800, 0xE100)
-    assert not scene.kernel.wrong  # closed
+    assert not scene.kernel.wrong  # reset when the tracker closes the query

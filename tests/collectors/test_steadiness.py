@@ -1,4 +1,4 @@
-"""Which threads keep their processor for longer than a stop takes."""
+"""Tests of detecting CPU-bound threads, which keep their processor for longer than a stop takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals that wait while a thread is stopped are let in again, whatever comes between."""
+"""Tests that signals blocked during a stop are unblocked again whatever interrupts it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 
 
 class Interrupted(PtraceCalls):
-    """Another thread of the process took a signal: its handler runs in the first thread, before signals are let in."""
+    """Ptrace calls with an interrupt before signals are unblocked.
+
+    The main thread runs the handler of a signal that another thread of the process received.
+    """
 
     def restore_signals(self) -> None:
         self.restore_signals = super().restore_signals  # type: ignore[method-assign]

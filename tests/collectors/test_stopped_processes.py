@@ -1,4 +1,4 @@
-"""What is remembered of processes that were sampled by stops and ended."""
+"""Tests of the ptrace collector's knowledge about processes that have ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyprof.model.sample import SampleKind
 from pyprof.options import CollectOptions
 
 ENDED = 4_194_304
-"""No process has such a number: it is above the kernel's largest."""
+"""A pid above the kernel's maximum, which no process has."""
 
 
 def test_process_whose_only_sample_was_read_late_was_seen_though_it_has_ended() -> None:
@@ -38,7 +38,7 @@ def test_what_no_batch_had_before_is_fresh() -> None:
             assert targets.fresh
             target = targets.by_pid[process.pid]
             until = time.monotonic() + 60
-            while targets.fresh:  # as long as its libraries are loaded, too
+            while targets.fresh:  # lasts while the process loads its libraries
                 assert time.monotonic() < until
                 targets.fresh = False
                 target.look(builder)

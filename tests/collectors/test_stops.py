@@ -1,4 +1,4 @@
-"""What a stop must not do to its target: lose a signal, change a state, make a system call fail."""
+"""Tests that a stop does not disturb its target: no lost signal, changed state or failed system call."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_stopped_target_stays_stopped_and_a_continued_one_continues(program: S
         recording = record(target.pid, samples(6), rate_hz=500, idle=True)
         assert recording.lanes
         assert state(spinner) == "T"
-        with stopping(target.pid) as here:  # even a stop at this moment leaves it so
+        with stopping(target.pid) as here:  # a ptrace stop of the stopped thread changes nothing
             assert here.stop(spinner) is Outcome.TAKEN
         wait_state(spinner, "T")
         os.kill(target.pid, signal.SIGCONT)
@@ -102,7 +102,7 @@ def test_stopping_a_thread_that_has_just_fallen_asleep_fails_no_system_call(prog
 
 
 def stop_asleep(here: Stopping, tid: int, times: int) -> None:
-    """Stops of a thread that has fallen asleep each time."""
+    """Stop the thread several times, each time once it is asleep."""
     for _ in range(times):
         wait_state(tid, "S")
         here.stop(tid)
@@ -148,18 +148,18 @@ def test_sampling_idle_threads_makes_no_system_call_fail(program: Start) -> None
 
 
 @pytest.mark.parametrize("bound_ns", [BOUND_NS, 0], ids=["at once", "later"])
-def test_a_sleeper_that_lacks_a_register_is_stopped_once_and_not_at_each_look_if_its_call_allows(
+def test_sleeper_with_an_unknown_register_is_stopped_once_if_its_call_allows(
     bound_ns: int, program: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where it stops after we have turned to others, as on a machine whose processors are all busy."""
+    """Sample sleepers, also if the stop comes after the sampler has moved on, as on a busy machine."""
     monkeypatch.setattr("pyprof.collectors.ptrace.stop.BOUND_NS", bound_ns)
     target = program("c_sleepers", "0", "30000000", "futex", "epoll_wait", "semtimedop")
     wait_asleep(target.pid)
     tids = dict(zip(("futex", "epoll_wait", "semtimedop"), map(int, target.ready), strict=True))
-    # at 5 Hz it is asleep again at the next look; a thread that is seen running may be stopped like any other
+    # at 5 Hz it is asleep again at the next round; a running thread may be stopped like any other
     recording = record(target.pid, samples(30), learn=lambda batch: feedback(batch, stop=True), rate_hz=5, idle=True)
     stopped = [lane.tid for lane in recording.of(SampleKind.STOPPED)]
-    assert stopped.count(tids["futex"]) in (1, 2)  # the second time where it was not asleep again, as any running one
+    assert stopped.count(tids["futex"]) in (1, 2)  # twice if it was still running at the next round
     assert tids["epoll_wait"] not in stopped
     assert tids["semtimedop"] not in stopped
     kinds = [lane.kind for lane in recording.lanes if lane.tid == tids["futex"]]
@@ -196,7 +196,7 @@ def test_a_stop_that_somebody_else_has_collected_is_released_all_the_same(progra
     target = program("c_spin", "1")
     with stopping(target.pid) as here:
         seize_and_stop(here, target.pid)
-        assert os.waitpid(target.pid, os.WNOHANG)[0] == target.pid  # as a careless wait for a child does
+        assert os.waitpid(target.pid, os.WNOHANG)[0] == target.pid  # simulates another waitpid in the process
         here.stopper.poll_pending()
         assert not here.stopper.held
         assert len(here.builder) == 1

@@ -1,4 +1,4 @@
-"""The numbers of system calls are those of the kernel's headers; calls are judged alike on each architecture."""
+"""Tests that system call numbers equal those of the kernel's headers and that all architectures treat calls alike."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_same_call_is_judged_the_same_way_on_each_architecture(arch: Arch) -
         )
 
     assert all(survives(name) for name in SURVIVES & arch.kernel.syscalls.keys())
-    assert survives("futex", 0, 128)  # FUTEX_WAIT_PRIVATE
+    assert survives("futex", 0, 128)  # 128 is FUTEX_WAIT_PRIVATE
     assert not survives("futex", 0, 11)  # FUTEX_WAIT_REQUEUE_PI
     assert not survives("write")
     assert not survives("epoll_pwait")

@@ -1,4 +1,4 @@
-"""Lives of tids: forks that the kernel reports, looks at /proc, and both of the same thread."""
+"""Tests of thread lifetimes with reused tids, from the kernel's fork events, /proc, and both."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_thread_that_proc_and_the_kernel_tell_of_has_one_life_whoever_comes_fi
 
 
 def test_a_sample_before_the_record_of_a_fork_is_of_the_thread_before() -> None:
-    """What /proc says of a thread is rounded down to a tick."""
+    """Use a start time of /proc, which the kernel rounds down to a clock tick."""
     lives, own = ThreadLives(), os.getpid()
     lives.forked(own, 1)
     began = lives.found(own)
@@ -74,7 +74,7 @@ def test_a_number_that_nobody_has_has_no_life() -> None:
     assert (len(lives), started(lives, 1 << 22, 5)) == (0, [0])
 
 
-def test_a_number_that_is_new_here_began_when_it_was_seen_and_its_record_says_since_when_its_samples_are() -> None:
+def test_thread_found_first_in_proc_starts_there_until_its_fork_event() -> None:
     lives, own, before = ThreadLives(), os.getpid(), time.monotonic_ns()
     began = lives.seen(own)
     assert before <= began <= time.monotonic_ns()

@@ -1,4 +1,4 @@
-"""A call that transfers less than it was asked for because its thread was stopped is counted, by its name."""
+"""Tests that short transfers caused by stops are counted by system call."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_each_call_that_a_stop_cut_short_is_counted(
 
 
 def some_seldom(recording: Recording) -> bool:
-    """Long enough to tell once a round from once in 64 rounds."""
+    """Return True if there are enough samples to tell one sample a round from one in 64 rounds."""
     assert recording.stats is not None
     weights = [lane.weight for lane in recording.lanes]
     return recording.stats.ticks >= 600 and max(weights, default=0) >= sampler.TRANSFERRING
@@ -87,7 +87,7 @@ def test_calls_of_threads_that_are_let_go_without_a_sample_are_counted(program: 
 
 
 def test_call_that_the_kernel_will_make_again_is_no_short_one(child: Callable[..., subprocess.Popen[bytes]]) -> None:
-    """An interrupt that comes just before the thread is back in its own code finds it so."""
+    """Interrupt the thread just before it returns to user space."""
     target = child(["yes"], stdout=subprocess.PIPE)
     tid = target.pid
     wait_asleep(tid)
@@ -100,7 +100,7 @@ def test_call_that_the_kernel_will_make_again_is_no_short_one(child: Callable[..
         assert stopper.ptrace.read_registers(tid) == X86_64.kernel.regset_size
         regset = Regset(X86_64, stopper.ptrace)
         assert (regset.call, regset.broken_off) == (X86_64.kernel.syscalls["write"], True)
-        regset.begin_again(regset.call, len(X86_64.kernel.syscall_codes[0]))  # as the kernel does
+        regset.begin_again(regset.call, len(X86_64.kernel.syscall_codes[0]))  # restarts the call as the kernel does
         with open(f"/proc/{tid}/mem", "rb", buffering=0) as memory:
             assert regset.was_asleep(lambda avma, size: os.pread(memory.fileno(), size, avma))
         assert stopper.ptrace.write_registers(tid, X86_64.kernel.regset_size) == 0
@@ -116,10 +116,10 @@ def test_call_that_the_kernel_will_make_again_is_no_short_one(child: Callable[..
     [
         (X86_64, "write", (1, 0, 100), 100, b"", False),
         (X86_64, "write", (1, 0, 100), 99, b"", True),
-        (X86_64, "write", (1, 0, 1 << 40), 0x7FFF_F000, b"", False),  # a call does no more at once
+        (X86_64, "write", (1, 0, 1 << 40), 0x7FFF_F000, b"", False),  # the kernel's maximum of one call
         (X86_64, "writev", (1, 0x1000, 2), 29, struct.pack("<4Q", 0, 10, 0, 20), True),
         (X86_64, "writev", (1, 0x1000, 2), 30, struct.pack("<4Q", 0, 10, 0, 20), False),
-        (X86_64, "writev", (1, 0x1000, 2), 30, b"", True),  # who knows
+        (X86_64, "writev", (1, 0x1000, 2), 30, b"", True),  # the requested size is unknown
         (X86_64, "sendmsg", (1, 0x1000, 0), 9, struct.pack("<6Q", 0, 0, 0x1020, 1, 0, 10), True),
         (X86_64, "sendmsg", (1, 0x1000, 0), 10, struct.pack("<6Q", 0, 0, 0x1020, 1, 0, 10), False),
         (X86_64, "sendmmsg", (1, 0x1000, (7 << 32) + 2), 2, bytes(200), False),
@@ -151,9 +151,9 @@ def test_calls_that_are_short_by_themselves_are_none_of_ours(tmp_path: Path) -> 
     sock = ours.fileno()
     try:
         assert not alone("write", into)
-        assert not alone("write", into + (5 << 32))  # the kernel takes an int
+        assert not alone("write", into + (5 << 32))  # the kernel uses the low 32 bits
         assert alone("write", file)
-        assert not alone("write", 9999)  # closed since: who knows
+        assert not alone("write", 9999)  # a closed descriptor tells nothing
         assert alone("read", out)
         assert alone("read", sock)
         assert not alone("read", zero)

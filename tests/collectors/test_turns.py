@@ -1,4 +1,4 @@
-"""Threads that could run are sampled while they have a processor, not while they wait for one."""
+"""Tests that runnable threads are sampled while they have a processor and not while they wait for one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_own_turn_is_in_the_kernels_file() -> None:
 
 
 class _Told(Thread):
-    """A thread of which the kernel says, one after the other, when its turn began or ended and how many have ended."""
+    """A simulated thread with given texts of schedstat and sched, one for each read."""
 
     def __init__(self, schedstats: list[bytes], scheds: list[tuple[int, int]]) -> None:
         self.steadiness = Steadiness()
@@ -73,7 +73,14 @@ _SCHED = b"se.exec_start\n\nse.exec_start : 0.%d\nnr_switches : %d\nnr_voluntary
 def test_turn_of_a_thread_is_by_counts_that_agree(
     arrivals: list[int], scheds: list[tuple[int, int]], turn: Turn, asked: bool, tmp_path: Path
 ) -> None:
-    """arrivals: as often as they are read. asked: our own turn is read, too, and at the beginning of the next round."""
+    """Determine whether a thread is on a processor from its scheduling counts.
+
+    Args:
+        arrivals: The thread's counts of runs, one for each read.
+        scheds: The thread's switch counts, one for each read.
+        turn: The expected result.
+        asked: Whether the sampler reads its own counts, too, and again at the start of the next round.
+    """
     own = tmp_path / "sched"
     own.write_bytes(_SCHED % (500, 3))
     turns = OnCpuTurns(PtraceCalls(), alone=True, may_visit=True)
@@ -92,7 +99,9 @@ def test_turn_of_a_thread_is_by_counts_that_agree(
 def test_displaced_thread_is_found_before_any_is_known_and_not_among_many(
     binaries: Callable[[str], Path],
 ) -> None:
-    """By its own file: here that of the thread which is asked for stands for one that was displaced."""
+    """Find the thread that the sampler displaced, by its own sched file. The requested thread stands for the displaced
+    one.
+    """
     with running(binaries("c_relay"), "20000", "4", "1", stdin=subprocess.PIPE) as program:
         tids = sorted(map(int, os.listdir(f"/proc/{program.pid}/task")))
         target = TracedProcess(program.pid, CollectOptions(), Identities(), Diagnostics())
@@ -129,7 +138,7 @@ def test_threads_that_take_turns_are_sampled_where_they_run(
     assert busy == pytest.approx(true, abs=0.06 + 2 * (true * (1 - true) / samples) ** 0.5)
 
 
-def test_processors_are_visited_as_soon_as_processes_end_before_they_are_looked_at_by_who_may_not_hurry() -> None:
+def test_unprivileged_sampler_visits_processors_once_processes_end_unseen() -> None:
     begun = {}
     for hurries in (False, True):
         ptrace = PtraceCalls()

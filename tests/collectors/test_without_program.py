@@ -1,4 +1,4 @@
-"""Why the program in the kernel could not be had, as a recording's notes say it."""
+"""Tests of the note in a recording that says why BPF is not available."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads that live for a moment, by stops: not sampled where they are born, and no more often than they ran."""
+"""Tests of short-lived threads sampled by stops: they are sampled in proportion to their run time."""
 
 from __future__ import annotations
 
@@ -27,8 +27,14 @@ MS = 1_000_000
 
 
 def taken(share: float, found: int, others: int = 0, rounds: int = 4000, first_s: float = 0.0) -> int:
-    """How often young threads are sampled that have `share` of a processor, `found` of them at each sampling time, each
-    10 ms, beside `others` of age that are sampled each time. first_s: not counted.
+    """Return how often new threads are sampled at one sampling time each 10 ms.
+
+    Args:
+        share: Fraction of a processor that each new thread has.
+        found: Number of new threads at each sampling time.
+        others: Number of old threads, each of which is sampled every time.
+        rounds: Number of sampling times.
+        first_s: Length of the initial time that is not counted, in seconds.
     """
     kin, count, chance = YoungThreads(), 0, random.Random(4).random
     for number in range(rounds):

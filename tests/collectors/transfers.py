@@ -1,4 +1,4 @@
-"""What c_transfers says of its calls, against what was counted."""
+"""The report of c_transfers about its calls, and the counters of a recording."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 CUT_SHORT = "system call of the target cut short by a stop: "
 CALLS = {"send": "sendto", "recv": "recvfrom", "zero": "read", "eof": "sendfile", "nonblock": "write"}
-"""Kind of call -> the name of its system call, where that is another one."""
+"""Name of the system call for the kinds of calls that have another name."""
 
 
 def shorts(printed: str) -> Counter[str]:
-    """Short calls by name of the system call, of those that the program does not expect to be short."""
+    """Return the number of unexpectedly short calls by system call, from the program's output."""
     found: Counter[str] = Counter()
     for line in printed.splitlines():
         kind, calls, short = line.split()
@@ -25,5 +25,5 @@ def counted(counts: Mapping[str, int]) -> Counter[str]:
     for key, count in counts.items():
         if key.startswith(CUT_SHORT):
             name = key.removeprefix(CUT_SHORT)
-            found[CALLS.get(name, name)] += count  # i386 has both, x86-64 has one
+            found[CALLS.get(name, name)] += count  # i386 has two system calls where x86-64 has one
     return found
