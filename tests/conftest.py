@@ -26,11 +26,11 @@ KINDS = {
     "fuzz": "random, mutated or hostile input",
     "system": "needs tools of the system: compilers, debuggers, emulators, a browser, pip",
 }
-"""Marks of kinds of tests. A file names its kinds in `pytestmark`; a test without any is a unit test."""
+"""Marks of the kinds of tests. A file declares its kinds in `pytestmark`; a test without any is a unit test."""
 
-# a busy machine is not an error
+# examples would miss Hypothesis's deadline on a busy machine
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("quick", settings.get_profile("tests"), max_examples=20)  # of 100: all others try those
+settings.register_profile("quick", settings.get_profile("tests"), max_examples=20)  # the full profile runs 100
 settings.load_profile("tests")
 
 
@@ -61,8 +61,8 @@ def pytest_configure(config: pytest.Config) -> None:
     support.only_units = config.option.markexpr == "unit"
     if support.only_units:
         settings.load_profile("quick")
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a thousand commands would each compile what they import
-    if support.BUILDS not in os.environ:  # a worker has its controller's
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise each of a thousand commands compiles its imports
+    if support.BUILDS not in os.environ:  # xdist workers inherit the controller's folder
         os.environ[support.BUILDS] = tempfile.mkdtemp(prefix="pyprof-builds-")
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(support.BUILDS), ignore_errors=True))
 

@@ -1,4 +1,4 @@
-"""Recordings of programs whose functions have known shares, by chance alone: the seed decides."""
+"""Simulated recordings of programs whose functions have known shares of time. The seed determines the samples."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ RATE = 999
 PERIOD_NS = 1_001_001
 START_NS = 1_700_000_000_000_000_000
 SHARES = {"slowed": 0.2, "big": 0.3, "middle": 0.1} | {f"small{n}": 0.4 / 2**n for n in range(1, 12)}
-"""Of a program's functions. The last ones have a few samples only."""
+"""Share of time of each function of the program. The last ones have only a few samples."""
 BURSTS = {f"burst{n}": 0.002 for n in range(20)}
-"""Functions that run once, for a moment."""
+"""Share of time of functions that run once for a moment."""
 
 
 def recording(
@@ -29,7 +29,7 @@ def recording(
     bursts: Mapping[str, float] = BURSTS,
     file: str = "/build/server",
 ) -> Profile:
-    """All functions are called by `main`. A build of its own: no address or build-id is that of another seed."""
+    """Return a recording in which `main` calls all functions. Each seed has its own build ID and addresses."""
     chance = np.random.default_rng(seed)
     names = [*shares, *bursts]
     expected = np.array([*shares.values(), *bursts.values()]) * seconds * RATE
@@ -66,7 +66,15 @@ def _python(name: str, file: str) -> Frame:
 def profile(
     names: list[str], function: npt.NDArray[np.int64], at: npt.NDArray[np.float64], seconds: float, module: ModuleInfo
 ) -> Profile:
-    """function, at: of each sample."""
+    """Return a profile with samples of these functions.
+
+    Args:
+        names: Names of the functions.
+        function: Index of the function of each sample.
+        at: Time of each sample in seconds.
+        seconds: Duration of the recording.
+        module: The module of all functions.
+    """
     order = np.argsort(at, kind="stable")
     frames = tuple(
         Frame(FrameKind.NATIVE, module.start + n, module.start + n, n, 0, (Line(name, name),), Trust.FP, name)

@@ -1,4 +1,4 @@
-"""Amounts, scales, results and refusals of comparisons."""
+"""Tests of comparisons of profiles: amounts, scaling, results and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of two builds are matched by what people call them."""
+"""Tests of matching the functions of two builds by name."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def profile(frames: list[Frame], *modules: ModuleInfo) -> Profile:
 
 
 def pairs(before: Profile, after: Profile) -> set[tuple[str, str]]:
-    """(name before, name after) of those that are one function."""
+    """Return (name before, name after) of the functions that match."""
     found = matching(before, after)
     at = {row[0]: frame.title for row, frame in zip(found.before, before.frames, strict=True)}
     return {(at[row[0]], frame.title) for row, frame in zip(found.after, after.frames, strict=True) if row[0] in at}

@@ -1,4 +1,4 @@
-"""What is found and what is not, in recordings by chance alone; the seeds are fixed."""
+"""Tests of significance in simulated recordings with fixed seeds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def test_equal_recordings_show_a_change_in_at_most_one_pair_of_twenty() -> None:
 
 @pytest.mark.parametrize("name", ["slowed", "small3"])
 def test_detectable_change_is_found_in_four_of_five_pairs(name: str) -> None:
-    """The power, 80 %, lies within 72 to 88 %, beyond which counts of so many pairs lie once in 100,000 runs."""
+    """Check that the power of 80 % lies within 72 to 88 %, which chance leaves once in 100,000 runs with this many
+    pairs.
+    """
 
     def change(found: Comparison) -> Amount:
         return next(each.own for each in found.functions if each.name == name)
@@ -126,7 +128,7 @@ def test_what_happened_once_is_no_evidence_however_much_it_is() -> None:
 
 
 def test_slow_waves_are_no_change() -> None:
-    """A program in two phases of a quarter of a minute, of which either recording has others."""
+    """Compare recordings of a program with two phases of a quarter of a minute, each of which has different phases."""
     from pyprof.records import replace
 
     def waves(seed: int, shift: float) -> Profile:

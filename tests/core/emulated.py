@@ -1,6 +1,6 @@
-"""Cores of programs whose qemu-user writes none: what the kernel would write, taken from the emulator's stub.
+"""Core files of programs whose qemu-user writes none, created from memory and registers of the emulator's gdb stub.
 
-The guest's memory stands in the emulator's own at the same addresses, with the files that are mapped there.
+The guest's memory lies at the same addresses in the emulator's address space, with the same file mappings.
 """
 
 from __future__ import annotations
@@ -21,13 +21,18 @@ from tests.remote.stubs import free_port, stub_process
 
 RISCV = 243
 GUEST = range(0x10000, 0x50_0000_0000)
-"""Where qemu-user puts 64-bit programs; its own code and data lie far above, or are told by their files."""
+"""Addresses at which qemu-user loads 64-bit programs. Its own code lies far above or has file names."""
 SIGNALS = {b"0b": 11, b"1e": 10}
-"""As the stub numbers them -> as the kernel does."""
+"""The kernel's signal numbers by those of gdb's remote protocol."""
 
 
 def core_of_crash(command: Sequence[str], path: Path) -> None:
-    """command: the emulator, its options, the program and its arguments."""
+    """Run a program until it crashes, and write its core.
+
+    Args:
+        command: The emulator, its options, the program and its arguments.
+        path: Path of the core file.
+    """
     port = free_port()
     emulator, *rest = command
     with (
@@ -66,7 +71,7 @@ def _write(link: PacketLink, pid: int, signal: int, path: Path) -> None:
 
 
 def _threads(link: PacketLink) -> Iterator[bytes]:
-    """As the stub names them, the one that stopped first."""
+    """Yield the stub's ids of all threads, that of the crashed thread first."""
     reply = link.ask(b"qfThreadInfo")
     while reply.startswith(b"m"):
         yield from reply[1:].split(b",")
@@ -78,7 +83,11 @@ def _tid(name: bytes) -> int:
 
 
 def _load(memory: int, mapping: Mapping) -> Load:
-    """The emulator maps code without the right to execute it; the file tells, and the trampoline's page its code."""
+    """Return the PT_LOAD of a mapping.
+
+    qemu-user maps guest code without PROT_EXEC, so execute permission comes from the ELF file, or from the code itself
+    for the page of the signal trampoline.
+    """
     data = os.pread(memory, mapping.end - mapping.start, mapping.start) if "r" in mapping.perms else b""
     if mapping.path.startswith("/"):
         loads = ElfFile.open(mapping.path).loads

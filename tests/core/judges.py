@@ -1,4 +1,4 @@
-"""What others say about a core: pcs of all threads, inlined functions left out, by gdb and by eu-stack."""
+"""Program counters of all threads in a core, without inlined functions, from gdb and from eu-stack."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ end
 
 
 def gdb_pcs(core: Core, folder: Path) -> dict[int, list[int]]:
-    """tid -> pcs, innermost first."""
+    """Return gdb's program counters of each thread from leaf to root."""
     script = folder / "script.gdb"
     script.write_text(GDB.format(sysroot=core.sysroot or "/", program=core.program, core=core.path))
     done = subprocess.run(
@@ -54,7 +54,7 @@ def gdb_pcs(core: Core, folder: Path) -> dict[int, list[int]]:
 
 
 def eu_stack_pcs(core: Core) -> dict[int, list[int]]:
-    """tid -> pcs, innermost first."""
+    """Return eu-stack's program counters of each thread from leaf to root."""
     done = subprocess.run(
         [need("eu-stack"), "--core", str(core.path), "-e", str(core.program)],
         capture_output=True,

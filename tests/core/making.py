@@ -1,5 +1,6 @@
-"""Cores of programs that crash: the kernel writes them natively (gdb where the kernel must not), qemu-user for the
-other architectures.
+"""Core files of crashing programs.
+
+The kernel writes native cores, or gdb if core_pattern prevents that. qemu-user writes those of other architectures.
 """
 
 from __future__ import annotations
@@ -23,9 +24,14 @@ FLAGS = ("-O2", "-g", "-pthread")
 
 @dataclass(frozen=True)
 class Target:
-    """prefix: of the cross compiler, "" for native. emulator: that runs it, "" for the kernel. sysroot: "" for ours.
+    """An architecture for which cores are created.
 
-    writes: the emulator writes cores; else they are taken from its stub. flags: further ones of the compiler.
+    Attributes:
+        prefix: Prefix of the cross compiler, "" for native.
+        emulator: Program that runs the code, "" for the kernel.
+        writes: Whether the emulator writes cores. Otherwise they are created through its gdb stub.
+        flags: Further flags of the compiler.
+        sysroot: Folder of the libraries, "" for those of the machine.
     """
 
     arch: str
@@ -59,7 +65,7 @@ TARGETS = {
 
 @dataclass(frozen=True)
 class Core:
-    """A core and what it is of."""
+    """A core file and its program."""
 
     path: Path
     program: Path
@@ -67,13 +73,13 @@ class Core:
 
     @property
     def options(self) -> list[str]:
-        """What pyprof needs to be told to find all files."""
+        """Options with which pyprof finds all files."""
         return ["--exe", str(self.program), "--sysroot", self.sysroot] if self.sysroot else []
 
 
 @cache
 def folder() -> Path:
-    """Where everything is built and where cores are; removed at the end of the run."""
+    """Return the folder of all programs and cores, which is removed at the end of the run."""
     path = Path(tempfile.mkdtemp(prefix="pyprof-cores-"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path
@@ -89,7 +95,7 @@ def program(arch: str, source: str, *flags: str) -> Path:
 
 @cache
 def crash(arch: str, source: str, *flags: str, arguments: tuple[str, ...] = ()) -> Core:
-    """The core of a program that crashes."""
+    """Return the core of a program that crashes."""
     target, path = TARGETS[arch], program(arch, source, *flags)
     where = Path(tempfile.mkdtemp(dir=folder()))
     return Core(run_to_core(target, [str(path), *arguments], where), path, target.sysroot)
@@ -116,20 +122,20 @@ def run_to_core(target: Target, command: Sequence[str], where: Path) -> Path:
         missing("needs a kernel that runs 32-bit programs")
     assert done.returncode < 0 or done.returncode > 128, done.stderr
     assert len(cores) == 1, (done.returncode, done.stderr, os.listdir(where))
-    for other in where.iterdir():  # the kernel's core of the emulator
+    for other in where.iterdir():  # includes the kernel's core of the emulator itself
         if other != cores[0]:
             other.unlink()
     return cores[0]
 
 
 def kernel_writes_here() -> bool:
-    """Does the kernel write cores into the working directory (sysctl kernel.core_pattern)?"""
+    """Return True if sysctl kernel.core_pattern makes the kernel write cores into the working directory."""
     pattern = Path("/proc/sys/kernel/core_pattern").read_text()
     return not pattern.startswith("|") and "/" not in pattern
 
 
 def run_in_gdb(command: Sequence[str], where: Path) -> Path:
-    """The core that gdb writes where the program crashes."""
+    """Run a program in gdb until it crashes, and return the core that gdb writes."""
     path = where / "core"
     words = ["handle SIGUSR1 nostop noprint pass", "run", f"generate-core-file {path}"]
     options = [word for each in words for word in ("-ex", each)]

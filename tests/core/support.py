@@ -1,4 +1,6 @@
-"""pyprof dump --core --json, in this process: the start of an interpreter costs more than a dump."""
+"""Runs of `pyprof dump --core --json` within the test process, because an interpreter's start takes longer than a
+dump.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,12 @@ Document = dict[str, Any]
 
 
 def dump(core: Core, *options: str, code: int | None = None) -> Document:
-    """The JSON of all files found."""
+    """Return the JSON output with options for finding all files."""
     return dump_with(core, *core.options, *options, code=code)
 
 
 def dump_with(core: Core, *options: str, code: int | None = None) -> Document:
-    """The JSON, with these options only."""
+    """Return the JSON output with these options only."""
     out, complaints = io.TextIOWrapper(io.BytesIO()), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(complaints):
         got = run(["dump", "--core", str(core.path), "--json", *options])
@@ -30,7 +32,7 @@ def dump_with(core: Core, *options: str, code: int | None = None) -> Document:
 
 
 def pcs(document: Document) -> dict[int, list[int]]:
-    """tid -> pcs, innermost first; one a frame, inlined functions left out."""
+    """Return the program counters of each thread from leaf to root, without inlined functions."""
     return {
         thread["tid"]: [int(frame["pc"], 16) for frame in thread["frames"] if not frame["inlined"]]
         for thread in document["threads"]
@@ -38,5 +40,5 @@ def pcs(document: Document) -> dict[int, list[int]]:
 
 
 def names(thread: Document) -> list[str]:
-    """Functions of the program itself, innermost first."""
+    """Return the function names from leaf to root."""
     return [frame["function"] or "?" for frame in thread["frames"]]

@@ -1,4 +1,4 @@
-"""Cores of each architecture: all threads, frame by frame as gdb and eu-stack find them."""
+"""Tests of cores of each architecture: the frames of all threads equal those of gdb and eu-stack."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_all_threads_have_the_stacks_that_the_program_made(arch: str, pie: str) 
     for thread in others:
         assert thread["state"] == "stopped"
         assert [name for name in names(thread) if name in PARKED] == PARKED
-        assert arch == "arm" or thread["end"] == "root"  # glibc's start_thread says EXIDX_CANTUNWIND there
+        assert arch == "arm" or thread["end"] == "root"  # start_thread of glibc has EXIDX_CANTUNWIND on arm
     assert document["signal"]["name"] == "SIGSEGV"
     assert document["exe"].endswith(core.program.name)
     assert {frame["trust"] for frame in first["frames"][1:]} <= {"eh_frame", "debug_frame", "exidx"}
@@ -76,7 +76,7 @@ def test_frames_of_a_core_of_gcore_are_those_of_gdb_and_eu_stack(arch: str, tmp_
     assert len(ours) == 5
     assert all(thread["end"] == "root" for thread in document["threads"])
     assert ours == {tid: found[: len(ours[tid])] for tid, found in gdb_pcs(core, tmp_path).items()}
-    for tid, found in eu_stack_pcs(core).items():  # it ends at main
+    for tid, found in eu_stack_pcs(core).items():  # eu-stack ends at main
         assert found == ours[tid][: len(found)]
         assert len(found) >= 4
 

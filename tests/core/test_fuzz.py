@@ -1,4 +1,4 @@
-"""Hostile cores: real ones with bytes changed or cut off, and made-up ones. One clear error, or data; bounded."""
+"""Fuzz tests of core files, real ones with changes and generated ones: data or one clear error, in bounded time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SLOW = settings(max_examples=30, deadline=None, suppress_health_check=list(Healt
 
 
 def look(path: Path, exe: str = "", sysroot: str = "") -> None:
-    """All that `pyprof dump --core` does but printing."""
+    """Run `pyprof dump --core` on a file without printing."""
     diagnostics = Diagnostics()
     try:
         collector = CoreFileCollector(str(path), exe, sysroot, 1 << 16, diagnostics)
@@ -49,7 +49,7 @@ def look(path: Path, exe: str = "", sysroot: str = "") -> None:
 
 @cache
 def seed(arch: str) -> tuple[Path, int, str, str]:
-    """(a copy to scribble on, bytes before its first PT_LOAD, exe, sysroot)."""
+    """Return (copy of a core that may be changed, offset of its first PT_LOAD, exe, sysroot)."""
     core = crash(arch, "core_threads.c", "-no-pie")
     path = folder() / f"fuzz-{arch}"
     shutil.copy(core.path, path)
@@ -59,7 +59,7 @@ def seed(arch: str) -> tuple[Path, int, str, str]:
 
 @cache
 def busy_pages(path: Path, head: int) -> tuple[bytes, list[int]]:
-    """(the core, offsets of its pages that hold anything)."""
+    """Return the core's bytes and the offsets of its non-zero pages."""
     whole = path.read_bytes()
     empty = bytes(4096)
     return whole, [at for at in range(head & -4096, len(whole), 4096) if whole[at : at + 4096] != empty]
@@ -97,7 +97,7 @@ def test_real_core_with_changed_headers_and_notes_gives_data_or_one_error(arch: 
 @settings(SLOW, max_examples=20)
 @given(number=st.integers(0, 2**32 - 1))
 def test_link_map_and_stacks_of_a_real_core_with_changed_memory_give_data(number: int) -> None:
-    """Memory of a core without NT_FILE: the loader's list, dynamic tables and stacks are what an attacker writes."""
+    """Change memory of a core without NT_FILE, where an attacker controls link map, dynamic sections and stacks."""
     path, head, exe, sysroot = seed("arm")
     draw = random.Random(number)
     whole, busy = busy_pages(path, head)

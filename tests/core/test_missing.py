@@ -1,4 +1,4 @@
-"""Cores whose files are not here, or are others: what is unwound, and what is said about the rest."""
+"""Tests of cores whose files are missing or have changed: the frames that remain and the reported problems."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CRASH = ["crash_4", "crash_3", "crash_2", "crash_1", "main"]
 
 
 def own_core(tmp_path: Path, filter_bits: str = "") -> Core:
-    """A native core of a program of its own, which may be moved."""
+    """Return a native core of a private copy of a program, which the test may move."""
     path = str(shutil.copy(program("x86_64", "core_threads.c"), tmp_path / "mine"))
     command = (
         [path] if not filter_bits else ["sh", "-c", f"echo {filter_bits} > /proc/self/coredump_filter; exec {path}"]
@@ -39,7 +39,7 @@ def problems(document: Document, path: Path) -> list[str]:
     return [problem["text"] for problem in document["problems"] if problem["module"] == str(path)]
 
 
-def test_program_that_is_gone_is_named_with_its_build_id_and_no_stack_is_called_whole(tmp_path: Path) -> None:
+def test_missing_program_is_named_with_its_build_id_and_stacks_are_truncated(tmp_path: Path) -> None:
     core = own_core(tmp_path)
     whole = dump(core, code=0)
     build_id = ElfFile.open(str(core.program)).build_id
@@ -58,7 +58,7 @@ def test_program_of_another_build_is_refused(tmp_path: Path) -> None:
     core = own_core(tmp_path)
     other = program("x86_64", "core_threads.c", "-O1")
     document = dump_with(core, "--exe", str(other))
-    assert not any("differs" in text for text in problems(document, core.program))  # the right one is in its place
+    assert not any("differs" in text for text in problems(document, core.program))  # the program itself is present
     core.program.unlink()
     document = dump_with(core, "--exe", str(other), code=3)
     assert any("differs" in text for text in problems(document, core.program))
@@ -105,7 +105,7 @@ def test_core_without_file_notes_says_that_it_needs_the_program() -> None:
     assert "--exe FILE" in done.stderr
     document = dump_with(core, code=3)
     for tid, found in pcs(document).items():
-        assert set(found) <= set(whole[tid])  # frame records alone: the caller of a leaf is not in one
+        assert set(found) <= set(whole[tid])  # frame pointers alone miss the caller of a leaf function
         assert len(found) >= 5
 
 

@@ -1,4 +1,6 @@
-"""The parts of the collector on cores written by hand: notes, memory, modules, registers, in every class and order."""
+"""Tests of the core file collector on synthetic cores: notes, memory, modules and registers in every class and byte
+order.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ KINDS = [(62, 64, "<"), (3, 32, "<"), (183, 64, "<"), (183, 64, ">"), (40, 32, "
 
 
 def registers_of(machine: int, elf_class: int, order: str, **values: int) -> list[int]:
-    """user_regs_struct with pc, sp, ... by the architecture's columns."""
+    """Return user_regs_struct with these values of pc, sp and other registers."""
     arch = ARCHES[machine, elf_class, "little" if order == "<" else "big"]
     slots = [0] * (max(arch.kernel.prstatus) + 4)
     for name, value in values.items():
@@ -87,7 +89,7 @@ def test_process_note_of_32_bit_uids_is_read() -> None:
 
 
 def test_architecture_that_is_not_known_is_named(tmp_path: Path) -> None:
-    writer = CoreWriter(8, 32, ">")  # MIPS
+    writer = CoreWriter(8, 32, ">")  # EM_MIPS
     writer.thread(5, [0] * 36)
     with pytest.raises(UnsupportedArchitecture, match=r"machine 8 \(32 bits\)"):
         collector(tmp_path, writer)
@@ -131,7 +133,7 @@ def test_memory_is_what_the_core_holds_across_neighbours_and_ends_at_the_first_h
         Load(0x1000, b"a" * 0x1000, R),
         Load(0x2000, b"b" * 0x800, R, memory=0x1000),
         Load(0x3000, b"c" * 0x1000, R),
-        Load(0x3800, b"d" * 0x1000, R),  # overlaps: not believed
+        Load(0x3800, b"d" * 0x1000, R),  # an overlapping segment is ignored
     ]
     memory = CoreMemory(ElfFile.from_bytes(CoreWriter(62).build(loads), "core"))
     assert memory.read(0x1FFE, 4) == b"aabb"

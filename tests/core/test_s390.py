@@ -1,4 +1,6 @@
-"""31-bit s390, whose processes no emulator of Debian runs: the code runs in unicorn, the core is written by hand."""
+"""A test of a core of 31-bit s390, for which Debian has no emulator: unicorn runs the code, and the test writes the
+core.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ pytestmark = [pytest.mark.matrix, pytest.mark.system]
 STACK, STACK_SIZE = 0x7FF0_0000, 1 << 16
 FLAGS = ("-m31", "-O2", "-g", "-static", "-nostdlib", "-no-pie", "-fno-stack-protector", "-fasynchronous-unwind-tables")
 AMODE = 0x8000_0000
-"""The bit of the program status word that says 31-bit addresses, and that of the return addresses stored then."""
+"""The bit for 31-bit addresses in the program status word and in return addresses."""
 
 
 def core_of(program: Path, path: Path) -> Core:
@@ -41,7 +43,7 @@ def core_of(program: Path, path: Path) -> Core:
         machine.emu_start(elf.entry, 0, count=10_000)
     general = [machine.reg_read(getattr(const, f"UC_S390X_REG_R{n}")) & 0xFFFF_FFFF for n in range(16)]
     pc = machine.reg_read(const.UC_S390X_REG_PC) & 0x7FFF_FFFF
-    padding = [0, 0]  # to 8 bytes, that of the set and that of the note
+    padding = [0, 0]  # aligns the register set and the note to 8 bytes
     registers = [0x0705_0000, pc | AMODE, *general, *([0] * 16), general[2], *padding]
     loads = []
     for page in sorted(mapped):

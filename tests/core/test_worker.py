@@ -1,4 +1,4 @@
-"""Cores are parsed, unwound and named by the worker: what prints has read nothing of them."""
+"""Tests that a worker parses, unwinds and symbolizes cores: the main process reads none of their data."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_worker_without_rights_finds_the_same() -> None:
     except NotImplementedError:
         missing("needs x86-64 or AArch64")
     core = crash("x86_64", "core_threads.c")
-    exe = ("--exe", str(core.program))  # in a folder of this user's: the core's word for it opens nothing
+    exe = ("--exe", str(core.program))  # pyprof opens no path of a core in a folder of this user
     assert dump(core, *exe, "--sandbox", code=0) == dump(core, *exe, code=0)
 
 

@@ -1,4 +1,4 @@
-"""x32, whose processes no usual kernel runs: the program runs in an emulator, the core is written by hand."""
+"""A test of a core of x32, which most kernels cannot run: an emulator runs the code, and the test writes the core."""
 
 from __future__ import annotations
 

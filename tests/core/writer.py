@@ -1,4 +1,4 @@
-"""Core files written by hand: notes, threads and memory as the caller says, in any class and byte order."""
+"""A writer of synthetic core files with given notes, threads and memory, in any class and byte order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ R, W, X = 4, 2, 1
 
 @dataclass(frozen=True)
 class Load:
-    """A PT_LOAD. promised: p_memsz and p_filesz where they are more than the data (None: as long as the data)."""
+    """A PT_LOAD segment.
+
+    Attributes:
+        memory: p_memsz, or None for the length of the data.
+        promised: p_filesz, or None for the length of the data.
+    """
 
     vaddr: int
     data: bytes
@@ -24,7 +29,12 @@ class Load:
 
 @dataclass
 class CoreWriter:
-    """order: "<" or ">". wide_registers: registers of 8 bytes in a core of class 32 (x32)."""
+    """A core file under construction.
+
+    Attributes:
+        order: Byte order as in struct: "<" or ">".
+        wide_registers: Whether a core of class 32 has registers of 8 bytes (x32).
+    """
 
     machine: int
     elf_class: int = 64
@@ -43,7 +53,7 @@ class CoreWriter:
         self.notes.append((name, kind, content))
 
     def thread(self, tid: int, registers: Sequence[int], signal: int = 0) -> None:
-        """NT_PRSTATUS. registers: user_regs_struct."""
+        """Add an NT_PRSTATUS note with this user_regs_struct."""
         form = "Q" if self.elf_class == 64 or self.wide_registers else "I"
         head = self.pack("iiihxx", signal, 0, 0, signal) + self.pack(2 * self.word, 0, 0)
         head += self.pack("iiii", tid, 1, tid, tid) + bytes(64 if self.elf_class == 64 else 32)
@@ -51,7 +61,7 @@ class CoreWriter:
         self.note(NT_PRSTATUS, head + self.pack(f"{len(registers)}{form}", *registers) + tail)
 
     def process(self, pid: int, name: str, arguments: str = "") -> None:
-        """NT_PRPSINFO."""
+        """Add an NT_PRPSINFO note."""
         ids = "QIIiiii" if self.elf_class == 64 else "IHHiiii"
         head = b"\0R\0\0" + (bytes(4) if self.elf_class == 64 else b"") + self.pack(ids, 0, 0, 0, pid, 1, pid, pid)
         self.note(NT_PRPSINFO, head + name.encode().ljust(16, b"\0")[:16] + arguments.encode().ljust(80, b"\0")[:80])
@@ -60,7 +70,7 @@ class CoreWriter:
         self.note(NT_AUXV, b"".join(self.pack(2 * self.word, *pair) for pair in [*pairs, (0, 0)]))
 
     def files(self, *rows: tuple[int, int, int, str], page: int = 4096) -> None:
-        """NT_FILE. rows: start, end, offset in bytes, path."""
+        """Add an NT_FILE note with rows of (start, end, offset in bytes, path)."""
         table = b"".join(self.pack(3 * self.word, start, end, offset // page) for start, end, offset, _ in rows)
         names = b"".join(path.encode() + b"\0" for *_, path in rows)
         self.note(NT_FILE, self.pack(2 * self.word, len(rows), page) + table + names)

@@ -1,4 +1,4 @@
-"""A headless Chromium, driven over its DevTools pipe (file descriptors 3 and 4): no port, no driver, no download."""
+"""A headless Chromium, controlled through its DevTools pipe (file descriptors 3 and 4) without a port or driver."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WAIT_S = 60.0
 
 
 class Browser:
-    """One Chromium process with one page after the other."""
+    """A Chromium process that shows one page at a time."""
 
     def __init__(self, folder: Path) -> None:
         chromium = need("chromium")
@@ -105,7 +105,7 @@ class Browser:
     def open(
         self, path: Path, width: int = 1280, height: int = 800, scheme: str = "light", motion: str = "reduce"
     ) -> None:
-        """Loads a page and waits until it says that it is ready."""
+        """Load a page and wait until it is ready."""
         self.events.clear()
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         features = [
@@ -118,7 +118,7 @@ class Browser:
         self.settle()
 
     def run(self, expression: str) -> Any:
-        """The value of an expression in the page; its exceptions fail the test."""
+        """Evaluate an expression in the page and return its value. An exception in the page fails the test."""
         answer = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
@@ -130,7 +130,7 @@ class Browser:
             time.sleep(0.02)
 
     def settle(self) -> None:
-        """Two frames later everything that was requested is drawn."""
+        """Wait for two animation frames, after which all requested drawing is done."""
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
 
     def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
@@ -160,7 +160,7 @@ class Browser:
         self.settle()
 
     def press(self, key: str, modifiers: int = 0) -> None:
-        """modifiers: 2 Ctrl, 8 Shift. Letters are their own key names."""
+        """Press a key, where the modifiers are 2 for Ctrl and 8 for Shift. Letters are their own key names."""
         code = {"Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}.get(key)
         more: dict[str, Any] = {"windowsVirtualKeyCode": code or ord(key.upper()[0])}
         if len(key) == 1 and not modifiers & 2:
@@ -173,12 +173,14 @@ class Browser:
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
     def requests(self) -> list[str]:
-        """URLs that the page asked for since it was opened."""
+        """Return the URLs that the page has requested since it was opened."""
         self.run("1")
         return [e["params"]["request"]["url"] for e in self.events if e["method"] == "Network.requestWillBeSent"]
 
     def complaints(self) -> list[str]:
-        """Exceptions, console messages and what the browser logged (violations of the page's policy among it)."""
+        """Return exceptions, console messages and log entries of the browser, which include violations of the page's
+        CSP.
+        """
         self.run("1")
         kinds = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
         return [json.dumps(event["params"]) for event in self.events if event["method"] in kinds]

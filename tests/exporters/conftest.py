@@ -1,4 +1,4 @@
-"""One Chromium for all tests of the page."""
+"""Fixtures with one Chromium for all tests of the page."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser, tmp_path: Path) -> Iterator[OpenPage]:
-    """(profile, options, folded=, scheme=, …) -> its page, opened from a file. No page may complain or load anything.
+    """Yield a function that writes a page and opens it. A page may neither log anything nor load anything.
 
-    folded: the start of programs and threads stays one row, as a reader first sees it.
+    With folded=True the start-up frames of programs and threads stay one row, as in the initial view.
     """
     opened: list[Path] = []
 

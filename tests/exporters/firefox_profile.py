@@ -1,4 +1,4 @@
-"""A reader of the processed profile format, version 60, that accepts what its types allow, and nothing else."""
+"""A strict reader of the Firefox processed profile format, version 60, which accepts only what its types allow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,13 @@ LIB = {"arch", "name", "path", "debugName", "debugPath", "breakpadId", "codeId"}
 
 @dataclass(frozen=True)
 class Marker:
-    """begin, end: nanoseconds since the beginning. stack: names from the outermost on."""
+    """A marker of a track.
+
+    Attributes:
+        begin: Start in nanoseconds since the start of the profile.
+        end: End in nanoseconds since the start of the profile.
+        stack: Function names from root to leaf.
+    """
 
     name: str
     begin: int
@@ -35,7 +41,14 @@ class Marker:
 
 @dataclass
 class Track:
-    """times, weights: nanoseconds, or counts. stacks: row of the stack table of each sample."""
+    """A thread of the profile.
+
+    Attributes:
+        times: Time of each sample in nanoseconds.
+        weights: Weight of each sample in nanoseconds, or a count.
+        rows: Row in the stack table of each sample.
+        cpu: Processor time of each sample in nanoseconds, if the profile has it.
+    """
 
     name: str
     process: str
@@ -61,7 +74,7 @@ class FirefoxProfile:
         return found
 
     def frames(self, row: int) -> list[dict[str, Any]]:
-        """The frames of a stack from the outermost on, with the function's name and what indices stand for."""
+        """Return the frames of a stack from root to leaf with all indices resolved."""
         found: list[dict[str, Any]] = []
         at: int | None = row
         while at is not None:
@@ -73,7 +86,7 @@ class FirefoxProfile:
         return tuple(frame["name"] for frame in self.frames(row))
 
     def stacks(self, track: Track) -> Counter[tuple[str, ...]]:
-        """The weights of one track by its stacks."""
+        """Return the weight of each stack of one track."""
         found: Counter[tuple[str, ...]] = Counter()
         for row, weight in zip(track.rows, track.weights, strict=True):
             found[self.names(row)] += weight
@@ -144,7 +157,7 @@ def _check_indices(document: dict[str, Any]) -> None:
 
 
 def within(indices: list[Any], length: int, *nothing: int | None) -> None:
-    """nothing: what stands for no index, if anything does."""
+    """Assert that all indices are within the length or one of the values that stand for no index."""
     assert all(index in nothing or 0 <= index < length for index in indices)
 
 

@@ -1,4 +1,4 @@
-"""What a reader of the flame graph's page does and sees, and what its trees hold."""
+"""A driver of the flame graph page: what a user does and sees, and the contents of its trees."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Page:
         self.browser = browser
 
     def paths(self) -> dict[Path, float]:
-        """Names from below the root -> value, of every node of the tree that is drawn."""
+        """Return the value of each node of the drawn tree, keyed by names from below the root to the node."""
         found = self.browser.run(
             "Array.from({length: tree.n}, (_, i) => [tree.parent[i], model.frames[tree.frame[i]].name, tree.value[i]])"
         )
@@ -30,13 +30,13 @@ class Page:
         return values
 
     def row(self, depth: int) -> list[str]:
-        """Names of one row, left to right."""
+        """Return the names in one row from left to right."""
         frames = f"tree.frame.slice(tree.rowStart[{depth}], tree.rowStart[{depth + 1}])"
         found: list[str] = self.browser.run(f"Array.from({frames}, frame => model.frames[frame].name)")
         return found
 
     def node(self, *names: str) -> int:
-        """The first node whose path ends with these names."""
+        """Return the first node whose path ends with these names."""
         script = f"""(() => {{
           const names = {json.dumps(names)};
           for (let i = 0; i < tree.n; i++) {{
@@ -54,7 +54,7 @@ class Page:
         return at
 
     def rectangle(self, *names: str) -> dict[str, float]:
-        """In the window: x, y, width, height."""
+        """Return the node's x, y, width and height in the window."""
         script = f"""(() => {{
           const r = graph.rectangle({self.node(*names)}), c = graph.canvas.getBoundingClientRect();
           return {{ x: c.x + r.x, y: c.y + r.y, width: r.width, height: r.height }};
@@ -70,7 +70,7 @@ class Page:
         self.browser.click(*self.centre(*names))
 
     def hover(self, *names: str) -> str:
-        """The tooltip's text."""
+        """Move the mouse over a node and return the tooltip's text."""
         self.browser.move(*self.centre(*names))
         return self.text("#tooltip")
 
@@ -86,13 +86,13 @@ class Page:
         return bool(self.browser.run(script) == "true")
 
     def search(self, text: str) -> str:
-        """What the search says after typing."""
+        """Type into the search field and return the text that describes the matches."""
         self.browser.click_on("#search")
         self.browser.type(text)
         return self.text("#matched")
 
     def pixel(self, x: float, y: float) -> list[int]:
-        """Red, green, blue of a point of the window, as the canvas drew it."""
+        """Return red, green and blue of a point of the canvas."""
         script = f"""(() => {{
           graph.draw();
           const c = graph.canvas.getBoundingClientRect();
@@ -108,7 +108,7 @@ class Page:
 
 
 def picked(page: Page, name: str) -> None:
-    """Chooses a function in the table; it must be marked where one looks."""
+    """Select a function in the table, and assert that the graph marks it."""
     page.browser.press("f")
     row = f"[...document.querySelectorAll('#rows .name')].findIndex(b => b.title === '{name}')"
     at = page.browser.run(row)

@@ -1,4 +1,4 @@
-"""What the trees of a page must hold, straight from the profile."""
+"""Expected contents of the page's trees, computed directly from the profile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Paths = dict[tuple[str, ...], float]
 def expected(
     profile: Profile, by_thread: bool = False, bottom_up: bool = False, hidden: frozenset[int] = frozenset()
 ) -> Paths:
-    """What Page.paths must hold, straight from the profile."""
+    """Return what Page.paths must return, computed directly from the profile."""
     sums: Counter[tuple[str, ...]] = Counter({(): 0})
     for thread, leaf, values in profile.totals():
         value = int(values[-1])

@@ -1,4 +1,4 @@
-"""A reader of profile.proto that is as strict as Parca's and Go's: what it returns has passed all their checks."""
+"""A reader of profile.proto that makes all checks of Parca's and Go's readers."""
 
 from __future__ import annotations
 

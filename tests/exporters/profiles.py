@@ -1,4 +1,4 @@
-"""Profiles built in code: a small one with every oddity, deep and wide ones, and any that hypothesis thinks of."""
+"""Synthetic profiles: a small one with every special case, deep and wide ones, and a hypothesis strategy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WEIRD = "ns::f<a;b>(char const*, \n\t'\\', \u2028 \u00fcml\u00e4ut \U0001f525)"
 
 
 def code(function: str, module: int = 1, rel: int = 0x100, trust: Trust = Trust.EH_FRAME, **more: object) -> Frame:
-    """A caller's frame with one function; more: file and line of it."""
+    """Return a native frame of a caller with one function. Further arguments are those of Line."""
     pc = (MODULES[module].start if module >= 0 else 0xDEAD_0000) + rel
     lookup = pc if trust == Trust.CONTEXT else pc - 1
     line = Line(function, f"_Z{function}", 4, **more)  # type: ignore[arg-type]
@@ -49,7 +49,7 @@ def marker(title: str) -> Frame:
 
 @dataclass
 class Builder:
-    """Stacks in, a Profile out."""
+    """A profile under construction from stacks."""
 
     threads: list[ThreadInfo] = field(default_factory=lambda: [ThreadInfo(100, 100, "main", "server")])
     frames: list[Frame] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Builder:
     _children: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def node(self, stack: Sequence[Frame], below: int = 0) -> int:
-        """The leaf of a stack, outermost frame first."""
+        """Add a stack, given from root to leaf, and return its leaf node."""
         node = below
         for frame in stack:
             at = self._ids.get(frame)
@@ -136,7 +136,7 @@ SUMMARY = Summary(
 
 
 def golden() -> Profile:
-    """Two processes, four threads, inlined functions, an interpreter, a kernel, cut-off stacks, names that bite."""
+    """Return a profile with two processes, four threads, inlined, Python and kernel frames, and difficult names."""
     start = code("_start", rel=0x10)
     main = code("main", rel=0x200, file="/src/server/main.cc", line=42)
     inlined = Frame(
@@ -190,7 +190,7 @@ def golden() -> Profile:
 
 
 def deep(depth: int = 20_000, samples: int = 20) -> Profile:
-    """One recursion: a chain of nodes, with samples spread over its deeper half, and a leaf at the very end."""
+    """Return a profile of one recursion, with samples in its deeper half and at its leaf."""
     builder = Builder()
     node = builder.node([code("main", rel=0x10)])
     recurse = code("recurse", rel=0x20)
@@ -205,7 +205,7 @@ def deep(depth: int = 20_000, samples: int = 20) -> Profile:
 
 
 def wide(nodes: int = 100_000, functions: int = 3000) -> Profile:
-    """A bushy tree of that many nodes, with a sample on each leaf-to-be; no randomness."""
+    """Return a profile whose tree has this many nodes, with samples on the leaves, without randomness."""
     builder = Builder()
     frames = [code(f"function_{n}", n % 3, 0x100 + 16 * n) for n in range(functions)]
     tree = [builder.node([code("main", rel=0x10)])]
@@ -221,8 +221,9 @@ def wide(nodes: int = 100_000, functions: int = 3000) -> Profile:
 
 
 def many(samples: int = 500_000, stacks: int = 2000) -> Profile:
-    """As 8 threads on 4 processors for eight minutes make them, at 130 Hz each: some stacks often, most seldom, half of
-    them twice in a row.
+    """Return a profile like that of 8 threads on 4 processors in eight minutes at 130 Hz each.
+
+    A few stacks are frequent, most are rare, and half of them occur twice in a row.
     """
     profile = wide(2 * stacks, 1000)
     random = np.random.default_rng(7)
@@ -270,7 +271,7 @@ _threads = st.builds(ThreadInfo, st.integers(1, 3), st.integers(1, 2**22), _text
 
 @st.composite
 def profiles(draw: st.DrawFn) -> Profile:
-    """Small profiles with anything in them."""
+    """Generate small profiles with arbitrary contents."""
     frames = draw(st.lists(_frames, min_size=1, max_size=6))
     builder = Builder(draw(st.lists(_threads, min_size=1, max_size=3)))
     stacks = draw(st.lists(st.lists(st.sampled_from(frames), max_size=5), min_size=0, max_size=6))

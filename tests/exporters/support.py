@@ -1,4 +1,4 @@
-"""What the exporters' tests share."""
+"""Helpers for the exporters' tests."""
 
 from __future__ import annotations
 

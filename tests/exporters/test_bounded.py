@@ -1,4 +1,4 @@
-"""Stacks that are too deep for files that write each of them out: their middle is left out, and that is said."""
+"""Tests of formats that repeat each stack: deep stacks lose their middle, which a marker shows."""
 
 from __future__ import annotations
 

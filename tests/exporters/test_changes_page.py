@@ -1,4 +1,4 @@
-"""The page of a comparison: colours, table and tooltip say what changed, in every view."""
+"""Tests of the page of a comparison: colours, table and tooltip show the change in every view."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture(scope="module")
 def compared() -> Comparison:
-    """One function slower, one faster, one vanished, one new."""
+    """Compare two recordings with one function slower, one faster, one removed and one added."""
     shares = SHARES | {"slowed": 0.3, "big": 0.2, EVIL: 0.1}
     del shares["middle"]
     return recording(0, 20).diff(recording(1, 20, shares), normalize="samples")

@@ -1,4 +1,4 @@
-"""Chrome's trace: valid, whole, nested, and what is drawn at the time of a sample is the sample's stack."""
+"""Tests of the Chrome trace: it is valid and complete, and the drawn stack at each sample is the sample's stack."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def names(profile: Profile, leaf: int) -> tuple[str, ...]:
 
 
 def drawn(trace: Trace) -> list[tuple[int, int, tuple[str, ...]]]:
-    """(begin, end, stack) of all slices in periods."""
+    """Return (begin, end, stack) of all slices, with times in sampling periods."""
     return [(s.begin // PERIOD_NS, s.end // PERIOD_NS, s.stack) for each in trace.slices.values() for s in each]
 
 
 def at(*samples: tuple[int, list[Frame]], **more: Any) -> Trace:
-    """A thread with these stacks at these periods."""
+    """Return the trace of a thread that has these stacks at these sampling periods."""
     builder = Builder()
     for _, stack in samples:
         builder.sample(builder.node(stack))

@@ -1,4 +1,4 @@
-"""Collapsed stacks: what the golden profile reads, and that nothing is lost whatever the names are."""
+"""Tests of collapsed stacks: the golden profile's text, and no loss with any names."""
 
 from __future__ import annotations
 

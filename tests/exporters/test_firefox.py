@@ -1,4 +1,4 @@
-"""Firefox Profiler: whole, valid, and read back it has the profile's stacks and sums."""
+"""Tests of the Firefox Profiler format: it is valid, and stacks and sums equal those of the profile."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def kernel(title: str) -> Frame:
 
 
 def waits(*samples: tuple[int, list[Frame], int], **more: Any) -> list[tuple[int, int, str, str]]:
-    """(begin, end, state, call) of the markers of a thread with these (period, stack, periods) samples."""
+    """Return (begin, end, state, call) of the wait markers of a thread with these (period, stack, periods) samples."""
     builder = Builder()
     for _, stack, periods in samples:
         builder.sample(builder.node(stack), cpu_ns=periods * PERIOD_NS)
@@ -212,9 +212,10 @@ MODULES = Path(__file__).parents[2] / "tooling" / "firefox" / "node_modules"
 
 @pytest.mark.system
 def test_mozillas_own_program_reads_the_same_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its `load` gives its other process half a second to start, which a busy machine does not: the test starts it.
+    """Read the file with profiler-cli, whose daemon the test starts.
 
-    Nothing else of it may ask before it listens: a command that finds no session removes the socket of one that starts.
+    `profiler-cli load` waits only half a second for its daemon, which is too short on a busy machine. No other command
+    may run before the daemon listens: a command that finds no session removes the socket of one that starts.
     """
     program = [str(MODULES / ".bin" / "node"), str(MODULES / "@firefox-devtools/profiler-cli/dist/profiler-cli.js")]
     if not all(map(os.path.exists, program)):

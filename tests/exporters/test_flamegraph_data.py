@@ -1,4 +1,6 @@
-"""The page before any browser sees it: its data is the profile, its policy holds, nothing of the target is markup."""
+"""Tests of the page without a browser: its data equals the profile, its CSP holds, and no name of a target is
+markup.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def data(page: bytes) -> dict[str, Any]:
 
 
 def stacks(read: dict[str, Any]) -> dict[tuple[int, tuple[str, ...]], list[int]]:
-    """(thread, names from the root) -> values."""
+    """Return the values by (thread, names from root to leaf) in the page's data."""
     names = [read["strings"][at] for at in read["frames"]["name"]]
     paths: list[tuple[str, ...]] = [()]
     for node in range(1, len(read["nodes"]["parent"])):
@@ -177,7 +179,7 @@ def test_text_on_every_colour_can_be_read(theme: str) -> None:
 
 
 def in_time(page: bytes) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """The header of the samples, and their columns: time, row, processor, each value."""
+    """Return the header of the samples and their columns: time, row, processor and each value."""
     header = data(page)["timeline"]
     found = re.search(rb'<script type="text/plain" id="samples">([A-Za-z0-9+/=]*)</script>', page)
     assert found

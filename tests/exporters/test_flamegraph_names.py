@@ -1,4 +1,4 @@
-"""Names in the page's boxes: what the page's own script makes of them, run by the browser."""
+"""Tests of shortened names in the page's boxes, with the page's own script in the browser."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def shown(browser: Browser, open_page: OpenPage) -> Browser:
     return browser
 
 
-def test_name_of_a_hundred_thousand_letters_is_shortened_at_once_and_whole_in_the_tooltip(open_page: OpenPage) -> None:
+def test_very_long_name_is_shortened_quickly_and_whole_in_the_tooltip(open_page: OpenPage) -> None:
     name = "std::a<" + "<" * 100_000 + ">::tail"
     builder = Builder()
     builder.sample(builder.node([code("main"), code(name, rel=0x200)]))

@@ -1,4 +1,4 @@
-"""OTLP profiles: read by the published messages they have the profile's stacks, sums and facts."""
+"""Tests of OTLP profiles, read with the published messages: stacks, sums and attributes equal those of the profile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ with suppress(ImportError):
 
 
 def read(profile: Profile) -> Any:
-    """By the classes that opentelemetry-proto is made into; no field is left over."""
+    """Parse the profile with the classes of opentelemetry-proto, and assert that it has no unknown fields."""
     if messages is None:
         missing("needs opentelemetry-proto: pip install -e .[dev]")
     data = export("otlp", profile)
@@ -38,14 +38,14 @@ def read(profile: Profile) -> Any:
 
 
 def again(data: bytes) -> bytes:
-    """With the fields in the order of their numbers, and nothing that the messages do not know."""
+    """Return the message with its fields in numeric order and without unknown fields."""
     found = messages.ProfilesData.FromString(data)
     found.DiscardUnknownFields()
     return bytes(found.SerializeToString(deterministic=True))
 
 
 def stacks(found: Any, kind: str) -> Counter[tuple[int, str, tuple[str, ...]]]:
-    """(pid, thread's name, functions from the outermost on) -> value. An index that is none raises."""
+    """Return values by (pid, thread name, functions from root to leaf), and raise an error for an invalid index."""
     tables, sums = found.dictionary, Counter[tuple[int, str, tuple[str, ...]]]()
     text = tables.string_table
     for resource in found.resource_profiles:

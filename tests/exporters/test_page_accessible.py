@@ -1,4 +1,4 @@
-"""The page for readers who do not see it: axe-core (npm, run in Chromium) has no serious finding in any view."""
+"""A test of the page's accessibility: axe-core finds nothing serious in any view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page in a real browser: callers and callees, the table, colours, and what is saved."""
+"""Tests of the page in a browser: callers and callees, the table, colours, and saved files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HALF = """((half) => Array.from({ length: half.n }, (_, i) =>
 
 
 def half(page: Page, name: str) -> Paths:
-    """Names from the function on -> value, of the callers or the callees that are shown."""
+    """Return values by names from the function outwards, of the shown callers or callees."""
     names: list[tuple[str, ...]] = []
     values: Paths = {}
     for parent, function, value, _ in page.browser.run(f"{HALF}(halves.trees.{name})"):
@@ -101,7 +101,7 @@ def test_table_draws_when_a_function_ran(open_page: OpenPage) -> None:
 
 
 def waits() -> Profile:
-    """Of main's 10 samples 6 sleep, 1 waits for a processor; some of it in what another process runs."""
+    """Return a profile of 10 samples in main, of which 6 sleep and 1 waits for a processor."""
     builder = Builder()
     main, work = code("main"), code("work", rel=0x200)
     sleep = Frame(FrameKind.KERNEL, 0, 0, 0, -1, (), Trust.CONTEXT, "[sleeping: futex]")
@@ -175,7 +175,7 @@ def hexadecimal(colour: str) -> str:
 
 
 def saved(page: Page, kind: str) -> tuple[str, str]:
-    """Name and text of what the page saves; of a picture its first bytes."""
+    """Return name and text of the file that the page saves, or the first bytes of a picture."""
     page.browser.run(
         "window.download = async (name, blob) => { const bytes = new Uint8Array(await blob.arrayBuffer());"
         "window.kept = [name, bytes[0] === 0x89 ? String.fromCharCode(...bytes.slice(1, 4)) : await blob.text()]; }"

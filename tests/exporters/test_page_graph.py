@@ -1,4 +1,4 @@
-"""The page in a real browser: the graph is zoomed, dragged, and walked by keys."""
+"""Tests of the page in a browser: zoom, drag and keyboard navigation of the graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page in a real browser: its link restores what is shown, and undo goes back."""
+"""Tests of the page in a browser: the link restores the view, and undo goes back."""
 
 from __future__ import annotations
 

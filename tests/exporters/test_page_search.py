@@ -1,4 +1,4 @@
-"""The page in a real browser: search, and what it finds in blocks of recursion and rows of start."""
+"""Tests of the page in a browser: search, also in folded recursion and folded start-up frames."""
 
 from __future__ import annotations
 

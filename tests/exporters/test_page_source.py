@@ -1,4 +1,4 @@
-"""The page's source view: shares by line of what is shown, with the texts that came along."""
+"""Tests of the page's source view: shares by line, with embedded source text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ ROWS = "[...document.querySelectorAll('#source-lines tr')].map(r => [...r.cells]
 
 
 def program() -> Profile:
-    """A function that calls itself from two of its lines, one inside it, and a leaf without lines."""
+    """Return a profile with a function that calls itself from two lines, one of them inlined, and a leaf without
+    lines.
+    """
     main = code("main", rel=0x10, file=A, line=60)
     outer, inner = (code("walk", rel=rel, file=B, line=line) for rel, line in ((0x20, 10), (0x30, 12)))
     builder = Builder()
@@ -39,7 +41,7 @@ def program() -> Profile:
 
 
 def shown(page: Page) -> dict[int, tuple[str, str, str]]:
-    """By line what stands in its row, where it cost something."""
+    """Return the row's texts of each line that has a cost."""
     rows = page.browser.run(ROWS)
     return {int(row[2]): (row[0], row[1], row[3]) for row in rows if len(row) == 4 and row[1]}
 

@@ -1,4 +1,4 @@
-"""The page in a real browser: a range of time, the timeline, and the map of each second."""
+"""Tests of the page in a browser: time ranges, the timeline and the heat map."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.system
 
 
 def part_of(profile: Profile, page: Page) -> Profile:
-    """The samples of the range that the page shows."""
+    """Return the samples in the range that the page shows."""
     begin, end = page.state("range")
     return profile.filter(start=begin / 1e9, end=end / 1e9)
 
@@ -69,7 +69,7 @@ def test_time_that_was_not_recorded_is_hatched_and_said(open_page: OpenPage) -> 
 
 
 def test_most_at_a_time_is_no_more_than_there_is_though_bars_have_few_samples(open_page: OpenPage) -> None:
-    """Two threads that run all the time; each sample is late by a part of its period."""
+    """Use two threads that run all the time, with each sample late by a fraction of its period."""
     builder = Builder([ThreadInfo(100, tid, "works", "server") for tid in (100, 101)])
     late = np.random.default_rng(2).random(3000)
     leaf = builder.node([code("busy")])
@@ -85,7 +85,7 @@ def test_most_at_a_time_is_no_more_than_there_is_though_bars_have_few_samples(op
 
 
 def test_most_at_a_time_is_not_said_of_windows_together(open_page: OpenPage) -> None:
-    """Their samples stand at the ends of parts of the span."""
+    """Use merged windows, whose samples have the times of the ends of intervals."""
     page = open_page(replace(golden(), period_ns=1))
     assert page.browser.run("strip.peak('cpu', 'nanoseconds')") == "cpu"
 

@@ -1,4 +1,4 @@
-"""tooling/page/page.d.ts, which the checks of the page's scripts go by, says what is really written."""
+"""Tests that tooling/page/page.d.ts, against which the page's scripts are checked, declares the written data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TAGS["HTMLDialogElement"] = "dialog"
 
 
 def members(interface: str) -> dict[str, str]:
-    """name -> type of an interface, as written."""
+    """Return the types of an interface's members as written."""
     found = re.search(rf"^interface {interface} (?:extends .*)?\{{\n(.*?)^\}}", TYPES, re.MULTILINE | re.DOTALL)
     assert found, interface
     return dict(re.findall(r"^  \"?([\w-]+)\"?: (.*)$", found[1], re.MULTILINE))

@@ -1,4 +1,4 @@
-"""The page in a real browser: every view holds the same totals, and says what was recorded."""
+"""Tests of the page in a browser: every view has the same totals and describes the recording."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def test_any_profile_keeps_its_totals_in_every_view(browser: Browser, tmp_path: 
     path.write_bytes(export("flamegraph", profile))
     browser.open(path)
     page = Page(browser)
-    browser.press("u")  # unfold the start: names of the profile may be those of a library
+    browser.press("u")  # unfolds the start-up frames, which may have names of the profile
     total = int(profile.values[:, -1].sum())
     if not total and len(profile.stack):
-        total = int(profile.values[:, 0].sum())  # nothing but sleep: the page shows samples
+        total = int(profile.values[:, 0].sum())  # without processor time the page shows samples
     elif len(profile.stack):
         assert weighty(page.paths()) == expected(profile)
         browser.press("b")
@@ -167,7 +167,7 @@ def test_what_a_file_does_not_tell_is_not_shown(open_page: OpenPage) -> None:
     assert "whole stacks" not in page.text("#facts")
     page.browser.press("s")
     shown = page.text("#summary-panel").upper()
-    assert "NOT KNOWN" not in shown  # one module lacks something
+    assert "NOT KNOWN" not in shown  # although one module is incomplete
     assert all(words not in shown for words in ("HOW THE STACKS ENDED", "EFFECT ON THE TARGET", "STARTED"))
     assert "Found by" not in page.hover("main")
 

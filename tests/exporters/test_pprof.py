@@ -1,4 +1,4 @@
-"""pprof: accepted by Go's own tool, valid to a strict reader, and complete."""
+"""Tests of pprof files: Go's pprof and a strict reader accept them, and they are complete."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support import need
 
 
 def names(found: Read, locations: list[int]) -> list[str]:
-    """Function names, leaf first, innermost inlined function first."""
+    """Return function names from leaf to root, with inlined functions first."""
     return [found.functions[function - 1][0] for at in locations for function, _ in found.locations[at - 1][2]]
 
 

@@ -1,4 +1,4 @@
-"""The list of formats: found by name and by file, cheap to import, every format pure."""
+"""Tests of the list of formats: lookup by name and by file suffix, cheap import, deterministic output."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_equal_profiles_are_equal_bytes(entry: Format, threads: bool) -> None:
 
 @pytest.fixture(scope="module")
 def of_other_seeds(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """A folder for each seed: all formats, written by a process of that seed."""
+    """Write all formats in processes with different hash seeds, and return a folder for each seed."""
     script = (
         "import sys; from tests.exporters.profiles import golden; from tests.exporters.support import export\n"
         "for name in sys.argv[2:]: open(f'{sys.argv[1]}/{name}', 'wb').write(export(name, golden()))"
@@ -101,7 +101,7 @@ def test_output_does_not_depend_on_hash_seeds_or_the_file(name: str, of_other_se
 
 
 def texts_of(written: bytes) -> str:
-    """What is packed in a format, too: all of it, or the page's data."""
+    """Return the whole text of an output, including compressed parts."""
     if written.startswith(b"\x1f\x8b"):
         written = gzip.decompress(written)
     packed = re.findall(rb"H4sI[A-Za-z0-9+/=]+", written)
@@ -112,7 +112,9 @@ def texts_of(written: bytes) -> str:
 
 @pytest.mark.parametrize("name", [name for name in names() if name != "recording"])
 def test_changes_of_writing_direction_are_escaped_in_every_format(name: str) -> None:
-    """By each viewer the rest of the name would be shown elsewhere than it is. A recording keeps names as they are."""
+    """Export names with bidirectional control characters, which would reorder a viewer's text. A recording keeps
+    them.
+    """
     letters = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
     builder = Builder(threads=[ThreadInfo(100, 100, f"thread{letters}", f"process{letters}")])
     builder.sample(

@@ -1,4 +1,4 @@
-"""speedscope: the schema of the real program, what the schema does not check, and totals."""
+"""Tests of speedscope files: the application's schema, constraints beyond the schema, and totals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VALIDATOR = Draft7Validator(json.loads(SCHEMA.read_text()))
 
 
 def document(profile: Profile, options: ExportOptions = PLAIN) -> dict[str, Any]:
-    """The file, after all checks that speedscope makes when it loads one."""
+    """Return the file after all checks that speedscope makes when it loads one."""
     read: dict[str, Any] = json.loads(export("speedscope", profile, options))
     VALIDATOR.validate(read)
     for entry in read["profiles"]:

@@ -1,4 +1,4 @@
-"""speedscope's own application (npm, in Chromium) shows the sums of the profile."""
+"""A test of speedscope's own application (npm, in Chromium), which shows the sums of the profile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.system
 
 APP = Path(__file__).parents[2] / "tooling/page/node_modules/speedscope/dist/release/index.html"
 ROW = re.compile(r"([\d.]+)ms \([^)]*\)\s+([\d.]+)(ms|ns) \([^)]*\)\s+(\S.*)")
-"""Of its table of functions: total, self, name."""
+"""A row of the application's function table: total, self, name."""
 
 
 def test_application_shows_what_functions_cost(browser: Browser, tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_application_shows_what_functions_cost(browser: Browser, tmp_path: Path)
         name: (float(total), float(own) if unit == "ms" else 0.0)
         for total, own, unit, name in ROW.findall(browser.run("document.body.innerText"))
     }
-    browser.call("Page.navigate", url="about:blank")  # what it says on the console is not another page's
+    browser.call("Page.navigate", url="about:blank")  # separates the console messages of two pages
     browser.settle()
     found = {cost.name: (cost.total / 1e6, cost.own / 1e6) for cost in costs(profile).functions if cost.total}
     assert shown["memcpy"] == (120, 120)

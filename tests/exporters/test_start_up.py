@@ -1,4 +1,4 @@
-"""What starts programs and threads: which frames that are."""
+"""Tests of the choice of the start-up frames of programs and threads."""
 
 from __future__ import annotations
 

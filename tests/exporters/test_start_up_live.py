@@ -1,4 +1,4 @@
-"""What starts real programs and threads is folded: the first thing that is seen is their own code."""
+"""Tests that start-up frames of real programs are folded: the first visible frames are their own code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 
 
 def first_seen(profile: Profile) -> tuple[FlameTree, set[str], set[str]]:
-    """The tree; names of the outermost frames that are not of the start, and of those that are."""
+    """Return the tree, the names of the outermost frames that are not start-up frames, and those of the start-up
+    frames.
+    """
     tree = build(profile, PLAIN)
     name = [tree.frames[frame][0] for frame in tree.frame]
     kind = [tree.frames[frame][3] for frame in tree.frame]

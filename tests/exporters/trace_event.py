@@ -1,4 +1,4 @@
-"""A reader of the Trace Event Format that accepts what its document allows, and nothing else."""
+"""A strict reader of the Trace Event Format, which accepts only what its document allows."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Thread = tuple[int, int]
-"""(pid, tid)"""
+"""(pid, tid) of a thread."""
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Times in nanoseconds. stack: names from the outermost slice that it lies in to itself."""
+    """A slice of a thread.
+
+    Attributes:
+        begin: Start in nanoseconds.
+        end: End in nanoseconds.
+        stack: Names from the outermost enclosing slice to this one.
+    """
 
     begin: int
     end: int
@@ -26,10 +32,10 @@ class Trace:
     threads: dict[Thread, str] = field(default_factory=dict)
     slices: dict[Thread, list[Slice]] = field(default_factory=dict)
     samples: list[tuple[Thread, int, tuple[str, ...], int, int | None]] = field(default_factory=list)
-    """(thread, time in nanoseconds, names from the root on, weight, processor)"""
+    """(thread, time in nanoseconds, names from root to leaf, weight, processor) of each sample."""
 
     def stack_at(self, thread: Thread, ns: int) -> tuple[str, ...]:
-        """What is drawn at a time: the deepest slice."""
+        """Return the stack that is drawn at a time, which is that of the deepest slice."""
         return max((s.stack for s in self.slices.get(thread, ()) if s.begin <= ns < s.end), key=len, default=())
 
 
@@ -74,7 +80,7 @@ def _ns(microseconds: float) -> int:
 
 
 def _add(slices: list[Slice], event: dict[str, Any]) -> None:
-    """Slices of a thread nest: one lies in the last one that has not ended, or after it."""
+    """Add a slice to a thread, within the last open slice or after it."""
     begin = _ns(event["ts"])
     end = begin + _ns(event["dur"])
     stack: tuple[str, ...] = ()

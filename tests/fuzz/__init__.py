@@ -1,6 +1,6 @@
-"""Coverage-guided fuzzing of every reader of foreign data (`make fuzz`); not a part of the test suite.
+"""Coverage-guided fuzzing of every reader of foreign data (`make fuzz`), separate from the test suite.
 
-readers   What is fuzzed: one function of bytes for each reader, which must return or raise what the reader promises
-seeds     What the fuzzer begins with: parts of real files of this machine, and of the tests' own
-__main__  All readers under atheris, one after the other, and a table of what was run
+readers   The fuzzed readers: functions of bytes that return or raise what the reader documents seeds     The initial
+inputs: parts of real files of this machine and inputs of the tests __main__  The command that runs all readers under
+atheris in turn and prints a table of the runs
 """

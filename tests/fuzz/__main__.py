@@ -1,9 +1,11 @@
-"""`python -m tests.fuzz --seconds N [--corpus DIR] [READER ...]`: N seconds in all, in turns of a minute at most, the
-reader that has had the least first; a table of what was run in all runs with this folder.
+"""`python -m tests.fuzz --seconds N [--corpus DIR] [READER ...]`: fuzz the readers for N seconds in all.
 
-Exits 1 where a reader raised, took longer than 20 seconds for one input, or used more than 2 GiB; the input and the log
-stay in DIR. DIR/corpus/READER holds the inputs that reach new code: the next run goes on from there. Each reader runs
-in a fork of its own.
+Each turn takes a minute at most and goes to the reader with the least processor time so far. At the end the command
+prints a table of all runs with this folder.
+
+The exit status is 1 if a reader raised an exception, took longer than 20 seconds for one input, or used more than 2
+GiB. The input and the log stay in DIR. DIR/corpus/READER contains the inputs that reach new code, with which the next
+run begins. Each reader runs in a separate forked process.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _COVERED = re.compile(r"cov: (\d+)")
 
 
 def fuzz(folder: Path, name: str, seconds: int) -> None:
-    """In a child: never returns."""
+    """Fuzz a reader. The function runs in a forked child and never returns."""
     log = os.open(folder / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -38,7 +40,7 @@ def fuzz(folder: Path, name: str, seconds: int) -> None:
 
 
 def run(folder: Path, name: str, seconds: int) -> bool:
-    """Did it hold? What was run stands in the ledger then."""
+    """Fuzz a reader in a child, add the turn to the ledger, and return True if the reader did not fail."""
     child = os.fork()
     if not child:
         try:

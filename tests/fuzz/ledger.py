@@ -1,4 +1,4 @@
-"""What was fuzzed so far: kept in a file beside the corpus, from run to run."""
+"""A ledger of all fuzzing runs, stored in a file next to the corpus."""
 
 from __future__ import annotations
 
@@ -11,14 +11,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 LONGEST_S = 60
-"""Of one turn of a reader."""
+"""Maximum duration of a reader's turn in seconds."""
 HEAD = f"{'reader':16}{'minutes':>9}{'inputs':>14}{'edges':>7}{'last new at':>13}{'failed':>8}"
 
 
 @dataclass(frozen=True)
 class Fuzzed:
-    """Of one reader. processor_s: in all turns. edges: of the code, which the corpus reaches; of instrumented code, so
-    they change with it. grew_at_s: processor_s of the last turn that reached a new one. failed: turns that ended so.
+    """The totals of one reader.
+
+    Attributes:
+        processor_s: Processor time of all turns in seconds.
+        inputs: Number of inputs.
+        edges: Number of code edges that the corpus reaches. A change of the reader's code changes it.
+        grew_at_s: Value of processor_s after the last turn that reached a new edge.
+        failed: Number of turns that ended with a failure.
     """
 
     processor_s: float = 0.0
@@ -28,7 +34,10 @@ class Fuzzed:
     failed: int = 0
 
     def after(self, processor_s: float, inputs: int, edges: int, held: bool) -> Fuzzed:
-        """With one more turn. Fewer edges than before: the reader has become another, and its growth begins anew."""
+        """Return the totals with one more turn.
+
+        Fewer edges than before mean that the reader's code has changed, which restarts its growth.
+        """
         spent = self.processor_s + processor_s
         grew = spent if edges != self.edges else self.grew_at_s
         return Fuzzed(spent, self.inputs + inputs, edges or self.edges, grew, self.failed + (not held))
@@ -47,7 +56,7 @@ def load(folder: Path) -> Ledger:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Of several runs in one folder at a time one changes the file."""
+    """Lock the ledger, because several runs may use one folder."""
     with open(folder / "ledger.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -67,12 +76,12 @@ def turn_s(seconds: int, readers: int) -> int:
 
 
 def turns(seconds: int, readers: int) -> int:
-    """At least one for each reader."""
+    """Return the number of turns, at least one for each reader."""
     return max(seconds // turn_s(seconds, readers), readers)
 
 
 def next_of(ledger: Ledger, names: Sequence[str]) -> str:
-    """The reader that has had the least; of several the first."""
+    """Return the reader with the least processor time, or the first of several."""
     return min(names, key=lambda name: ledger.get(name, Fuzzed()).processor_s)
 
 

@@ -1,7 +1,7 @@
-"""Each reader of foreign data as a function of bytes. It returns, or raises only what callers expect.
+"""Fuzz targets: each reader of foreign data as a function of bytes, which returns or raises only what callers expect.
 
-The first bytes choose what a caller would choose (an architecture, a byte order). A reader that has a fuzz test of its
-own is used as that test uses it.
+The first bytes choose an argument such as the architecture or the byte order. A reader that has a separate fuzz test is
+called as in that test.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def symbol_tables(data: bytes) -> None:
 
 
 def dwarf(data: bytes) -> None:
-    """Lines, inlined functions, ranges."""
+    """Read line tables, inlined functions and address ranges."""
     with suppress(FormatError):
         file = ElfFile.from_bytes(data, "fuzz")
         lines = SourceLines(file)
@@ -193,12 +193,12 @@ def gdb_documents(data: bytes) -> None:
 
 
 def python_objects(data: bytes) -> None:
-    """Memory of a CPython: code objects and values of nonsense that points into itself."""
+    """Read code objects and values of CPython from random memory that points into itself."""
     if len(data) < 16:
         return
     minor = sorted(LAYOUTS)[data[0] % len(LAYOUTS)]
     base, words = 0x7F00_0000_0000, bytearray(data[8 : 8 + (len(data) & -8)])
-    for at in range(0, len(words) - 7, 8):  # a word whose top byte is odd points into the memory
+    for at in range(0, len(words) - 7, 8):  # a word with an odd top byte becomes a pointer into the memory
         if words[at + 7] & 1:
             offset = int.from_bytes(words[at : at + 2], "little") % len(words)
             words[at : at + 8] = (base + (offset & -8)).to_bytes(8, "little")
@@ -223,7 +223,7 @@ def python_lines(data: bytes) -> None:
 
 
 def compressed(data: bytes) -> None:
-    """.gnu_debugdata, SHF_COMPRESSED, .zdebug."""
+    """Inflate .gnu_debugdata, SHF_COMPRESSED and .zdebug sections."""
     view = memoryview(data)
     with suppress(FormatError):
         inflate_debugdata(view)
@@ -254,7 +254,7 @@ def perf_records(data: bytes) -> None:
 
 
 def bpf_records(data: bytes) -> None:
-    """The kernel has checked the counts that a record of the program's holds: they are within the ring here, too."""
+    """Read records of the BPF program. The counts in a record are limited, as the BPF program limits them."""
     words = np.zeros(1 << 13, np.uint64)
     content = np.frombuffer(data[: len(data) & -8], np.uint64)[: 4 * HEAD_WORDS]
     words[: len(content)] = content
@@ -299,21 +299,21 @@ def gdb_jit(data: bytes) -> None:
 
 
 def names(data: bytes) -> None:
-    """Demangling, of what is demangled in our own process."""
+    """Demangle a name if it is one that pyprof demangles within its process."""
     name = data.decode("utf-8", "replace")
     if is_harmless(name):
         demangle([name])
 
 
 def imported(data: bytes) -> None:
-    """Other profilers' files; the first byte says which."""
+    """Read a file of another profiler, which the first byte chooses."""
     kind = (speedscope, pprof, collapsed, perf_script)[data[0] % 4] if data else collapsed
     with suppress(FormatError, OverflowError):  # as importers/registry.py catches them
         kind.read(data[1:], "x")
 
 
 def pushed(data: bytes) -> None:
-    """What others' agents send; the first byte says to which address, the second whether as JSON."""
+    """Read a push of another agent. The first byte chooses the endpoint, the second one whether it is JSON."""
     if len(data) < 2:
         return
     kind = pushes.JSON if data[1] & 1 else "application/proto"
@@ -329,7 +329,7 @@ def pushed(data: bytes) -> None:
 
 
 def asks(data: bytes) -> None:
-    """What is said on the agent's socket, by either side."""
+    """Read both sides of the agent's control protocol."""
     with suppress(AskRefused):
         request = control_protocol.parse(data)
         assert control_protocol.parse(request.line()) == request
@@ -339,7 +339,7 @@ def asks(data: bytes) -> None:
 
 
 def push_answers(data: bytes) -> None:
-    """Bodies of receivers, and what they ask to wait."""
+    """Check response bodies of receivers and their Retry-After headers."""
     for check in (messages.check_empty, messages.check_exported):
         with suppress(NotSent, RefusedForGood):
             check(data)

@@ -1,4 +1,4 @@
-"""What the fuzzer begins with, for each reader: parts of real files of this machine, and what the tests write."""
+"""The fuzzer's initial inputs for each reader: parts of real files of this machine and inputs of the tests."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def procs() -> Iterator[bytes]:
 
 
 def write(corpus: Path, readers: Sequence[str]) -> None:
-    """Files of the corpus, a folder a reader."""
+    """Write the initial inputs into one folder of the corpus for each reader."""
     with tempfile.TemporaryDirectory(prefix="pyprof-fuzz-") as folder:
         os.environ.setdefault(BUILDS, folder)
         known = seeds()
@@ -96,7 +96,7 @@ def write(corpus: Path, readers: Sequence[str]) -> None:
 
 
 def seeds() -> Mapping[str, list[bytes]]:
-    """Reader -> inputs. A reader that is not here begins with nothing."""
+    """Return the inputs by reader. A reader without an entry begins without inputs."""
     memory = with_procedure(X86_64, True)
     code = compile("def f(a):\n  x = a\n\n  return [\n    x for x in a]\n", "f", "exec").co_consts[0].co_linetable
     return {

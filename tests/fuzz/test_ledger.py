@@ -1,4 +1,4 @@
-"""What the fuzzer has done is kept, and the reader that had the least comes next."""
+"""Tests of the fuzzing ledger: totals persist, and the reader with the least processor time comes next."""
 
 from __future__ import annotations
 

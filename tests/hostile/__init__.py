@@ -1,1 +1,1 @@
-"""Attacks on pyprof by what it looks at; docs/security.md says which test is which attack."""
+"""Tests of attacks on pyprof by its targets. docs/security.md names the test of each attack."""

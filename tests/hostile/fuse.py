@@ -1,6 +1,6 @@
-"""A FUSE file system of a few files, whose server answers until it is told to be silent. As root.
+"""A FUSE file system of a few files, whose server can stop responding. It needs root.
 
-The server speaks the kernel's protocol (linux/fuse.h, 7.31) on /dev/fuse, in a process of its own.
+The server speaks the kernel's protocol (linux/fuse.h, 7.31) on /dev/fuse in a separate process.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def attributes(node: int, files: list[tuple[str, bytes]]) -> bytes:
-    """struct fuse_attr. node: 1 is the folder, then the files."""
+    """Return struct fuse_attr of a node, where 1 is the folder and the files follow."""
     size, mode = (0, stat.S_IFDIR | 0o755) if node == 1 else (len(files[node - 2][1]), stat.S_IFREG | 0o755)
     return struct.pack("<6Q10I", node, size, -(-size // 512), 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0)
 
 
 def answer(opcode: int, node: int, body: bytes, files: list[tuple[str, bytes]]) -> bytes | int:
-    """What follows the head of the answer, or -errno."""
+    """Return the body of the response, or -errno."""
     if opcode == INIT:
         return struct.pack("<IIIIHHIIHHI28x", 7, 31, 1 << 17, 0, 8, 8, 1 << 16, 1, 0, 0, 0)
     if opcode == LOOKUP:
@@ -61,7 +61,7 @@ def serve(fd: int, files: list[tuple[str, bytes]]) -> None:
             continue
         said = answer(opcode, node, request[_HEAD.size :], files)
         data, error = (said, 0) if isinstance(said, bytes) else (b"", said)
-        with contextlib.suppress(FileNotFoundError):  # nobody waits for it any more
+        with contextlib.suppress(FileNotFoundError):  # no process waits for the response any more
             os.write(fd, struct.pack("<IiQ", 16 + len(data), error, unique) + data)
 
 
@@ -76,7 +76,7 @@ class Mounted:
 
 @contextlib.contextmanager
 def mounted(folder: Path, *files: Path) -> Iterator[Mounted]:
-    """Copies of these files stand in the folder. At the end all who wait are let go."""
+    """Mount a folder with copies of these files. At the end all blocked readers continue."""
     fd = os.open("/dev/fuse", os.O_RDWR)
     options = f"fd={fd},rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions".encode()
     if _libc.mount(b"silent", os.fsencode(folder), b"fuse", 0, options):

@@ -1,8 +1,8 @@
-"""Numbers are checked where they come in: whatever a file says, readers give values in range or refuse it.
+"""Tests of numeric limits: whatever a file contains, readers return values in range or refuse it.
 
-Each reader of tests/fuzz/readers.py gets real input in which numbers are replaced one after the other, by the borders
-of what a field can hold, of what Python's, numpy's and SQLite's numbers can, and by what is no number. Those of VALUES
-also show what they have read (files of /proc count where a stub serves them).
+Each reader of tests/fuzz/readers.py reads real inputs in which single numbers are replaced by the limits of field
+widths, of Python, numpy and SQLite integers, and by text that is no number. The readers in VALUES also return what they
+read (files of /proc are included where a stub provides them).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tests.support import BUILDS
 pytestmark = [pytest.mark.live, pytest.mark.fuzz, pytest.mark.system]
 
 TEXTS = {"breakpad", "perf_map", "gdb_packets", "gdb_documents", "procfs", "cython", "names", "speedscope", "collapsed"}
-"""What is text, or begins so: its numbers are replaced as digits. Of all others as words."""
+"""Readers whose input is text or begins with text. Numbers in it are replaced as digits, in all others as words."""
 NUMBERS = [0, 1, *(2**bits + off for bits in (7, 8, 15, 16, 31, 32, 52, 53, 63, 64) for off in (-1, 0))]
 WORDS = [
     *(struct.pack("<Q", number) for number in NUMBERS if number < 2**64),
@@ -65,7 +65,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Dictionary[str, list[byt
 
 
 def changed(data: bytes, text: bool, rng: random.Random) -> Iterator[bytes]:
-    """The input with one number replaced, many times."""
+    """Yield the input many times with one number replaced."""
     if text:
         places = [match.span() for match in re.finditer(rb"-?\d+(?:\.\d+)?|\b[0-9a-f]{2,}\b", data)] or [(0, 0)]
         for _ in range(CHANGES):
@@ -73,7 +73,7 @@ def changed(data: bytes, text: bool, rng: random.Random) -> Iterator[bytes]:
             yield data[:start] + rng.choice(DIGITS) + data[end:]
         return
     for _ in range(CHANGES):
-        # headers are at the beginning, and at words
+        # headers are at the start and aligned to words
         most = rng.choice((64, 512, len(data)))
         at = rng.randrange(max(min(most, len(data)), 1)) & rng.choice((-8, -4, -1))
         word = rng.choice(WORDS)
@@ -96,7 +96,7 @@ def test_readers_refuse_what_is_out_of_range(name: str, inputs: Dictionary[str, 
 
 
 WHOLE = {"elf", "symbol_tables", "dwarf", "core", "minidump", "imported"}
-"""What makes no sense without its end."""
+"""Readers whose inputs are useless if truncated."""
 
 
 def _elf(data: bytes) -> object:
@@ -126,7 +126,7 @@ VALUES: dict[str, tuple[str, Callable[[bytes], object]]] = {
 
 
 def out_of_range(value: object, place: str = "", depth: int = 0) -> Iterator[str]:
-    """Numbers that no field of ours can hold."""
+    """Yield the numbers that no field of pyprof can hold."""
     if isinstance(value, (bool, str, bytes, memoryview)) or value is None or depth > 8:
         return
     if isinstance(value, int):
@@ -151,7 +151,7 @@ def out_of_range(value: object, place: str = "", depth: int = 0) -> Iterator[str
 
 
 def is_read(read: Callable[[bytes], object], data: bytes) -> bool:
-    """Inputs of several formats stand together."""
+    """Return True if the reader accepts the input. The inputs of several formats are mixed."""
     try:
         read(data)
     except PyprofError:

@@ -1,4 +1,4 @@
-"""Unwind rules that take long to compute: a stack costs a bounded amount, is marked as cut, and its file is named."""
+"""A test of expensive unwind rules: a stack costs a bounded amount and is truncated, and its file is named."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support import PROGRAMS, build
 pytestmark = [pytest.mark.live, pytest.mark.fuzz, pytest.mark.system]
 
 OPERATIONS = 6_901
-"""To find a frame's CFA."""
+"""Number of DWARF operations for computing the CFA of a frame."""
 
 
 def test_work_is_bounded_by_stack_and_the_file_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A recording that is told to end ends, whatever the target does, and the target goes on."""
+"""Tests that a recording stops on request, whatever its target does, and that the target continues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support import PROGRAMS, build
 pytestmark = [pytest.mark.live, pytest.mark.fuzz, pytest.mark.system]
 
 HANGS_S = 20
-"""Only what never ends takes that long."""
+"""Timeout in seconds, which only a hang exceeds."""
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def until(so: Callable[[], bool]) -> None:
 
 
 def until_it_is_held(reader: int) -> None:
-    """By a read of memory that does not return, in one of its threads."""
+    """Wait until a thread of the reader blocks in a read of memory that does not return."""
     tasks = Path(f"/proc/{reader}/task")
     until(lambda: any("handle_userfault" in stack.read_text() for stack in tasks.glob("*/stack")))
 
@@ -105,7 +105,7 @@ def test_agent_that_is_held_ends_at_the_second_signal(never_read: subprocess.Pop
 def test_agent_that_is_held_ends_without_the_window_of_what_holds_it(
     never_read: subprocess.Popen[str], tmp_path: Path
 ) -> None:
-    """A sitecustomize takes its patience away."""
+    """End an agent whose shutdown timeout a sitecustomize module raises."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\nif 'pyprof' in sys.orig_argv:\n    from pyprof.cli import agent\n    agent._MOST_S = 600\n"
     )
@@ -158,7 +158,7 @@ def test_second_signal_ends_at_once(never_read: subprocess.Popen[str], tmp_path:
 
 
 def test_second_signal_writes_what_is_named_by_then(tmp_path: Path) -> None:
-    """Where there is time for it: here, as much as it takes."""
+    """Send two signals during endless symbolization: the file is written with the names found by then."""
     (tmp_path / "sitecustomize.py").write_text(
         "import pathlib, sys\n"
         "if 'record' in sys.argv:\n"
@@ -188,7 +188,7 @@ def test_second_signal_writes_what_is_named_by_then(tmp_path: Path) -> None:
 
 
 class Asked:
-    """A recording that notes what is asked of it."""
+    """A recording that logs the requests to it."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -207,7 +207,7 @@ class Asked:
 
 
 def test_signal_that_comes_twice_at_once_is_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """timeout(1) signals the process that it has started, then the group, in which that is, too."""
+    """Send two signals at once, as timeout(1) does: to its child, and to the process group that contains the child."""
     how: Any = None
     run: Any = Invocation(Timing(None, None, None, (), None), RecordOptions(), how)
     run._recording = recording = Asked()
@@ -222,7 +222,7 @@ def test_signal_that_comes_twice_at_once_is_one_request(monkeypatch: pytest.Monk
 
 
 def test_names_that_are_not_found_in_time_are_left_out(tmp_path: Path) -> None:
-    """A sitecustomize makes the look-up endless, as a hostile file might, and the time for it short."""
+    """Make symbolization endless, as a hostile file might, and its deadline short, through a sitecustomize module."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n"
         "if 'record' in sys.argv:\n"
@@ -249,8 +249,9 @@ def test_names_that_are_not_found_in_time_are_left_out(tmp_path: Path) -> None:
 
 
 def endless(folder: Path, place: str, more: str = "") -> Path:
-    """A sitecustomize in a folder makes a function of pyprof's go on for ever, as a hostile file might. Returns what is
-    there once it has begun.
+    """Make a function of pyprof run forever, as a hostile file might, through a sitecustomize module in the folder.
+
+    Return the path of a file that exists once the function has been called.
     """
     mark, (module, _, names) = folder / "begun", place.partition(":")
     owner, _, name = f"module.{names}".rpartition(".")
@@ -268,7 +269,7 @@ def endless(folder: Path, place: str, more: str = "") -> Path:
 
 
 def running_in(folder: Path) -> list[str]:
-    """Return the pids of processes whose current folder it is."""
+    """Return the pids of the processes whose working directory is this folder."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cwd"):
         with contextlib.suppress(OSError):
@@ -316,7 +317,9 @@ def test_what_a_killed_recording_had_is_written_without_names_that_are_never_fou
 
 
 def test_names_of_a_command_that_ended_by_itself_are_looked_up_for_longer(tmp_path: Path) -> None:
-    """A build has so many that four seconds are not enough: nobody has told it to end, nobody waits."""
+    """Symbolize for longer than four seconds if the command has ended by itself: a build has many names, and no user
+    waits.
+    """
     (tmp_path / "sitecustomize.py").write_text(
         "import sys, time\n"
         "if 'record' in sys.argv:\n"
@@ -339,7 +342,7 @@ def test_names_of_a_command_that_ended_by_itself_are_looked_up_for_longer(tmp_pa
 
 
 def test_slow_machine_gets_more_time_at_the_end(tmp_path: Path) -> None:
-    """A sitecustomize makes it one, and the end of the sampling and the look-up of names slow."""
+    """Make loading, the end of sampling and symbolization slow through a sitecustomize module."""
     (tmp_path / "sitecustomize.py").write_text(
         "import pathlib, sys, time\n"
         "if 'record' in sys.argv:\n"

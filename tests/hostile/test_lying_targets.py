@@ -1,4 +1,4 @@
-"""Programs that lie about themselves while they are recorded: the recording ends, is written, and they run on."""
+"""Tests of programs that lie about themselves: the recording is written, and the programs continue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.live, pytest.mark.fuzz, pytest.mark.system]
 
 LIARS = Path(__file__).parent / "programs"
 HANGS_S = 60
-"""Only what never ends takes that long."""
+"""Timeout in seconds, which only a hang exceeds."""
 MOST_BYTES = 64 << 20
 
 
@@ -44,7 +44,7 @@ def moving(tmp_path: Path) -> Iterator[int]:
 
 
 def recorded(pid: int, tmp_path: Path, *options: str) -> str:
-    """The stacks."""
+    """Record the process and return the collapsed stacks."""
     out = tmp_path / "a.collapsed"
     done = pyprof("record", "-p", str(pid), "-d", "0.7", "-o", str(out), *options, timeout=HANGS_S)
     assert done.returncode == 0, done.stderr
@@ -74,7 +74,9 @@ def test_program_that_moves_its_own_file_is_recorded(collector: str, moving: int
 
 
 def test_program_that_changes_places_with_another_never_has_its_names(tmp_path: Path) -> None:
-    """Code and headers are the same: only the functions' names differ, and what the kernel calls the file."""
+    """Swap two programs that have equal code and headers and differ in function names and in the kernel's file
+    identity.
+    """
     program, lie = (
         build(PROGRAMS / "c_moves.c", tmp_path / name, "-O1", "-Wl,--build-id=none", f"-DSPIN={name}")
         for name in ("spin", "spam")

@@ -1,6 +1,4 @@
-"""A program with five thousand executable mappings is recorded like others, and so is one that makes more and more of
-them.
-"""
+"""Tests of programs with five thousand executable mappings, and with ever more of them."""
 
 from __future__ import annotations
 
@@ -19,9 +17,9 @@ from tests.support import PROGRAMS, build
 pytestmark = [pytest.mark.live, pytest.mark.fuzz, pytest.mark.system]
 
 HANGS_S = 100
-"""Only what grows with the square of the mappings takes that long."""
+"""Timeout in seconds, which only quadratic cost in the number of mappings exceeds."""
 ENOUGH = 10
-"""Whole stacks of the harmless process that are waited for."""
+"""Number of complete stacks of the other process to wait for."""
 
 
 @pytest.fixture(scope="module")

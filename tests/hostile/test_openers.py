@@ -1,9 +1,9 @@
-"""Who opens files, read from the source: names that a target, a file or a server chose have one opener.
+"""Tests of the source code: file names from a target, a file or a server are opened in one place.
 
-objfile/foreign_path.py opens foreign names, objfile/file_access.py asks it to, and opens what the kernel or the user
-named; objfile/source.py (open_regular) what the user named, and exporters/output_file.py writes. Elsewhere a file is
-opened by a name of ours: one below /proc or /sys with numbers only, a constant, or a descriptor that somebody of the
-above has opened. Each exception stands below, with its reason.
+objfile/foreign_path.py opens foreign names. objfile/file_access.py calls it, and opens the names that the kernel or the
+user provides. objfile/source.py (open_regular) opens names from the user, and exporters/output_file.py writes. All
+other code opens trusted names only: constants, names below /proc or /sys with numbers, and descriptors that one of
+these modules has opened. ALLOWED lists each exception with its reason.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ALLOWED = {
     ("collectors/replay/log.py", "np.save"): "into memory",
     ("start/__init__.py", "open"): "lists of installed distributions, before the package is imported",
 }
-"""(file, call) -> why it may."""
+"""The reason for each exception, by (file, call)."""
 BY_NAME = {
     "os": {"open"},
     "io": {"open", "open_code", "FileIO"},
@@ -71,11 +71,11 @@ BY_NAME = {
     "np": {"fromfile", "memmap", "load", "loadtxt", "genfromtxt", "save", "savez"},
     "numpy": {"fromfile", "memmap", "load", "loadtxt", "genfromtxt", "save", "savez"},
 }
-"""What else opens a file whose name it is given, by module. mmap and os.fdopen take descriptors."""
+"""Further functions that open a file by name, by module. mmap and os.fdopen take descriptors."""
 
 
 def called(call: ast.Call) -> str:
-    """The name of what a call opens by; "" if it opens nothing."""
+    """Return the name of the function with which a call opens a file, or ""."""
     match call.func:
         case ast.Name("open"):
             return "open"
@@ -89,12 +89,12 @@ def called(call: ast.Call) -> str:
 
 
 def imported(node: ast.ImportFrom) -> list[str]:
-    """What opens by a name, and would be called without its module's."""
+    """Return the imports of functions that open files and would be called without their module's name."""
     return [f"from {node.module} import {each.name}" for each in node.names if each.name in BY_NAME[node.module or ""]]
 
 
 def is_ours(name: ast.expr) -> bool:
-    """A constant, or a text that begins with a folder of the kernel and holds numbers; or what open_file() gave."""
+    """Return True for trusted names: constants, kernel folders with numbers, and results of open_file()."""
     match name:
         case ast.Constant(str(text)):
             return text.startswith(("/proc/", "/sys/", "/dev/null", "/dev/tty")) or text == ":memory:"
@@ -115,7 +115,7 @@ def is_number(name: str) -> bool:
 
 
 def openings(source: str) -> Iterator[tuple[int, str, bool]]:
-    """(line, by what, may everybody?) for each opening call."""
+    """Yield (line, function, whether the call is allowed everywhere) for each call that opens a file."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and (by := called(node)):
             ours = bool(node.args) and not by.startswith(".") and is_ours(node.args[0])

@@ -1,4 +1,4 @@
-"""docs/security.md promises what is tested: each test that it names exists."""
+"""A test that each test named in docs/security.md exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files whose file system stops answering: whoever reads them goes on without, and names them."""
+"""Tests of files on a file system that stops responding: pyprof continues without them and names them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from tests.support import build
 pytestmark = [pytest.mark.live, pytest.mark.fuzz, pytest.mark.system]
 
 HANGS_S = 30
-"""Only what never ends takes that long."""
+"""Timeout in seconds, which only a hang exceeds."""
 SPIN = "int main(void) { for (volatile unsigned long turns = 0;; turns++); }"
 
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[Mounted]:
-    """A folder with a program and a perf map."""
+    """Mount a folder with a program and a perf map."""
     (tmp_path / "spin.c").write_text(SPIN)
     program = build(tmp_path / "spin.c", tmp_path / "spin")
     names = tmp_path / "names"

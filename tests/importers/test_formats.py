@@ -1,4 +1,4 @@
-"""Other profilers' files: what is written of what was read is what was there."""
+"""Tests of reading other profilers' files: exporting the result gives the original contents."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def test_format_is_known_by_content_whatever_the_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["speedscope", "pprof", "collapsed"])
 def test_what_a_file_does_not_tell_is_not_made_up(name: str, tmp_path: Path) -> None:
-    """How stacks ended, and how frames were found: also not of a part, and not of what is kept."""
+    """Check that stack ends and frame trust stay empty, also in filtered and stored profiles, if the file lacks
+    them.
+    """
     found = load(file(tmp_path, export(name, golden())))
     kept = load(stored(found, tmp_path))
     for each in (found, found.filter(function="parse"), kept, kept.filter(function="parse")):
@@ -99,7 +101,7 @@ def test_pprof_comes_back(tmp_path: Path) -> None:
 def test_pprof_has_the_same_collapsed_stacks(tmp_path: Path) -> None:
     found = load(file(tmp_path, export("pprof", golden())))
     lines, expected = (export("collapsed", each).decode().splitlines() for each in (found, golden()))
-    named = [line for line in expected if "+0x" not in line]  # an address in pprof is that of the call
+    named = [line for line in expected if "+0x" not in line]  # pprof stores the address of the call
     assert len(named) > 6
     assert [line for line in lines if "+0x" not in line] == named
 
@@ -147,7 +149,7 @@ def test_file_that_nobody_knows_is_refused(data: bytes, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("unpacked", [False, True])
 def test_fields_in_another_order_and_numbers_one_by_one_mean_the_same(unpacked: bool) -> None:
-    """Readers have a short way for what is written as usual."""
+    """Use an unusual field order and unpacked numbers, for which the fast paths of the readers do not apply."""
 
     def again(message: bytes, key: int) -> bytes:
         if key not in (SAMPLE, LOCATION):
@@ -175,7 +177,7 @@ def test_fields_in_another_order_and_numbers_one_by_one_mean_the_same(unpacked: 
 
 
 def test_rows_of_any_size_and_with_a_stack_after_their_labels_mean_the_same() -> None:
-    """Short ways are for stacks of less than 2^14 bytes, and for rows that end with labels."""
+    """Use rows outside of the fast paths, which need stacks below 2^14 bytes and labels at the end of the row."""
     head = data(6, b"") + data(6, b"cpu") + data(6, b"one") + data(6, b"two") + data(1, number(1, 1))
     location = data(4, number(1, 1))
     label = {each: data(3, number(1, 2) + number(2, each)) for each in (2, 3)}

@@ -1,4 +1,4 @@
-"""Other profilers' files that are broken or made to harm: a profile, or one sentence; never much memory."""
+"""Tests of broken and malicious files of other profilers: a profile or one error message, in bounded memory."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ ZEROS = gzip.compress(bytes(40 << 20))
 
 
 class Counting:
-    """In the place of zlib: bytes that were inflated."""
+    """A replacement of zlib that counts the inflated bytes."""
 
     error = zlib.error
     made = 0
@@ -118,7 +118,7 @@ def _stating(data: bytes, size: int) -> bytes:
         (gzip.compress(b"two") + gzip.compress(b"parts"), 3),
     ],
 )
-def test_bomb_is_refused_before_it_is_inflated_and_one_that_lies_where_it_says_its_end(
+def test_bomb_is_refused_before_inflation_even_with_a_false_size(
     data: bytes, made: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counting = Counting()
@@ -170,7 +170,7 @@ FILLED = {
 def test_file_that_is_filled_with_one_thing_is_refused(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """250 KB of any of these inflate to 250 MB, and were up to 10 GB in memory."""
+    """Refuse files of 250 KB that inflate to 250 MB and would need up to 10 GB of memory."""
     for module, name, most in (
         (protobuf, "MOST_FIELDS", 100),
         (protobuf, "MOST_ROWS", 150),
@@ -208,7 +208,7 @@ def test_samples_that_are_read_a_few_at_a_time_are_the_same(monkeypatch: pytest.
 
 
 def whole_files() -> Iterator[tuple[str, ModuleType, bytes]]:
-    """(kind, its reader, contents before compression); a segment of the agent's is a pprof file with more in it."""
+    """Yield (kind, its reader, uncompressed contents). A segment of the agent is a pprof file with extensions."""
     yield "speedscope", speedscope, export("speedscope", golden())
     yield "pprof", pprof, gzip.decompress(export("pprof", golden()))
     yield "collapsed", collapsed, export("collapsed", golden())
@@ -230,7 +230,7 @@ def test_mutated_files_give_a_profile_or_one_sentence(name: str) -> None:
         except (FormatError, OverflowError):
             refused += 1
     assert refused < 200
-    assert refused > 20 or name in ("collapsed", "perf script")  # a line that is none is left out
+    assert refused > 20 or name in ("collapsed", "perf script")  # their readers skip invalid lines
 
 
 _json = st.recursive(

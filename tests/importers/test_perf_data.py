@@ -1,4 +1,4 @@
-"""`perf.data` files, as perf of this machine writes and prints them."""
+"""Tests of perf.data files, written and printed by this machine's perf."""
 
 from __future__ import annotations
 

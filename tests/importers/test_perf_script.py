@@ -1,4 +1,4 @@
-"""What `perf script` prints, in the ways that its options have it."""
+"""Tests of reading the output of `perf script` with various options."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ swapper     0 [000]  1093.664990: sched:sched_switch: prev_comm=swapper/0 prev_p
 
 
 def titles(profile: Profile) -> list[list[str]]:
-    """The stack of each sample, outermost first."""
+    """Return the stack of each sample from root to leaf."""
     return [[frame.title for frame in profile.path(leaf)] for leaf in profile.stack.tolist()]
 
 

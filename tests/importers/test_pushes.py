@@ -1,4 +1,4 @@
-"""What others' agents send: the samples that went in, by service and labels; what is wrong is refused as a whole."""
+"""Tests of pushes from other agents: samples by service and labels, and complete refusal of invalid requests."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_gzip_within_gzip_is_refused() -> None:
 def test_otlp_brings_the_stacks_sums_and_threads_that_were_written() -> None:
     found = otlp.read(export("otlp", golden()))
     expected = golden()
-    assert len(found) == len({thread.process_key for thread in expected.threads})  # counts are not taken twice
+    assert len(found) == len({thread.process_key for thread in expected.threads})  # no profile of counts is added
     assert {each.profile.value_types[-1] for each in found} == {expected.value_types[-1]}
     assert sum(each.profile.total for each in found) == expected.total
     threads = {(thread.pid, thread.tid, thread.name) for each in found for thread in each.profile.threads}
@@ -161,7 +161,7 @@ def test_otlp_brings_the_stacks_sums_and_threads_that_were_written() -> None:
     assert threads == {(thread.pid, thread.tid, thread.name) for thread in used}
     assert {each.profile.start_ns for each in found} == {expected.start_ns}
     by_name = Counter[str]()
-    for each in found:  # an address is that of the call
+    for each in found:  # pprof stores the address of the call
         by_name.update({cost.name: cost.own for cost in each.profile.top(1000) if "0x" not in cost.name})
     assert by_name == {cost.name: cost.own for cost in expected.top(1000) if "0x" not in cost.name}
     assert len(by_name) > 5
@@ -171,7 +171,7 @@ def test_otlp_brings_the_stacks_sums_and_threads_that_were_written() -> None:
 
 
 def request(**sample: Any) -> bytes:
-    """By the classes that opentelemetry-proto is made into: counts with a period of 10 ms."""
+    """Return an OTLP request of counts with a period of 10 ms, built with the classes of opentelemetry-proto."""
     if messages is None:
         missing("needs opentelemetry-proto: pip install -e .[dev]")
     whole = messages.ProfilesData()
@@ -241,7 +241,7 @@ def test_otlp_whose_tables_are_much_when_they_are_written_out_is_refused(
 
 
 def test_layout_before_1_10_is_refused_and_not_read_as_nothing() -> None:
-    """There values were field 2, and attributes field 3."""
+    """Use the layout before 1.10, in which values are field 2 and attributes field 3."""
     whole = request(stack_index=1, values=[50])
     now, before = number(1, 1) + packed(4, [50]), number(1, 1) + packed(2, [50])
     assert whole.count(now) == 1
@@ -250,7 +250,7 @@ def test_layout_before_1_10_is_refused_and_not_read_as_nothing() -> None:
 
 
 def test_mutated_pushes_are_read_or_refused() -> None:
-    """As the fuzzer does, for a moment: use() lets only FormatError pass."""
+    """Mutate pushes as the fuzzer does. use() catches FormatError only."""
     rng, tried = random.Random(20), 0
     for seed in seeds():
         use(seed)

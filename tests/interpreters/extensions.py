@@ -1,5 +1,7 @@
-"""Extension modules for the interpreters that tests run on: built here once, for Python's stable ABI, so that one file
-serves them all; for this interpreter, of Cython, also as its own headers have it. numpy comes from PyPI.
+"""Extension modules for the interpreters of the tests.
+
+Modules for Python's stable ABI are built once and serve all interpreters. This interpreter also has Cython modules with
+its own headers. numpy comes from PyPI.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ from tests.support import build, missing
 
 SOURCES = PROGRAMS / "native"
 OLDEST_CYTHON = 9
-"""Minor version from which on Cython's modules run."""
+"""Minor version of the oldest CPython that can import modules of the current Cython."""
 
 
 def headers() -> str:
-    """The folder of Python.h of this interpreter."""
+    """Return the folder of this interpreter's Python.h."""
     found = Path(sysconfig.get_path("include"))
     if not (found / "Python.h").exists():
         missing("needs Python.h: apt-get install python3-dev")
@@ -34,10 +36,12 @@ def headers() -> str:
 
 @cache
 def extensions(cython: str = "stable") -> Path:
-    """A folder with c_rungs, cc_rungs, rust_rungs and cython_rungs. cython: stable, own (for this interpreter's minor
-    version only, with its headers) or none.
+    """Return a folder with the modules c_rungs, cc_rungs, rust_rungs and cython_rungs.
+
+    Args:
+        cython: "stable" for the stable ABI, "own" for this interpreter's headers and version, or "none".
     """
-    folder = Path(mkdtemp(prefix="pyprof-extensions-"))  # in /tmp: private roots have the host's
+    folder = Path(mkdtemp(prefix="pyprof-extensions-"))  # private roots share the host's /tmp
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     shared = ("-shared", "-fPIC", "-O2", "-g", f"-I{headers()}")
     stable = (*shared, "-DPy_LIMITED_API=0x03080000")
@@ -56,14 +60,14 @@ def extensions(cython: str = "stable") -> Path:
 
 @cache
 def numpy(minor: int) -> Path:
-    """A folder to import numpy from; this interpreter's own, or PyPI's for that version."""
+    """Return a folder with numpy: that of this interpreter, or PyPI's for another version."""
     if minor == sys.version_info[1]:
         return Path(np.__file__).parent.parent
     return from_pypi(minor, "numpy", options=("--no-deps", "--ignore-requires-python"))
 
 
 def import_path(python: Python, numbers: bool = True) -> list[str]:
-    """PYTHONPATH for a program that wants all that can be had."""
+    """Return the PYTHONPATH entries of all extension modules that the interpreter supports."""
     own = python.minor == sys.version_info[1]
     kind = "own" if own else "stable" if python.minor >= OLDEST_CYTHON else "none"
     return [str(extensions(kind)), *([str(numpy(python.minor))] if numbers else [])]

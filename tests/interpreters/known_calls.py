@@ -1,4 +1,4 @@
-"""Recordings of programs that say who calls whom: no callee stands below a function that never calls it."""
+"""Recordings of programs that print their call graph: in each stack a caller really calls its callee."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from tests.interpreters.pythons import Python, running
 from tests.interpreters.runs import count, functions, plain_name, record, seen, stacks
 
 THREAD = ["_bootstrap", "_bootstrap_inner", "run"]
-"""The outermost Python functions of a thread that is not the program's first one."""
+"""The root functions of a thread that is not the main thread."""
 
 
 def met(found: Stacks, functions: set[str]) -> bool:
-    """More than 50 samples, these functions among them."""
+    """Return True if there are more than 50 samples and these functions are among them."""
     return count(found) > 50 and functions <= seen(found, "calls.py")
 
 
 def read_callers(said: IO[str] | None) -> dict[str, set[str]]:
-    """What such a program prints first: callee -> its callers."""
+    """Read the callers of each function, which the program prints first."""
     assert said is not None
     return {name: set(calling) for name, calling in json.loads(said.readline()).items()}
 
 
 def impossible(frames: list[str], file: str, callers: Mapping[str, Set[str]]) -> str:
-    """What is wrong with a stack of the program in this file; "": nothing. A stack that says that it is not whole may
-    lack its outermost functions.
+    """Return what is wrong with the program's part of a stack, or "".
+
+    A stack that is marked as truncated may lack its root functions.
     """
     names = functions(frames, file)
     for caller, callee in pairwise(names):
@@ -46,7 +47,7 @@ def impossible(frames: list[str], file: str, callers: Mapping[str, Set[str]]) ->
 
 
 def judge_parts(frames: list[str], file: str, callers: Mapping[str, Set[str]]) -> None:
-    """The same of a stack that may lack functions: of those that stand side by side each calls the next one."""
+    """Assert that adjacent functions of a stack call each other. The stack may lack functions."""
     for outer, inner in pairwise(frames):
         if outer.endswith(f"({file})") and inner.endswith(f"({file})"):
             caller, callee = functions([outer, inner], file)
@@ -54,7 +55,7 @@ def judge_parts(frames: list[str], file: str, callers: Mapping[str, Set[str]]) -
 
 
 def record_calls(python: Python, folder: Path, *options: str) -> tuple[dict[str, Any], int, int]:
-    """(summary, samples, those of them that were merged in part); every stack is judged."""
+    """Record calls.py, judge every stack, and return (summary, samples, number of partially merged samples)."""
     output = folder / "out.collapsed"
     with running(python, "calls.py", "1") as process:
         callers = read_callers(process.stdout)

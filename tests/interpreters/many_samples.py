@@ -1,6 +1,8 @@
-"""`python -m tests.interpreters.many_samples`: a hundred thousand samples of each CPython by the program in the kernel,
-each stack judged by what the program says of its calls; then some of threads that live for a millisecond. It takes one
-to three minutes for each interpreter. Exit status 1: a stack is impossible, or too many lack functions.
+"""`python -m tests.interpreters.many_samples`: judge a hundred thousand BPF samples of each CPython version.
+
+The program's own call graph decides which stacks are possible. Further samples are of threads that live for a
+millisecond. The check takes one to three minutes for each interpreter. Exit status 1 means that a stack is impossible
+or that too many stacks lack functions.
 """
 
 from __future__ import annotations
@@ -34,9 +36,15 @@ HEADINGS = (
 
 @dataclass
 class Judge:
-    """Counts samples of a program. wrong: what is impossible in them. partial: merged in part, and marked so. bare: an
-    evaluator stands on the stack, and no Python function does. inside: in one that is looked for. lost_s: the samples
-    of so many seconds found no room. late: left over when the recording ended, marked so, and counted nowhere else.
+    """Counts of the judged samples of a program.
+
+    Attributes:
+        wrong: Number of samples by what is impossible in them.
+        partial: Number of samples that are marked as partially merged.
+        bare: Number of samples with an evaluator and no Python function.
+        inside: Number of samples in the function of interest.
+        lost_s: Seconds whose samples found no room in the ring buffer.
+        late: Number of samples left over at the end of the recording, which have a marker and no other count.
     """
 
     file: str
@@ -66,7 +74,7 @@ class Judge:
 
     @property
     def merged(self) -> float:
-        """Share of those whose Python functions are all in their places."""
+        """Share of samples that have all Python functions in their places."""
         return 1 - (self.partial + self.bare) / max(self.samples, 1)
 
     def shown(self) -> tuple[str, str, str]:
@@ -74,12 +82,12 @@ class Judge:
 
 
 def record_into(judge: Judge, pid: int, samples: int, folder: Path, *options: str) -> None:
-    """Until so many were judged."""
+    """Record until this many samples have been judged."""
     output, summary = folder / "out.collapsed", folder / "out.summary"
     command = ("-q", "-d", str(PIECE_S), "-o", str(output), "--summary", str(summary), "--native", "all", *options)
     for _ in range(MOST_PIECES):
         done = warm.run("record", "-p", str(pid), *command, timeout=300)
-        if OVERDUE in done.stderr:  # a busy machine: what was seen until then counts
+        if OVERDUE in done.stderr:  # on a busy machine the samples until then count
             assert output.exists(), done.stderr
         else:
             assert done.returncode == 0, (done.returncode, done.stdout[-300:], done.stderr)
@@ -90,7 +98,7 @@ def record_into(judge: Judge, pid: int, samples: int, folder: Path, *options: st
 
 
 def many(python: Python, samples: int, folder: Path, *options: str) -> Judge:
-    """Of two threads that share one lock."""
+    """Judge samples of two threads that share a lock."""
     with running(python, "calls.py", "1") as process:
         judge = Judge("calls.py", read_callers(process.stdout), "leaf")
         record_into(judge, process.pid, samples, folder, *options)
@@ -98,7 +106,10 @@ def many(python: Python, samples: int, folder: Path, *options: str) -> Judge:
 
 
 def of_brief(python: Python, samples: int, folder: Path, *options: str) -> tuple[Judge, float]:
-    """Of threads that live for a millisecond; (those, the share of time in their function as they counted it)."""
+    """Judge samples of threads that live for a millisecond.
+
+    Return the result, and the share of time in their function that the program measured.
+    """
     with running(python, "brief.py", stdin=subprocess.PIPE) as process:
         judge = Judge("brief.py", read_callers(process.stdout), "brief")
         record_into(judge, process.pid, samples, folder, *options)

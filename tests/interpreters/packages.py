@@ -1,4 +1,4 @@
-"""Packages of PyPI for the interpreters that tests run on, each set in a folder of its own, downloaded once."""
+"""PyPI packages for the interpreters of the tests, each downloaded once into a separate folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from tests.support import missing
 
 
 def from_pypi(minor: int, *names: str, options: tuple[str, ...] = ()) -> Path:
-    """A folder to import them from, for CPython 3.minor; it is whole or not there. options: pip's."""
+    """Return a folder from which CPython 3.minor can import these packages. The folder appears atomically.
+
+    Args:
+        minor: Minor version of CPython.
+        names: Names of the packages.
+        options: Options of pip.
+    """
     for_python = ("--only-binary", ":all:", "--implementation", "cp", "--python-version", f"3.{minor}")
     wanted = [*for_python, *options, *names]
     digest = sha256("\0".join(wanted).encode()).hexdigest()[:8]
@@ -30,6 +36,6 @@ def from_pypi(minor: int, *names: str, options: tuple[str, ...] = ()) -> Path:
             missing(f"needs {', '.join(names)} from PyPI: {done.stderr[-300:]}")
         try:
             coming.rename(folder)
-        except OSError:  # another test run was faster
+        except OSError:  # another test run has created the folder
             assert folder.exists()
     return folder

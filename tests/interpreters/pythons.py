@@ -1,4 +1,6 @@
-"""The interpreters that tests run on: the machine's own, pyenv's, those of other Debian suites in private roots."""
+"""The interpreters of the tests: those of the machine and of pyenv, and those of other Debian suites in private
+roots.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,14 @@ IN_ROOTS = (("bullseye", "3.9"), ("trixie", "3.13"), ("sid", "3.14"), ("sid", "3
 
 @dataclass(frozen=True)
 class Python:
-    """name: for test ids. path: where it is, inside the root of its suite if it has one. minor: 3.minor. own: one that
-    a user named.
+    """An interpreter.
+
+    Attributes:
+        name: Name in test ids.
+        path: Path, inside the suite's root if there is one.
+        minor: Minor version.
+        suite: Debian suite, or "" for an interpreter outside of a private root.
+        own: Whether the user named it in PYPROF_TEST_PYTHONS.
     """
 
     name: str
@@ -38,14 +46,14 @@ class Python:
 
     @property
     def command(self) -> list[str]:
-        """What starts it. Skips (in CI: fails) where it is not there."""
+        """Command that starts the interpreter. The test is skipped, or fails in CI, if it is missing."""
         if self.suite and os.geteuid() != 0:
             missing("needs root: interpreters of other Debian suites run in private roots")
         return [*(run_in(self.suite) if self.suite else []), self.path]
 
 
 def pythons() -> list[Python]:
-    """All that can be had, 3.8 and later, and those that PYPROF_TEST_PYTHONS names (paths between colons)."""
+    """Return all available interpreters from 3.8, and those in PYPROF_TEST_PYTHONS (paths separated by colons)."""
     found = []
     for own in filter(None, os.environ.get("PYPROF_TEST_PYTHONS", "").split(":")):
         say = "import sys, sysconfig; print(sys.version_info[1], sysconfig.get_config_var('Py_GIL_DISABLED') or 0)"
@@ -72,19 +80,19 @@ KINDS = pytest.mark.parametrize(
     list({p.name if p.own else p.minor: p for p in pythons() if p.own or p.minor in (8, 10, 11, 12, 15)}.values()),
     ids=lambda p: p.name,
 )
-"""One for each way in which frames hang together, and the newest."""
+"""One interpreter for each layout of frames, and the newest one."""
 SOME = pytest.mark.parametrize(
     "python",
     [p for p in pythons() if p.suite in ("", "sid") and not p.name.startswith("pyenv")][:2],
     ids=lambda p: p.name,
 )
-"""One without and one with a perf trampoline."""
+"""One interpreter without and one with a perf trampoline."""
 HERE = Python("here", sys.executable, sys.version_info[1])
 
 
 @cache
 def shared_folder() -> Path:
-    """A folder of this test run below /tmp, which private roots see, too."""
+    """Return a folder below /tmp for this test run, which private roots can read, too."""
     folder = Path(mkdtemp(prefix="pyprof-programs-"))
     folder.chmod(0o755)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -100,7 +108,10 @@ def running(
     cwd: Path | None = None,
     stdin: int = subprocess.DEVNULL,
 ) -> Iterator[subprocess.Popen[str]]:
-    """A program on an interpreter, its output piped; killed at the end. cwd: a folder that private roots see, too."""
+    """Run a program on an interpreter with its output piped, and kill it at the end.
+
+    The argument `cwd` is a folder that private roots can read, too.
+    """
     command = python.command
     path = shutil.copy(PROGRAMS / program, shared_folder()) if python.suite else str(PROGRAMS / program)
     process = subprocess.Popen(

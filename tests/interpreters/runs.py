@@ -1,4 +1,4 @@
-"""Runs of pyprof on a process, and what they wrote."""
+"""Runs of pyprof on a process, and readers of their output."""
 
 from __future__ import annotations
 
@@ -19,9 +19,14 @@ MOST_PIECES = 10
 
 
 def record(pid: int, output: Path, *options: str, until: Callable[[Stacks], bool] | None = None) -> dict[str, Any]:
-    """The summary. until: of a collapsed output, whether it holds what the test needs; as long as it does not, which
-    depends on the machine and on who else uses it, another recording is added to it, and its errors to the summary's;
-    a longer one, because each has a beginning and an end.
+    """Record a process and return the summary.
+
+    Args:
+        pid: Process id.
+        output: Path of the collapsed stacks.
+        options: Further options of pyprof record.
+        until: A condition on the collapsed stacks, which depend on the load of the machine. While it does not hold,
+            longer recordings are appended and their errors added to the summary.
     """
     summary = _record_with_names(pid, output, FIRST_S, *options)
     errors = Counter(summary["errors"])
@@ -35,10 +40,8 @@ def record(pid: int, output: Path, *options: str, until: Callable[[Stacks], bool
 
 
 def _record_with_names(pid: int, output: Path, seconds: float, *options: str) -> dict[str, Any]:
-    """Record until there are samples and names, and return the summary.
-
-    A busy machine may run the target too late for a sample. After its end a recording resolves names for a second of
-    processor time only.
+    """Record for long enough to find the names: a stopped recording has one second of processor time for
+    symbolization.
     """
     summary = _record(pid, output, seconds, *options)
     for longer in (2, 4, 8):
@@ -64,22 +67,22 @@ def count(found: Stacks) -> int:
 
 
 def seen(found: Stacks, file: str) -> set[str]:
-    """The functions of one Python file that were met."""
+    """Return the functions of one Python file that occur in the stacks."""
     return {name for frames, _ in found for name in functions(frames, file)}
 
 
 def stacks(path: Path) -> Stacks:
-    """Of a collapsed file, all that was sampled."""
+    """Return the sampled stacks of a collapsed file."""
     return collapsed.sampled(path.read_text())
 
 
 def functions(frames: list[str], file: str) -> list[str]:
-    """The functions of one Python file, by their plain names."""
+    """Return the unqualified names of the stack's functions from one Python file."""
     return [plain_name(frame) for frame in frames if frame.endswith(f"({file})")]
 
 
 def plain_name(frame: str) -> str:
-    """Of a Python function, without its file and what it is defined in."""
+    """Return a Python function's name without file and qualifier."""
     return frame.partition(" (")[0].rpartition(".")[2]
 
 
