@@ -42,7 +42,7 @@ def library() -> str:
     """Return the path of libfaketime, which sets the wall clock of one process from a file."""
     found = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
     if found is None:
-        missing("libfaketime: apt-get install faketime")
+        missing("libfaketime: apt-get install libfaketime")
     return str(found)
 
 

@@ -1,0 +1,114 @@
+"""An agent pushes to a server while its wall clock is set: the server has each sampled second in exactly one window."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyprof.agent import reading
+from pyprof.agent.segments import SegmentName
+from pyprof.agent.spool import SpoolSegment
+from pyprof.agent.time_parsing import TimeSpan
+from tests.agent.test_clock_steps import CONFIG, HOUR_NS, library, lines, wait_for_windows
+from tests.server.serving import served
+from tests.support import need
+
+pytestmark = [pytest.mark.live, pytest.mark.system]
+
+CLOCKED = """
+import struct, sys, time
+with open(sys.argv[2], "ab", buffering=0) as file:
+    while True:
+        begun = time.process_time_ns()
+        while time.process_time_ns() < begun + 2_000_000: pass
+        file.write(struct.pack("<2q", time.monotonic_ns(), time.process_time_ns()))
+        time.sleep(0.004)
+"""
+CPU_CLOCKS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t id, struct timespec *at)
+{
+    static int (*next)(clockid_t, struct timespec *);
+    if (id < 0)
+        return (int)syscall(SYS_clock_gettime, id, at);
+    if (!next)
+        next = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    return next(id, at);
+}
+"""
+"""Keeps libfaketime from the processor clocks of processes, which it would set, too."""
+STEPS = ("+1h", "+0", "-1h")
+"""Offsets of the agent's clock, one after the other: steps of +1 h, -1 h and -1 h."""
+
+
+def test_server_has_each_second_once_when_the_agents_clock_is_set_by_an_hour(tmp_path: Path) -> None:
+    word, log, spool, offset = f"agent-steps-{os.getpid()}", tmp_path / "log", tmp_path / "spool", tmp_path / "offset"
+    clock, data = tmp_path / "clock", tmp_path / "data"
+    shim = tmp_path / "cpu_clocks.so"
+    subprocess.run([need("cc"), "-shared", "-fPIC", "-x", "c", "-o", shim, "-"], input=CPU_CLOCKS.encode(), check=True)
+    faked = {
+        "LD_PRELOAD": f"{shim}:{library()}",
+        "FAKETIME_TIMESTAMP_FILE": str(offset),
+        "FAKETIME_CACHE_DURATION": "1",
+    }
+    environment = {**os.environ, **faked, "FAKETIME_DONT_FAKE_MONOTONIC": "1", "NO_FAKE_STAT": "1"}
+    offset.write_text("+0\n")
+    target = subprocess.Popen([sys.executable, "-c", CLOCKED, word, str(clock)])
+    with served(data) as server, log.open("wb") as out:
+        config = tmp_path / "agent.toml"
+        config.write_text(CONFIG.replace("WORD", word).replace("URL", f"http://127.0.0.1:{server.port}"))
+        command = [sys.executable, "-m", "pyprof", "agent", "--config", str(config), "--spool", str(spool)]
+        agent = subprocess.Popen([*command, "--log", "json"], stderr=out, env=environment)
+        try:
+            for step in STEPS:
+                wait_for_windows(log, agent, 2)
+                part = offset.with_suffix(".part")
+                part.write_text(f"{step}\n")
+                part.replace(offset)
+            wait_for_windows(log, agent, 3)
+            agent.send_signal(signal.SIGTERM)
+            assert agent.wait(60) == 0
+            written = [each for each in spool.rglob("*.pb.gz") if each.relative_to(spool).parts[0][0] == "2"]
+            for left in (spool / "queue").rglob("*.pb.gz"):  # the window that ended with the agent
+                name = SegmentName.parse(*left.parts[-3:])
+                assert name is not None
+                assert server.push(SpoolSegment(name, left.read_bytes())).status in (200, 409)
+            server.until_indexed(len(written), to=int(time.time()) + 2 * 3600)
+            question = server.question("services", to=int(time.time()) + 2 * 3600).json()
+        finally:
+            for process in (agent, target):
+                process.kill()
+                process.wait()
+    steps = [line["seconds"] for line in lines(log) if line["event"] == "clock was set"]
+    assert [round(float(str(step)) / 3600) for step in steps] == [1, -1, -1], "each step is one line"
+    root = str(data / "segments" / "default")
+    names = reading.segments(root, TimeSpan(0, 1 << 62))
+    assert {name.path for name in names} == {str(each.relative_to(spool)) for each in written}
+    windows = [reading.profile_of(root, [name], "cpu", "all") for name in names]
+    real = sorted(real_span(profile.start_ns, profile.duration_ns) for profile in windows)
+    gaps = [later - end for (_, end), (later, _) in pairwise(real)]
+    assert all(abs(gap) < 20_000_000 for gap in gaps), gaps
+    ahead_ns = time.time_ns() - time.monotonic_ns()
+    times = np.frombuffer(clock.read_bytes(), np.int64).reshape(-1, 2)
+    ran_ns = float(np.diff(np.interp([real[0][0] - ahead_ns, real[-1][1] - ahead_ns], times[:, 0], times[:, 1]))[0])
+    total = sum(profile.total for profile in windows)
+    assert abs(total / ran_ns - 1) < 0.02
+    assert [(row["amount"], row["windows"]) for row in question["services"]] == [(total, len(windows))]
+
+
+def real_span(start_ns: int, length_ns: int) -> tuple[int, int]:
+    """Return when a window really began and ended: the clock of its beginning was wrong by whole hours."""
+    real_ns = start_ns - round((start_ns - time.time_ns()) / HOUR_NS) * HOUR_NS
+    return real_ns, real_ns + length_ns
