@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pyprof.exporters.base import ExportOptions
+from pyprof.model.application import script_title
 from pyprof.model.compilers import program_name
 from pyprof.model.functions import Function, functions_of
 from pyprof.model.labels import shown
@@ -83,7 +84,7 @@ def script_name(level: Level, options: ExportOptions) -> str:
     """Return the source file of an interpreter's frame, which replaces its module; "" for other frames."""
     if level.kind != FrameKind.INTERPRETER or not level.file:
         return ""
-    return level.file if options.full_paths else level.file.rsplit("/", 1)[-1]
+    return level.file if options.full_paths else script_title(level.file)
 
 
 def thread_name(thread: ThreadInfo) -> str:

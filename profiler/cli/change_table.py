@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
-from pyprof.cli.function_tables import by_caller, is_interpreted, is_native
+from pyprof.cli.function_tables import NATIVE_INCLUDED, by_caller, is_interpreted, is_native
 from pyprof.cli.number_format import duration, many, shorten_apart
 from pyprof.cli.outcome import NATIVE, wrapped
-from pyprof.cli.short_names import function_names
+from pyprof.cli.short_names import function_names, module_names
 from pyprof.cli.terminal import printable
 from pyprof.comparison.combined import both
 from pyprof.comparison.matching import MatchedFunction
@@ -71,7 +71,7 @@ def table(
     sure, chance = ([row for row in every if row.significant == significant] for significant in (True, False))
     rows = [*sure, *chance[: count[1]]][: count[0]]
     if rows:
-        callees = ", native code that it calls included" if _is_interpreted(found) else ""
+        callees = NATIVE_INCLUDED if _is_interpreted(found) else ""
         yield from _lines(rows, f"function{callees}", found, by, width, colour)
 
 
@@ -136,7 +136,7 @@ def _lines(
     cells = [f"{_cells(row.own, found)}{_cells(row.total, found)}" for row in rows]
     room = max(width - max(map(len, cells)) - _MODULE - 1, _LEAST)
     names = function_names([printable(row.name) for row in rows], room)
-    modules = shorten_apart([printable(row.module) for row in rows], _MODULE)
+    modules = module_names([printable(row.module) for row in rows], _MODULE)
     for cell, name, module, row in zip(cells, names, modules, rows, strict=True):
         text = f"{cell}{name:<{room}} {module}".rstrip()
         yield _coloured(text, row, by) if colour else text

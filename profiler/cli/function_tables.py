@@ -8,6 +8,9 @@ from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.records import dataclass, replace
 from pyprof.session.native_views import with_frames
 
+NATIVE_INCLUDED = ", native code included"
+"""Addition to a heading of the first table, in programs with an interpreter."""
+
 
 @dataclass(frozen=True, slots=True)
 class FunctionTables:

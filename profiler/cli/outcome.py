@@ -6,11 +6,12 @@ import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 
-from pyprof.cli.function_tables import FunctionTables, function_tables
-from pyprof.cli.number_format import duration, many, percent, shorten, shorten_apart, shorten_middle
-from pyprof.cli.short_names import function_names
+from pyprof.cli.function_tables import NATIVE_INCLUDED, FunctionTables, function_tables
+from pyprof.cli.number_format import duration, many, percent, shorten, shorten_middle
+from pyprof.cli.short_names import function_names, module_names
 from pyprof.cli.terminal import advice, printable
 from pyprof.model.functions import Cost, lock_costs, process_costs
+from pyprof.model.idle import MODES as IDLE_MODES
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import ENDS, SENTENCES, counted, end_title, lacking, said
 from pyprof.model.summary import ENOUGH_SAMPLES, MUCH, NOT_SAMPLED_LABEL, ModuleSummary, Summary, lacks
@@ -105,19 +106,22 @@ def _tables(found: FunctionTables, profile: Profile, width: int) -> Iterator[str
     missing = summary.shown.ends.get(NOT_SAMPLED_LABEL, 0)
     own, total = found.functions.by_own(TOP), found.functions.application_first(TOP)
     mixed = len({cost.application for cost in found.functions.functions}) > 1
-    callees = ", native code that it calls included" if found.is_interpreted else ""
+    callees = NATIVE_INCLUDED if found.is_interpreted else ""
     first = "; the application's functions first" if mixed else ""
+    native = ("native", "in native functions, whoever called them")
+    if summary.shown.type in IDLE_MODES:
+        native = ("wait", "what was waited for, in whatever function")
     tables: tuple[tuple[str, str, list[tuple[Cost, int]]], ...] = (
         ("self", f"{of}in the function itself{callees}", [(cost, cost.own) for cost in own]),
         ("total", f"with what it calls{first}", [(cost, cost.total) for cost in total]),
-        ("native", "in native functions, whoever called them", [(cost, cost.own) for cost in found.native[:NATIVE]]),
+        (*native, [(cost, cost.own) for cost in found.native[:NATIVE]]),
     )
     for heading, meaning, rows in tables:
         if rows:
             yield ""
             yield _row(heading, meaning, "", width)
             names = function_names([printable(cost.name) for cost, _ in rows], width - _LABEL - 3 - _MODULE)
-            modules = shorten_apart([printable(cost.module) for cost, _ in rows], _MODULE)
+            modules = module_names([printable(cost.module) for cost, _ in rows], _MODULE)
             for (_, value), name, module in zip(rows, names, modules, strict=True):
                 yield _row(amount(value), name, module, width)
             if heading == "self" and missing > _SHOWN_MISSING * whole:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from pyprof.cli.number_format import shorten, shorten_middle
+from pyprof.cli.number_format import shorten, shorten_apart, shorten_middle
 
 _CLOSING = {"<": ">", "(": ")", "[": "]", "{": "}"}
 _OPERATOR = re.compile(r"operator(?:\(\)|\[\]|->\*?|[<>=!+\-*/%^&|~,]{1,3}|\s+\w+(?:\[\])?)")
@@ -22,6 +22,8 @@ _PYTHON = re.compile(r"(?=.*<)(?:\w+|<\w+>)(?:\.(?:\w+|<\w+>))*")
 _PARAMETER = re.compile(r"\[?[A-Z]\]?")
 """A type parameter of a generic function, which says less than its trait."""
 _SCOPES = re.compile(r"(?<!\w)(?:\w++::)+(?=[\w{<\[(&*])")
+_ABI = re.compile(r"\.(?:(?:cpython|pypy)\w?-?\d+\w*(?:-[\w-]{1,64})?|abi3)(?=\.so)")
+"""Part of an extension module's name, ".cpython-311-x86_64-linux-gnu"."""
 _LONGEST = 4096
 """Maximum number of characters of a name that are parsed; some names have 100,000."""
 
@@ -85,6 +87,11 @@ def function_names(names: Sequence[str], width: int) -> list[str]:
             own = shorten(_difference(name[:_LONGEST], [other[:_LONGEST] for other in alike]), max(width // 2, 1))
             short[at] = f"{function_name(name, max(width - len(own) - 3, 1))} <{own}>"
     return short
+
+
+def module_names(modules: Sequence[str], width: int) -> list[str]:
+    """Return names of files in at most width letters. Tags of an interpreter's version say nothing of an extension."""
+    return shorten_apart([_ABI.sub("", each[:_LONGEST]) if len(each) > width else each for each in modules], width)
 
 
 def _difference(name: str, others: Sequence[str]) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from pyprof.cli.function_tables import FunctionTables, function_tables
-from pyprof.cli.number_format import duration, percent, shorten_apart
-from pyprof.cli.short_names import function_names
+from pyprof.cli.function_tables import NATIVE_INCLUDED, FunctionTables, function_tables
+from pyprof.cli.number_format import duration, percent
+from pyprof.cli.short_names import function_names, module_names
 from pyprof.cli.terminal import printable
 from pyprof.errors import UsageError
 from pyprof.model.callers import NOBODY, FunctionWords, Neighbours, neighbours
 from pyprof.model.functions import START_UP, Cost, costs, lock_costs
+from pyprof.model.idle import MODES as IDLE_MODES
 from pyprof.model.labels import shown
 from pyprof.model.profile import Profile
 
@@ -38,7 +39,7 @@ def top(profile: Profile, width: int, count: int, by_frames: bool = False) -> It
         for title, waited in locks:
             yield f"{share(waited, value)} {bar(waited, value)} {printable(title)}"
         yield ""
-    callees = ", native code that it calls included" if found.is_interpreted else ""
+    callees = NATIVE_INCLUDED if found.is_interpreted else ""
     yield f"{'self':>{SHARE}} {'total':>{SHARE}} {'':{_BAR}} function{callees}"
     # Among rows without own cost, the program's own functions come first, and those that do more than call another one.
     rows = sorted(
@@ -48,7 +49,8 @@ def top(profile: Profile, width: int, count: int, by_frames: bool = False) -> It
     yield from _costs(rows[:count], value, width)
     if found.native:
         yield ""
-        yield f"{'self':>{SHARE}} {'total':>{SHARE}} {'':{_BAR}} native function"
+        what = "wait" if profile.value_types[-1].type in IDLE_MODES else "native function"
+        yield f"{'self':>{SHARE}} {'total':>{SHARE}} {'':{_BAR}} {what}"
         yield from _costs(found.native[: max(count // 3, 1)], value, width)
 
 
@@ -107,7 +109,7 @@ def _rows(heads: Sequence[str], functions: Sequence[FunctionWords], width: int) 
     """Yield a line for each function: the given head, the name, the file."""
     room = max(width - max(map(len, heads), default=0) - _MODULE - 2, _LEAST)
     names = function_names([printable(name) for name, _ in functions], room)
-    modules = shorten_apart([printable(module) for _, module in functions], _MODULE)
+    modules = module_names([printable(module) for _, module in functions], _MODULE)
     for head, name, module in zip(heads, names, modules, strict=True):
         yield f"{head} {name:<{room}} {module}".rstrip()
 

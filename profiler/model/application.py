@@ -23,6 +23,8 @@ _PACKAGE = re.compile(
     r"|lib(?:64)?/\w{1,64}/\d+\.\d[\d.]*|lib_pypy|lib-python|python\d+\.zip|share/(?:perl|php|lua)[\d.]*)/"
 )
 """Folders of installed packages and of standard libraries, as part of a path."""
+_OF_EACH_PACKAGE = frozenset({"__init__.py", "__main__.py", "index.js", "index.ts", "mod.rs"})
+"""Names of files that say nothing without their folders."""
 SCRIPT = "JS:"
 """Prefix of the names of functions that V8 compiled."""
 _SCRIPT = re.compile(r"JS:[^\n]* (?:file://)?([^ \n]+?):\d+(?::\d+)?")
@@ -48,6 +50,12 @@ def script_of(name: str) -> str:
     """Return the source file in V8's name of a function, "" for other names."""
     found = _SCRIPT.fullmatch(name) if name.startswith(SCRIPT) and len(name) <= _LONGEST else None
     return found[1] if found else ""
+
+
+def script_title(path: str) -> str:
+    """Return what a source file is called: its name, with its folder's if each package has a file of that name."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder.rpartition('/')[2]}/{name}" if folder and name in _OF_EACH_PACKAGE else name
 
 
 def is_application_module(path: str) -> bool:

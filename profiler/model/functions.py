@@ -6,11 +6,12 @@ is one function, whatever processes and addresses it ran at.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
 
-from pyprof.model.application import is_application_file, is_application_module, script_of
+from pyprof.model.application import is_application_file, is_application_module, script_of, script_title
 from pyprof.model.markers import MarkKind
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.records import dataclass
@@ -29,6 +30,9 @@ _CYTHON_HELPERS = ("__Pyx", "__pyx_")
 """Prefixes of functions that Cython adds to a module. Other names lose theirs (symbolize/generated_names.py)."""
 PASSED_ON = 0.95
 """Share of its total cost above which a function that passes it on to one other function is uninformative."""
+
+_NAMELESS, _MAX_ADDRESS = re.compile(r"[!+]0x[0-9a-f]+$"), 32
+"""A function without a symbol ("dash!0x6110"), and the length of a name's end that has its address."""
 
 MIN_SHARE = 0.02
 """Minimum share of the time for a function of the application to be listed before those of libraries."""
@@ -107,7 +111,8 @@ class Costs:
         return self._is_trunk(cost), self._is_later(cost)
 
     def _is_later(self, cost: Cost) -> bool:
-        return not cost.application or cost.total < MIN_SHARE * self.value
+        tells = cost.application and not _NAMELESS.search(cost.name[-_MAX_ADDRESS:])
+        return not tells or cost.total < MIN_SHARE * self.value
 
     def _telling(self, count: int, is_later: Callable[[Cost], bool]) -> list[Cost]:
         found = [cost for cost in self.functions if cost.total > 0 and cost.name not in START_UP]
@@ -159,7 +164,7 @@ def functions_of(profile: Profile, frame: Frame) -> list[tuple[Function, str]]:
         where = module = KERNEL
     if frame.kind == FrameKind.INTERPRETER and frame.lines and frame.lines[0].file:
         where = frame.lines[0].file
-        module = where.rsplit("/", 1)[-1]
+        module = script_title(where)
     names = [line.function or line.system_name for line in reversed(frame.lines)] or [frame.title]
     kind = FrameKind.NATIVE if frame.kind == FrameKind.INLINE else frame.kind
     return [(Function(where, name or "[unknown]", kind), module) for name in names]

@@ -65,7 +65,7 @@ def test_application_comes_first_and_native_code_counts_for_its_caller(tmp_path:
     sides = web_server(0, 20), web_server(1, 20, slowed)
     files = [str(stored(each, tmp_path, f"{at}.pyprof")) for at, each in enumerate(sides)]
     found = lines(*files, *PER)
-    assert found[6].endswith("function, native code that it calls included")
+    assert found[6].endswith("function, native code included")
     names = [row.split()[-2] for row in found[7 : found.index("", 7)]]
     assert names[:2] == ["encode_slowed", "view_slowed"]
     assert not {"dispatch", "<module>", "slowed"} & {*names}, "they change because another function does"

@@ -29,6 +29,7 @@ from pyprof.model.reasons import problem
 from pyprof.model.summary import FunctionsMissing, Language, ModuleSummary, Shown, Stops, Summary
 from tests.cli.support import PYPROF
 from tests.exporters.profiles import Builder, code, marker
+from tests.model.test_functions import web_server
 from tests.support import PROGRAMS, build
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
@@ -119,6 +120,14 @@ def test_processes_are_told_apart_by_what_they_compile_and_cannot_forge_a_line()
         "25.0 % as 2 processes",
     ]
     assert "with all its threads" not in text(profile()), "one process"
+
+
+@pytest.mark.parametrize(("kind", "heading"), [("offcpu", "wait"), ("lock", "wait"), ("cpu", "native")])
+def test_waits_below_an_interpreter_are_not_called_native_functions(kind: str, heading: str) -> None:
+    shown = replace(SUMMARY.shown, type=kind)
+    found = replace(web_server(), summary=replace(SUMMARY, shown=shown))
+    labels = [line.split()[0] for line in text(found).splitlines() if line[2:10].strip()[:1].isalpha()]
+    assert [label for label in labels if label in ("wait", "native")] == [heading]
 
 
 def test_few_samples_are_counted_and_the_command_for_more_is_named() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyprof.cli.number_format import shorten_apart, shorten_middle
-from pyprof.cli.short_names import function_name, function_names
+from pyprof.cli.short_names import function_name, function_names, module_names
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
@@ -84,3 +84,9 @@ def test_modules_keep_their_beginning_unless_that_is_the_same() -> None:
 def test_names_of_rust_and_cpp_are_shortened_from_outside_in(name: str, short: str) -> None:
     assert function_name(name, 21) == short
     assert function_name(name, len(name)) == name
+
+
+def test_long_names_of_extension_modules_lose_the_version_of_the_interpreter() -> None:
+    names = ["_json.cpython-311-x86_64-linux-gnu.so", "_queue.abi3.so", "libsqlite3.so.0.8.6"]
+    assert module_names(names, 22) == ["_json.so", "_queue.abi3.so", "libsqlite3.so.0.8.6"]
+    assert module_names(names, 40) == names

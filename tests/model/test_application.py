@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyprof.model.application import is_application_file, is_application_module
+from pyprof.model.application import is_application_file, is_application_module, script_title
 
 
 @pytest.mark.parametrize(
@@ -56,3 +56,17 @@ def test_hostile_paths_take_no_time() -> None:
     for path in ("/lib/" * 200_000, "/usr/lib/python" + "3." * 200_000, "rustc/" + "f" * 400_000):
         is_application_file(path)
         is_application_module(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "title"),
+    [
+        ("/usr/lib/python3.11/json/__init__.py", "json/__init__.py"),
+        ("/srv/server/routes/index.js", "routes/index.js"),
+        ("__init__.py", "__init__.py"),
+        ("/srv/shop.py", "shop.py"),
+        ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap>"),
+    ],
+)
+def test_script_of_a_name_that_each_package_has_is_called_by_its_folder_too(path: str, title: str) -> None:
+    assert script_title(path) == title

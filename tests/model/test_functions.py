@@ -203,6 +203,15 @@ def test_function_through_which_nearly_everything_passes_is_left_out() -> None:
     assert [cost.name for cost in found.by_total(9)] == ["main", "loop", "step", "parse", "write"]
 
 
+def test_function_without_a_name_does_not_come_before_one_with_a_name() -> None:
+    builder = Builder()
+    builder.sample(builder.node([code("main"), code("server!0x6110"), code("parse")]), cpu_ns=40)
+    builder.sample(builder.node([code("main"), code("server!0x6110")]), cpu_ns=20)
+    builder.sample(builder.node([code("main"), code("read", 0)]), cpu_ns=40)
+    found = costs(builder.build())
+    assert [cost.name for cost in found.application_first(3)] == ["parse", "server!0x6110", "read"]
+
+
 def test_of_two_functions_that_call_each_other_only_the_outer_one_wraps() -> None:
     builder = Builder()
     builder.sample(builder.node([code("main"), *[code("even"), code("odd")] * 50]), cpu_ns=10)
