@@ -1,4 +1,4 @@
-"""Marks of the evaluator that are alike, or copies: which of them belongs to an activation."""
+"""Tests of ambiguous evaluator marks: copies of CFrames, and marks that look alike."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OWN, OUTER = BASE + 0x80, BASE + 0x200
 
 
 class Frames:
-    """A greenlets.StoppedMemory: two functions of one activation, the inner one of which calls a C function."""
+    """A greenlets.StoppedMemory with two frames of one evaluator call, of which the inner one calls a C function."""
 
     def read(self, avma: int, size: int) -> tuple[memoryview | None, int]:
         words = [0] * 16
@@ -26,11 +26,11 @@ class Frames:
         return (np.array(words, np.uint64).data, 0) if avma in (FRAMES, FRAMES + 0x100) else (None, 0)
 
     def fetch(self, avmas: list[int], size: int) -> None:
-        """All are there."""
+        """Do nothing: all memory is present."""
 
 
 def searched(*stands: tuple[int, int]) -> GreenletFrames:
-    """On a stack with a CFrame that names the inner one, outside of the thread's own ones."""
+    """Search a stack that has, outside of the thread's own CFrames, one that points to the inner frame."""
     stack = np.zeros(200, np.uint64)
     at = OUTER - BASE
     stack[at + LAYOUT.thread.cframe_current >> 3] = FRAMES
@@ -51,14 +51,14 @@ def searched(*stands: tuple[int, int]) -> GreenletFrames:
 def test_own_cframe_that_is_a_copy_of_the_one_outside_of_it_stands_for_nothing(
     stands: list[tuple[int, int]], replaces: bool
 ) -> None:
-    """In a switch the thread has the one with which a greenlet began."""
+    """Search during a switch, when the thread's CFrame is a copy of the one with which a greenlet began."""
     found = searched(*stands)
     assert found.stands == [(OUTER, FRAMES)]
     assert [avma for _, _, avma in found.frames] == [FRAMES, FRAMES + 0x100]
     assert found.replaces == replaces
 
 
-def test_mark_whose_surroundings_are_laid_out_like_those_of_the_evaluator_s_own_is_the_living_one() -> None:
+def test_mark_with_the_evaluators_own_layout_around_it_is_the_live_one() -> None:
     words = [0] * 200
     for own in (30, 120):
         words[own - 9], words[own + 4], words[own + 11] = 0x7F00_1000, 0x55C9D1, 0x9F0000

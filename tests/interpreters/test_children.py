@@ -1,4 +1,4 @@
-"""`-s`: the children of a process, however it makes them, with their Python frames."""
+"""Tests of `-s`: children of a process, created in various ways, have Python frames."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEWEST = pythons()[-1]
 
 
 def workers(found: Stacks) -> set[str]:
-    """The processes that were met at work."""
+    """Return the process frames whose stacks do the program's work."""
     return {frames[0] for frames, _ in found if "crunch (pool.py)" in frames}
 
 

@@ -1,4 +1,4 @@
-"""Functions, threads and children that come and go while they are sampled: no wrong name, no harm."""
+"""Tests of functions, threads and children that come and go while they are sampled: no wrong names, no side effects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def functions_made(found: Stacks) -> list[re.Match[str]]:
 
 
 def pairs(found: Stacks) -> list[tuple[str, str]]:
-    """N and K of each function f_N that calls helper_K (alike.py)."""
+    """Return (N, K) for each function f_N that calls helper_K (alike.py)."""
     calls = [CALL.search(";".join(frames)) for frames, _ in found]
     return [(call[1], call[2]) for call in calls if call]
 
@@ -59,10 +59,10 @@ def test_code_objects_that_are_alike_to_the_last_pointer_have_their_own_names(py
 
 
 @KINDS
-def test_threads_that_live_for_milliseconds_have_their_frames_and_compute_what_they_should(
-    python: Python, tmp_path: Path
-) -> None:
-    """200 threads a second, each with a function of its own made by exec, eval, garbage, forked children."""
+def test_short_threads_have_their_frames_and_compute_correctly(python: Python, tmp_path: Path) -> None:
+    """Record 200 threads a second, each with a new function from exec, with eval, garbage collection and forked
+    children.
+    """
     output = tmp_path / "out.collapsed"
     with running(python, "storm.py", stdin=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -88,7 +88,7 @@ def test_threads_that_live_for_milliseconds_have_their_frames_and_compute_what_t
 
 @pytest.mark.parametrize("collector", ["bpf", "ptrace"])
 def test_lines_are_those_of_the_function_that_was_there(collector: str, tmp_path: Path) -> None:
-    """Function f_N stands in lines N to N + 4 of its file."""
+    """Check that function f_N has lines N to N + 4."""
     output = tmp_path / "out.speedscope.json"
     made: list[tuple[int, int | None]] = []
     with running(HERE, "churn.py") as process:

@@ -1,4 +1,4 @@
-"""Code objects that come and go: at one address another one, and in a recording of days more than can be kept."""
+"""Tests of code objects that come and go: reused addresses, and more code objects than the cache keeps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FREED = "[function freed or swapped out before its name was read]"
 
 
 class CodeObject:
-    """A code object of ours with a copy of its instructions for thread 1, as free-threaded builds have them."""
+    """A synthetic code object, with a copy of its instructions for thread 1 as in free-threaded builds."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -36,7 +36,13 @@ class CodeObject:
         ctypes.c_uint64.from_address(avma).value = word
 
     def become(self, name: str, number: int, instructions: int) -> None:
-        """number: differs from one code object to another. instructions: avma of the thread's copy."""
+        """Write a code object.
+
+        Args:
+            name: Name of the function.
+            number: A number that differs between code objects.
+            instructions: Address of the thread's copy of the instructions.
+        """
         code, of = self.layout.code, self.layout.object
         text = self._text + 256 * number
         self._put(self.at, 1)
@@ -53,7 +59,7 @@ class CodeObject:
         self._put(self._array + 16, instructions)
 
     def free(self, count: int) -> None:
-        """count: what stands where its references were counted."""
+        """Overwrite the reference count with this value."""
         self._put(self.at, count)
 
     def head(self, reader: CodeReader) -> bytes:
@@ -122,7 +128,7 @@ def test_names_stay_as_long_as_a_window_may_ask_for_them() -> None:
     book = CodeBook()
     for window in range(100):
         index = book.add(code(window))
-        waiting = book.add(code(window + 1000))  # of a sample that comes with the next window
+        waiting = book.add(code(window + 1000))  # its sample belongs to the next window
         book.keep({index})
         assert book.line(FunctionPlace(waiting, 5)).function == f"f_{window + 1000}"
         assert book.line(FunctionPlace(index, 5)).function == f"f_{window}"

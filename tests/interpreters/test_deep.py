@@ -1,4 +1,6 @@
-"""Recursion that is deeper than what a stop copies: the innermost functions, how many are missing, what brings them."""
+"""Tests of recursion deeper than a stop's copy: leaf functions, the number of missing ones, and the option that
+helps.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ MARKER = r"\[truncated: about ([\d,]+) functions, --stack-size (\d+M) copies the
 def recorded(
     python: Python, depth: int, folder: Path, *options: str, whole: bool = False
 ) -> tuple[list[list[str]], dict[str, Any]]:
-    """Each stack, and the summary. whole: there is one that is whole, and all of it has names."""
+    """Return the stacks and the summary. With whole=True, record until one stack is complete and has all names."""
     with running(python, "deep.py", str(depth)) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -52,7 +54,7 @@ def test_marker_says_how_many_functions_are_missing_and_what_copies_them(python:
     found, summary = recorded(python, 50_000, tmp_path)
     named = [frames for frames in found if UNNAMED not in frames]
     assert named
-    assert len(named) >= len(found) - 1  # the first stop copies all of the stack: no time is left for names
+    assert len(named) >= len(found) - 1  # the first stop has no time for names because it copies the whole stack
     for frames in named:
         said = re.fullmatch(MARKER, frames[0])
         assert said, frames[:3]
@@ -65,7 +67,7 @@ def test_marker_says_how_many_functions_are_missing_and_what_copies_them(python:
         assert said[2] in ("8M", "16M", "32M")
     assert summary["shown"]["ends"]["partly_interpreted"] > 0
     assert "root" not in summary["shown"]["ends"]
-    if python.minor < 14:  # Debian's 3.14 has no symbol for its evaluator
+    if python.minor < 14:  # Debian's 3.14 has no evaluator symbol
         assert not [name for name in summary["errors"] if "mark" in name or "evaluator" in name]
 
 
@@ -84,7 +86,7 @@ def test_outermost_functions_of_a_stack_that_is_followed_after_the_stop_have_nam
 ) -> None:
     found, _ = recorded(python, 3_000, tmp_path)
     named = [frames for frames in found if functions(frames, "deep.py")[:3] == ["<module>", "main", "down"]]
-    assert len(named) >= len(found) - 1  # the first sample has learned it
+    assert len(named) >= len(found) - 1  # the first sample finds the size of the stack
 
 
 @pytest.mark.parametrize("python", [each for each in pythons() if each.minor < 11], ids=lambda python: python.name)

@@ -1,4 +1,4 @@
-"""What `pyprof doctor` says of a Python process, and which collector `auto` takes for it."""
+"""Tests of `pyprof doctor` on Python processes, and of the collector that `auto` chooses for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 
 def perf_trampoline(pid: int) -> bool:
-    """Does the process write a perf map of Python functions?"""
+    """Return True if the process writes a perf map with Python functions."""
     inner = procfs.thread_status(pid)["NSpid"].split()[-1]
     path = Path(f"/proc/{pid}/root/tmp/perf-{inner}.map")
     return path.exists() and b" py::" in path.read_bytes()
@@ -45,7 +45,9 @@ def test_version_and_threads_are_named(python: Python) -> None:
 
 @SOME
 def test_advice_on_the_trampoline_does_what_it_says(python: Python, tmp_path: Path) -> None:
-    """The script has a name that nobody can foresee: another user's would be run in the target."""
+    """Run the recommended command, whose script has an unpredictable name: the target would run another user's
+    script.
+    """
     with running(python, "calls.py") as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -62,7 +64,7 @@ def test_advice_on_the_trampoline_does_what_it_says(python: Python, tmp_path: Pa
                 str(process.pid),
                 "-m",
                 "-r",
-            ]  # where its file has the name that it has here
+            ]  # if the executable has the same path here
             command = command.replace(word, shlex.join([*inside, python.command[-1]]))
         subprocess.run(["sh", "-c", command], env={**os.environ, "TMPDIR": str(tmp_path)}, check=True, timeout=60)
         assert len(os.listdir(tmp_path)) == 1

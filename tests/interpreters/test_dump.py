@@ -1,4 +1,6 @@
-"""Dumps of sleeping programs that wrote their own stack down: the same frames, in their places between native ones."""
+"""Tests of dumps of sleeping programs that report their own stack: equal frames in the right places among native
+ones.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,7 @@ def test_frames_of_sub_interpreters_stand_where_they_run(python: Python) -> None
 
 @EACH
 def test_each_run_of_frames_stands_inside_one_evaluator(python: Python) -> None:
-    """C functions that call back stand between the frame that called them and the one that they called."""
+    """Check that a C function with a callback stands between its caller and the function that it calls."""
     with running(python, "ladder.py") as process:
         said(process)
         frames = dump(process.pid, "--native", "all")["threads"][0]["frames"]

@@ -1,4 +1,4 @@
-"""A C program that embeds libpython, in a thread that C made: its functions outside, between and around Python's."""
+"""A test of a C program that embeds libpython: its native frames stand around and between the Python frames."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 
 def libraries() -> list[Path]:
-    """libpython of all interpreters that have one."""
+    """Return the libpython of all interpreters that have one."""
     found = sorted(Path("/usr/lib/x86_64-linux-gnu").glob("libpython3.*.so.1.0"))
     for python in (python for python in pythons() if not python.suite):
         found += sorted((Path(python.path).parent.parent / "lib").glob("libpython3.*.so.1.0"))

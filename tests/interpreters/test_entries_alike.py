@@ -1,4 +1,4 @@
-"""Activations that wait, CPython 3.12 and later: which frame of theirs is the innermost one."""
+"""Tests of suspended evaluator calls in CPython 3.12 and later: the choice of their innermost frame."""
 
 from __future__ import annotations
 
@@ -17,14 +17,18 @@ MARK, CODE = 0x1234_5678_1234_5678, 0x2222_2220
 ENTRY = STACK + 8 * 300
 OUTER, INNER = HEAP, HEAP + 8 * 40
 OBJECTS = 512
-"""Index of the frames' objects."""
+"""Index of the first frame object in the words of the heap."""
 
 
 class Heap:
-    """Two frames one behind the other: the inner one is called by the outer one, which an entry frame is outside of."""
+    """A heap with two frames: the outer one, called from an entry frame, calls the inner one."""
 
     def __init__(self, left: bool) -> None:
-        """left: the inner frame was left, and nothing was written over it."""
+        """Write the frames.
+
+        Args:
+            left: Whether the inner frame has returned without being overwritten.
+        """
         frame = LAYOUT.frame
         self.words = memoryview(bytearray(8192)).cast("Q")
         for number, (avma, previous) in enumerate(((OUTER, ENTRY), (INNER, OUTER))):
@@ -49,7 +53,7 @@ def test_frame_that_only_a_register_names_is_found_behind_its_caller(left: bool,
     for at in (0, 300):
         stack[at + (layout.instr >> 3)], stack[at + (layout.code >> 3)] = MARK, CODE
         stack[at + (layout.owner >> 3)] = ENTRY_OWNER << 8 * (layout.owner & 7)
-    stack[150] = OUTER  # what the evaluator has left there
+    stack[150] = OUTER  # a stale value of the evaluator
     running = memoryview(bytearray(512)).cast("Q")
     thread = SwitchedThread(0x10000, [(running, 0, HEAP + 0x10000), (stack, 0, STACK)], [], 0, stack, STACK)
     found = EntrySearch(LAYOUT, ENTRY_OWNER).search(thread, {}, heap)

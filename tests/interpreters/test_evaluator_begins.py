@@ -1,7 +1,7 @@
-"""CPython 3.11 and 3.12: an evaluator that begins says of itself in several steps what it is. A thread that is sampled
-between two of them has the functions outside it all the same.
+"""Tests of CPython 3.11 and 3.12 evaluators during start-up, which takes several steps: outer functions keep their
+places.
 
-The target is held at each of the evaluator's first instructions: a jump to itself stands in its place for a while.
+The tests hold the target at each of the evaluator's first instructions by replacing it with a jump to itself.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 JUMP_TO_ITSELF = b"\xeb\xfe"
 BEGINNING = 0xB0
-"""Bytes of the evaluator in which it enters itself into the chain."""
+"""Number of bytes of the evaluator's code that link its frame into the chain."""
 EVALUATOR = "_PyEval_EvalFrameDefault"
 LEAST = 1000
 CHAINED = pytest.mark.parametrize("python", [p for p in pythons() if p.minor in (11, 12)], ids=lambda p: p.name)
 
 
 def evaluator_of(pid: int) -> int:
-    """Where its code begins in a process."""
+    """Return the start address of the evaluator's code in a process."""
     lines = [line.split() for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
     first = {line[5]: int(line[0].split("-")[0], 16) for line in lines[::-1] if len(line) == 6 and "python" in line[5]}
     for path, start in first.items():
         named = subprocess.run([need("nm"), "-D", path], capture_output=True, text=True, timeout=60, check=False).stdout
         for line in named.splitlines():
             if line.partition("@")[0].endswith(f" T {EVALUATOR}"):
-                moves = Path(path).read_bytes()[16] == 3  # ET_DYN: not linked to one address
+                moves = Path(path).read_bytes()[16] == 3  # ET_DYN is position-independent
                 return int(line.split()[0], 16) + moves * start
     raise AssertionError(f"no {EVALUATOR}")
 
 
 def write_while_stopped(pid: int, memory: int, place: int, code: bytes) -> None:
-    """A processor that runs code while it is written may see a part of it."""
+    """Write code while the process is stopped. A running processor may see a partial write."""
     os.kill(pid, signal.SIGSTOP)
     while state_of(pid) not in "TXZ":
         time.sleep(0.001)
@@ -63,14 +63,14 @@ def state_of(pid: int) -> str:
 
 @contextmanager
 def held_at_each(pid: int) -> Iterator[set[int]]:
-    """A process that stands, for 50 ms at a time, at one of its evaluator's first instructions; which ones."""
+    """Hold the process for 50 ms at each of the evaluator's first instructions, and yield the set of their offsets."""
     memory = os.open(f"/proc/{pid}/mem", os.O_RDWR)
     start = evaluator_of(pid)
     code = os.pread(memory, BEGINNING + LONGEST, start)
     places, at = [], 0
     while at < BEGINNING:
         length = instruction_length(code, at, True)
-        if length >= len(JUMP_TO_ITSELF):  # else another one would be written over, at which the thread may be
+        if length >= len(JUMP_TO_ITSELF):  # a longer jump would overwrite an instruction at which the thread may be
             places.append(start + at)
         at += length
     over, held = threading.Event(), set[int]()

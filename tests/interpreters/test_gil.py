@@ -1,4 +1,6 @@
-"""`--gil` keeps the samples of the holder: asked of a program whose C code says when it has given the GIL away."""
+"""Tests of `--gil`, which keeps samples of the GIL's holder, on a program that reports when its C code releases the
+GIL.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,13 @@ pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 
 def burning(frames: list[str], function: str) -> bool:
-    """Is `burn` what this function of the extension does now?"""
+    """Return True if this function of the extension is in `burn`."""
     names = [frame.partition(".")[0] for frame in frames]
     return function in names and "burn" in names[names.index(function) :]
 
 
 def burned(found: Stacks) -> tuple[int, int]:
-    """Samples of the function that burns with the lock, and of the one that burns without."""
+    """Return the number of samples that burn with the GIL and without it."""
     with_lock, without = (
         sum(n for frames, n in found if burning(frames, function))
         for function in ("c_burns_with_lock", "c_burns_without_lock")

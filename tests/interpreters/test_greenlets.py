@@ -1,4 +1,4 @@
-"""Greenlets and gevent: what runs and what waits on the same C stack, each in its place."""
+"""Tests of greenlet and gevent: running and suspended greenlets of one C stack are in their places."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from tests.interpreters.runs import count, functions, record, seen, stacks
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 CUT = 0.015
-"""Share of samples that may be cut: a switch moves the very stack that is looked at. Measured: none of a program that
-switches every few ms, 0.5 to 1.2 % with the loop of gevent.
+"""Maximum share of truncated samples, because a switch moves the sampled stack.
+
+Measured: none for a program that switches every few ms, 0.5 to 1.2 % with the loop of gevent.
 """
 MARKED = pytest.mark.parametrize(
     "python",
-    list({p.minor: p for p in pythons()[::-1] if p.minor >= 11}.values())[::-1],  # of two, Debian's, which is stripped
+    list({p.minor: p for p in pythons()[::-1] if p.minor >= 11}.values())[::-1],  # prefers Debian's, which is stripped
     ids=lambda python: python.name,
 )
 OLDER = pytest.mark.parametrize("python", [p for p in pythons() if p.minor < 11], ids=lambda python: python.name)
@@ -38,7 +39,7 @@ COLLECTORS = pytest.mark.parametrize("collector", ["ptrace", "bpf"])
 def recorded(
     python: Python, program: str, output: Path, *options: str, until: Callable[[Stacks], bool]
 ) -> tuple[dict[str, set[str]], dict[str, Any]]:
-    """The program's call graph, and the summary of its recording."""
+    """Return the program's call graph and the summary of its recording."""
     packages = from_pypi(python.minor, "greenlet", "gevent")
     with running(python, program, env={"PYTHONPATH": str(packages)}, cwd=packages) as process:
         assert process.stdout is not None
@@ -109,7 +110,7 @@ NEVER_STOPPED = [
 def test_stack_that_a_greenlet_shares_is_whole_without_native_frames(
     python: Python, options: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Nothing is stopped for it."""
+    """Record without stops."""
     output = tmp_path / "out.collapsed"
     inner = ["main", "start", "by_key", "first", "inside", "second"]
 
@@ -122,8 +123,10 @@ def test_stack_that_a_greenlet_shares_is_whole_without_native_frames(
     assert any("target was never stopped" in str(each) for each in summary["notes"]), summary["notes"]
 
 
-def test_program_that_turns_out_to_have_greenlets_is_stopped_where_waits_are_recorded(tmp_path: Path) -> None:
-    """The program in the kernel that also finds what waits on stacks is loaded only where that is there already."""
+def test_program_that_imports_greenlet_late_is_stopped_if_waits_are_recorded(tmp_path: Path) -> None:
+    """Import greenlet during the recording: only a recording that begins with greenlets loads the BPF program for
+    them.
+    """
     python = next(python for python in pythons() if python.minor == 13 and not python.suite)
     packages = from_pypi(python.minor, "greenlet", "gevent")
     summary = tmp_path / "summary"

@@ -1,4 +1,4 @@
-"""A target may lie: memory of all kinds of nonsense costs Python frames, never time without bound nor an exception."""
+"""Tests of corrupt interpreter memory: it costs Python frames, but neither unbounded time nor exceptions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.fuzz
 BASE = 0x7F00_0000_0000
 SIZE = 1 << 16
 MOST_AT_ONCE = 2 << 20
-"""Bytes that anything is asked for, whatever a structure says of its size."""
+"""Maximum size of a read in bytes, whatever size a structure states."""
 
 
 @pytest.mark.parametrize("avma", [-8, 0, (1 << 64) - 1 + 24])
@@ -48,7 +48,7 @@ def test_word_that_is_no_address_is_unreadable_and_never_asked_for(avma: int) ->
 
 
 def nonsense(seed: int) -> Callable[[int, int], bytes]:
-    """Memory at BASE whose words point into itself, nearly all of them."""
+    """Return a reader of memory at BASE in which nearly all words point into itself."""
     rng = random.Random(seed)
     words = [
         rng.choice((0, 1, 3, BASE + 8 * rng.randrange(SIZE // 8), rng.getrandbits(64), rng.randrange(200)))
@@ -65,7 +65,7 @@ def nonsense(seed: int) -> Callable[[int, int], bytes]:
 
 
 class Nonsense:
-    """A greenlets.StoppedMemory of nonsense that counts."""
+    """A greenlets.StoppedMemory of random words that limits the number of reads."""
 
     def __init__(self, seed: int) -> None:
         self.memory, self.left = nonsense(seed), 4096
@@ -82,7 +82,7 @@ class Nonsense:
 @settings(deadline=None, max_examples=60)
 @given(st.sampled_from([11, 12, 13]), st.integers(0, 1 << 32), st.lists(st.integers(0, 500), max_size=8))
 def test_greenlets_of_nonsense_end(minor: int, seed: int, marks: list[int]) -> None:
-    """Marks are planted, entry frames and CFrames that lead anywhere."""
+    """Plant evaluator marks, entry frames and CFrames that lead anywhere."""
     layout = LAYOUTS[min(minor, 12)]
     if minor == 13:
         layout = replace(layout, thread=replace(layout.thread, cframe=-1, cframe_current=-1, cframe_previous=-1))
@@ -173,7 +173,7 @@ def test_each_number_of_a_table_is_looked_at(minor: int) -> None:
     good = [512 if field == "size" else 64 for _, field in fields]
     assert debug_offsets.read_layout(table(minor, good)).thread.size <= 512
     wrong = [(at, 1 << 25) for at in range(len(fields))]
-    for name, value in (("gil_runtime_state", 72), ("linetable", 60)):  # fields before what they are fields of
+    for name, value in (("gil_runtime_state", 72), ("linetable", 60)):  # offsets before the enclosing structure
         wrong += [(at, value) for at, (_, field) in enumerate(fields) if field == name]
     for at, value in wrong:
         with pytest.raises(FormatError):
@@ -221,7 +221,7 @@ def test_no_run_is_lost_by_a_merge_and_their_order_stays(
 
 
 class _Ring:
-    """Frames that lead to each other in a circle, all in memory that costs no read; counts who looks."""
+    """A circle of frames in memory that needs no reads. It counts the accesses."""
 
     AT = 0x5555_0000_0000
     COUNT = 2048

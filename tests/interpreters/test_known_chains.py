@@ -1,4 +1,4 @@
-"""Chains by what rows say of them: those of one trunk are decoded once, and are what decoding each of them gives."""
+"""Tests of the cache of decoded chains: chains with a common root part are decoded once, with equal results."""
 
 from __future__ import annotations
 
@@ -26,14 +26,24 @@ def code(book: CodeBook, name: str) -> int:
 
 
 def rows(*frames: tuple[int, int], state: int = SampleState.INTERPRETED, mark: int = 0) -> RowsKey:
-    """frames: (code, instruction), innermost first. Where each lies follows from its place in the stack."""
+    """Return the key of a chain.
+
+    Args:
+        frames: (code, instruction) from leaf to root. A frame's address follows from its depth.
+        state: State of the sample.
+        mark: Address of the evaluator's mark.
+    """
     packed = [struct.pack("<4Q", 1000 - n, code, instruction, code) for n, (code, instruction) in enumerate(frames)]
     stands = struct.pack("<2Q", mark, 0) if mark else b""
     return b"".join(packed), bytes(len(frames)), b"", stands, state, False, False, 0, 0, False
 
 
 class Reader:
-    """What decodes rows. decoded: how many chains, each by itself."""
+    """A reader of chains with a cache.
+
+    Attributes:
+        decoded: Number of chains that were decoded individually.
+    """
 
     def __init__(self, book: CodeBook) -> None:
         self._numbers = itertools.count(1)
@@ -61,7 +71,7 @@ def lost(key: RowsKey) -> bool:
 
 
 def alone(key: RowsKey) -> Chain:
-    """The specification: by itself, without numbers."""
+    """Decode a chain without the cache and without numbers, as the specification of the cache."""
     mark = struct.unpack("<2Q", key[3])[0] if key[3] else 0
     return Chain((Run(mark, places(key)),), SampleState(key[4]), "", (), marked=True)
 

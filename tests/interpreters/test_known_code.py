@@ -1,4 +1,4 @@
-"""Functions whose names are known: little is read of them in a stop, and what was replaced loses its name."""
+"""Tests of functions with known names: a stop reads little of them, and replaced code loses its name."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def asleep_in_python() -> Iterator[Reader]:
         yield reader
 
 
-def test_equal_chains_are_one_and_known_code_is_not_read_while_the_thread_stands_still() -> None:
+def test_equal_chains_are_one_and_a_stop_does_not_read_known_code() -> None:
     with asleep_in_python() as reader:
         gather = gather_now(Memory(memory_reader(reader.pid, lambda: True)))
         asked: list[int] = []
@@ -52,7 +52,7 @@ def test_equal_chains_are_one_and_known_code_is_not_read_while_the_thread_stands
         for _ in range(4):
             asked.append(0)
             reader.process.copy(reader.pid, EMPTY, 0, counting)
-            asked.append(0)  # from here on the thread runs again
+            asked.append(0)  # counts reads after the thread has resumed
             chains.append(reader.process.take())
         in_stop, after = asked[::2], asked[1::2]
         first, *_, last = chains
@@ -77,7 +77,7 @@ def test_code_that_is_replaced_between_the_stop_and_a_look_at_it_has_no_name_the
         heads = frames._settled.heads
         address = next(iter(heads))
         reader.process.copy(reader.pid, EMPTY, 0, gather_now(Memory(memory_reader(reader.pid, lambda: True))))
-        with open(f"/proc/{reader.pid}/mem", "r+b", buffering=0) as memory:  # another function's first line
+        with open(f"/proc/{reader.pid}/mem", "r+b", buffering=0) as memory:  # changes the first line number
             memory.seek(address + runtime.layout.code.firstlineno)
             memory.write(struct.pack("<i", 77))
         found = reader.taken()

@@ -1,4 +1,4 @@
-"""Memory that leads in circles or nowhere while a thread stands still: the stop stays short, and the next is whole."""
+"""Tests of circular and wild pointers read during a stop: the stop stays short, and the next one is complete."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 EMPTY = memoryview(b"").cast("Q")
 BAD = 2**64 - 8
-"""A pointer to which nothing can be added."""
+"""A pointer so large that an offset overflows it."""
 
 
 class Scene:
-    """A thread state, frames and code in memory of our own, read as the collector reads a target's."""
+    """A thread state, frames and code in the memory of this process, read like a target's."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -51,7 +51,7 @@ class Scene:
         ctypes.c_uint64.from_address(avma).value = word
 
     def chain(self, codes: Sequence[int]) -> None:
-        """Frames that run these, innermost first."""
+        """Write frames with these code objects from leaf to root."""
         layout = self.layout
         size = layout.frame.size + 15 & ~15
         self.put(self.thread_at + layout.thread.frame, self.frames_at if codes else 0)
@@ -75,7 +75,7 @@ class Scene:
 
 @pytest.fixture
 def old() -> Scene:
-    """CPython 3.9, whose frames stand alone."""
+    """Return a scene of CPython 3.9, whose frames are separate objects."""
     return Scene(LAYOUTS[9])
 
 
@@ -145,7 +145,7 @@ def test_bad_chunk_of_a_data_stack_is_not_asked_for_again() -> None:
 
 
 def test_habits_that_cannot_be_read_are_given_up(old: Scene) -> None:
-    old.habits.chunks = [(old.frames_at, 1 << 20, 1 << 20)] * 2  # more than there is room for
+    old.habits.chunks = [(old.frames_at, 1 << 20, 1 << 20)] * 2  # exceeds the maximum size
     assert old.copy().stale
     assert not old.copy().stale
 
@@ -166,7 +166,9 @@ def test_thread_states_in_a_circle_are_listed_once_each() -> None:
 
 
 def table(**changed: int) -> bytes:
-    """A 3.13 table that states 8 for each field but these (group__field) and some of the thread state."""
+    """Return a debug offsets table of 3.13 with offset 8 for all fields but some of the thread state and these
+    changes.
+    """
     fields = debug_offsets.FIELDS[13]
     states = {"interp": 16, "thread_id": 24, "current_frame": 32, "datastack_chunk": 40}
     known = {f"thread_state__{name}": at for name, at in states.items()} | changed

@@ -1,4 +1,4 @@
-"""Tables of lines against the interpreters that wrote them, and against nonsense."""
+"""Tests of line tables against the interpreters that wrote them, and with random bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dump --locals`: what the target's variables are, without a line of its code run; secrets stay where they are."""
+"""Tests of `dump --locals`: values of variables without running the target's code, and hidden secrets."""
 
 from __future__ import annotations
 

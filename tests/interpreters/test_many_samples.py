@@ -1,4 +1,4 @@
-"""The campaign of many samples: what it calls impossible, and a short run of it."""
+"""Tests of tests.interpreters.many_samples: its judgement of stacks, and a short run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where runs stand among native frames, and what is said when they find no place."""
+"""Tests of merging Python frames into native stacks, and of the reports if that fails."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.walk import StackEnd
 
 EVALUATOR = 0x1000
-"""Code from here to 0x2000 is the evaluator's, in two functions."""
+"""Start of the evaluator's code, which reaches to 0x2000 in two functions."""
 
 
 def function_range(pc: int, exact: bool) -> tuple[int, int] | None:
@@ -30,8 +30,15 @@ def placed(
     lacking: int = 0,
     scattered: bool = False,
 ) -> Merged:
-    """stack: innermost first, a letter a frame of 0x100 bytes: E evaluator, C its cold part, n native. markers: of
-    runs, innermost first; run k has the one frame k. waiting: so many outermost ones are not in the thread's chain.
+    """Merge runs of Python frames into a stack.
+
+    Args:
+        stack: One letter for each frame of 0x100 bytes from leaf to root: E evaluator, C its cold part, n native.
+        markers: Marker of each run from leaf to root. Run k has the single frame k.
+        end: How the stack ends.
+        marked: Whether the runs have markers.
+        leaf_exact: Whether the leaf's program counter is exact.
+        waiting: Number of outermost runs that are suspended greenlets.
     """
     pcs = [{"E": 0x1010, "C": 0x1810, "n": 0x5000}[letter] for letter in stack]
     sps = [0x100 * (1 + at) for at in range(len(stack))]
@@ -55,7 +62,7 @@ def placed(
 
 
 def numbers(merged: Merged) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """The runs that stand inside each native frame."""
+    """Return the runs inside each native frame."""
     return tuple((at, tuple(place.function for place in places)) for at, places in merged.inserts)
 
 
@@ -75,7 +82,7 @@ def test_evaluator_without_run_is_counted() -> None:
     assert numbers(merged) == ((1, (0,)),)
 
 
-def test_function_in_which_a_marker_lay_by_mistake_is_no_evaluator_on_the_stacks_that_follow() -> None:
+def test_function_with_a_stray_marker_is_no_evaluator_on_later_stacks() -> None:
     evaluators = Evaluators(lambda pc, exact: ((pc - (not exact)) & ~0xFF, ((pc - (not exact)) & ~0xFF) + 0x100))
     pcs, sps = [0x3010, 0x1010, 0x5010, 0x4010], [0x100, 0x200, 0x300, 0x400]
 
@@ -87,10 +94,10 @@ def test_function_in_which_a_marker_lay_by_mistake_is_no_evaluator_on_the_stacks
     assert [without_run(0x210) for _ in range(3)] == [0, 0, 0]
     at = np.array([0x3010, 0x1010, 0x5010], np.uint64)
     assert evaluators.hold(at).tolist() == [False, True, False]
-    assert without_run(0x210, 0x310) == 0  # a greenlet was left while it was looked at
+    assert without_run(0x210, 0x310) == 0  # a greenlet switched during the sample
     assert evaluators.hold(at).tolist() == [False, True, True]
     assert [without_run(0x210) for _ in range(3)] == [1, 0, 0]
-    assert [without_run(0x10) for _ in range(3)] == [1, 1, 1]  # the symbol's own is one, whatever is seen
+    assert [without_run(0x10) for _ in range(3)] == [1, 1, 1]  # the evaluator symbol is always one
 
 
 def test_evaluator_at_the_leaf_may_be_about_to_enter_its_frame() -> None:

@@ -1,4 +1,4 @@
-"""When the names that Python gave its threads are read again: seldom where they stay, soon where threads come."""
+"""Tests of how often Python's thread names are read: rarely if they stay the same, soon for new threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ THREAD = PyThread(0x1000, 7, 42, 0x2000, 0, 0, 0)
 
 
 class Book:
-    """A thread of tid 7, whose name is read from here, on a clock that we set."""
+    """A name book with one thread of tid 7 on a simulated clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 100.0
@@ -33,7 +33,7 @@ class Book:
         return {42: self.name}
 
     def look_until(self, seconds: float) -> list[float]:
-        """Each tenth of a second. When were they read?"""
+        """Check the names each tenth of a second, and return the times at which they were read."""
         self.reads.clear()
         while self.now_s < 100 + seconds:
             self.book.look(self._threads)

@@ -1,4 +1,4 @@
-"""Another profiler's opinion of threads that sleep: py-spy's, for the versions that it knows."""
+"""Tests of sleeping threads against py-spy, for the versions that it supports."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from tests.support import missing
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 NEWEST = 13
-"""Minor version that py-spy knows."""
+"""Newest minor version that py-spy supports."""
 
 Frames = list[tuple[str, str, int]]
 
 
 def py_spy(pid: int) -> dict[int, Frames]:
-    """tid -> (function, file's name, line), innermost first; without the interpreter's helper frames."""
+    """Return (function, file name, line) of each thread from leaf to root, without the interpreter's internal
+    frames.
+    """
     program = Path(sys.executable).with_name("py-spy")
     if not program.exists():
         missing("needs py-spy: pip install -e '.[dev]'")

@@ -1,5 +1,6 @@
-"""Other profilers' opinions of programs that nobody wrote for this: py-spy's of their Python frames, pystack's of the
-native ones between them. Threads that stand still only.
+"""Tests of third-party programs against other profilers: Python frames of py-spy, native frames of pystack.
+
+All compared threads stand still.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def free_port() -> int:
 
 
 def asking(port: int, end: bytes = b"\r\n") -> socket.socket:
-    """A request that is waiting for its answer."""
+    """Open a connection with a request that waits for its response."""
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -70,7 +71,7 @@ def asking(port: int, end: bytes = b"\r\n") -> socket.socket:
 
 
 def child(process: psutil.Process) -> psutil.Process:
-    """Its only one, once it has been made: a server listens before."""
+    """Wait until the server, which listens earlier, has created its only child, and return it."""
     deadline = time.monotonic() + 60
     while not (children := process.children()):
         assert time.monotonic() < deadline
@@ -80,7 +81,7 @@ def child(process: psutil.Process) -> psutil.Process:
 
 
 def still(process: psutil.Process, until: str) -> dict[int, Frames]:
-    """Once that function is on a stack and the stacks do not change."""
+    """Wait until this function is on a stack and the stacks do not change, and return them."""
     deadline = time.monotonic() + 90
     while True:
         before = ours(process.pid)
@@ -91,7 +92,10 @@ def still(process: psutil.Process, until: str) -> dict[int, Frames]:
 
 
 def pystack(pid: int) -> dict[int, list[tuple[str, str, int]]]:
-    """tid -> innermost first: ("python", function, line) or ("native", module, 0) of those outside the interpreter."""
+    """Return frames by thread from leaf to root: ("python", function, line) or ("native", module, 0).
+
+    Native frames of the interpreter itself are left out.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "pystack", "remote", "--native", str(pid)],
         capture_output=True, text=True, timeout=100, check=True, env={**os.environ, "PYTHONPATH": packages()},
@@ -111,12 +115,12 @@ def pystack(pid: int) -> dict[int, list[tuple[str, str, int]]]:
 
 
 def foreign(module: str) -> bool:
-    """Is this module none of the interpreter's two?"""
+    """Return True unless the module is the interpreter or libpython."""
     return not re.match(r"(lib)?python3", Path(module).name)
 
 
 def ours_with_native(pid: int) -> dict[int, list[tuple[str, str, int]]]:
-    """Without functions like numpy's dispatcher_vectorcall, which pystack takes for the interpreter's by their name."""
+    """Return pyprof's frames without functions like numpy's dispatcher_vectorcall, which pystack hides by name."""
 
     def kept(frame: dict[str, Any]) -> tuple[str, str, int] | None:
         if frame["kind"] == "python":
@@ -130,8 +134,9 @@ def ours_with_native(pid: int) -> dict[int, list[tuple[str, str, int]]]:
 
 
 def py_spy_native(pid: int) -> dict[int, list[str]]:
-    """tid -> functions, innermost first, Python's by their plain names. Without addresses that have no name and
-    without functions of libc, some of which have two.
+    """Return the functions of each thread from leaf to root, with unqualified Python names.
+
+    Addresses without a name are left out, and so are functions of libc, some of which have two names.
     """
     command = [str(Path(sys.executable).with_name("py-spy")), "dump", "--native", "--json", "-p", str(pid)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
@@ -155,7 +160,7 @@ def agree(process: psutil.Process, until: str) -> None:
         for thread in dump(process.pid, "--native", "all")["threads"]
     }
     for tid, functions in py_spy_native(process.pid).items():
-        assert all(function in names[tid] for function in functions), functions  # those that it shows, in this order
+        assert all(function in names[tid] for function in functions), functions  # in the order of py-spy's stack
     with_native, theirs_too = ours_with_native(process.pid), pystack(process.pid)
     assert with_native == {tid: theirs_too[tid] for tid in with_native}
 
@@ -171,7 +176,7 @@ def test_numpy() -> None:
 
 
 def test_http_server() -> None:
-    """Whose handler waits for the rest of a request."""
+    """Compare a server whose handlers wait for the rest of a request."""
     with ExitStack() as stack:
         port = free_port()
         command = ("-m", "http.server", "--bind", "127.0.0.1", str(port))

@@ -1,4 +1,4 @@
-"""One process's reader while modules come, programs are replaced, and threads are sampled that are not listed yet."""
+"""Tests of the reader of one process during imports, exec, and samples of threads that are not listed yet."""
 
 from __future__ import annotations
 
@@ -38,12 +38,16 @@ from tests.interpreters.pythons import HERE, Python, pythons
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 OWN = [python for python in pythons() if python.name.startswith("debian")] or [HERE]
-"""Debian's are not position-independent: after an exec they stand where they stood."""
+"""Debian's interpreters, which are not position-independent and so keep their addresses after exec."""
 EMPTY = memoryview(b"").cast("Q")
 
 
 class CountedReads:
-    """A ReadSymbols. reads: modules whose files were asked for."""
+    """A ReadSymbols function.
+
+    Attributes:
+        reads: Number of modules whose files were requested.
+    """
 
     def __init__(self) -> None:
         self.reads = 0
@@ -65,7 +69,7 @@ class Reader:
         self.tracker = SpaceTracker(ProcDir(pid), itertools.count(1).__next__, lambda: None)
 
     def names(self) -> list[str]:
-        """Of the main thread's functions, innermost first."""
+        """Return the functions of the main thread from leaf to root."""
         self.tracker.refresh(time.monotonic_ns, force=True)
         self.process.look(self.tracker.current, procfs.tasks(self.pid))
         return self.sample()
@@ -75,7 +79,7 @@ class Reader:
         return self.taken()
 
     def taken(self) -> list[str]:
-        """Of what was copied last."""
+        """Return the functions of the last copied stack."""
         chain = self.process.take()
         return [self.book.line(pc).function for run in chain.runs for pc in run.frames] if chain else []
 
@@ -186,7 +190,7 @@ def test_functions_have_names_after_a_program_has_replaced_itself(python: Python
 
 @pytest.mark.parametrize("torn", [1, 100])
 def test_list_that_changes_while_it_is_read_is_read_again(torn: int) -> None:
-    """A thread state that is freed meanwhile holds anything; a runtime that never fits is refused."""
+    """Change the list of thread states during a read. The reader refuses a runtime that never becomes consistent."""
     with started(sys.executable, "-c", "print(1, flush=True); import sys; sys.stdin.read()") as process:
         assert said(process) == "1\n"
         reader = Reader(process.pid)
@@ -212,14 +216,14 @@ FUNCTION_THAT_WAITS = "def f():\n    print(id(f.__code__), flush=True)\n    sys.
 
 
 def row_of(runtime: Runtime, read: ReadMemory, code: int) -> tuple[npt.NDArray[np.uint64], tuple[int, ...]]:
-    """(the row of one frame, the words of its code that were folded), as the program in the kernel copies them."""
+    """Return the row of one frame and the words of its code that were hashed, as the BPF program copies them."""
     layout = runtime.layout
     words = head_of(layout, read(code + layout.object.type, 240))
     return np.array([[0, code, 0, fold(words)]], np.uint64), words
 
 
 def decoded(rows: FrameRowReader, frames: npt.NDArray[np.uint64], copied_words: bytes = b"") -> FunctionPlace:
-    """The frame of a sample that has no other."""
+    """Return the only frame of a sample."""
     one, none, zero = np.array([0, 1]), np.array([False]), np.zeros(1, np.int64)
     copied = np.frombuffer(copied_words, np.uint64).reshape(-1, 32)
     flag, tlbc = np.zeros(1, np.uint8), np.zeros(1, np.uint32)
@@ -241,8 +245,8 @@ def test_what_is_known_of_a_process_that_has_ended_says_what_its_last_samples_me
     assert kernel.offsets() == before is not None
 
 
-def test_code_that_could_not_be_read_once_has_its_name_when_its_text_comes_with_a_sample() -> None:
-    """After a child that ended too early come others, with the same code at the same place."""
+def test_unreadable_code_has_its_name_once_a_sample_brings_its_text() -> None:
+    """Sample children with equal code at one address, the first of which ends before its code is read."""
     with started(sys.executable, "-c", FUNCTION_THAT_WAITS) as process:
         code = int(said(process))
         reader = Reader(process.pid)
@@ -280,7 +284,7 @@ def test_function_that_runs_again_after_its_name_was_dropped_is_read_again() -> 
 
 
 def test_code_that_was_not_in_memory_has_its_name_if_it_is_the_same_before_and_now() -> None:
-    """A sample of a frame whose code was swapped out has no words of it."""
+    """Sample a frame whose code is swapped out, so that the sample has no words of it."""
     with started(sys.executable, "-c", FUNCTION_THAT_WAITS) as process:
         code = int(said(process))
         reader = Reader(process.pid)
@@ -299,7 +303,7 @@ def test_code_that_was_not_in_memory_has_its_name_if_it_is_the_same_before_and_n
             for row in batches:
                 found += [reader.book.line(decoded(rows, row)).function for _ in range(2)]
                 rows.done()
-            other[0] = True  # from now on something else is there
+            other[0] = True  # from now on the address has other code
             found.append(reader.book.line(decoded(rows, absent)).function)
             other[0] = False
             assert rows.lost == found.count(UNNAMED)

@@ -1,4 +1,4 @@
-"""Where nobody reads Python's functions the summary says so first, and such stacks are not whole."""
+"""Tests of recordings without Python frames: the summary says so first, and such stacks do not count as complete."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def busy() -> Iterator[int]:
 
 
 def recorded(folder: Path, *options: str) -> tuple[str, dict[str, Any]]:
-    """What the terminal says, with its lines joined, and the summary."""
+    """Return the terminal's output as one line, and the summary."""
     summary = folder / "summary.json"
     command = ("record", "-d", "1", "-r", "199", "-o", str(folder / "a.html"), "--summary", str(summary), *options)
     done = pyprof(*command)

@@ -1,4 +1,4 @@
-"""Runtimes that are recognised: their functions are said not to be shown, and their stacks are whole native ones."""
+"""Tests of runtimes that are only recognized: the summary says that their functions are missing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Recordings of busy programs whose call graph is known: every sample merged, no callee below a function that never
-calls it."""
+"""Tests of busy programs with a known call graph: every sample is merged, and every caller really calls its callee."""
 
 from __future__ import annotations
 

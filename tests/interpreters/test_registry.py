@@ -1,4 +1,4 @@
-"""What the registry does of several interpreters: who reads a process, who is asked, what one that fails hides."""
+"""Tests of the registry of interpreters: the choice of a process's reader, and failures of single readers."""
 
 from __future__ import annotations
 

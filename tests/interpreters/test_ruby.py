@@ -1,4 +1,4 @@
-"""An interpreter that is only recognised: doctor, dump and the summary say that its functions are missing."""
+"""Tests of Ruby, which is only recognized: doctor, dump and the summary say that its functions are missing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Stacks that the target wrote down itself, of dozens of ways in which Python is called out of native code, in an order
-that a number gives: the same frames, and between them the native functions that called.
+"""Tests of dozens of ways to call Python from native code, nested in a random order: frames equal those of the target.
+
+The target reports its own stack. The native functions that call Python stand in their places.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 Frame = dict[str, Any]
 SEED = int(os.environ.get("PYPROF_TEST_SEED", "1"))
-"""Another one gives other stacks."""
+"""Seed of the order of calls."""
 
 
 PYX_CALLS = {
@@ -48,7 +49,7 @@ def of_python(frames: list[Frame]) -> list[list[object]]:
 
 
 def check(frames: list[Frame], truth: dict[str, Any]) -> None:
-    """frames: of a dump, innermost first."""
+    """Assert that the frames of a dump, from leaf to root, equal those that the program reports."""
     begin = next(n for n, frame in enumerate(frames) if frame["kind"] == "python" and frame["file"] != "<string>")
     frames = frames[begin:]
     assert of_python(frames) == truth["stack"]
@@ -75,12 +76,12 @@ def check(frames: list[Frame], truth: dict[str, Any]) -> None:
 
 
 def dumped(process: subprocess.Popen[str], truth: dict[str, Any]) -> list[dict[str, Any]]:
-    """All threads; the one that the truth is of comes first, those without Python last, whatever their numbers are."""
+    """Return all threads: first the reported one, last those without Python."""
     threads: list[dict[str, Any]] = dump(process.pid, "--native", "all")["threads"]
     innermost = truth["stack"][0]
     threads.sort(key=lambda thread: (innermost not in of_python(thread["frames"]), thread["interpreter"] is None))
     for thread in threads:
-        python = thread["interpreter"]  # None: one of the threads of a library that knows no Python
+        python = thread["interpreter"]  # None for a thread of a library without Python
         assert python is None or python["merge"] is None, python
         assert thread["end"] == "root"
     return threads
@@ -96,7 +97,7 @@ def test_frames_and_the_native_ones_between_them_are_those_that_the_program_know
 
 @KINDS
 def test_frames_of_a_thread_that_runs_are_those_that_the_program_knows(python: Python) -> None:
-    """The main thread, stopped within a C function that has the GIL and never ends."""
+    """Dump the main thread in a C function that has the GIL and never returns."""
     with climbing(python, str(SEED), "60", "c_spin") as process:
         truth = said(process)
         time.sleep(0.05)
@@ -105,11 +106,16 @@ def test_frames_of_a_thread_that_runs_are_those_that_the_program_knows(python: P
 
 SAID = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 LEAST_SAID = 60
-"""Frames of a thread that faulthandler writes: 100, of which some versions take the interpreter's own away."""
+"""Minimum number of frames of a thread in faulthandler's output, which has at most 100.
+
+Some versions also count the interpreter's internal frames, which are not printed.
+"""
 
 
 def written_on_a_signal(process: subprocess.Popen[str]) -> list[list[tuple[str, str, int]]]:
-    """What faulthandler writes of each thread, the main thread last: (name, file, line), innermost first."""
+    """Return (name, file, line) of each thread in faulthandler's output from leaf to root, that of the main thread
+    last.
+    """
     process.send_signal(signal.SIGUSR1)
     threads: list[list[tuple[str, str, int]]] = []
     assert process.stdout is not None
@@ -126,7 +132,7 @@ def written_on_a_signal(process: subprocess.Popen[str]) -> list[list[tuple[str, 
 
 @KINDS
 def test_all_threads_are_as_faulthandler_writes_them_on_a_signal(python: Python) -> None:
-    """The signal comes in the midst of a loop of one line."""
+    """Send the signal during a loop of one line."""
     with climbing(python, str(SEED), "20", "spin", "thread") as process:
         truth = said(process)
         time.sleep(0.05)

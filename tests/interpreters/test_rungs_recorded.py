@@ -1,6 +1,4 @@
-"""Recordings of a program that runs through dozens of ways of calling Python out of native code, whose calls are known:
-every sample merged, no callee below a function that never calls it, the native functions between where they belong.
-"""
+"""Tests of recordings of dozens of ways to call Python from native code: all samples are merged correctly."""
 
 from __future__ import annotations
 
@@ -22,21 +20,21 @@ FILE = " (rungs.py)"
 
 
 def plain(frame: str) -> str:
-    """Of a Python frame: its name as the program says it."""
+    """Return the name of a Python frame as the program reports it."""
     return frame.removesuffix(FILE).rpartition(".")[2]
 
 
 def check(frames: list[str], truth: dict[str, Any]) -> None:
-    """frames: from the root."""
+    """Assert that the frames, from root to leaf, agree with the program's call graph."""
     ours = [at for at, frame in enumerate(frames) if frame.endswith(FILE)]
     if len(ours) > 1 and ours[-1] == ours[-2] + 1 and frames[ours[-1]].removesuffix(FILE) in truth["makers"]:
-        ours.pop()  # its caller has just called it and will have a generator, which runs elsewhere
+        ours.pop()  # the call returns a generator, whose body runs elsewhere
     calls = {(caller, callee) for caller, callee in truth["calls"]}
     for outer, inner in pairwise(ours):
         assert (plain(frames[outer]), plain(frames[inner])) in calls, frames
     for at in ours:
         claims = truth["through"].get(plain(frames[at]), ())
-        claims = [claim for claim in claims if not claim.startswith("module:")]  # which are not in this format
+        claims = [claim for claim in claims if not claim.startswith("module:")]  # collapsed stacks have no modules
         if claims:
             inside = next((n for n in ours if n > at and plain(frames[n]) == "inside"), None)
             if inside is not None:
@@ -53,7 +51,7 @@ def test_every_sample_is_merged_and_no_stack_is_impossible(python: Python, tmp_p
         truth = json.loads(process.stdout.readline())
 
         def enough(found: Stacks) -> bool:
-            """Half of the ways were met."""
+            """Return True if more than half of the ways occur."""
             ways = set(truth["through"])
             return count(found) > 100 and len(seen(found, "rungs.py") & ways) > len(ways) // 2
 
@@ -70,5 +68,5 @@ def test_every_sample_is_merged_and_no_stack_is_impossible(python: Python, tmp_p
 
 
 def is_partial(frames: list[str]) -> bool:
-    """Does it say that its native frames are not known?"""
+    """Return True if the stack is marked as partially merged."""
     return any("merge: partial" in frame for frame in frames)

@@ -1,4 +1,4 @@
-"""Heads of code objects that are read after the stop: nothing that changed meanwhile keeps its name."""
+"""Tests of code object heads that are read after a stop: code that changed meanwhile never keeps its name."""
 
 from __future__ import annotations
 
@@ -22,8 +22,14 @@ ADDRESSES = (0x1000, 0x2000, 0x3000)
 
 
 class Process:
-    """Code objects by address, each with a number; the first word of a head counts calls. gone: it has ended. late:
-    nothing more is read of it at once.
+    """A process with code objects.
+
+    The first word of a head counts the reads, so that heads never repeat.
+
+    Attributes:
+        heads: Number of the code object at each address.
+        gone: Whether the process has ended.
+        late: Whether only single reads are possible.
     """
 
     def __init__(self) -> None:
@@ -106,7 +112,7 @@ def test_head_that_was_not_read_whole_settles_nothing() -> None:
 
 
 class Changes(RuleBasedStateMachine):
-    """Whatever comes and goes: what is confirmed was so at the stop."""
+    """A state machine of changing code objects: confirmed heads equal those at the stop."""
 
     @initialize()
     def begin(self) -> None:
@@ -124,7 +130,11 @@ class Changes(RuleBasedStateMachine):
 
     @rule(changes=st.lists(st.sampled_from(ADDRESSES), max_size=2))
     def sampled(self, changes: list[int]) -> None:
-        """changes: while the thread runs again, before the heads are read; the new ones were never there before."""
+        """Sample a stack, and then confirm the heads.
+
+        Args:
+            changes: Addresses that get a new code object after the thread resumes and before the heads are read.
+        """
         used = tuple(address for address in ADDRESSES if address in self.codes.heads)
         at_stop = {address: self.process.head(address) for address in used}
         for address in changes:

@@ -1,4 +1,6 @@
-"""Threads that run one interpreter inside another: the frames of both in one stack, without and with stops."""
+"""Tests of threads that run one interpreter inside another: one stack has the frames of both, with and without
+stops.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,14 @@ pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 INNER = ["<module>", "inside", "spin"]
 FREED = "[function freed or swapped out before its name was read]"
-"""The code is compiled anew each time."""
+"""Name of a frame whose code object no longer exists, because the test compiles the code for each run."""
 LEAST = {"bpf": 0.8, "ptrace": 0.5}
-"""Share of stacks with the inner ones. Who stops threads lists their states now and then, and they live for 0.1 s."""
+"""Minimum share of stacks with the inner interpreter's functions.
+
+The ptrace collector lists thread states only now and then, and the threads live for 0.1 s.
+"""
 KNOWN = [python for python in pythons() if python.minor >= 11]
-"""Up to 3.10 a program in the kernel reads the frames of one of them only."""
+"""Interpreters of which BPF reads the frames of both. Up to 3.10 it reads those of one only."""
 
 
 def names(frames: list[str]) -> list[str]:
@@ -28,7 +33,7 @@ def names(frames: list[str]) -> list[str]:
 
 
 def inner(frames: list[str]) -> list[str]:
-    """The functions that ran in the sub-interpreter, whose code has no file."""
+    """Return the functions of the sub-interpreter, whose code has no file."""
     behind = names(frames[frames.index("run (sub_interpreter.py)") + 1 :])
     return [name for name in behind if name in (*INNER, FREED)]
 
@@ -37,7 +42,9 @@ def inner(frames: list[str]) -> list[str]:
 @pytest.mark.parametrize("collector", ["bpf", "ptrace"])
 def test_frames_of_both_interpreters_are_in_one_stack(python: Python, collector: str, tmp_path: Path) -> None:
     output = tmp_path / "out.collapsed"
-    wanted = 1 if python.minor == 11 else 2  # threads: in 3.11 they have one lock, and hardly let it go
+    wanted = (
+        1 if python.minor == 11 else 2
+    )  # in 3.11 all interpreters share a GIL, which one thread nearly always holds
 
     def working(found: Stacks) -> Stacks:
         return [(frames, n) for frames, n in found if "run (sub_interpreter.py)" in frames]

@@ -1,4 +1,4 @@
-"""`--async`: above the coroutine that runs stand those of the tasks that await its task."""
+"""Tests of `--async`: the coroutines of the awaiting tasks stand above the running coroutine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples without stops of a Python with its perf trampoline on: its functions are Python frames in every view."""
+"""A test of samples without stops of a Python with its perf trampoline: its functions are Python frames everywhere."""
 
 from __future__ import annotations
 

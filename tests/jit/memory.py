@@ -1,4 +1,4 @@
-"""A target's memory made by hand."""
+"""Synthetic memory of a target."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import struct
 
 
 class Memory:
-    """Pieces of memory; what no piece holds is not readable. reads: how often it was asked."""
+    """Memory that consists of pieces. All other addresses are unreadable.
+
+    Attributes:
+        pieces: Contents by address.
+        reads: Number of reads.
+    """
 
     def __init__(self) -> None:
         self.pieces: dict[int, bytearray] = {}

@@ -1,4 +1,4 @@
-"""Programs of these tests, built in the ways that matter."""
+"""Builds of the test programs that register code at run time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ LIBUNWIND_H = Path("/usr/include/x86_64-linux-gnu/libunwind.h")
 
 
 def dyn(folder: Path, kind: str) -> Path:
-    """dyn.c; kind: offset or plain (the layout of the structures), static, stripped (static, symbols elsewhere)."""
+    """Build dyn.c.
+
+    Args:
+        folder: Folder of the program.
+        kind: "offset" or "plain" for the layout of the structures, "static", or "stripped" (static, with its symbols in
+            a separate file).
+    """
     if not LIBUNWIND_H.exists():
         missing("needs libunwind's headers: apt-get install libunwind-dev")
     flags = ["-O1", "-g", "-fomit-frame-pointer", "-fno-stack-protector", str(PROGRAMS / "dyn_code.S")]
@@ -20,7 +26,7 @@ def dyn(folder: Path, kind: str) -> Path:
     static = kind in ("static", "stripped")
     flags += ["-static"] if static else []
     output = folder / f"dyn_{kind}"
-    # the order of libraries matters to a static link
+    # a static link depends on the order of libraries
     build(PROGRAMS / "dyn.c", output, *flags, "-lunwind", *(["-llzma"] if static else []))
     if kind == "stripped":
         debug = folder / "dyn_stripped.debug"

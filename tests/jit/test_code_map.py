@@ -1,4 +1,4 @@
-"""Which description an address has at which time."""
+"""Tests of the code map: the description of an address at a given time."""
 
 from __future__ import annotations
 

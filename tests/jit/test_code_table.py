@@ -1,4 +1,4 @@
-"""Descriptions in columns mean what a list of them means."""
+"""Tests that the columnar table of code descriptions behaves like a list."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def overlap(a: Line, b: Line) -> bool:
 
 
 class Specification:
-    """A list of what holds now, and one of what held, in the order in which it ended."""
+    """The specification of the table: a list of current descriptions, and one of ended ones in the order of their
+    ends.
+    """
 
     def __init__(self) -> None:
         self.now: list[Held] = []

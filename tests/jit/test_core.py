@@ -1,4 +1,4 @@
-"""Core files of processes with code made at run time: what was registered is read from the core's memory."""
+"""A test of core files of processes with JIT code: registrations are read from the core's memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that end in a recording that goes on: what they said is kept while it is needed, nothing is kept open."""
+"""Tests of processes that end during a recording: their JIT data stays while samples need it, without open files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PC = 0x100000
 
 @contextmanager
 def program() -> Iterator[tuple[AddressSpace, Path]]:
-    """A process that runs, and its perf map."""
+    """Yield a running process and the path of its perf map."""
     command = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout
@@ -59,7 +59,7 @@ def name_at(code: RuntimeCode, space: AddressSpace, pc: int) -> str | None:
     return found.name.name if found and found.name else None
 
 
-def test_files_of_a_process_that_has_ended_are_read_to_their_end_closed_and_forgotten_with_it() -> None:
+def test_files_of_an_ended_process_are_read_closed_and_forgotten() -> None:
     code, _ = runtime_code()
     with program() as (space, path):
         assert code.process(space) is not None

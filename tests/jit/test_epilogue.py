@@ -1,4 +1,4 @@
-"""Callers by the instructions up to the return: what the rule says and what a processor does."""
+"""Tests of unwinding by the instructions up to the return, compared with an emulated processor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ instructions = st.one_of(
 
 
 def emulated(code: bytes) -> tuple[int, dict[int, int]] | None:
-    """(sp, callee-saved registers) where the code returns to; None where it goes wrong on the way."""
+    """Return sp and the callee-saved registers after the return, or None if the code fails."""
     machine = uc.Uc(uc.UC_ARCH_X86, uc.UC_MODE_64)
     for start in (CODE, CALLEE, CALLER, STACK):
         machine.mem_map(start, 0x10000)
@@ -66,7 +66,7 @@ def predicted(rule: Rule) -> tuple[int, dict[int, int]]:
     for column, how in rule.regs:
         assert how.kind is RegKind.AT_CFA
         if column in registers:
-            registers[column] = cfa + how.n  # each word of the stack holds its own address
+            registers[column] = cfa + how.n  # each word of the stack contains its own address
     return cfa, registers
 
 

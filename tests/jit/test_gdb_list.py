@@ -1,4 +1,4 @@
-"""The list of the GDB JIT interface, well formed and hostile."""
+"""Tests of the list of the GDB JIT interface, valid and hostile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 
 def listed(*entries: tuple[int, ...], first: int, version: int = 1) -> Memory:
-    """entries: (avma, next, prev, address, size)."""
+    """Return memory with a list of entries (address, next, prev, symfile address, symfile size)."""
     memory = Memory()
     memory.put(D, struct.pack("<IIQQ", version, 1, first, first))
     for avma, *words in entries:
@@ -117,7 +117,7 @@ def relocatable(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     subprocess.run([need("gcc"), "-c", "-o", output, PROGRAMS / "made_odd.S"], check=True, timeout=60)
     data = bytearray(output.read_bytes())
     shoff = struct.unpack_from("<Q", data, 40)[0]
-    struct.pack_into("<Q", data, shoff + 64 + 16, 0x7F0000001000)  # section 1 is .text
+    struct.pack_into("<Q", data, shoff + 64 + 16, 0x7F0000001000)  # sh_addr of section 1, .text
     return bytes(data)
 
 

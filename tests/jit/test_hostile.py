@@ -1,4 +1,6 @@
-"""A target whose lists lie and change all the time: the recording ends, and what needs no list is right."""
+"""A test of a target whose JIT lists are corrupt and change constantly: the recording ends, and static code is
+correct.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interpreters that write perf maps: their functions have names, and stacks pass through them to the root."""
+"""Tests of interpreters that write perf maps: their functions have names, and stacks are complete."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ def of_functions(recording: Recording) -> dict[str, int]:
 
 
 def are_compiled(recording: Recording) -> bool:
-    """On a busy machine that takes node a while; before, they are bytecode, whose addresses have no names."""
+    """Return True if most samples are in named functions.
+
+    Node's compiler takes a while on a busy machine. Until then the functions are bytecode, whose addresses have no
+    names.
+    """
     found = of_functions(recording)
     return min(found.values()) > 0.1 * recording.samples and sum(found.values()) > 0.85 * recording.samples
 
@@ -42,7 +46,10 @@ def test_functions_of_node_have_names(options: tuple[str, ...], tmp_path: Path) 
 
 
 def test_code_that_qemu_translated_is_unwound_by_the_table_that_it_registers(tmp_path: Path) -> None:
-    """One object file for all of its code, with a .debug_frame. (Its caller keeps no frame pointer.)"""
+    """Unwind through translated code, for which qemu registers one object file with a .debug_frame section.
+
+    The code's caller has no frame pointer.
+    """
     source = tmp_path / "spin.c"
     source.write_text(
         '#include <unistd.h>\nint main(void) { write(1, "ready\\n", 6); for (volatile long n = 0;; n++); }'
@@ -57,7 +64,7 @@ def test_code_that_qemu_translated_is_unwound_by_the_table_that_it_registers(tmp
 
 
 def other_python() -> list[str]:
-    """A CPython with -X perf: our own, or Debian 13's in a private root."""
+    """Return the command of a CPython with -X perf: this one, or Debian 13's in a private root."""
     if sys.version_info >= (3, 12):
         return [sys.executable]
     return [*run_in("trixie"), "python3.13"]

@@ -1,4 +1,4 @@
-"""jitdump files: their records, when they were true, and those of real writers."""
+"""Tests of jitdump files: their records, the times at which they apply, and files of real writers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,13 @@ def move(time: int, old: int, new: int, size: int) -> bytes:
 
 
 def lines(time: int, *entries: tuple[int, int, str], of: int = 0) -> bytes:
-    """of: the code's address, if it is not that of the first entry."""
+    """Return a JIT_CODE_DEBUG_INFO record.
+
+    Args:
+        time: Timestamp of the record.
+        entries: (address, line, file) of each entry.
+        of: Address of the code, or 0 for that of the first entry.
+    """
     body = struct.pack("<QQ", of or entries[0][0], len(entries))
     for address, line, file in entries:
         body += struct.pack("<QII", address, line, 0) + (file.encode() if file else b"\xff") + b"\0"
@@ -73,7 +79,7 @@ def loaded(text: bytes, machine: int = 62) -> list[Loaded]:
 
 
 def test_lines_belong_to_the_code_that_they_name() -> None:
-    """As LLVM writes a batch: lines of all functions, then all functions; other writers skip what has no lines."""
+    """Read a batch as LLVM writes it, lines of all functions first. Other writers omit functions without lines."""
     text = lines(1, (0x1000, 1, "a.c")) + lines(2, (0x2000, 2, "b.c")) + lines(3, (0x9000, 9, "never.c"))
     text += load(4, 0x3000, 16, "none") + load(5, 0x2000, 16, "b")
     text += load(6, 0x1000, 16, "a") + load(7, 0x1000, 16, "new")
@@ -87,14 +93,17 @@ def test_lines_belong_to_the_code_that_they_name() -> None:
 
 @pytest.mark.parametrize(("machine", "header"), [(62, 0x40), (183, 0x40), (3, 0x34)])
 def test_lines_that_count_the_elf_header_stand_at_their_code(machine: int, header: int) -> None:
-    """V8, Julia, LLVM. Of a function shorter than the header all of them were outside."""
+    """Correct addresses that include the size of an ELF header, as V8, Julia and LLVM write them.
+
+    Without the correction all lines of a function shorter than the header would lie outside of it.
+    """
     text = lines(1, (0x1000 + header, 1, "a"), (0x100C + header, 2, "a"), (0x1010 + header, 3, "a"), of=0x1000)
     (found,) = loaded(text + load(2, 0x1000, 16, "f"), machine)
     assert found.lines == ((0x1000, "a", 1), (0x100C, "a", 2))
 
 
 def test_lines_of_a_writer_that_counts_no_header_stay_where_they_are() -> None:
-    """One line within the header's size proves it for all that follow."""
+    """Detect from one line below the header's size that the writer includes no header."""
     text = lines(1, (0x1000, 1, "a")) + load(2, 0x1000, 256, "f")
     text += lines(3, (0x2050, 7, "a"), of=0x2000) + load(4, 0x2000, 256, "late")
     assert [found.lines for found in loaded(text)] == [((0x1000, "a", 1),), ((0x2050, "a", 7),)]
@@ -108,7 +117,7 @@ def test_lines_of_code_that_never_comes_are_dropped(monkeypatch: pytest.MonkeyPa
 
 
 def test_file_names_that_are_no_text_cost_nothing_but_themselves() -> None:
-    """node 20 writes 17 bytes of another object for a name of 17 letters, and the end that it wrote for the name."""
+    """Read invalid file names as node 20 writes them: bytes of another object with the length of the name."""
     body, junk = struct.pack("<QQ", 0x1000, 4), b"\xbf\xe4H1\0\0\0\0#\xcd-\x09\xe8F\x9aWs"
     for address, line, file in ((0x1040, 1, junk), (0x1044, 2, b"\xff"), (0x1048, 3, junk[::-1]), (0x104C, 4, b"a.js")):
         body += struct.pack("<QII", address, line, 0) + file + b"\0"
@@ -120,7 +129,14 @@ CIE = bytes.fromhex("14000000 00000000 01 7a5200 01 78 10 01 1b 0c0708 9001 0000
 
 
 def unwinding(start: int, stands: int, header: bytes, *, header_first: bool) -> bytes:
-    """Of code of 16 bytes at start: 4 bytes of prologue, then cfa = rsp + 32. stands: the address of .eh_frame."""
+    """Return an unwinding info record for code of 16 bytes with a 4-byte prologue, after which the CFA is rsp + 32.
+
+    Args:
+        start: Address of the code.
+        stands: Address of .eh_frame.
+        header: Contents of .eh_frame_hdr.
+        header_first: Whether the header precedes the table.
+    """
     fde = struct.pack("<IIiI", 0x14, len(CIE) + 4, start - (stands + len(CIE) + 8), 16) + b"\0\x44\x0e\x20\0\0\0\0"
     tables = [CIE + fde + bytes(4), header]
     body = b"".join(reversed(tables) if header_first else tables)
@@ -133,13 +149,13 @@ HDR = bytes.fromhex("011b033b ccffffff 01000000 c0ffffff e8ffffff".replace(" ", 
 @pytest.mark.parametrize("size", [16, 13])
 @pytest.mark.parametrize("header_first", [False, True])
 def test_tables_are_found_on_either_side_of_their_header(header_first: bool, size: int, tmp_path: Path) -> None:
-    """They stand behind the code, at the next multiple of 8."""
+    """Find the tables behind the code at the next multiple of 8."""
     text = unwinding(0x1000, 0x1010, HDR, header_first=header_first) + load(2, 0x1000, size, "f")
     assert rules(looked_at(tmp_path / "jit-1.dump", HEADER + text), 0x1000) == [8, 32]
 
 
 def test_tables_with_an_address_of_their_own_hold_for_all_code_that_follows(tmp_path: Path) -> None:
-    """LLVM: one .eh_frame of a whole object, where it stands in memory, then all its functions."""
+    """Apply one .eh_frame of a whole object at its own address to all following functions, as LLVM writes it."""
     header = struct.pack("<BBBBQ", 1, 0x0C, 0xFF, 0xFF, 0x9000)
     text = unwinding(0x2000, 0x9000, header, header_first=True) + load(2, 0x1000, 16, "g") + load(3, 0x2000, 16, "f")
     code = looked_at(tmp_path / "jit-1.dump", HEADER + text)
@@ -148,7 +164,7 @@ def test_tables_with_an_address_of_their_own_hold_for_all_code_that_follows(tmp_
 
 
 def rules(code: JitdumpCode, start: int) -> list[int]:
-    """Of each row of the function that begins there: how far the CFA is above the stack pointer."""
+    """Return the distance of the CFA from sp for each row of the function that begins at this address."""
     span = code.spans.find(start, 1 << 39)
     assert span is not None
     found = code.rows(span, start, True, lambda pc, exact: None)
@@ -195,7 +211,7 @@ def test_any_bytes_are_read_or_refused(data: st.DataObject) -> None:
 
 
 def looked_at(path: Path, text: bytes) -> JitdumpCode:
-    """path: as jitdumps are called."""
+    """Read a jitdump that is mapped by a process. The path has the name pattern of jitdumps."""
     path.write_bytes(text)
     mapping = Mapping(0x100000, 0x101000, "r-xp", 0, "00:01", path.stat().st_ino, str(path))
     space = AddressSpace(1, 1, 0, (mapping,), lambda avma, size: b"", "")
@@ -219,7 +235,7 @@ def test_address_that_is_used_again_has_the_name_of_its_time(tmp_path: Path) -> 
 
 
 def test_functions_of_cpythons_jitdump_are_unwound_by_its_tables(tmp_path: Path) -> None:
-    """-X perf_jit. The writer keeps its last records in a buffer until it ends: so its whole life is recorded."""
+    """Record the whole life of a CPython with -X perf_jit, which buffers its last records until it ends."""
     script = tmp_path / "work.py"
     source = (PROGRAMS / "work.py").read_text().replace("while True", "import time\nwhile time.process_time() < 2")
     script.write_text(source)
@@ -235,13 +251,13 @@ def test_functions_of_nodes_jitdump_have_names_and_tables(tmp_path: Path) -> Non
     script = tmp_path / "work.js"
     script.write_text((PROGRAMS / "work.js").read_text().replace("for(;;)", "while (process.cpuUsage().user < 2e6)"))
     output, summary = recorded(tmp_path, need("node"), "--perf-prof", "--perf-prof-unwinding-info", str(script))
-    assert sum(":fib " in stack for stack in output) > 5  # LazyCompile:, and JS: from node 20 on
+    assert sum(":fib " in stack for stack in output) > 5  # the prefix is LazyCompile:, or JS: from node 20 on
     assert summary["trust"][Trust.JITDUMP.label] > 20
     assert summary["ends"]["root"] > 0.98 * summary["samples"]
 
 
 def test_lines_of_nodes_functions_are_those_that_run(tmp_path: Path) -> None:
-    """Nearly all samples are in the loop's body, which is two thirds as long as an ELF header."""
+    """Check that nearly all samples are in the loop's body, which is two thirds as long as an ELF header."""
     script = tmp_path / "lines.js"
     script.write_text(LOOP)
     recorded(tmp_path, need("node"), "--perf-prof", str(script), file="out.pb.gz")
@@ -273,7 +289,7 @@ while (Date.now() < end) { sum += spin(1000000); }
 
 
 def recorded(folder: Path, *command: str, file: str = "out.collapsed") -> tuple[list[str], dict]:  # type: ignore[type-arg]
-    """(stacks, summary) of a command's whole life; it writes its dump into folder, or below /tmp."""
+    """Return (stacks, summary) of a command's whole life, which writes its jitdump into the folder or below /tmp."""
     output, summary = folder / file, folder / "out.json"
     options = ["-r", "199", "-o", str(output), "--summary", str(summary), "-q", "--native", "all"]
     wrapped = ("sh", "-c", 'echo $$ >pid; exec "$@"', "sh", *command)

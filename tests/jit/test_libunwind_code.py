@@ -1,4 +1,4 @@
-"""libunwind's lists as one process's source of descriptions: memory that changes while it is read, endless tables."""
+"""Tests of libunwind's dynamic lists in one process: memory that changes during reads, and endless tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def scan(read: ReadMemory, now_ns: int) -> CodeScan:
 
 
 def test_registration_that_is_gone_when_it_is_read_again_is_kept_as_it_was_read() -> None:
-    """The first could be of either layout; the second, that it is of the old one; then the first is not readable."""
+    """Remove a registration before its second read, which the second one, of the old layout, requires for the first
+    one.
+    """
     memory = with_procedure(X86_64, offset=False)
     second = memory.pieces.pop(INFO)
     memory.put(LIST, struct.pack("<IIQ", 0, 1, INFO))
@@ -34,7 +36,7 @@ def test_registration_that_is_gone_when_it_is_read_again_is_kept_as_it_was_read(
     memory.put(0x8000, bytes(second))
 
     def read(avma: int, size: int) -> bytes:
-        if avma == NAME:  # that is the second's
+        if avma == NAME:  # the name of the second registration
             memory.pieces.pop(INFO, None)
         return memory.read(avma, size)
 
@@ -56,7 +58,7 @@ def test_list_that_changes_whenever_it_is_read_is_read_a_few_times() -> None:
 
 
 def tables(memory: Memory, kind: int, generation: int, count: int) -> None:
-    """A list of infos whose tables are all one piece of memory."""
+    """Write a list of unwind infos whose tables share one piece of memory."""
     memory.put(TABLE, bytes(SIZE))
     memory.put(NAME, struct.pack("<QQQQ", CODE - SIZE, CODE + SIZE, TABLE, SIZE))
     stated = (4, NAME) if kind == RegionFormat.TABLE else (SIZE // 8, TABLE)

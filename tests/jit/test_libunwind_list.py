@@ -1,4 +1,4 @@
-"""The list of libunwind's dynamic unwind-info in memory: both layouts, both word sizes, and hostile ones."""
+"""Tests of the list of libunwind's dynamic unwind info: both layouts, both word sizes, and hostile lists."""
 
 from __future__ import annotations
 
@@ -99,9 +99,9 @@ def test_endless_list_ends() -> None:
 @pytest.mark.parametrize(
     ("place", "data"),
     [
-        (REGION, struct.pack("<QiI", REGION, 1, 0)),  # a cycle of regions
+        (REGION, struct.pack("<QiI", REGION, 1, 0)),  # a circular list of regions
         (REGION, struct.pack("<QiI", 0, 1, 0xFFFFFFFF)),  # 64 GiB of directives
-        (REGION, struct.pack("<QiI", 0, 1, 1) + b"\x63" + bytes(15)),  # no directive
+        (REGION, struct.pack("<QiI", 0, 1, 1) + b"\x63" + bytes(15)),  # an unknown directive
         (INFO, struct.pack("<QQQQQii", 0, 0, CODE, CODE + (1 << 60), 0, 0, 0)),
     ],
 )

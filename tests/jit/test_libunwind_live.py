@@ -1,4 +1,4 @@
-"""Registrations that come and go while a process is recorded."""
+"""Tests of registrations that come and go while a process is recorded."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from tests.live.support.recording import Recording, record, running
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
 TURN_MS = "150"
-"""A sampler that shares the processors with others looks tens of milliseconds after a registration has come."""
+"""Time between changes in milliseconds. On a shared machine the sampler sees a registration tens of milliseconds
+later.
+"""
 
 
 def turns(recording: Recording) -> dict[str, tuple[int, int]]:
-    """Samples that each of the two functions has, and those of them whose stacks are whole."""
+    """Return the number of samples of each of the two functions, and how many of them have complete stacks."""
     counts = {}
     for name in ("even_turn", "odd_turn"):
         inside = {stack: n for stack, n in recording.stacks.items() if stack[-3:-1] == (name, "call_next")}
@@ -27,12 +29,12 @@ def turns(recording: Recording) -> dict[str, tuple[int, int]]:
 
 
 def are_whole(recording: Recording) -> bool:
-    """The first stacks may be cut, until it is known how much of them is to be copied: a busy machine knows it late."""
+    """Return True if most stacks are complete. The first ones may be truncated until the size of the copy is known."""
     return recording.samples > 100 and all(whole > 0.8 * count for count, whole in turns(recording).values())
 
 
 def test_registration_and_cancellation_in_a_loop_are_seen_while_recorded(tmp_path: Path) -> None:
-    """Two functions take turns at one address: with the other one's rules hardly a stack would reach main."""
+    """Alternate two functions at one address. With the other one's rules hardly any stack would reach main."""
     with running(dyn(tmp_path, "offset"), "loop", TURN_MS) as program:
         recording = record(program.pid, tmp_path, until=are_whole)
     assert are_whole(recording), recording.stacks
@@ -40,14 +42,14 @@ def test_registration_and_cancellation_in_a_loop_are_seen_while_recorded(tmp_pat
 
 
 def test_windows_of_a_recording_each_have_the_names_of_their_time(tmp_path: Path) -> None:
-    """What no stack refers to any more is dropped between two windows; what one still does is not."""
+    """Record several windows, between which unused descriptions are dropped and used ones stay."""
     with running(dyn(tmp_path, "offset"), "loop", TURN_MS) as program:
         options = ("-d", "4.5", "--every", "1", "-q", "-r", "199", "-o", str(tmp_path / "w%i.collapsed"))
         done = warm.run("record", "-p", str(program.pid), *options, timeout=90)
     assert done.returncode == 0, done.stderr
     windows = sorted(tmp_path.glob("w*.collapsed"))
     assert len(windows) >= 4
-    for window in windows[1:4]:  # stacks of the first may all be cut, see are_whole()
+    for window in windows[1:4]:  # all stacks of the first window may be truncated, see are_whole()
         text = window.read_text()
         assert "take_turns;even_turn" in text
         assert "take_turns;odd_turn" in text

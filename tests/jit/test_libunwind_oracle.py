@@ -1,7 +1,7 @@
-"""libunwind's dynamic unwind-info at every instruction of registered code, against the single-step oracle.
+"""Tests of libunwind's dynamic unwind info at every instruction of registered code, against the single-step oracle.
 
-dyn.c registers copies of functions in every format, by the real _U_dyn_register, with the structures of libunwind 1.6
-to 1.8 and with those before and after.
+dyn.c registers copies of functions in every format through the real _U_dyn_register, with the structures of libunwind
+1.6 to 1.8 and with those of earlier and later versions.
 """
 
 from __future__ import annotations
@@ -42,8 +42,11 @@ def test_without_what_is_registered_the_same_code_cannot_be_unwound(tmp_path: Pa
 
 @pytest.mark.parametrize("kind", [*LAYOUTS, "static", "stripped"])
 def test_every_format_has_its_frame_its_name_and_its_trust(kind: str, tmp_path: Path) -> None:
-    """offset, plain: the layouts, with the shared libunwind. static: a copy in the program, with its symbol table.
-    stripped: the same, the symbol table in a separate file.
+    """Dump a program with registered code.
+
+    Args:
+        kind: "offset" or "plain" for the layouts of the shared libunwind, "static" for a copy in the program with
+            symbols, or "stripped" for static with symbols in a separate file.
     """
     with running(dyn(tmp_path, kind), "spin") as program:
         (thread,) = dump(program.pid)["threads"]

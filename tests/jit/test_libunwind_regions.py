@@ -1,4 +1,4 @@
-"""What the directives mean, one by one (unwind/formats/libunwind/regions.py)."""
+"""Tests of each directive of libunwind's dynamic unwind info (unwind/formats/libunwind/regions.py)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_no_regions_mean_the_calls_own_state() -> None:
 
 
 def test_directive_is_in_force_behind_its_instruction_whichever_byte_of_it_is_named() -> None:
-    for when in (4, 5, 7):  # sub $0x10,%rsp is bytes 4..7; 8 is the next instruction
+    for when in (4, 5, 7):  # sub $0x10,%rsp has bytes 4 to 7, the next instruction begins at 8
         procedure = rules(Region(20, (add(when, -16),)))
         assert rule(procedure, 4) == Rule(RSP, 8, RA)
         assert rule(procedure, 8) == Rule(RSP, 24, RA)
@@ -62,7 +62,7 @@ def test_order_of_the_list_says_nothing() -> None:
 
 
 def test_spill_is_relative_to_the_stack_pointer_behind_its_own_instruction() -> None:
-    """And stays where it is when sp moves on."""
+    """Check that later changes of sp do not move the spill slot."""
     procedure = rules(Region(50, (add(0, -32), spill(4, RBX, 16), add(8, -64))))
     assert rule(procedure, 5) == Rule(RSP, 40, RA, ((RBX, at_cfa(16 - 40)),))
     assert rule(procedure, 9) == Rule(RSP, 104, RA, ((RBX, at_cfa(16 - 40)),))
@@ -74,7 +74,7 @@ def test_saved_stack_pointer_gives_the_cfa_from_then_on() -> None:
     assert rule(procedure, 2) == rule(procedure, 40) == Rule(RBP, 16, RA, ((RBP, at_cfa(-16)),))
 
 
-def test_spill_relative_to_the_frame_pointer_is_relative_to_the_register_that_keeps_sp() -> None:
+def test_frame_pointer_spill_is_relative_to_the_register_that_keeps_sp() -> None:
     ops = (add(0, -8), save(1, RSP, R12), Op(Tag.SPILL_FP_REL, RBX, 2, -24))
     assert dict(rule(rules(Region(50, ops)), 9).regs)[RBX] == at_cfa(-24 - 16)
     alone = Op(Tag.SPILL_FP_REL, RBX, 2, -24)
@@ -121,7 +121,9 @@ def test_empty_region_sets_the_state_of_what_follows() -> None:
 
 
 def test_directives_of_one_instruction_are_taken_together() -> None:
-    """MoarVM lists a whole prologue as its first instruction, the spill before the push's own change of sp."""
+    """Evaluate a prologue as MoarVM registers it: as one instruction, with the spill before the change of sp by its
+    push.
+    """
     ops = (
         spill(0, RBP, 0), add(0, -8), save(0, RSP, RBP), add(0, -0x100, reg=RBP),
         spill(0, R14, -8), spill(0, R13, -0x10), spill(0, 1, -0x18),
@@ -172,7 +174,7 @@ def test_link_register_and_its_saved_places() -> None:
 
 
 def test_registers_of_i386_have_libunwinds_numbers() -> None:
-    """UNW_X86_EBP is 6, UNW_X86_ESP 7; DWARF has them the other way round."""
+    """Use libunwind's numbers: UNW_X86_EBP is 6 and UNW_X86_ESP is 7, which DWARF numbers the other way round."""
     found = rule(rules(Region(40, (add(0, -4, reg=7), spill(0, 6), save(1, 7, 6))), arch=I386), 9)
     assert (found.cfa_reg, found.cfa_off, found.ra) == (I386.fp, 8, at_cfa(-4))
     assert dict(found.regs) == {I386.fp: at_cfa(-8)}

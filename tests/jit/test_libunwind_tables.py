@@ -1,4 +1,4 @@
-"""Tables that libunwind's dynamic unwind-info points to, in memory made by hand."""
+"""Tests of tables that libunwind's dynamic unwind info points to, in synthetic memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def opened(
 
 
 def eh_frame(start: int, size: int) -> tuple[bytes, int]:
-    """(a CIE and an FDE with absolute pointers, the FDE's offset)."""
+    """Return a CIE and an FDE with absolute pointers, and the FDE's offset."""
     cie = struct.pack("<IIB3sBBB", 0, 0, 1, b"zR\0", 1, 0x78, 16) + bytes([1, 0, 0x0C, 7, 8, 0x90, 1])
     cie += bytes(-len(cie) % 4)
     cie = struct.pack("<I", len(cie) - 4) + cie[4:]
@@ -77,7 +77,9 @@ def test_load_offset_is_added_to_what_the_table_says() -> None:
 
 
 def test_exidx_in_memory_is_executed() -> None:
-    """table_len counts bytes; two functions: pop {r4, lr}, and one that cannot be unwound."""
+    """Execute a table of two functions: one with pop {r4, lr}, and one that cannot be unwound. table_len counts
+    bytes.
+    """
     memory = Memory()
     entries = [(CODE, 0x80A8B0B0), (CODE + 0x40, 1)]
     memory.put(

@@ -1,4 +1,4 @@
-"""Code of LLVM's compilers at run time, registered with the GDB JIT interface: names, lines and stacks, against gdb."""
+"""Tests of LLVM's JIT compilers and the GDB JIT interface: names, lines and stacks, against gdb."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bitcode(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("kind", KINDS)
 def test_stopped_process_has_the_stack_that_gdb_finds_with_lines(kind: str, bitcode: Path, tmp_path: Path) -> None:
     with running(need("lli"), f"-jit-kind={kind}", bitcode) as program:
-        for _ in range(20):  # until it is not stopped at its compiler's work
+        for _ in range(20):  # until the program no longer compiles
             os.kill(program.pid, signal.SIGCONT)
             time.sleep(0.1)
             os.kill(program.pid, signal.SIGSTOP)
@@ -78,7 +78,7 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]
 def test_object_files_that_take_turns_at_one_address_are_told_apart(
     objects: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
-    """Their frames differ in size: with the other one's table no stack would be whole."""
+    """Alternate object files with different frame sizes. With the other one's table no stack would be complete."""
     with running(objects[0], "150", *objects[1:]) as program:
         recording = record(program.pid, tmp_path, seconds=2.5)
     times = {
@@ -91,14 +91,14 @@ def test_object_files_that_take_turns_at_one_address_are_told_apart(
 
 
 def lines_of_dump(folder: Path) -> dict[str, list[tuple[int, int]]]:
-    """Of each function of the one jitdump below folder: the offset in its code and the line of each entry."""
+    """Return (offset in the code, line) of each entry, by function, in the only jitdump below the folder."""
     (file,) = folder.rglob("jit-*.dump")
     found = [loaded for loaded in JitdumpReader().read(file.read_bytes()) if isinstance(loaded, Loaded)]
     return {loaded.name: [(avma - loaded.start, line) for avma, _, line in loaded.lines] for loaded in found}
 
 
 def test_lines_of_llvms_jitdump_are_those_of_their_functions(bitcode: Path, tmp_path: Path) -> None:
-    """The writer of MCJIT, which Julia used up to 1.9. Its entries count an ELF header before the code."""
+    """Read the jitdump of MCJIT, which Julia used up to 1.9. Its entries include an ELF header before the code."""
     with running(need("lli"), "-jit-kind=mcjit", bitcode, env={**os.environ, "JITDUMPDIR": str(tmp_path)}):
         found = lines_of_dump(tmp_path)
     source = (PROGRAMS / "spinner.c").read_text().splitlines()
@@ -111,11 +111,13 @@ def test_lines_of_llvms_jitdump_are_those_of_their_functions(bitcode: Path, tmp_
         assert begin <= entries[0][1] <= begin + 1
         assert len(entries) > 3
         others = [line for _, line in entries if line and not begin <= line <= end]
-        assert others == ([18] if name == "ladder" else []), (name, others)  # 18: inlined()
+        assert others == ([18] if name == "ladder" else []), (name, others)  # line 18 is in inlined()
 
 
 def test_code_of_llvms_jitlink_has_its_jitdumps_tables_and_lines(tmp_path: Path) -> None:
-    """Its writer is Julia's from 1.10 on: lines of all functions, then all functions, and one table for all of them."""
+    """Read the jitdump of JITLink, which Julia uses from 1.10 on: all lines, then all functions, and one table for
+    all.
+    """
     flags = ["-O1", "-g", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-fPIC", "-Dstatic=", "-c"]
     code = build(PROGRAMS / "spinner.c", tmp_path / "spinner.o", *flags, compiler="clang")
     command = [*run_in("sid"), "llvm-jitlink-22", "-perf-support", "-debugger-support=false", str(code)]

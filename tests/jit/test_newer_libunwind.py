@@ -1,4 +1,4 @@
-"""Programs built against a newer libunwind than this system has, in a private root: headers, library, list."""
+"""Tests of programs built with a newer libunwind than the system's, in a private root."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 
 
 def test_every_format_of_a_newer_libunwind_is_unwound(tmp_path: Path) -> None:
-    """Debian unstable's 1.8: the list is found by the code of the function that its stripped library exports."""
+    """Use libunwind 1.8 of Debian unstable, whose list is found through the code of an exported function."""
     in_root = run_in("sid")
     program = tmp_path / "dyn"
     sources = [str(PROGRAMS / "dyn.c"), str(PROGRAMS / "dyn_code.S")]
     flags = ["-O1", "-g", "-fomit-frame-pointer", "-fno-stack-protector"]
-    # what is built must lie in a folder that the root shares with us
+    # the private root shares this folder with the host
     subprocess.run(
         [*in_root, "gcc", *flags, "-o", program, *map(shared(tmp_path), sources), "-lunwind"],
         check=True,
@@ -35,7 +35,7 @@ def test_every_format_of_a_newer_libunwind_is_unwound(tmp_path: Path) -> None:
 
 
 def shared(folder: Path):  # type: ignore[no-untyped-def]
-    """Puts a copy of a file where the root sees it."""
+    """Return a function that copies a file to where the root sees it."""
 
     def copy(path: str) -> str:
         target = folder / Path(path).name

@@ -1,4 +1,4 @@
-"""Code that nothing describes: frame records, and guesses where they are allowed."""
+"""Tests of JIT code without any description: frame pointers, and heuristics if they are enabled."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-def test_guesses_lead_through_traces_of_luajit_to_the_root_and_are_said_to_be_guesses(tmp_path: Path) -> None:
-    """A trace has no frame, no table and no name; its caller is found where a guess leads on to the root."""
+def test_stack_scan_leads_through_luajit_traces_to_the_root_and_is_reported(tmp_path: Path) -> None:
+    """Scan the stack for the caller of a LuaJIT trace, which has no frame, table or name."""
     with running(need("luajit"), PROGRAMS / "work.lua") as program:
         without = record(program.pid, tmp_path)
         guessed = record(program.pid, tmp_path, "--scan")
@@ -30,8 +30,8 @@ def test_guesses_lead_through_traces_of_luajit_to_the_root_and_are_said_to_be_gu
     assert all(stack[0] == "_start" and "main" in stack for stack in guessed.stacks if "truncated" not in stack[0])
 
 
-def test_return_address_that_no_call_left_is_followed_where_the_records_lead_to_a_call(tmp_path: Path) -> None:
-    """As HotSpot's interpreter does: it pushes where its bytecode goes on, and jumps."""
+def test_pushed_return_address_is_followed_if_frame_pointers_lead_to_a_call(tmp_path: Path) -> None:
+    """Push a return address and jump, as HotSpot's interpreter does."""
     program = build(PROGRAMS / "pushed_return.c", tmp_path / "pushed", "-O1", "-g")
     with running(program) as process:
         recording = record(process.pid, tmp_path, "--full-paths", until=lambda recording: recording.samples > 100)

@@ -1,4 +1,4 @@
-"""The perf map: lines, files that grow, files that are written anew."""
+"""Tests of perf maps: their lines, growing files, and files that are rewritten."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_lines_that_say_nothing_are_counted() -> None:
 
 
 def test_line_of_any_length_is_read_in_one_pass() -> None:
-    """A pattern that tries every split of the blanks would need minutes."""
+    """Read many blanks, for which a backtracking regular expression would need minutes."""
     reader = PerfMapReader(Diagnostics())
     blanks = b" \t" * 500_000
     text = (
@@ -71,7 +71,7 @@ def test_line_of_any_length_is_read_in_one_pass() -> None:
 
 
 def test_long_line_in_pieces_is_its_beginning() -> None:
-    """Not what its end looks like."""
+    """Check that the end of a long line is not parsed as a line."""
     reader = PerfMapReader(Diagnostics())
     assert lines_of(reader.read(b"100 10 " + b"a" * 50_000)) == []
     assert len(reader._rest) == MAX_LINE, "what is looked at of a line, not all of it"
@@ -81,7 +81,7 @@ def test_long_line_in_pieces_is_its_beginning() -> None:
 
 
 def stated(line: bytes) -> list[tuple[int, int, str]]:
-    """What a line says, by the pattern of the format."""
+    """Return the content of a line according to a regular expression for the format."""
     found = re.match(rb"(?:0x)?([0-9a-fA-F]{1,16})[ \t]+(?:0x)?([0-9a-fA-F]{1,16})[ \t]+(.*)", line[:MAX_LINE], re.S)
     name = found[3].rstrip(b" \t\r")[:MAX_NAME] if found else b""
     if found is None or not name:
@@ -176,7 +176,7 @@ def test_map_that_an_earlier_process_of_the_same_pid_has_left_is_not_read() -> N
 
 
 def test_map_that_is_written_anew_while_recorded_names_each_time(tmp_path: Path) -> None:
-    """As agents do that dump the map again: what is gone from it held until then, what took its place holds since."""
+    """Rewrite the map, as some agents do: removed lines apply until then, and their replacements since then."""
     path = tmp_path / "map"
     code = PerfMapCode(watched(path), Diagnostics())
     space = AddressSpace(1, 1, 0, (), lambda avma, size: b"", "")
@@ -205,7 +205,7 @@ def test_map_that_is_written_anew_while_recorded_names_each_time(tmp_path: Path)
 def test_file_over_a_bound_of_bytes_keeps_what_was_read_and_is_named(
     module: ModuleType, bound: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = held_bytes.held() if module is held_bytes else 0  # by files of tests before this one
+    before = held_bytes.held() if module is held_bytes else 0  # files of earlier tests
     monkeypatch.setattr(module, bound, before + 4000)
     monkeypatch.setattr(growing_file, "PIECE", 1024)
     path = tmp_path / "map"

@@ -1,4 +1,4 @@
-"""Stacks of coroutines are whole."""
+"""Tests that stacks of makecontext(3) coroutines are complete."""
 
 from __future__ import annotations
 

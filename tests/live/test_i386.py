@@ -1,4 +1,4 @@
-"""Live processes of 32-bit code on an x86-64 kernel: the same ladders, sleepers and children, judged as the others."""
+"""Tests of live 32-bit processes on an x86-64 kernel: the same ladders, sleepers and children as for 64 bits."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def folder() -> tempfile.TemporaryDirectory[str]:
 
 @cache
 def program(source: str, *flags: str) -> Path:
-    """A test program as 32-bit code, in a copy for each set of flags."""
+    """Build a test program as 32-bit code, with one copy for each set of flags."""
     output = Path(folder().name) / f"{Path(source).stem}-{abs(hash(flags))}"
     build(PROGRAMS / source, output, *flags, "-pthread", compiler=need(GCC) and GCC)
     done = subprocess.run([output], capture_output=True, check=False, timeout=20, stdin=subprocess.DEVNULL)
@@ -85,7 +85,7 @@ def test_threads_that_climb_have_stacks_that_begin_like_the_ladder(source: str, 
     ladders = [f"{p}_thread{climbing([*rungs(p), f'{p}_top'])}" for p in "abcd"]
     thunk = r";__x86\.get_pc_thunk\.\w+"
     allowed = rf"{THREAD};(?:{'|'.join(ladders)})(?:{thunk})?"
-    if source == "fp":  # a rung may ask for its own address before it has made its frame record: its caller is missing
+    if source == "fp":  # a rung may be sampled in its call for its own address, before it sets up the frame pointer
         allowed += rf"|{THREAD}(?:;\w+)+{thunk}"
     assert strange(recording, allowed) == []
     assert recording.whole == 1.0
@@ -103,7 +103,7 @@ def test_every_thread_of_a_standing_process_has_the_frames_of_gdb_and_eu_stack(t
     for thread in found["threads"]:
         assert thread["end"] == "root"
         ours = [int(frame["pc"], 16) for frame in thread["frames"] if not frame.get("inline")]
-        # innermost frames move, the rungs' return addresses do not; eu-stack ends at main
+        # leaf frames move, return addresses do not; eu-stack ends at main
         theirs, eu = by_gdb[thread["tid"]][1:], by_eu[thread["tid"]][1:]
         assert ours[1:] == theirs
         assert ours[1 : len(eu) + 1] == eu
@@ -162,7 +162,7 @@ def test_calls_that_stops_cut_short_are_counted(monkeypatch: pytest.MonkeyPatch)
 
 
 def interruptions(kind: str) -> tuple[int, Counter[str]]:
-    """System calls that failed while their thread was stopped a hundred times in its sleep; what was counted."""
+    """Stop a sleeping thread a hundred times. Return the number of system calls that failed, and the counters."""
     with sleepers("0", "30000", kind) as target:
         with stopping(target.pid) as here:
             for _ in range(100):
@@ -182,7 +182,9 @@ def test_calls_that_a_stop_broke_off_are_made_again(kind: str, monkeypatch: pyte
 
 @pytest.mark.parametrize("collector", ["ptrace", "perf"])
 def test_a_family_of_both_kinds_of_code_is_recorded_together(collector: str, tmp_path: Path) -> None:
-    """A 64-bit shell with a 64-bit child, a 32-bit child, and one that was 64-bit before it became a 32-bit program."""
+    """Record a 64-bit shell with a 64-bit child, a 32-bit child, and a child that calls exec from 64-bit to 32-bit
+    code.
+    """
     if collector == "perf":
         try:
             choose_event(os.getpid(), 0, CollectOptions())

@@ -1,4 +1,4 @@
-"""Idle threads of real programs are hidden, what waits inside of a request is shown, and the recording has both."""
+"""Tests that idle threads are hidden and waits inside of a request are shown, and that the recording contains both."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def main():
 
 main()
 """
-"""Two threads of a pool serve a request all the time, two and the event loop wait for work."""
+"""A program in which two pool threads serve requests, and two others and the event loop wait for work."""
 SERVER = """
 #include <pthread.h>
 #include <stdio.h>
@@ -70,12 +70,14 @@ int main(void) {
 
 
 def sleeping(text: str) -> list[str]:
-    """The stacks that sleep in a system call, without those that wait for the GIL."""
+    """Return the stacks that sleep in a system call, without those that wait for the GIL."""
     return [line for line in text.splitlines() if "[sleeping: " in line and "pthread_cond_timedwait" not in line]
 
 
 def record(pid: int, folder: Path, *options: str) -> tuple[str, str]:
-    """Record a process and return its collapsed stacks and the terminal's text; all.pyprof is the recording."""
+    """Record a process, and return its collapsed stacks and the terminal's output. The recording is stored as
+    all.pyprof.
+    """
     out = folder / "shown.collapsed"
     done = pyprof(
         *("record", "-p", str(pid), "-d", "1", "-o", str(out), "--save", str(folder / "all.pyprof"), *options)

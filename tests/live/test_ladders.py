@@ -1,7 +1,7 @@
-"""Ladder programs recorded through the command line: every stack is whole and equals the ladder.
+"""Tests of ladder programs recorded through the command line: every stack is complete and equals the ladder.
 
-Stacks are held against regular expressions over their names, outermost first, joined by ";". Frames of libc outside
-main or a thread's function may have any name: it depends on whether libc's debug file is installed.
+The tests match stacks against regular expressions over the function names, from root to leaf and joined by ";". Frames
+of libc outside of main or a thread's function may have any name, because that depends on libc's debug file.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ THREAD = r"[^;]+;[^;]+"
 
 KERNEL = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
 MISPLACED = 0.005 if KERNEL >= (6, 11) else 0.05
-"""Share of samples that may be wrong where modules or images change all the time: kernels before 6.11 do not tell what
-is mapped at a stop (docs/accuracy.md)."""
+"""Maximum share of wrong samples if modules or programs change constantly.
+
+Kernels before 6.11 do not report the mappings at a stop (docs/accuracy.md).
+"""
 
 BUILDS = ["ladder", "ladder_static", "ladder_static_pie", "ladder_fp", "ladder_debug_frame"]
 
 
 def climbing(names: list[str]) -> str:
-    """Any beginning of a chain of callers, empty included; each name with ";" before it."""
+    """Return a pattern for any prefix of a chain of callers, including the empty one, with ";" before each name."""
     pattern = ""
     for name in reversed(names):
         pattern = f"(?:;{name}{pattern})?"
@@ -40,13 +42,13 @@ def climbing(names: list[str]) -> str:
 
 
 def strange(recording: Recording, pattern: str) -> list[str]:
-    """The stacks that are not as they must be."""
+    """Return the stacks that do not match the pattern."""
     allowed = re.compile(pattern)
     return [";".join(stack) for stack in recording.stacks if not allowed.fullmatch(";".join(stack))]
 
 
 def high_enough(recording: Recording) -> bool:
-    """Was the third rung of Rust's ladder met?"""
+    """Return True if the third rung of the Rust ladder occurs."""
     return any("rung_03" in name for stack in recording.stacks for name in stack)
 
 
@@ -138,7 +140,7 @@ def test_handler_on_its_own_stack_stands_on_the_stack_that_it_interrupted(tmp_pa
     assert enough(recording)
     leaf = r"(?:;leaf_(?:bare|moving|r11|deref|popped))?"
     interrupted = MAIN + climbing([*rungs("s"), f"s_top{leaf}"])
-    # the first sample that meets an interrupted stack learns how much of it to copy
+    # the walk of the first sample determines how much of the interrupted stack to copy
     learning = r"[^;]*truncated: stack not readable[^;]*;.*;handler_top"
     assert strange(recording, rf"{interrupted}(?:;[^;]+(?:;handler(?:;handler_top)?)?)?|{learning}") == []
     assert recording.summary["ends"].get("root", 0) >= recording.samples - 2
@@ -210,10 +212,10 @@ def test_rust_stacks_are_whole_and_in_order(tmp_path: Path) -> None:
         order = [name for name in names if name != "rung_top"]
         assert order == sorted(order), stack
     assert high_enough(recording)
-    assert recording.whole > 0.85  # a panic in each round: docs/accuracy.md
+    assert recording.whole > 0.85  # each round panics, see docs/accuracy.md
 
 
 def test_the_programs_are_gone_afterwards() -> None:
-    """No ladder outlives its test: each is killed, and would have ended by itself."""
+    """Check that no ladder outlives its test: tests kill them, and otherwise they end by themselves."""
     done = subprocess.run(["pgrep", "-f", str(folder())], capture_output=True, text=True, check=False, timeout=30)
     assert done.stdout.split() == []

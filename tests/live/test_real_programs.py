@@ -1,4 +1,6 @@
-"""Programs that nobody wrote for this: sleeping, against gdb and eu-stack; working, every stack to its root."""
+"""Tests of third-party programs: sleeping ones against gdb and eu-stack, and busy ones, whose stacks must be
+complete.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,7 @@ MOST_S = 30
 
 @contextmanager
 def started(command: list[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A program with a standard input on which nothing comes."""
+    """Start a program whose standard input stays empty."""
     program = subprocess.Popen(
         [need(command[0]), *command[1:]],
         stdin=subprocess.PIPE,
@@ -116,7 +118,7 @@ def cargo_home() -> str:
 
 
 def wait_until_asleep(pid: int) -> None:
-    """Until no thread has run for a while."""
+    """Wait until no thread has run for a while."""
     before, since = "", time.monotonic()
     deadline = since + MOST_S
     while time.monotonic() < deadline:
@@ -168,8 +170,10 @@ def test_working_programs_have_stacks_that_end_at_the_root(program: str, tmp_pat
 
 
 BLAKE3 = "frame_dummy.cold"
-"""Assembly of LLVM's without unwind tables, which pushes six registers before it sets its frame pointer up. In
-rustup's libLLVM.so, which BOLT has rearranged, the symbol before it reaches over it.
+"""Name under which LLVM's BLAKE3 assembly appears.
+
+It has no unwind tables and pushes six registers before it sets up the frame pointer. In rustup's libLLVM.so, which BOLT
+has reordered, the preceding symbol covers it.
 """
 
 

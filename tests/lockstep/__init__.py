@@ -1,6 +1,6 @@
-"""Programs that run in step with the samples, and what each collector says of them.
+"""Accuracy of the collectors on programs that run in step with the samples.
 
 A program alternates between two functions, each for half of a period that is a simple multiple of the sampling period.
-A collector whose sampling times have a period of their own sees only one of the functions. The program counts the
-processor time of each function itself, so the truth is known on a busy machine, too.
+A collector with periodic sampling times sees only one of the functions. The program measures the processor time of each
+function itself, so that the truth is known on a busy machine, too.
 """

@@ -1,4 +1,4 @@
-"""The table of docs/accuracy.md: programs in step with the samples, by each collector at each rate."""
+"""The command that prints the table of docs/accuracy.md: programs in step with the samples, by collector and rate."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def main() -> int:
 
 
 def _rows(collectors: list[str], rates: list[float], samples: int, seconds: float) -> Iterator[bool]:
-    """Print the table; True for each row that is out of bounds."""
+    """Print the table, and yield True for each row that is out of bounds."""
     print(f"| collector | Hz | samples | {' | '.join(PERIODS)} | largest z | gaps fit |")
     print("|---" * (len(PERIODS) + 5) + "|", flush=True)
     squares: list[float] = []

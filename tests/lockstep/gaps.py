@@ -1,4 +1,4 @@
-"""Times between samples, next to the distribution that was designed (a Kolmogorov-Smirnov test of two samples)."""
+"""Times between samples, compared with the designed distribution in a two-sample Kolmogorov-Smirnov test."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _REFERENCE = 20_000
 
 
 def ks_probability(found: F64, designed: F64) -> float:
-    """Return the probability of a distance like that of these samples, or more, if their distributions are the same."""
+    """Return the probability of at least the distance between these samples if their distributions are equal."""
     both = np.sort(np.concatenate([found, designed]))
     parts = [np.searchsorted(np.sort(part), both, side="right") / len(part) for part in (found, designed)]
     distance = float(np.abs(parts[0] - parts[1]).max())
@@ -41,7 +41,7 @@ def ks_probability(found: F64, designed: F64) -> float:
 
 @contextmanager
 def _no_idle_processor() -> Iterator[int]:
-    """Keep each processor busy; the pid of one of the busy programs."""
+    """Keep each processor busy, and yield the pid of one of the busy programs."""
     programs = []
     try:
         for cpu in online_cpus():
@@ -56,7 +56,7 @@ def _no_idle_processor() -> Iterator[int]:
 
 
 def bpf_gaps(rate_hz: float, seconds: float) -> tuple[F64, F64]:
-    """Return gaps between samples of a processor, in overflows of its event: found, and as designed."""
+    """Return the gaps between samples of a processor in overflows of its event: measured ones and designed ones."""
     with _no_idle_processor():
         sampler = Sampler(KernelTargets(rate_hz, everything=True), 64 << 20, online_cpus())
         source = BpfSource(sampler, Diagnostics(), itertools.count(1).__next__, None)
@@ -77,7 +77,9 @@ def bpf_gaps(rate_hz: float, seconds: float) -> tuple[F64, F64]:
 
 
 def _designed_overflows(slot: float) -> F64:
-    """Each slot of so many overflows has one sample, at the first overflow after a random place."""
+    """Return gaps of a design in which each slot of overflows has one sample, at the first overflow after a random
+    time.
+    """
     taken, last = [], 0
     for number in range(_REFERENCE):
         last = max(math.ceil((number + random.random()) * slot), last + 1)
@@ -86,7 +88,7 @@ def _designed_overflows(slot: float) -> F64:
 
 
 def event_times(count: int, chance: random.Random) -> F64:
-    """Return when an event whose rate changes makes its samples, in sampling periods."""
+    """Return the times of the samples of an event whose rate changes, in sampling periods."""
     rates = RandomRates(1.0, chance.uniform)
     rate = rates.draw()
     rates.begin(0, rate)
@@ -99,15 +101,16 @@ def event_times(count: int, chance: random.Random) -> F64:
             continue
         if rates.is_over(0, samples):
             rate = rates.change(0)
-            due = look + 1 / rate  # the kernel begins a period anew
+            due = look + 1 / rate  # the kernel starts a new period
         look, samples = look + LIFE_PERIODS * chance.uniform(0.5, 1), 0
     return np.array(times)
 
 
 def ptrace_phases(rate_hz: float, seconds: float) -> tuple[F64, F64]:
-    """Return at which phases of a program with the sampling period a thread was sampled: found, and as designed.
+    """Return the phases of a program with the sampling period at which a thread was sampled: measured and designed
+    ones.
 
-    Gaps between samples cannot be compared: there is no sample while the thread waits for a processor.
+    Gaps between samples cannot be compared because there is no sample while the thread waits for a processor.
     """
     with _no_idle_processor() as pid:
         collector = PtraceCollector(pid, CollectOptions(rate_hz=rate_hz, flush_s=0.2), Diagnostics())

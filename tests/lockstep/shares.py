@@ -1,4 +1,4 @@
-"""Records a program of several threads that run in step with the samples, and counts samples by function."""
+"""Recordings of a program whose threads run in step with the samples, and the number of samples by function."""
 
 from __future__ import annotations
 
@@ -31,13 +31,18 @@ from tests.support import PROGRAMS, build
 
 GOLDEN = (1 + math.sqrt(5)) / 2
 PERIODS = {"1/2": 0.5, "1": 1.0, "2": 2.0, "3": 3.0, "99/100": 0.99, "100/99": 100 / 99, "golden ratio": GOLDEN}
-"""Periods of the programs, as multiples of the sampling period."""
+"""Periods of the programs as multiples of the sampling period."""
 _TRUTH = struct.Struct("=7Q")
 
 
 @dataclass(frozen=True)
 class Share:
-    """The processor time of one thread. spent_ns: (2,) processor time; samples: (2,) of each function."""
+    """The processor time and the samples of one thread.
+
+    Attributes:
+        spent_ns: Processor time of each function in nanoseconds, shape (2,).
+        samples: Number of samples of each function, shape (2,).
+    """
 
     period: str
     spent_ns: tuple[int, int]
@@ -45,7 +50,7 @@ class Share:
 
     @property
     def truth(self) -> float:
-        """Share of the first function in the thread's own count of its time."""
+        """Share of the first function in the thread's own measurement."""
         return self.spent_ns[0] / max(sum(self.spent_ns), 1)
 
     @property
@@ -54,7 +59,7 @@ class Share:
 
     @property
     def z(self) -> float:
-        """Distance of the sampled share from the truth in standard deviations of the binomial distribution."""
+        """Difference between the sampled share and the truth in standard deviations of the binomial distribution."""
         n, p = sum(self.samples), self.truth
         return (self.samples[0] - n * p) / math.sqrt(n * p * (1 - p)) if n and 0 < p < 1 else 0.0
 
@@ -71,7 +76,7 @@ def _selection(pid: int) -> Selection:
 
 
 class _OnThreads(PerfCollector):
-    """Events on threads, as they are where those on processors are not allowed."""
+    """A perf collector with events on threads, as used if events on processors are not allowed."""
 
     def _scope(self, pid: int, cpu: int) -> Scope:
         return super()._scope(pid, cpu).narrowed()
@@ -83,16 +88,18 @@ COLLECTORS: dict[str, tuple[str, Callable[[int, CollectOptions], Collector]]] = 
     "perf on threads": ("cpu", lambda pid, options: _OnThreads(pid, options, Diagnostics())),
     "ptrace": ("cpu", lambda pid, options: PtraceCollector(pid, options, Diagnostics())),
 }
-"""Name -> the clock by which the programs alternate, and how it is opened.
+"""The clock by which the programs alternate, and the function that opens the collector, by name.
 
-The clock is that of the sampling times. Stops are an exception: on a busy machine the profiler and the programs get
-their processors at the kernel's ticks, which are in step with programs that alternate at 1,000 Hz of wall time.
+The clock is that of the sampling times, except for ptrace: on a busy machine the profiler and the programs get their
+processors at the kernel's ticks, which are in step with programs that alternate at 1,000 Hz of wall time.
 """
 
 
 @contextmanager
 def _program(clock: str, periods_ns: list[int]) -> Iterator[tuple[int, Callable[[], list[tuple[int, ...]]]]]:
-    """Run the program: its pid, and a function that reads what its threads say (struct truth of c_lockstep.c)."""
+    """Run the program, and yield its pid and a function that reads the results of its threads (struct truth of
+    c_lockstep.c).
+    """
     with tempfile.TemporaryDirectory() as folder:
         program = build(PROGRAMS / "c_lockstep.c", Path(folder) / "lockstep", "-O1", "-no-pie", "-pthread")
         file = Path(folder) / "truth"
@@ -115,8 +122,13 @@ def record_shares(
     """Record one thread of each period at the same time.
 
     Args:
-        until: whether to stop, given the samples so far of the thread with the fewest, and the seconds that went by.
-        clock: "wall" or "cpu", by which the program alternates; "": as COLLECTORS has it.
+        collector: Name of the collector.
+        rate_hz: Sampling rate in Hz.
+        periods: Period of each thread as a multiple of the sampling period.
+        until: A function of (number of samples of the thread with the fewest, seconds since the start) that returns
+            True
+            at the end.
+        clock: Clock by which the program alternates: "wall", "cpu", or "" for that in COLLECTORS.
     """
     usual, opened = COLLECTORS[collector]
     with _program(clock or usual, [round(1e9 / rate_hz * period) for period in periods.values()]) as (pid, read):

@@ -1,4 +1,6 @@
-"""Programs in step with the samples have the shares that they counted: the short form of `python -m tests.lockstep`."""
+"""Tests that programs in step with the samples have their true shares, as a short form of `python -m
+tests.lockstep`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ RATE_HZ, SAMPLES, LONGEST_S = 1000.0, 400, 60.0
 @pytest.mark.parametrize("period", [1.0, 0.5])
 @pytest.mark.parametrize("collector", ["bpf", "perf", "ptrace"])
 def test_program_in_step_has_its_shares_by_each_collector(collector: str, period: float) -> None:
-    """The binomial distribution is beyond 5.5 standard deviations once in 26 million runs."""
+    """Allow 5.5 standard deviations, which the binomial distribution exceeds once in 26 million runs."""
     try:
         (share,) = record_shares(
             collector, RATE_HZ, {"": period}, lambda n, passed: n >= SAMPLES or passed > LONGEST_S, "wall"
@@ -30,7 +32,7 @@ def test_program_in_step_has_its_shares_by_each_collector(collector: str, period
 
 
 def test_gaps_between_samples_of_bpf_have_the_designed_distribution() -> None:
-    """The test of Kolmogorov and Smirnov is so far off by chance once in ten million runs."""
+    """Allow a Kolmogorov-Smirnov distance that chance exceeds once in ten million runs."""
     try:
         found, designed = bpf_gaps(RATE_HZ, 4)
     except CollectorRefused as error:

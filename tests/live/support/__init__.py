@@ -1,1 +1,1 @@
-"""Programs to record, and the recordings of them."""
+"""Programs to record, and recordings of them."""

@@ -1,4 +1,4 @@
-"""The ladder programs of tests/programs, built once for all tests of a run."""
+"""The ladder programs of tests/programs, each built once in a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ SHARED = ("-shared", "-fPIC")
 
 @dataclass(frozen=True)
 class Recipe:
-    """with_: further sources and libraries, {folder} is where everything is built. after: what must be built before."""
+    """How to build a ladder program.
+
+    Attributes:
+        source: Source file.
+        flags: Flags of the compiler.
+        with_: Further sources and libraries, where {folder} is the folder of the builds.
+        compiler: The compiler.
+        after: Programs that must be built before.
+    """
 
     source: str
     flags: tuple[str, ...] = NO_FRAME_POINTER
@@ -65,7 +73,7 @@ RECIPES = {
 
 @cache
 def folder() -> Path:
-    """Where the programs of this run are built; removed at its end."""
+    """Return the folder of this run's builds, which is removed at its end."""
     path = Path(tempfile.mkdtemp(prefix="pyprof-ladders-"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path
@@ -73,7 +81,7 @@ def folder() -> Path:
 
 @cache
 def ladder(name: str) -> Path:
-    """A ladder by its name in RECIPES; "NAME.stripped" is the same without symbols."""
+    """Return the ladder program with this name in RECIPES. "NAME.stripped" is the same program without symbols."""
     output = folder() / name
     if name.endswith(".stripped"):
         whole = ladder(name.removesuffix(".stripped"))
@@ -92,5 +100,5 @@ def _strip(path: Path) -> None:
 
 
 def rungs(prefix: str, top: int = 30) -> list[str]:
-    """Names of a ladder up to a rung, outermost first."""
+    """Return the function names of a ladder up to a rung, from root to leaf."""
     return [f"{prefix}_{n:02}" for n in range(1, top + 1)]

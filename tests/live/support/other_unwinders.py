@@ -1,4 +1,4 @@
-"""What gdb and eu-stack find in a process: return addresses of every thread, innermost first, inline frames aside."""
+"""Return addresses of all threads from leaf to root, without inline frames, according to gdb and eu-stack."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ end
 """
 
 Stacks = dict[int, list[int]]
-"""tid -> pcs"""
+"""Program counters by thread id."""
 
 
 def gdb_stacks(pid: int, folder: Path) -> Stacks:

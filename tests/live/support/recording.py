@@ -19,13 +19,13 @@ from tests.collapsed import is_block
 
 PYPROF = [sys.executable, "-m", "pyprof"]
 LIFE = "60"
-"""Seconds after which a program ends if the test did not end it."""
+"""Seconds after which a program ends if the test does not end it."""
 LONGEST_S = 10
 
 
 @contextmanager
 def running(*command: str | Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A program that has said "ready"."""
+    """Run a program that prints "ready"."""
     program = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True, **options)
     try:
         assert program.stdout is not None
@@ -41,8 +41,12 @@ def running(*command: str | Path, **options: Any) -> Iterator[subprocess.Popen[s
 
 @dataclass(frozen=True)
 class Recording:
-    """stacks: names outermost first -> samples. unseen: the like, of the markers that stand for time of which there is
-    no sample. summary: as --summary writes it.
+    """A recording.
+
+    Attributes:
+        stacks: Number of samples by stack, from root to leaf.
+        unseen: Number of periods by stack of markers for unsampled time.
+        summary: The data that --summary writes.
     """
 
     stacks: dict[tuple[str, ...], int]
@@ -68,10 +72,17 @@ def record(
     by: Sequence[str] = (),
     until: Callable[[Recording], bool] = lambda recording: True,
 ) -> Recording:
-    """pyprof record, as collapsed stacks; by ptrace unless options say otherwise. by: a command that runs it.
+    """Run pyprof record with the ptrace collector, unless options choose another one, and return the stacks.
 
-    until: whether a recording holds what the test needs, at least one sample. How long it takes to sample that depends
-    on the machine and on who else uses it: a recording that does not is followed by one that is twice as long.
+    Args:
+        pid: Process id.
+        folder: Folder for the outputs.
+        options: Further options.
+        seconds: Duration of the first recording.
+        rate: Sampling rate in Hz.
+        by: Command prefix that runs pyprof.
+        until: A condition on the recording. While it does not hold, which depends on the machine's load, a recording of
+            twice the duration follows.
     """
     while True:
         recording = _record(pid, folder, options, seconds, rate, by)
@@ -101,7 +112,7 @@ def _record(pid: int, folder: Path, options: Sequence[str], seconds: float, rate
 
 
 def watched(pid: int, until: Callable[[Profile], bool], **options: Any) -> Profile:
-    """A recording that ends when it holds what the test needs: see until in record(). options: of pyprof.attach()."""
+    """Record with pyprof.attach() and these options until the condition holds."""
     end = time.monotonic() + 5 * LONGEST_S
     with pyprof.attach(pid, **options) as recording:
         while not until(recording.peek()) and recording.running and time.monotonic() < end:
@@ -110,7 +121,7 @@ def watched(pid: int, until: Callable[[Profile], bool], **options: Any) -> Profi
 
 
 def names(profile: Profile) -> list[tuple[str, ...]]:
-    """Of each sample, in their order: its functions, the outermost first; none of a block that was not sampled."""
+    """Return the functions of each sample from root to leaf, without markers of unsampled time."""
     paths = {leaf: tuple(frame.title for frame in profile.path(leaf)) for leaf in set(profile.stack.tolist())}
     found = [paths[leaf] for leaf in profile.stack.tolist()]
     return [path for path in found if not any(map(is_block, path))]
@@ -126,7 +137,7 @@ def _collapsed(text: str) -> dict[tuple[str, ...], int]:
 
 
 def dump(pid: int, *options: str, codes: Sequence[int] = (0,)) -> dict[str, Any]:
-    """pyprof dump --json."""
+    """Run pyprof dump --json."""
     done = warm.run("dump", "-p", str(pid), "--json", "--native", "all", *options)
     assert done.returncode in codes, (done.returncode, done.stderr)
     found: dict[str, Any] = json.loads(done.stdout)
