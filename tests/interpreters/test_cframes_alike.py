@@ -26,7 +26,7 @@ class Frames:
         return (np.array(words, np.uint64).data, 0) if avma in (FRAMES, FRAMES + 0x100) else (None, 0)
 
     def fetch(self, avmas: list[int], size: int) -> None:
-        """Do nothing: all memory is present."""
+        """Keep the memory as it is: all of it is present."""
 
 
 def searched(*stands: tuple[int, int]) -> GreenletFrames:

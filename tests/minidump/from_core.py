@@ -1,6 +1,6 @@
-"""Minidumps and microdumps of programs that crash: written from their cores, so that both can be compared.
+"""Minidumps and microdumps written from core files of crashed programs, so that both can be compared.
 
-What a crash reporter would take is taken: registers, stacks, the list of modules with their build-ids, /proc files.
+They contain what a crash reporter collects: registers, stacks, the list of modules with build IDs, and /proc files.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_OTHER = 16 << 20
 
 
 class CoreParts:
-    """What a core says, by the names that dumps use."""
+    """The contents of a core file under the names that dumps use."""
 
     def __init__(self, core: Core) -> None:
         exe = str(core.program) if core.sysroot else ""
@@ -36,7 +36,7 @@ class CoreParts:
         self.processor = PROCESSORS[self.collector.arch.name]
 
     def threads(self) -> Iterator[tuple[int, dict[str, int], int, bytes]]:
-        """(tid, registers, start of the stack, its bytes)."""
+        """Yield (tid, registers, start of the stack, its bytes) of each thread."""
         arch = self.collector.arch
         for thread in self.collector.saved.threads:
             values = [int(value) for value in thread.row]
@@ -50,13 +50,13 @@ class CoreParts:
         return [module for module in self.collector.space.modules if module.has_file]
 
     def file(self, module: Module) -> Path:
-        """Where the module's file is here."""
+        """Return the path of the module's file on this machine."""
         if module.path.endswith(self.core.program.name):
             return self.core.program
         return Path(self.core.sysroot + module.path)
 
     def vdso(self) -> tuple[int, Path] | None:
-        """(avma, a copy of it as a file), where the core holds one."""
+        """Return the address of the vDSO and a copy of it as a file, if the core contains it."""
         mapping = next((m for m in self.collector.space.mappings if m.path == "[vdso]"), None)
         if mapping is None:
             return None
@@ -72,7 +72,14 @@ def parts(core: Core) -> CoreParts:
 
 
 def minidump(core: Core, *, paths: str = "", streams: bool = True, wide_memory: bool = False) -> Path:
-    """paths: written before each module's path, so that no file is found. streams: those of Linux, too."""
+    """Write a minidump of a core.
+
+    Args:
+        core: The core.
+        paths: Prefix of each module's path, with which no file is found.
+        streams: Whether to write the streams of Linux, too.
+        wide_memory: Whether to write a 64-bit memory list.
+    """
     found = parts(core)
     writer = MinidumpWriter(found.processor, "linux", wide_memory=wide_memory)
     stacks = set()
@@ -81,7 +88,7 @@ def minidump(core: Core, *, paths: str = "", streams: bool = True, wide_memory: 
         writer.thread(tid, registers, start, stack)
         region = found.memory.region_at(start)
         stacks.add(region.start if region else 0)
-    for region in found.memory.regions:  # other stacks, and the kernel's code for handlers to return to
+    for region in found.memory.regions:  # other stacks, and the vDSO with the signal trampoline
         size = region.stored_end - region.start
         if region.perms[1:3] != "--" and size <= MAX_OTHER and region.start not in stacks:
             mapping = found.collector.space.mapping_at(region.start)
@@ -101,7 +108,7 @@ def minidump(core: Core, *, paths: str = "", streams: bool = True, wide_memory: 
         number, code, address = crashed
         tid, registers, start, stack = rows[0]
         writer.exception(tid, number, code, address or 0, registers)
-        in_the_handler = dict.fromkeys(registers, 0)  # what the thread did when it was dumped: not what it crashed in
+        in_the_handler = dict.fromkeys(registers, 0)  # registers in the crash handler, not at the crash
         writer.threads[0] = (tid, context(found.processor, in_the_handler), start, stack)
     if streams:
         writer.streams[LINUX_STATUS] = f"Name:\tx\nPid:\t{found.collector.pid}\n".encode()
@@ -118,7 +125,7 @@ def minidump(core: Core, *, paths: str = "", streams: bool = True, wide_memory: 
 
 
 def as_windows(core: Core) -> tuple[Path, Path]:
-    """(dump, symbol store) of the same crash, as if Windows had written it of modules with PDBs."""
+    """Write the crash as a Windows dump of modules with PDBs. Return the dump and a symbol store."""
     found = parts(core)
     writer = MinidumpWriter(found.processor, "windows")
     store = folder() / f"pdbs-{core.program.name}"
@@ -147,7 +154,7 @@ def as_windows(core: Core) -> tuple[Path, Path]:
 
 
 def microdump(core: Core) -> str:
-    """Of the thread that crashed."""
+    """Return a microdump of the crashed thread."""
     found = parts(core)
     _, registers, start, stack = next(found.threads())
     modules = [
@@ -158,7 +165,7 @@ def microdump(core: Core) -> str:
 
 @cache
 def symbols(core: Core) -> Path:
-    """A symbol store of all files of a core, written by pyprof symbols."""
+    """Return a symbol store of all files of a core, written by pyprof symbols."""
     store = folder() / f"symbols-{core.program.name}"
     vdso = parts(core).vdso()
     files = [parts(core).file(module) for module in parts(core).modules()]

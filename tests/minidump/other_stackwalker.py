@@ -1,8 +1,8 @@
-"""Breakpad's minidump_stackwalk as judge, by hand: `python -m tests.minidump.other_stackwalker FOLDER`.
+"""A comparison with Breakpad's minidump_stackwalk: `python -m tests.minidump.other_stackwalker FOLDER`.
 
-FOLDER holds minidump_stackwalk; the npm package `minidump` brings it: `npm pack minidump`, package/bin/linux-x64.
-Dumps of programs that crash on each architecture, and Breakpad's own example, are walked by both by symbol files alone:
-pc and every register that both know, frame by frame.
+FOLDER contains minidump_stackwalk, which the npm package `minidump` provides (`npm pack minidump`,
+package/bin/linux-x64). Both programs walk dumps of crashed programs of each architecture and Breakpad's own example
+with symbol files alone. The comparison covers the pc and every register that both know, frame by frame.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Frames = list[dict[str, int]]
 
 
 def theirs(tool: Path, path: Path, store: Path) -> list[Frames]:
-    """Registers of each frame of each thread, the crashed one first."""
+    """Return the registers of each frame of each thread, the crashed thread first."""
     done = subprocess.run([str(tool), str(path), str(store)], capture_output=True, text=True, timeout=120, check=True)
     threads: list[tuple[bool, Frames]] = []
     for line in done.stdout.splitlines():
@@ -53,14 +53,14 @@ ALIASES = {"r11": "fp", "x29": "fp", "x30": "lr"}
 
 
 def compare(name: str, tool: Path, path: Path, store: Path) -> int:
-    """Frames that differ."""
+    """Return the number of frames that differ."""
     found, other = ours(dump(path, "--symbols", str(store), "--unwind", "breakpad")), theirs(tool, path, store)
     same = wrong = registers = more = 0
     for mine, their in zip(found, other, strict=True):
         more += max(len(their) - len(mine), 0)
         for depth, (a, b) in enumerate(zip(mine, their, strict=False)):
             shared = {key: ALIASES.get(key, key) if ALIASES.get(key, key) in b else key for key in a}
-            thumb = {"pc": ~1}  # Breakpad leaves the bit that says Thumb
+            thumb = {"pc": ~1}  # Breakpad keeps the Thumb bit
             differ = [key for key, alias in shared.items() if alias in b and (a[key] ^ b[alias]) & thumb.get(key, -1)]
             registers += sum(alias in b for alias in shared.values())
             if differ:

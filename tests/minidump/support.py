@@ -1,4 +1,6 @@
-"""pyprof dump --minidump --json, in this process: the start of an interpreter costs more than a dump."""
+"""Runs of `pyprof dump --minidump --json` within the test process, because an interpreter's start takes longer than a
+dump.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ def dump(path: Path, *options: str, code: int | None = None) -> Document:
 
 
 def dump_and_complaints(path: Path, *options: str, code: int | None = None) -> tuple[Document, str]:
-    """(the JSON, what was said on standard error)."""
+    """Return the JSON output and standard error."""
     out, complaints = io.TextIOWrapper(io.BytesIO()), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(complaints):
         got = run(["dump", "--minidump", str(path), "--json", *options])
@@ -31,7 +33,7 @@ def dump_and_complaints(path: Path, *options: str, code: int | None = None) -> t
 
 
 def pcs(thread: Document) -> list[int]:
-    """Innermost first; one a frame, inlined functions left out."""
+    """Return the program counters from leaf to root, without inlined functions."""
     return [int(frame["pc"], 16) for frame in thread["frames"] if not frame["inlined"]]
 
 

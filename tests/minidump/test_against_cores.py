@@ -1,4 +1,4 @@
-"""Minidumps and microdumps of the cores of programs that crash: the same stacks as of the core."""
+"""Tests of minidumps and microdumps written from cores: their stacks equal those of the core."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_registers_of_each_frame_are_those_of_the_core(arch: str) -> None:
 @pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.parametrize("arch", ARCHES)
 def test_stacks_by_written_symbol_files_alone_are_those_of_the_core(arch: str, streams: bool) -> None:
-    """No file is found: names, lines and rules come from the symbol store. It cannot say where a thread begins."""
+    """Take names, lines and rules from the symbol store alone, which does not mark the start of a thread."""
     core = crash(arch, "core_threads.c")
     of_core = cores.dump(core)
     found = dump(minidump(core, paths="/gone", streams=streams), "--symbols", str(symbols(core)))
@@ -61,7 +61,7 @@ def test_stacks_by_written_symbol_files_alone_are_those_of_the_core(arch: str, s
         assert len(pcs(thread)) >= len(wanted[thread["tid"]]) - 1
     first, *others = found["threads"]
     assert functions(first)[:5] == CRASH
-    if streams and "_start" in functions(first):  # the entry is known from auxv
+    if streams and "_start" in functions(first):  # auxv has the entry point
         assert first["end"] == "root"
     lines = [(frame["file"], frame["line"]) for frame in first["frames"][:5]]
     assert lines == [(frame["file"], frame["line"]) for frame in of_core["threads"][0]["frames"][:5]]
@@ -105,7 +105,7 @@ def test_microdump_has_the_stack_of_the_thread_that_crashed(arch: str, tmp_path:
 
 
 def test_nothing_but_an_id_is_known_without_files_and_symbols() -> None:
-    """Then the stack is cut short, and what is missing is named."""
+    """Check that the stack is truncated and that the missing files are named."""
     core = crash("x86_64", "core_threads.c")
     found = dump(minidump(core, paths="/gone"), code=3)
     assert {problem["remedy"] for problem in found["problems"]}.pop().startswith("--symbols")
@@ -114,7 +114,7 @@ def test_nothing_but_an_id_is_known_without_files_and_symbols() -> None:
 
 
 def test_scan_guesses_where_nothing_else_is_known() -> None:
-    """Words between the frames are chance, and so is whether a guess is a caller: it is in half of all crashes."""
+    """Try several crashes: scanning finds a caller in half of them, because the words between frames are random."""
     for _ in range(20):
         crash.cache_clear()
         core = crash("x86_64", "core_threads.c")

@@ -1,4 +1,4 @@
-"""Minidumps part by part: what LLVM's yaml2obj writes, and each stream in each of its forms."""
+"""Tests of the streams of minidumps in each of their forms, and of a minidump that LLVM's yaml2obj writes."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_modules_are_made_up_from_maps_where_there_is_no_list() -> None:
     ("processor", "entry", "head"), [("amd64", "<QI4xQ", "<IIIxxxxQQQ"), ("x86", "<III", "<IIIIII")]
 )
 def test_modules_that_are_made_up_have_the_names_of_the_loaders_list(processor: str, entry: str, head: str) -> None:
-    """MDRawDebug is laid out as the target's compiler does."""
+    """Read MDRawDebug, whose layout depends on the target's compiler."""
     made = writer(processor)
     maps = b"1000-2000 r-xp 0 8:1 5 /app/base.apk\n5000-6000 r-xp 0 8:1 6 /lib/b.so\n"
 
@@ -247,7 +247,7 @@ def test_reason_is_said_in_words_of_the_system(
 
 @pytest.mark.parametrize(("processor", "address"), [("x86", 0xC0001230), ("arm", 0xC0001230), ("amd64", EXTENDED)])
 def test_address_of_a_crash_has_as_many_bits_as_the_process(processor: str, address: int) -> None:
-    """Windows extends addresses of 32-bit processes by their sign."""
+    """Read sign-extended addresses, as Windows writes them for 32-bit processes."""
     made = writer(processor, "windows")
     made.exception(7, 0xC0000005, 0, EXTENDED, {}, 1, EXTENDED)
     found = read(made)

@@ -1,4 +1,4 @@
-"""What Crashpad itself writes: its handler, as Debian's chromium brings it, dumps a program that crashes."""
+"""Tests of dumps of Crashpad's own handler, which Debian's chromium provides."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CRASH = ["crash_3", "crash_2", "crash_1", "main"]
 
 
 def crashed(folder: Path) -> tuple[Path, Path]:
-    """(dump, program)."""
+    """Let Crashpad's handler dump a crashing program, and return the paths of the dump and of the program."""
     handler = next((path for path in HANDLERS if os.path.exists(path)), None)
     if handler is None:
         missing("needs Crashpad's handler: apt-get install chromium")

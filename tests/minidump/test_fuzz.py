@@ -1,4 +1,4 @@
-"""Hostile dumps: real ones with bytes changed or cut off, and made-up ones. One clear error, or data; bounded."""
+"""Fuzz tests of dumps, real ones with changes and generated ones: data or one clear error, in bounded time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXTREMES = [0, 1, 7, 0xFFF, 1 << 31, (1 << 31) - 1, (1 << 32) - 1, 1 << 40, (1 <
 
 
 def look(path: Path, store: str) -> None:
-    """All that `pyprof dump --minidump` does but printing."""
+    """Run `pyprof dump --minidump` on a file without printing."""
     diagnostics = Diagnostics()
     try:
         collector = MinidumpCollector(str(path), "", "", 1 << 16, diagnostics)
@@ -53,7 +53,7 @@ def look(path: Path, store: str) -> None:
 
 @cache
 def seed(kind: str) -> tuple[bytes, str]:
-    """(a dump, its symbol store)."""
+    """Return a dump and its symbol store."""
     if kind == "windows":
         path, store = write(Path(tempfile.mkdtemp(prefix="pyprof-minidump-")))
         return path.read_bytes(), str(store)
@@ -88,7 +88,7 @@ def test_changed_dump_is_an_error_or_data(kind: str, number: int) -> None:
 
 
 def _structures(data: bytes) -> list[tuple[int, int]]:
-    """(offset, size) of the header and of all streams."""
+    """Return (offset, size) of the header and of all streams."""
     (count,) = struct.unpack_from("<I", data, 8)
     found = [(0, 32 + 12 * count)]
     for at in range(32, 32 + 12 * count, 12):

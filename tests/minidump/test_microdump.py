@@ -1,4 +1,4 @@
-"""Microdumps: what the log says around them, and what is wrong in them."""
+"""Tests of microdumps: text of the log around them, and malformed lines."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_what_lacks_its_parts_is_one_sentence(old: str, new: str, problem: str) 
 
 
 def test_registers_that_the_writer_cut_off_are_read_as_far_as_they_are_there() -> None:
-    """Breakpad's writer has lines of 2047 bytes, a context of x86_64 takes 2464."""
+    """Truncate lines to 2047 bytes as Breakpad's writer does: an x86_64 context needs 2464."""
     lines = Microdump("amd64", {"rip": 0x1234, "rsp": 0x9000}, 0x9000, STACK, MODULES, before="").text().splitlines()
     found = read("\n".join(line[:2047] for line in lines))
     assert (found.threads[0].registers["rip"], len(found.modules)) == (0x1234, 2)

@@ -1,6 +1,6 @@
-"""Breakpad's own example of a minidump, minidump2.dmp of its src/processor/testdata, and what its stack is.
+"""Tests with Breakpad's own example of a minidump: minidump2.dmp of src/processor/testdata.
 
-The program is test_app.exe, 32-bit, of Windows XP. Registers, stack and modules are transcribed from
+The program is test_app.exe, 32-bit, on Windows XP. Registers, stack and modules are transcribed from
 minidump2.dump.out, the STACK WIN records from symbols/test_app.pdb/5A9832E5287241C1838ED98914E9B7FF1/test_app.sym, the
 expected stack from minidump2.stackwalk.out (Breakpad, BSD licence).
 """
@@ -50,7 +50,7 @@ KERNEL32 = bytes.fromhex("5c78e8bcb4574542a669896b6a19b954")
 
 
 def write(folder: Path) -> tuple[Path, Path]:
-    """(dump, symbol store)."""
+    """Write the dump and a symbol store, and return their paths."""
     writer = MinidumpWriter("x86", "windows", version="Service Pack 2")
     handler = {"eip": 0x7C90EB94, "esp": 0x12F320, "ebp": 0x12F384}
     writer.thread(0xBF4, handler, STACK_AT, STACK)

@@ -1,6 +1,7 @@
-"""The walks that Breakpad's own unit tests expect, as minidumps: modules, symbol files, stacks, registers of callers.
+"""Tests with the walks of Breakpad's own unit tests, written as minidumps.
 
-Transcribed from src/processor/stackwalker_{x86,amd64,arm,arm64}_unittest.cc (Breakpad, BSD licence), under their names.
+Modules, symbol files, stacks and registers of callers are transcribed from
+src/processor/stackwalker_{x86,amd64,arm,arm64}_unittest.cc (Breakpad, BSD licence), under the names of these tests.
 """
 
 from __future__ import annotations
@@ -20,9 +21,19 @@ PCS = {"x86": ("eip", "esp"), "amd64": ("rip", "rsp"), "arm": ("pc", "sp"), "arm
 
 @dataclass(frozen=True)
 class Walk:
-    """modules: base -> (size, symbols). stack: words from stack_at on. frames: of each caller what it must have.
+    """A walk with its expected result.
 
-    trust: of the callers; names: of all frames, None where nobody knows.
+    Attributes:
+        processor: Processor of the dump.
+        modules: (size, symbols) by base address.
+        stack_at: Address of the stack.
+        stack: Words of the stack from stack_at.
+        registers: Registers of the innermost frame.
+        frames: Expected registers of each caller.
+        trust: Expected trust of the callers.
+        names: Expected function names of all frames, None for an unknown one.
+        absent: Registers that the callers must not have.
+        options: Further options of pyprof dump.
     """
 
     processor: str
@@ -38,7 +49,7 @@ class Walk:
 
 
 def walked(walk: Walk, folder: Path) -> Document:
-    """The only thread."""
+    """Return the only thread."""
     form = "<Q" if walk.processor in ("amd64", "arm64") else "<I"
     system = "windows" if any("STACK WIN" in symbols for _, symbols in walk.modules.values()) else "linux"
     writer = MinidumpWriter(walk.processor, system)
@@ -159,7 +170,7 @@ ARM = {
 }
 ARM_STACKS: dict[int, tuple[list[int], dict[str, int]]] = {
     0x4000: ([], {"lr": 0x40005510}),
-    # pcs of Thumb code are even
+    # pyprof reports program counters of Thumb code without the Thumb bit
     0x4002: (
         [0xFB81FF3D, 0x8112E110, 0x40005510],
         {
@@ -235,7 +246,7 @@ def cfi_walk(processor: str, at: int) -> Walk:
     stack, changed = stacks[at]
     word = 8 if processor in ("amd64", "arm64") else 4
     wanted = {**kept, pc: base + 0x5510, sp: top}
-    if processor in ("arm", "arm64") and at >= 0x4003:  # x1, r1 although it is not callee-saved
+    if processor in ("arm", "arm64") and at >= 0x4003:  # x1 and r1 although they are not callee-saved
         name = "x1" if processor == "arm64" else "r1"
         wanted[name] = 0xDD5A48C848C8DD5A if word == 8 else 0x48C8DD5A
     return Walk(
@@ -334,7 +345,7 @@ WINDOWS = {
                 "STACK WIN 4 aa85 176 0 0 4 10 4 0 1 $T2 $esp .cbLocals + .cbSavedRegs + = $T0 .raSearchStart ="
                 " $eip $T0 ^ = $esp $T0 4 + = $ebp $T0 20 - ^ = $ebx $T0 8 - ^ =\n",
             ),
-            0x2A170000: (0x10000, "FUNC 9000 1000 0 caller\n"),  # theirs is in no module: see below
+            0x2A170000: (0x10000, "FUNC 9000 1000 0 caller\n"),  # Breakpad's test has no module here, see below
         },
         TOP,
         [
@@ -462,7 +473,7 @@ def test_windows(name: str, tmp_path: Path) -> None:
 
 
 def test_record_that_leads_into_no_module_gives_way_to_a_frame_pointer(tmp_path: Path) -> None:
-    """Its sizes are not those of this frame; the chain of frame pointers leads on."""
+    """Use a record whose sizes do not fit the frame, and a chain of frame pointers that continues."""
     symbols = "FUNC 1000 100 0 wheedle\nSTACK WIN 0 1000 100 0 0 0 0 0 0 0 0\n"
     walk = Walk(
         "x86",

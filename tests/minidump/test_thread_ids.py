@@ -1,4 +1,4 @@
-"""Threads of a dump whose ids are none, or taken."""
+"""Tests of dumps with missing or duplicate thread ids."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyprof.objfile.source import BytesSource
 
 
 def ids(*tids: int) -> tuple[list[int], int]:
-    """(the ids that threads get, how many had none of their own)."""
+    """Return the ids that threads receive, and how many of them had no unique id."""
     dump = CrashDump("linux", "amd64", SavedMemory(BytesSource(b""), []))
     found = _with_ids_of_their_own([DumpThread(tid, {}) for tid in tids], dump)
     return list(found), dump.oddities["thread without an id of its own"]

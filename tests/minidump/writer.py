@@ -1,4 +1,4 @@
-"""Minidumps and microdumps written by hand: threads, modules, memory and streams as the caller says."""
+"""A writer of synthetic minidumps and microdumps with given threads, modules, memory and streams."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AMD64_ORDER = (
 
 
 def context(processor: str, registers: Mapping[str, int]) -> bytes:
-    """A CPU context, as winnt.h and Breakpad's minidump_cpu_*.h have them."""
+    """Return a CPU context as defined in winnt.h and Breakpad's minidump_cpu_*.h."""
 
     def words(form: str, *names: str) -> bytes:
         return struct.pack(f"<{len(names)}{form}", *(registers.get(name, 0) for name in names))
@@ -38,19 +38,21 @@ def context(processor: str, registers: Mapping[str, int]) -> bytes:
 
 
 def pdb70(guid: bytes, age: int, name: str) -> bytes:
-    """CodeView record; guid as it stands in memory."""
+    """Return a CodeView record of a PDB with the GUID in memory order."""
     return b"RSDS" + guid + struct.pack("<I", age) + name.encode() + b"\0"
 
 
 def elf_record(build_id: str) -> bytes:
-    """Breakpad's CodeView record of an ELF module."""
+    """Return Breakpad's CodeView record of an ELF module."""
     return struct.pack("<I", 0x4270454C) + bytes.fromhex(build_id)
 
 
 @dataclass
 class MinidumpWriter:
-    """Memory that threads have for a stack is written once, in the list of memory too. streams: further ones; a
-    function gets what streams point into.
+    """A minidump under construction. A thread's stack is written once and is part of the memory list, too.
+
+    Attributes:
+        streams: Further streams. A function receives the Body into which its stream points.
     """
 
     processor: str
@@ -125,7 +127,12 @@ class MinidumpWriter:
 
 
 class Body:
-    """What streams point to. start: where it stands in the file."""
+    """Data that streams point to.
+
+    Attributes:
+        start: Offset of the data in the file.
+        data: The data.
+    """
 
     def __init__(self, start: int) -> None:
         self.start = start
@@ -144,7 +151,12 @@ class Body:
 
 @dataclass(frozen=True)
 class Microdump:
-    """modules: (start, size, 33 hex digits, name). before: what the log writes before each line."""
+    """A microdump.
+
+    Attributes:
+        modules: (start, size, 33 hex digits, name) of each module.
+        before: Text that the log writes before each line.
+    """
 
     processor: str
     registers: Mapping[str, int]

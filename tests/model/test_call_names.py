@@ -1,4 +1,4 @@
-"""Names of system calls by number: python-ptrace's, without its packages."""
+"""Tests of the names of system calls, which come from python-ptrace's tables without an import of its packages."""
 
 from __future__ import annotations
 

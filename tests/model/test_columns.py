@@ -1,4 +1,4 @@
-"""Sets of integers in columns: numpy's own functions are the specification."""
+"""Tests of sets of integers in columns against numpy's functions."""
 
 from __future__ import annotations
 

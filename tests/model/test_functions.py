@@ -1,4 +1,4 @@
-"""What functions cost, and when two are the same."""
+"""Tests of the costs of functions, and of the identity of functions."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ SHOP = "/srv/shop/shop.py"
 
 
 def web_server() -> Profile:
-    """A request handler below a framework; half of its time is native code."""
+    """Return a profile of a request handler below a framework, with half of its time in native code."""
     serve = [python("<module>", "/venv/bin/gunicorn"), python("run", WEB), python("accept", WEB), python("handle", WEB)]
     builder = Builder()
     for name, inner, ns in (

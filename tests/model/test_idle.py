@@ -41,7 +41,7 @@ def marker(mark: Mark) -> Frame:
 
 
 def waits(*stacks: list[Frame], kind: str = "offcpu") -> Profile:
-    """A profile with one second in each of the stacks, each of a thread of its own."""
+    """Return a profile with one second in each stack, each of which has a separate thread."""
     frames = [frame for stack in stacks for frame in stack]
     parent, leaves = [-1], []
     for stack in stacks:
@@ -143,12 +143,12 @@ def test_wait_with_a_function_of_a_request_on_its_stack_is_never_idle(
     place = data.draw(st.integers(max([*roots, len(PROGRAM) - (stack[0].title != "_start")]), len(stack) - 1))
     request = python(f"views.{name}", "/srv/views.py") if is_python else native(name)
     if not is_python and place == len(PROGRAM) and stack[place].kind == FrameKind.NATIVE:
-        place += 1  # the first function of a program is main, whatever its name
+        place += 1  # the program's first function counts as main under any name
     assert idle_waits(waits([*stack[:place], request, *stack[place:]], kind=kind)).tolist() == [False]
 
 
 def test_function_that_is_inlined_into_main_shows_the_wait() -> None:
-    names = ("query", "main")  # innermost first
+    names = ("query", "main")  # from leaf to root
     main = replace(native("main"), lines=tuple(Line(name, name) for name in names))
     assert idle_waits(waits([*PROGRAM, main, *SERVER_LOOP[-2:]])).tolist() == [False]
 

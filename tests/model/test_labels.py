@@ -1,4 +1,4 @@
-"""Labels: what may be one, what they choose, and that they come through every door."""
+"""Tests of labels: valid names, selection by label, and labels in every file format."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_labels_of_a_profile_are_those_that_all_threads_have() -> None:
     assert of_two_hosts().labels == {"env": "prod"}
 
 
-def test_the_same_thread_under_other_labels_is_another_one_when_recordings_are_merged() -> None:
+def test_same_thread_with_other_labels_is_another_one_in_a_merge() -> None:
     found = of_two_hosts()
     assert len(found.threads) == 2 * len(golden().threads)
     assert found.total == 2 * golden().total

@@ -1,4 +1,4 @@
-"""Several profiles as one: what was the same is one thing, and no sample is lost."""
+"""Tests of merging profiles: equal entries become one, and no sample is lost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_times_of_profiles_that_overlap_are_kept_in_order() -> None:
 
 
 def test_values_that_are_too_large_for_a_sum_are_refused() -> None:
-    """Each profile's have room in 64 bits, and those of both together have not."""
+    """Merge profiles whose values fit into 64 bits separately but not together."""
     whole = golden()
     values = whole.values.copy()
     values[0, -1] += (1 << 61) + (1 << 20) - whole.total
@@ -121,7 +121,7 @@ def test_recent_part_begins_later_and_ends_as_before() -> None:
 
 
 def test_time_between_recordings_is_a_gap_and_counts_for_nothing() -> None:
-    """What is rounded between two parts of one recording is none."""
+    """Merge recordings with a gap, and parts of one recording, between which a rounding error is no gap."""
     begin, second = START_NS, 1_000_000_000
     one, two, three = (
         replace(golden(), start_ns=begin + at, time_ns=golden().time_ns + at, duration_ns=2 * second)

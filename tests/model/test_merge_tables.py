@@ -1,4 +1,4 @@
-"""Windows of one recording, as one profile."""
+"""Tests of merging the windows of one recording into one profile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.exporters.profiles import golden
 
 
 def halves(profile: Profile) -> list[Profile]:
-    """Two windows, each with frames and threads of its own numbers."""
+    """Split a profile into two windows, each with its own numbering of frames and threads."""
     middle = profile.duration_ns / 2e9
     first, second = profile.filter(end=middle), profile.filter(start=middle)
     half = profile.duration_ns // 2
@@ -32,7 +32,7 @@ def halves(profile: Profile) -> list[Profile]:
 
 
 def spread() -> Profile:
-    """Samples all over its duration."""
+    """Return a profile whose samples are spread over its duration."""
     profile = golden()
     times = profile.start_ns + np.arange(len(profile.stack)) * profile.duration_ns // len(profile.stack)
     return replace(profile, time_ns=times)

@@ -1,4 +1,4 @@
-"""Pauses as counts."""
+"""Tests of the histogram of pauses."""
 
 from __future__ import annotations
 

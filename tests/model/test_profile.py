@@ -1,4 +1,4 @@
-"""What a profile can be asked for: its dearest functions, its calls, a part of it, a file, a table."""
+"""Tests of Profile's methods: top functions, call tree, filters, files and tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.exporters.profiles import Builder, code, deep, golden, marker, profil
 
 
 def stacks(profile: Profile) -> list[tuple[int, int, list[str], list[int]]]:
-    """(tid, time, names, values) of each sample."""
+    """Return (tid, time, names, values) of each sample."""
     return [
         (
             profile.threads[profile.thread[row]].tid,

@@ -1,4 +1,4 @@
-"""Summaries of several recordings, or of windows of one, as one."""
+"""Tests of merging the summaries of several recordings or windows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_processor_time_of_windows_adds_up_and_the_most_memory_is_that_of_one() 
 
 
 def test_no_number_of_a_summary_is_forgotten() -> None:
-    """What follows from the samples is found anew."""
+    """Check that every number is added, except for those that are derived from the samples."""
     numbers = [name for name, kind in get_type_hints(Summary).items() if kind in (int, float)]
     assert len(numbers) > 10
     given: dict[str, Any] = dict.fromkeys(numbers, 1)

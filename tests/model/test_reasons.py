@@ -1,4 +1,4 @@
-"""The one table of reasons: what the code counts and how stacks end is in it."""
+"""Tests that the table of reasons contains every counter of the code and every way in which stacks end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _TABLES = [
     UNCONFINED,
     SHARED_USER,
 ]
-"""What is counted by tables of its own."""
+"""Names that the code takes from separate tables."""
 
 
 @cache
@@ -60,7 +60,7 @@ def names_counted() -> tuple[tuple[str, str], ...]:
 
 
 def _counted() -> Iterator[tuple[str, str]]:
-    """(where, name) of everything that the code counts in words; the values in an f-string as "x"."""
+    """Yield (place, name) of every counter in the code, with "x" for the values in an f-string."""
     for folder in ("profiler", "unwind", "collectors", "interpreters"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             tree = syntax.tree(path)
@@ -79,7 +79,9 @@ def _counted() -> Iterator[tuple[str, str]]:
 
 
 def _argument(node: ast.AST) -> ast.expr | None:
-    """What diagnostics.count() or oddities.append() is given, or oddities[...] and _tolerated[...] are counted by."""
+    """Return the name that a call of diagnostics.count() or oddities.append(), or an increment of a counter, refers
+    to.
+    """
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
         owner = ast.unparse(node.func.value)
         counts = node.func.attr == "count" and owner.endswith("diagnostics")
@@ -92,7 +94,7 @@ def _argument(node: ast.AST) -> ast.expr | None:
 
 
 def _parts(argument: ast.expr | None) -> list[ast.expr]:
-    """Both of `this if so else that`."""
+    """Return both alternatives of a conditional expression."""
     if isinstance(argument, ast.IfExp):
         return [argument.body, argument.orelse]
     return [argument] if argument is not None else []
@@ -119,7 +121,7 @@ def test_every_sentence_is_of_a_counter_that_there_is() -> None:
 
 
 def _with_arguments() -> Iterator[tuple[str, str, frozenset[str]]]:
-    """(where, name, arguments) of all that is said with arguments; a name that is chosen elsewhere has none."""
+    """Yield (place, name, arguments) of every message with arguments and a constant name."""
     for folder in ("profiler", "unwind", "collectors", "interpreters", "exporters"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             for node in syntax.nodes(path):
@@ -131,7 +133,7 @@ def _with_arguments() -> Iterator[tuple[str, str, frozenset[str]]]:
 
 
 _CHOSEN = {reason: frozenset({"time"}) for reason in ("too_short", "too_short_or_late", "records_lost", "kernel_time")}
-"""Rows that session/unsampled_time.py takes by a table of its own."""
+"""Rows that session/unsampled_time.py selects through a separate table."""
 
 
 def fields(reason: Reason) -> frozenset[str]:
@@ -149,7 +151,7 @@ def test_whatever_is_said_with_arguments_has_its_row_and_gives_what_the_row_asks
 
 
 def test_problems_of_files_are_made_from_rows_only() -> None:
-    """Diagnostics.problem() is given what problem(), problem_counted() or problem_of() made, by whatever name."""
+    """Check that Diagnostics.problem() receives only results of problem(), problem_counted() or problem_of()."""
     given = [
         (f"{path.relative_to(ROOT)}:{node.lineno}", ast.unparse(node.args[1]))
         for folder in ("profiler", "unwind", "collectors", "interpreters")
@@ -165,17 +167,17 @@ def test_problems_of_files_are_made_from_rows_only() -> None:
         for node in syntax.nodes(path)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "Problem"
     }
-    readers = {"profiler/recording/facts.py", "profiler/importers/evidence.py"}  # of what was written
+    readers = {"profiler/recording/facts.py", "profiler/importers/evidence.py"}  # they read stored problems
     assert makers == {"profiler/model/reasons.py", *readers}
 
 
 _NOTE = re.compile(r"(^|_)notes?$", re.IGNORECASE)
 _SAYS_NOTES = {"_notes", "notes", "said", "_deep", "_seldom"}
-"""Functions whose results are notes."""
+"""Functions that return notes."""
 
 
 def test_notes_are_made_from_rows_only() -> None:
-    """No text of a note stands where it is made: it has a row, so that the table has all of them."""
+    """Check that no code contains the text of a note: every note has a row in the table."""
     places = _note_places(node for path in _note_sources() for node in syntax.nodes(path))
     assert places["PtraceCollector"] == {3}
     found = [
@@ -206,7 +208,7 @@ def _notes_made(path: Path, places: Mapping[str, set[int]]) -> Iterator[ast.expr
 
 
 def _note_places(nodes: Iterable[ast.AST]) -> dict[str, set[int]]:
-    """Of functions, and of classes by their constructor or their fields: which arguments are notes."""
+    """Return the positions of arguments that are notes, for functions and for constructors of classes."""
     places: defaultdict[str, set[int]] = defaultdict(set)
     for node in nodes:
         if isinstance(node, ast.ClassDef):
@@ -225,20 +227,20 @@ def _note_places(nodes: Iterable[ast.AST]) -> dict[str, set[int]]:
 
 
 def _parameters(function: ast.FunctionDef) -> list[str]:
-    """Those that may be given by position, without that of a method's own object."""
+    """Return the positional parameters of a function, without self or cls."""
     named = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
     return named[1:] if named[:1] in (["self"], ["cls"]) else named
 
 
 def _by_position(node: ast.AST, places: Mapping[str, set[int]]) -> Iterator[ast.expr]:
-    """What is given as a note without its name."""
+    """Yield the positional arguments of a call that are notes."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
         name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
         yield from (value for nth, value in enumerate(node.args) if nth in places.get(name, ()))
 
 
 def _note_values(node: ast.AST) -> Iterator[ast.expr]:
-    """What is assigned to, appended to or given as a note, and what a function that makes them returns."""
+    """Yield the expressions that become notes by assignment, by append, as an argument or as a return value."""
     if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) and node.value is not None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         names = [ast.unparse(each.value if isinstance(each, ast.Subscript) else each) for each in targets]
@@ -254,7 +256,7 @@ def _note_values(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _texts(value: ast.AST) -> Iterator[ast.expr]:
-    """Literals of more than two words; not what a row is given."""
+    """Yield literals of more than two words, except for the arguments of a row."""
     if isinstance(value, ast.Call) and ast.unparse(value.func) in ("said", "problem"):
         return
     if isinstance(value, ast.Constant | ast.JoinedStr) and _spelled(value).count(" ") > 1:
@@ -264,7 +266,7 @@ def _texts(value: ast.AST) -> Iterator[ast.expr]:
 
 
 def test_sentences_of_the_page_are_rows() -> None:
-    """Its scripts have no sentence: what it shows in part only is said in the words that its data has."""
+    """Check that the page's scripts contain no sentence: they show the texts in the page's data."""
     scripts = sorted((ROOT / "exporters/assets").glob("page.*.js"))
     sentence = re.compile(r"""["'`][A-Z][^"'`\n]* [^"'`\n]*\.["'`]""")
     assert len(scripts) > 20

@@ -1,4 +1,4 @@
-"""Names and texts that hold secrets are known by their words."""
+"""Tests of detecting names and texts that contain secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stated interval of a share holds the true share as often as it says."""
+"""Tests that the confidence interval of a share contains the true share as often as it states."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.exporters.profiles import golden
 
 TRIALS = 4000
 DOUBT = 4.5
-"""Standard deviations below which a sound interval falls less than once in 100,000 runs."""
+"""Number of standard deviations that chance exceeds less than once in 100,000 runs."""
 
 
 @pytest.mark.parametrize(("share", "samples"), [(0.5, 5), (0.15, 20), (0.35, 200), (0.03, 100)])

@@ -1,4 +1,4 @@
-"""Interned stacks: equal ones are one node, others are not, and long ones are not kept twice."""
+"""Tests of interned stacks: equal stacks are one node, and long ones are stored once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INTERPRETER = -100
 
 
 def walk(stacks: list[list[int]], end: StackEnd = StackEnd.ROOT, trust: Trust = Trust.EH_FRAME) -> Walk:
-    """Each stack is its pcs, innermost first."""
+    """Return a walk of stacks, each given as program counters from leaf to root."""
     pcs = [pc for stack in stacks for pc in stack]
     start = np.cumsum([0, *map(len, stacks)])
     zeros = np.zeros(len(stacks), np.uint64)
@@ -44,7 +44,10 @@ Step = tuple[int, int] | Mark
 
 
 def path(table: StackTable, node: int) -> list[Step]:
-    """(space or number of the code, pc), a marker's Mark, (INTERPRETER, number of the function); innermost first."""
+    """Return the steps of a stack from leaf to root.
+
+    A step is (address space or code number, pc), a marker's Mark, or (INTERPRETER, number of the function).
+    """
     found: list[Step] = []
     while node > 0:
         (key,) = table.key(node)

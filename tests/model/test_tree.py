@@ -1,4 +1,4 @@
-"""rewrite(): one walk over a tree of stacks for all that change them."""
+"""Tests of rewrite(), the one walk over a tree of stacks for all functions that change stacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyprof.model.tree import Tree, rewrite
 
 
 def grown(*stacks: str) -> tuple[Tree, list[int]]:
-    """A tree of letters, and the leaf of each stack, root first."""
+    """Return a tree of letters and the leaf of each stack, given from root to leaf."""
     tree = Tree()
     leaves = []
     for stack in stacks:

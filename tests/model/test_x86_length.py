@@ -1,4 +1,4 @@
-"""Lengths of x86 instructions against objdump's, in libraries that nobody wrote for this."""
+"""Tests of x86 instruction lengths against objdump, on system libraries."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ def test_lengths_of_instructions_are_those_that_objdump_finds(name: str) -> None
     )
     span = (f"--start-address={start}", f"--stop-address={start + MOST_BYTES}")
     seen = 0
-    for line in output(need("objdump"), "-d", "-w", *span, path).splitlines()[:-LONGEST]:  # the last is cut
+    for line in output(need("objdump"), "-d", "-w", *span, path).splitlines()[
+        :-LONGEST
+    ]:  # the last instruction may be truncated
         parts = line.split("\t")
         if len(parts) < 3 or "(bad)" in line:
             continue
         code = bytes.fromhex(parts[1])
-        if code[0] != 0x9B:  # fwait, which objdump shows as a part of what follows
+        if code[0] != 0x9B:  # objdump shows fwait as a prefix of the next instruction
             assert instruction_length(code + bytes(LONGEST), 0, name == "x86-64") == len(code), line
             seen += 1
     assert seen > 40_000

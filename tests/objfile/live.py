@@ -1,4 +1,4 @@
-"""A live process for tests of images: started, asked where its functions are, mapped into an AddressSpace."""
+"""A live process for tests of images, with its mappings and the addresses of its functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ SOURCES = Path(__file__).parent / "programs"
 
 @dataclass
 class Live:
-    """pid of a waiting process; at: name -> avma that it printed; process: to end it."""
+    """A process that waits.
+
+    Attributes:
+        pid: Its process id.
+        at: Addresses that it printed, by name.
+        process: The process object.
+        fds: File descriptors to close at the end.
+    """
 
     pid: int
     at: dict[str, int]
@@ -25,7 +32,13 @@ class Live:
     fds: list[int]
 
     def space(self, pid: int | None = None, root: str | None = None, memory: bool = True) -> AddressSpace:
-        """Its address space now. pid, root: lie about where files can be found; memory: can it be read?"""
+        """Return the current address space.
+
+        Args:
+            pid: Pretended process id for finding files.
+            root: Pretended root folder for finding files.
+            memory: Whether memory can be read.
+        """
         fd = os.open(f"/proc/{self.pid}/mem", os.O_RDONLY)
         self.fds.append(fd)
 
@@ -55,7 +68,7 @@ def mappings(pid: int) -> tuple[Mapping, ...]:
 
 @contextmanager
 def running(command: Sequence[str | Path]) -> Iterator[Live]:
-    """Start, wait until it says ready, and see that it ends."""
+    """Start a program, wait until it prints "ready", and end it afterwards."""
     process = subprocess.Popen(
         [str(part) for part in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -91,6 +104,6 @@ def library(folder: Path, name: str = "liblib.so", *flags: str) -> Path:
 
 
 def symbol(path: Path, name: str) -> int:
-    """svma as nm has it."""
+    """Return the address of a symbol in the file according to nm."""
     out = subprocess.run([need("nm"), str(path)], capture_output=True, text=True, timeout=60, check=True).stdout
     return next(int(line.split()[0], 16) for line in out.splitlines() if line.split()[-1] == name)

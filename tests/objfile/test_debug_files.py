@@ -1,4 +1,4 @@
-"""Separate debug files, made by the tools that distributions use."""
+"""Tests of separate debug files, created by the tools that distributions use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def objcopy(*words: str | Path) -> None:
 
 
 def split(folder: Path, *flags: str) -> tuple[Path, Path]:
-    """A stripped program with a debug link, and its debug file beside it."""
+    """Return a stripped program with a debug link and its debug file."""
     program, debug = where(folder, "where", "-g", *flags), folder / "where.debug"
     objcopy("--only-keep-debug", program, debug)
     objcopy("--strip-all", program)
@@ -127,7 +127,7 @@ def module_of(path: Path) -> Module:
 
 @pytest.fixture
 def private(tmp_path: Path) -> Path:
-    """A directory that only its owner may search."""
+    """Return a folder that only its owner may search."""
     folder = tmp_path / "private"
     folder.mkdir(mode=0o700)
     return folder

@@ -1,4 +1,4 @@
-"""ELF parsing, against pyelftools and readelf on files that the tools of this machine make."""
+"""Tests of the ELF parser against pyelftools and readelf."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ def test_bytes_behind_addresses_end_with_their_segment(program: Path) -> None:
 
 def without_section_headers(path: Path) -> bytes:
     data = bytearray(path.read_bytes())
-    data[40:48] = bytes(8)  # e_shoff
-    data[60:64] = bytes(4)  # e_shnum, e_shstrndx
+    data[40:48] = bytes(8)  # clears e_shoff
+    data[60:64] = bytes(4)  # clears e_shnum and e_shstrndx
     return bytes(data)
 
 
@@ -171,7 +171,7 @@ def test_not_an_elf_file_is_a_format_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("place", "what"), [(54, "program headers"), (58, "section headers")])
 def test_header_table_of_giant_entries_is_not_read(place: int, what: str, tmp_path: Path) -> None:
-    """65,535 entries of 65,535 bytes in a sparse file would be 4 GiB."""
+    """Refuse a table of 65,535 entries of 65,535 bytes in a sparse file, which would need 4 GiB."""
     data = bytearray(Path("/bin/true").read_bytes())
     struct.pack_into("<HH", data, place, 0xFFFF, 0xFFFE)
     path = tmp_path / "sparse"

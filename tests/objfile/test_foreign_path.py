@@ -1,4 +1,4 @@
-"""Names that somebody else chose: what they may lead to, and what is opened for whom."""
+"""Tests of opening paths that another process chose: where they may lead, and with whose access rights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def content(root: Path | str, name: str, rights: Rights | None = None) -> bytes:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A root with a file, beside one that stands outside of it."""
+    """Create a root folder with a file, next to a file outside of it."""
     (tmp_path / "outside").write_bytes(b"outside")
     root = tmp_path / "root"
     (root / "folder").mkdir(parents=True)
@@ -74,7 +74,7 @@ def test_what_the_kernel_makes_up_is_no_file(name: str, tmp_path: Path) -> None:
 
 
 def test_links_of_proc_are_not_followed_from_inside(tmp_path: Path) -> None:
-    """/proc/self/fd/N leads anywhere, for the kernel takes it by its inode."""
+    """Open /proc/self/fd/N, which the kernel resolves by inode and so leads anywhere."""
     (tmp_path / "secret").write_bytes(b"secret")
     with (tmp_path / "secret").open("rb") as file:
         assert content(tmp_path, "secret") == b"secret"
@@ -96,7 +96,7 @@ def test_what_is_no_file_is_not_opened(kind: str, tmp_path: Path) -> None:
         path = Path("/dev/zero")
     with pytest.raises(OSError, match="No such file" if kind == "nothing" else "not a regular file"):
         content("/", str(path))
-    if kind == "pipe":  # a reader would have let a writer in
+    if kind == "pipe":  # with a reader, the open of a writer would succeed
         with pytest.raises(OSError, match="No such device"):
             os.open(path, os.O_WRONLY | os.O_NONBLOCK)
 
@@ -144,14 +144,14 @@ def test_folder_that_the_process_may_not_enter_hides_its_files(root: Path) -> No
 
 
 def test_access_list_that_may_refuse_refuses(root: Path) -> None:
-    """POSIX ACL: user::rw-, user:4712:---, group::r--, mask::r--, other::r--."""
+    """Set a POSIX ACL of user::rw-, user:4712:---, group::r--, mask::r--, other::r--."""
     entries = [(1, 6, 0xFFFFFFFF), (2, 0, 4712), (4, 4, 0xFFFFFFFF), (0x10, 4, 0xFFFFFFFF), (0x20, 4, 0xFFFFFFFF)]
     data = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
     path = root / "folder" / "file"
     try:
         os.setxattr(path, "system.posix_acl_access", data)
     except OSError:
-        return  # a file system without access lists
+        return  # the file system has no ACLs
     assert path.stat().st_mode & 0o777 == 0o644
     assert not allowed(root, OTHER)
     assert allowed(root, Rights(os.geteuid()))

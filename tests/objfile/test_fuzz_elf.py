@@ -1,4 +1,4 @@
-"""Broken files: only FormatError, in bounded time and memory."""
+"""Fuzz tests of object files: only FormatError, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ Change = tuple[int, int]
 
 
 def changed(data: bytes, changes: list[Change], cut: int | None) -> bytes:
-    """Bytes overwritten: where (a place of the whole file, or of its headers) and with what."""
+    """Return the data with bytes overwritten and the end cut off.
+
+    Args:
+        data: The original file.
+        changes: (offset, value) of each changed byte.
+        cut: New length, or None.
+    """
     mutated = bytearray(data)
     for place, value in changes:
         mutated[place % len(mutated)] = value

@@ -1,4 +1,4 @@
-"""Memory that pretends to be an image: only FormatError, whatever the target wrote there."""
+"""Fuzz tests of images in memory: only FormatError, whatever the target has written there."""
 
 from __future__ import annotations
 

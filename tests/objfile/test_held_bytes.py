@@ -1,4 +1,4 @@
-"""Content of foreign files is bounded in memory, for one section and for all that are in memory at once."""
+"""Tests of the memory limits for contents of foreign files, for one section and for all together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images of live processes: every way in which a file can be mapped, gone, replaced or elsewhere."""
+"""Tests of images of live processes whose files are mapped in various ways, deleted, replaced or elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support import missing, need
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
 NO_PID = 1 << 29
-"""No process has this number: the kernel's handles cannot be used."""
+"""A pid that no process has, so that /proc/PID/map_files cannot be used."""
 
 
 def image_of(live: Live, name: str = "main", store: ImageStore | None = None, **lies: object) -> Image | None:
@@ -117,7 +117,7 @@ def test_file_replaced_on_disk_is_never_used(handle: bool, build_id: bool, tmp_p
     shutil.copy(program, kept)
     with running([program]) as live:
         program.unlink()
-        shutil.copy(other, program)  # what an upgrade does
+        shutil.copy(other, program)  # replaces the file as an upgrade does
         diagnostics = Diagnostics()
         space = live.space(pid=None if handle else NO_PID)
         found = ImageStore(diagnostics).image(space, live.at["main"])
@@ -135,7 +135,7 @@ def test_file_overwritten_under_the_same_name_is_counted(build_id: bool, tmp_pat
     with running([program]) as live:
         space = live.space(pid=NO_PID, root="")
         program.unlink()
-        other.rename(program)  # the space was looked at before: its path is not marked as deleted
+        other.rename(program)  # the mappings were read before, so the path has no "(deleted)"
         diagnostics = Diagnostics()
         found = ImageStore(diagnostics).image(space, live.at["main"])
         assert found is not None
@@ -200,7 +200,7 @@ def test_file_in_another_mount_namespace_is_found(tmp_path: Path) -> None:
     hidden.mkdir()
     inside = tmp_path / "here"
     inside.mkdir()
-    where(inside, "where", "-DWAYS=5", "-O2")  # what we see under that name
+    where(inside, "where", "-DWAYS=5", "-O2")  # another file under that name in the test's namespace
     script = f"mount --bind {hidden} {inside} && cp {program} {inside}/where && exec {inside}/where"
     probe = subprocess.run([need("unshare"), "-m", "true"], capture_output=True, timeout=20, check=False)
     if probe.returncode:

@@ -1,4 +1,4 @@
-"""How lines of /proc/PID/maps become modules."""
+"""Tests of grouping the lines of /proc/PID/maps into modules."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_second_mapping_far_away_is_a_module_of_its_own() -> None:
 
 
 def test_vdso_in_a_hole_of_the_loader_is_a_module_of_its_own() -> None:
-    """As an AArch64 kernel lays them out: the loader's segments are 64 KiB apart."""
+    """Use the layout of an AArch64 kernel, in which the loader's segments are 64 KiB apart."""
     modules = group_modules(
         [
             line(0x10000, 0x26000, "r-xp", 0, LIB),

@@ -1,4 +1,4 @@
-"""The command that brings symbols, from a package database made for the test."""
+"""Tests of the command that installs debug symbols, with a synthetic package database."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_what_no_server_knows_is_not_fetched_where_no_package_is_known_either(tm
 
 
 def test_a_thousand_lists_are_searched_in_few_calls(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last of them has the file. Each call is a turn of another thread."""
+    """Search lists of which the last one has the file. Each call switches to another thread."""
     for number in range(999):
         (tmp_path / f"var/lib/dpkg/info/a{number}.list").write_text(f"/.\n/usr/share/{number}\n")
     (tmp_path / "var/lib/dpkg/info/a-package-of-a-long-name.list").write_text("/.\n/usr/bin/zzz\n")

@@ -1,4 +1,4 @@
-"""Windows modules in memory: whose code an address is, and which module that is. Hostile headers."""
+"""Tests of Windows modules in memory: the module of an address, and hostile headers."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_hostile_headers_give_a_module_or_none(changes: list[tuple[int, bytes]],
 
 
 def sections(*rows: tuple[bytes, int, int, int]) -> bytes:
-    """Headers and section headers: (name, rva, size, flags)."""
+    """Return headers with section headers of (name, rva, size, flags)."""
     table = b"".join(struct.pack("<8sIIII12xI", name, size, rva, size, rva, flags) for name, rva, size, flags in rows)
     content = bytearray(headers())
     content[0x80 + 6 : 0x80 + 8] = struct.pack("<H", len(rows))

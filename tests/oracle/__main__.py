@@ -1,4 +1,4 @@
-"""python -m tests.oracle [options] PROGRAM [ARG...]"""
+"""Command line of the single-step oracle: python -m tests.oracle [options] PROGRAM [ARG...]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the walkers find, held against the shadow stack."""
+"""Comparison of the walkers' results with the shadow stack."""
 
 from __future__ import annotations
 
@@ -18,15 +18,21 @@ from pyprof.unwind.unwinder import Unwinder
 from tests.oracle.states import Key, State, batch_of
 
 Place = tuple[str, int]
-"""(path of the module, svma)"""
+"""(path of the module, svma) of an instruction."""
 
 
 @dataclass
 class Mismatch:
-    """All states whose walk goes wrong at one place: the frame whose rule was applied last with a right result.
+    """All states whose walk goes wrong at one place: the last frame whose rule gave a correct result.
 
-    what: "wrong caller", "cut short (END)", "too long", "exactness", "no root (END)". keys: the states.
-    expected, found: frames from that place on, as text, of the first such state.
+    Attributes:
+        place: That frame's location.
+        what: "wrong caller", "cut short (END)", "too long", "exactness" or "no root (END)".
+        keys: The states.
+        innermost: Number of states by location of the innermost frame.
+        trust: Number of states by trust.
+        expected: Frames from that place on according to the shadow stack, as text, of the first state.
+        found: Frames from that place on according to the walk, as text, of the first state.
     """
 
     place: Place
@@ -39,7 +45,7 @@ class Mismatch:
 
 
 class Judge:
-    """Unwinds states in batches with both walkers; counts what is right and keeps what is not."""
+    """A judge that unwinds states in batches with both walkers, counts correct ones and collects mismatches."""
 
     def __init__(self, options: UnwindOptions) -> None:
         self.diagnostics = Diagnostics()
@@ -54,7 +60,7 @@ class Judge:
         self.frames = 0
 
     def judge(self, states: list[State], pid: int, spaces: dict[int, AddressSpace]) -> None:
-        """The tracee stands still while this runs: the unwinder may read its memory."""
+        """Unwind and judge states. The tracee is stopped meanwhile, so the unwinder may read its memory."""
         if not states:
             return
         batch = batch_of(states, pid, spaces)
@@ -119,7 +125,7 @@ def _first_difference(one: npt.NDArray[np.generic], other: npt.NDArray[np.generi
 
 
 def _difference(walk: Walk, scalar: Walk, lane: int) -> str:
-    """How the batch walker and its scalar twin disagree, "" if they do not."""
+    """Return how the batch walker and the scalar walker differ, or ""."""
     a, b = int(walk.start[lane]), int(walk.start[lane + 1])
     c, d = int(scalar.start[lane]), int(scalar.start[lane + 1])
     for what in ("pc", "exact", "trust"):

@@ -1,16 +1,18 @@
-"""What an x86-64 instruction does to control flow, from its first bytes. Nothing else is decoded."""
+"""A classifier of x86-64 instructions by their effect on control flow. It decodes only the first bytes."""
 
 from __future__ import annotations
 
 PLAIN, CALL, RET, JUMP, SYSCALL = range(5)
-"""JUMP: an indirect one. Direct and conditional jumps are PLAIN: they leave no frame behind."""
+"""Kinds of instructions. JUMP is an indirect one; direct and conditional jumps are PLAIN because they leave no
+frame.
+"""
 
 LONGEST = 15
 _PREFIXES = frozenset({0x26, 0x2E, 0x36, 0x3E, 0x64, 0x65, 0x66, 0x67, 0xF0, 0xF2, 0xF3, *range(0x40, 0x50)})
 
 
 def classify(code: bytes) -> int:
-    """code: LONGEST bytes at the pc, or what is readable of them."""
+    """Return the kind of the instruction in these LONGEST bytes at the pc, or as many as are readable."""
     at = 0
     while at < len(code) and code[at] in _PREFIXES:
         at += 1

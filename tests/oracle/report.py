@@ -1,4 +1,4 @@
-"""A result as text or JSON; each mismatch with its symbol and instructions, where gdb is there to tell them."""
+"""The oracle's result as text or JSON, with the symbol and instructions of each mismatch if gdb is available."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_SHOWN = 40
 
 
 def lines(result: Result, most: int = MOST_SHOWN) -> Iterator[str]:
-    """The report for people."""
+    """Yield the lines of the report."""
     rate = result.stepped / result.seconds if result.seconds else 0
     yield " ".join(result.command)
     yield (
@@ -49,7 +49,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def _by_function(mismatches: list[Mismatch]) -> list[list[Mismatch]]:
-    """Mismatches of one kind in one function together, by address."""
+    """Group mismatches of one kind in one function, sorted by address."""
     groups: dict[tuple[str, str, str], list[Mismatch]] = {}
     for mismatch in mismatches:
         function = describe(mismatch.place)[0].rpartition("+")[0] or describe(mismatch.place)[0]
@@ -78,7 +78,7 @@ def _group(result: Result, group: list[Mismatch]) -> Iterator[str]:
 
 
 def as_json(result: Result) -> dict[str, object]:
-    """Places are {"module", "svma"}."""
+    """Return the report as JSON, with places as {"module", "svma"}."""
 
     def place(at: Place) -> dict[str, object]:
         return {"module": at[0], "svma": hex(at[1])}
@@ -116,14 +116,14 @@ _described: dict[Place, tuple[str, list[str]]] = {}
 
 
 def describe(place: Place) -> tuple[str, list[str]]:
-    """(symbol+offset, or [section]+offset, or "", and the instructions there)."""
+    """Return symbol+offset, [section]+offset or "", and the instructions at a place."""
     if place not in _described:
         describe_all([place])
     return _described[place]
 
 
 def describe_all(places: Iterable[Place]) -> None:
-    """Look many places up at once; asks gdb, which finds debug files by build-id."""
+    """Look up many places at once in gdb, which finds debug files by build ID."""
     by_path: dict[str, set[int]] = {}
     for path, svma in places:
         if (path, svma) not in _described:
@@ -153,7 +153,7 @@ _MARK = "--- place"
 
 
 def _section(path: str, svma: int) -> str:
-    """ "[.init]+4" for code without a symbol."""
+    """Return a section with offset, such as "[.init]+4", for code without a symbol."""
     with open(path, "rb") as file:
         for section in ELFFile(file).iter_sections():
             start = section.header.sh_addr

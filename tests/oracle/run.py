@@ -1,4 +1,4 @@
-"""The loop: step, keep the shadow, sample each new state, judge them by the thousand."""
+"""The oracle's loop: step, update the shadow stack, sample each new state, and judge the states in batches."""
 
 from __future__ import annotations
 
@@ -20,9 +20,15 @@ MOST_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Plan:
-    """start: "entry", "start" or a symbol of the program. limit: instructions at most (0: to the end). every: compare
-    one new state of so many. sources: as --unwind. seconds: stop after this long (0: never). only: compare states
-    whose innermost frame lies in a module with this in its path.
+    """Options of a run.
+
+    Attributes:
+        start: "entry", "start" or a symbol of the program.
+        limit: Maximum number of instructions, or 0 for none.
+        every: Compare one of this many new states.
+        sources: Unwind sources as for --unwind.
+        seconds: Maximum duration in seconds, or 0 for none.
+        only: Compare only states whose innermost frame is in a module with this in its path.
     """
 
     start: str = "start"
@@ -35,7 +41,11 @@ class Plan:
 
 @dataclass
 class Result:
-    """visits: state -> how often the program stood in it, of the states that were compared."""
+    """The result of a run.
+
+    Attributes:
+        visits: How often the program was in each compared state.
+    """
 
     command: tuple[str, ...]
     stepped: int
@@ -47,7 +57,7 @@ class Result:
 
     @property
     def compared(self) -> int:
-        """Instructions whose state was compared."""
+        """Number of instructions whose state was compared."""
         return sum(self.visits.values())
 
     @property
@@ -56,11 +66,11 @@ class Result:
 
     @property
     def mismatches(self) -> list[Mismatch]:
-        """Most states first."""
+        """Return the mismatches, those with the most states first."""
         return sorted(self.judge.wrong.values(), key=lambda m: (-len(m.keys), m.place, m.what))
 
     def by_module(self) -> dict[str, tuple[int, int]]:
-        """Path of the innermost frame's module -> (instructions compared, exact)."""
+        """Return (compared instructions, correct instructions) by path of the innermost frame's module."""
         compared: Counter[str] = Counter()
         exact: Counter[str] = Counter()
         for key, visits in self.visits.items():
@@ -136,7 +146,7 @@ class Oracle:
         return space.id
 
     def _look(self, tracee: Tracee, entry: Entry, space_id: int, pc: int, sp: int, stack_end: int) -> None:
-        """A state that was not seen before."""
+        """Capture a new state."""
         key = (space_id, pc, sp, entry.number)
         seen = len(self._visits) + len(self._left_out)
         if (self.plan.every > 1 and seen % self.plan.every) or not self._wanted(space_id, pc):

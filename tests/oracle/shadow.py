@@ -1,6 +1,6 @@
-"""The shadow stack: kept from calls and returns alone. See the package's docstring for what it means.
+"""The shadow stack, maintained from calls and returns alone. The package's docstring defines it.
 
-Stacks are interned: the same chain of callers is the same Entry, so that a state is known again.
+Stacks are interned: the same chain of callers is the same Entry, so that a state is recognized when it recurs.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from tests.oracle.opcodes import CALL, JUMP, LONGEST, PLAIN, RET, SYSCALL, class
 from tests.oracle.tracer import ORIG_RAX, RAX, RIP, RSP, Tracee
 
 NEVER = 1 << 64
-"""Slot of an interrupted pc: no stack pointer passes it."""
+"""Slot of an interrupted pc, which no stack pointer exceeds."""
 
 MAPPING_CALLS = frozenset({9, 10, 11, 25, 59, 322})
-"""mmap mprotect munmap mremap execve execveat: code may change afterwards."""
+"""Numbers of mmap, mprotect, munmap, mremap, execve and execveat, after which code may have changed."""
 
 RT_SIGRETURN = 15
 RED_ZONE = 128
@@ -23,10 +23,14 @@ _UC_STACK_SP, _UC_STACK_SIZE, _UC_RSP, _UC_RIP = 8 + 16, 8 + 32, 8 + 160, 8 + 16
 
 
 class Entry:
-    """One return address, or one interrupted pc, with everything outside it.
+    """A return address or an interrupted pc, with everything outside of it.
 
-    pc: the address. slot: where it stands on the stack (NEVER for an interrupted pc). low, high: the handler's stack.
-    interrupted_sp: of an interrupted pc.
+    Attributes:
+        pc: The address.
+        slot: Its address on the stack, or NEVER for an interrupted pc.
+        low: Start of the signal handler's stack.
+        high: End of the signal handler's stack.
+        interrupted_sp: Stack pointer of an interrupted pc.
     """
 
     __slots__ = (
@@ -55,7 +59,7 @@ class Entry:
         self.children: dict[tuple[int, ...], Entry] = {}
 
     def chain(self) -> list[Entry]:
-        """Innermost first, without the empty stack itself."""
+        """Return the entries from leaf to root, without the empty stack itself."""
         found = []
         entry = self
         while entry.outer is not None:
@@ -65,10 +69,14 @@ class Entry:
 
 
 class Shadow:
-    """Follows a tracee from a place that has no caller.
+    """A shadow stack of a tracee, which begins at an instruction without callers.
 
-    pc, sp: now. top: the innermost entry. mapping_changes: how often the code may have changed; before_mapping_change
-    is called while it is still there.
+    Attributes:
+        pc: Current program counter.
+        sp: Current stack pointer.
+        top: Innermost entry.
+        mapping_changes: Number of times that the code may have changed.
+        before_mapping_change: Function that is called before such a change.
     """
 
     def __init__(self, tracee: Tracee) -> None:
@@ -82,7 +90,7 @@ class Shadow:
         self._kinds: dict[int, int] = {}
 
     def step(self) -> bool:
-        """One instruction. False if none was executed (a signal came first)."""
+        """Execute one instruction. Return False if a signal came first."""
         tracee = self.tracee
         regs = tracee.regs
         pc, sp = self.pc, self.sp
@@ -121,7 +129,7 @@ class Shadow:
         return True
 
     def _leave(self, sp: int) -> None:
-        """Control has moved with the stack pointer at sp: what lies below is gone."""
+        """Drop the entries below sp after a jump or return."""
         top = self.top
         while True:
             while top.slot < sp:
@@ -135,7 +143,7 @@ class Shadow:
         self.top = top
 
     def _heed_memory(self, sp: int) -> None:
-        """At a return: if its slot is the innermost entry's, memory has the last word."""
+        """Replace the innermost return address at a return if its slot has another value by now."""
         top = self.top
         while top.slot < sp and top.outer is not None:
             top = top.outer
@@ -145,11 +153,11 @@ class Shadow:
                 self.top = self._push_on(top.outer, there, sp)
 
     def _handler_entered(self, pc: int, sp: int) -> bool:
-        """A signal was delivered: push what it interrupted. False if it was ignored."""
+        """Push the pc that a signal interrupted. Return False if the signal was ignored."""
         tracee, frame = self.tracee, self.sp
         interrupted = tracee.word(frame + _UC_RIP)
         interrupted_sp = tracee.word(frame + _UC_RSP)
-        if interrupted_sp != sp or interrupted not in (pc, pc - 2):  # pc - 2: a system call is made again afterwards
+        if interrupted_sp != sp or interrupted not in (pc, pc - 2):  # pc - 2 restarts a system call
             return False
         low, size = tracee.word(frame + _UC_STACK_SP), tracee.word(frame + _UC_STACK_SIZE)
         if not (low <= frame < low + size) or low <= interrupted_sp <= low + size:

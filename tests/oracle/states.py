@@ -1,4 +1,4 @@
-"""States of a tracee as lanes of a SampleBatch, each with the stack that the shadow says is there."""
+"""States of a tracee as samples of a SampleBatch, each with the stack according to the shadow stack."""
 
 from __future__ import annotations
 
@@ -16,12 +16,17 @@ from tests.oracle.shadow import RED_ZONE, Entry
 from tests.oracle.tracer import Tracee
 
 Key = tuple[int, int, int, int]
-"""(space id, pc, sp, number of the shadow's innermost entry)"""
+"""(space id, pc, sp, number of the shadow's innermost entry) of a state."""
 
 
 @dataclass
 class State:
-    """One lane to be. stack: bytes from sp up. pieces: the stacks that handlers interrupted."""
+    """One future sample of a batch.
+
+    Attributes:
+        stack: Bytes from sp up.
+        pieces: The stacks that signal handlers interrupted.
+    """
 
     key: Key
     entry: Entry
@@ -33,14 +38,14 @@ class State:
     time_ns: int
 
     def expected(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
-        """(pc of each frame, innermost first; is it exact)."""
+        """Return the pc of each frame from leaf to root, and whether it is exact."""
         chain = self.entry.chain()
         pcs = np.array([self.pc, *[e.pc for e in chain]], np.uint64)
         return pcs, np.array([True, *[e.exact for e in chain]], np.bool_)
 
 
 class Spaces:
-    """The tracee's address space as of now; a new one when its code or files have changed."""
+    """The tracee's current address space, replaced whenever code or files have changed."""
 
     def __init__(self, tracee: Tracee) -> None:
         self._tracee = tracee
@@ -60,7 +65,7 @@ class Spaces:
 
 
 def capture(tracee: Tracee, key: Key, entry: Entry, stack_end: int) -> State:
-    """Take the sample of this moment."""
+    """Return the sample of the current state."""
     regs = tracee.regs
     pc, sp = key[1], key[2]
     pieces = []

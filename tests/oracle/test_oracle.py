@@ -1,7 +1,7 @@
-"""Programs single-stepped: at every instruction both walkers find the stack that calls and returns have built.
+"""Tests of single-stepped programs: at every instruction both walkers find the stack of calls and returns.
 
-What remains is named here and explained in docs/accuracy.md, function by function; anything else fails with the
-oracle's own report. For longer runs: python -m tests.oracle PROGRAM.
+The tests name the remaining differences, which docs/accuracy.md explains function by function. Any other difference
+fails with the oracle's report. For longer runs: python -m tests.oracle PROGRAM.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tests.support import need
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
 NO_TABLE = re.compile(r"_init|\[\.init\]|__mpn_\w+")
-"""Functions for which libc's authors wrote no tables; .init and .fini without symbols are named by their section."""
+"""Functions of libc without unwind tables. .init and .fini have no symbols and appear as sections."""
 
 LEAVING = "cut short (unwinder)"
-"""A stack says so while an exception or longjmp replaces registers, in place of a wrong caller."""
+"""Mismatch while an exception or longjmp replaces registers: the stack is marked instead of having a wrong caller."""
 
 REALIGNED = re.compile(r"r_\d\d")
-"""gcc forgets to say in a DRAP epilogue that the saved registers are restored."""
+"""Functions with a DRAP epilogue, in which gcc omits the CFI for restored registers."""
 
 
 EVERYTHING = Plan()
@@ -34,12 +34,12 @@ EVERYTHING = Plan()
 
 @dataclass(frozen=True)
 class Case:
-    """A program and what may differ from the shadow stack.
+    """A program and its accepted differences from the shadow stack.
 
     Attributes:
         explained: Functions in which states may differ.
-        leaves: The program leaves functions by exceptions or longjmp.
-        most: The largest number of states that may differ.
+        leaves: Whether the program leaves functions by exceptions or longjmp.
+        most: Maximum number of states that may differ.
     """
 
     name: str
@@ -107,7 +107,7 @@ def explained(mismatch: Mismatch, case: Case) -> bool:
 
 
 def test_mismatch_is_found_reported_and_given_its_address() -> None:
-    """Frame pointers alone are wrong for code that has none: the oracle must say so."""
+    """Unwind code without frame pointers by frame pointers alone, which the oracle must report as wrong."""
     result = Oracle([str(ladder("ladder")), "once"], Plan(start="a_01", sources=("fp",), limit=4000)).run()
     assert result.exact < result.compared
     report = "\n".join(lines(result))

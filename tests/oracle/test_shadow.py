@@ -1,4 +1,4 @@
-"""The shadow stack itself, held against gdb at moments of a program's life."""
+"""Tests of the shadow stack itself against gdb."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_shadow_stack_is_back_where_it_began_when_main_has_returned() -> None:
         for _ in steps_to_the_end(shadow):
             deepest = max(deepest, shadow.top.depth)
         assert deepest == len(["_start", "__libc_start_main", "__libc_start_call_main", "main", *range(30), "s_top"])
-        # _exit <- exit handlers <- exit <- __libc_start_call_main <- __libc_start_main <- _start
+        # frames: _exit, exit handlers, exit, __libc_start_call_main, __libc_start_main, _start
         assert shadow.top.depth == 5
 
 

@@ -1,4 +1,4 @@
-"""One process under PTRACE_SINGLESTEP: registers after each instruction, memory on demand. x86-64 Linux."""
+"""One process under PTRACE_SINGLESTEP on x86-64 Linux, with registers after each instruction and memory on demand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STEPPED = 0x057F
 AT_PHDR, AT_BASE, AT_ENTRY = 3, 7, 9
 
 RIP, RSP, RAX, ORIG_RAX = 16, 19, 10, 15
-"""Indices into user_regs_struct."""
+"""Indices of registers in user_regs_struct."""
 
 _libc = ctypes.PyDLL(None, use_errno=True)
 _ptrace = _libc.ptrace
@@ -33,13 +33,14 @@ _ptrace.restype = ctypes.c_long
 
 
 class Ended(Exception):
-    """The process is about to end, or has ended."""
+    """An exception for a process that is about to end or has ended."""
 
 
 class Tracee:
-    """A program launched and stopped before its first instruction. Only the main thread is traced.
+    """A program that is stopped before its first instruction. Only the main thread is traced.
 
-    regs: 27 words of user_regs_struct as of the last stop, read by step().
+    Attributes:
+        regs: The 27 words of user_regs_struct at the last stop, which step() reads.
     """
 
     def __init__(self, command: Sequence[str], env: dict[str, str] | None = None) -> None:
@@ -47,7 +48,7 @@ class Tracee:
         self._address = ctypes.addressof(self._buffer)
         self.regs = memoryview(self._buffer).cast("B").cast("Q")
         self._cpus = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, {max(self._cpus)})  # a step is three times as fast when nothing changes its CPU
+        os.sched_setaffinity(0, {max(self._cpus)})  # a step on one fixed CPU is three times as fast
         self._launched = subprocess.Popen(
             ["/bin/sh", "-c", _TRACEME_STOP, *command],
             stdin=subprocess.DEVNULL,
@@ -87,9 +88,13 @@ class Tracee:
             raise OSError(ctypes.get_errno(), "PTRACE_GETREGS")
 
     def step(self) -> int:
-        """One instruction. 0, or the signal that stopped it before it ran: the next step delivers that signal.
+        """Execute one instruction.
 
-        Raises Ended at the exit stop: registers and memory can still be read there.
+        Returns:
+            0, or the signal that stopped the tracee before the instruction. The next step delivers that signal.
+
+        Raises:
+            Ended: The tracee is at its exit stop, where registers and memory can still be read.
         """
         signum, self.pending = self.pending, 0
         _ptrace(PTRACE_SINGLESTEP, self.pid, None, signum)
@@ -111,7 +116,7 @@ class Tracee:
             self.pending = os.WSTOPSIG(status)
 
     def read(self, avma: int, size: int) -> bytes:
-        """At most size bytes; fewer where unreadable."""
+        """Return at most size bytes, fewer where memory is unreadable."""
         try:
             return os.pread(self._memory, size, avma)
         except (OSError, OverflowError):
@@ -121,7 +126,7 @@ class Tracee:
         return int.from_bytes(self.read(avma, 8), "little")
 
     def run_to(self, avma: int) -> None:
-        """Run at full speed up to an address, by a breakpoint."""
+        """Run at full speed to a breakpoint at this address."""
         before = self.read(avma, 8)
         self._poke(avma, b"\xcc" + before[1:])
         signum = 0
@@ -149,7 +154,7 @@ class Tracee:
         return dict(zip(words[::2], words[1::2], strict=True))
 
     def symbol(self, name: str) -> int:
-        """Where the program itself (not a library) has a symbol."""
+        """Return the address of a symbol in the program itself, not in a library."""
         path = os.readlink(f"/proc/{self.pid}/exe")
         with open(path, "rb") as file:
             elf = ELFFile(file)
@@ -163,7 +168,7 @@ class Tracee:
         raise KeyError(f"{path} has no symbol {name}")
 
     def detach_stopped(self) -> None:
-        """Let go, but leave it standing where it is, so that a debugger can look."""
+        """Detach, and leave the process stopped so that a debugger can attach."""
         if _ptrace(PTRACE_DETACH, self.pid, None, signal.SIGSTOP):
             raise OSError(ctypes.get_errno(), "PTRACE_DETACH")
 
@@ -174,7 +179,7 @@ class Tracee:
             del self._memory
         if self._launched.returncode is None:
             self._launched.kill()
-            _ptrace(PTRACE_CONT, self.pid, None, None)  # a kill does not wake it out of its exit stop
+            _ptrace(PTRACE_CONT, self.pid, None, None)  # SIGKILL does not end its exit stop
             while self._launched.returncode is None:
                 try:
                     _, status = os.waitpid(self.pid, WALL)

@@ -1,1 +1,1 @@
-"""The perf_event collector: records, spaces, whole recordings."""
+"""Tests of the perf_event collector: records, address spaces and whole recordings."""

@@ -1,5 +1,5 @@
-"""Threads and processes that live for milliseconds: samples find them as often as they ran, or it is said how much of
-the processor time no sample stands for.
+"""Tests of threads and processes that live for milliseconds: samples are in proportion, or unsampled time is
+reported.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def births(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def share(recording: Recording, name: str) -> float:
-    """Of the samples, those with a function on their stack."""
+    """Return the share of samples whose stack contains a function."""
     found = sum(n for stack, n in recording.stacks.items() if name in stack)
     return found / sum(recording.stacks.values())
 
@@ -57,12 +57,12 @@ def test_short_lives_have_their_share_of_the_samples(
 
 
 OWNER = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups") if os.geteuid() == 0 else ()
-"""Somebody who may not have events on processors."""
+"""A command prefix that runs as a user without permission for events on processors."""
 
 
 @pytest.fixture
 def open_folder(births: Path) -> Iterator[Path]:
-    """Where anybody may write, and the program is."""
+    """Yield a folder with the program in which every user may write."""
     folder = Path(tempfile.mkdtemp(prefix="pyprof-births-"))
     folder.chmod(0o777)
     shutil.copy(births, folder / "births")
@@ -80,11 +80,11 @@ def test_time_that_no_sample_stands_for_is_marked_and_told(open_folder: Path) ->
         program.communicate()
     processor = recording.summary["processor"]
     total, blocks = sum(recording.stacks.values()), {stack[0]: count for stack, count in recording.unseen.items()}
-    seen_by = {"too short to see", "in the kernel", "records lost"}  # the last one where the machine is busy
+    seen_by = {"too short to see", "in the kernel", "records lost"}  # records are lost on a busy machine
     assert blocks.keys() <= {f"[not sampled: {why}]" for why in seen_by}
     block = sum(blocks.values())
     assert 0.1 < processor["spent_s"] < spent_s
-    whole_samples = (1 + len(blocks)) / 199  # blocks are whole samples, and so is what was seen
+    whole_samples = (1 + len(blocks)) / 199  # marked and sampled time are rounded to samples
     assert (total + block) / 199 == pytest.approx(
         processor["spent_s"], abs=processor["spent_s"] * POINTS + whole_samples
     )
@@ -92,5 +92,5 @@ def test_time_that_no_sample_stands_for_is_marked_and_told(open_folder: Path) ->
     assert block / 199 == pytest.approx(processor["not_sampled_s"], abs=1 / 199 * len(blocks))
     assert block / 199 > processor["not_sampled_s"] * (1 - POINTS) > 0
     assert blocks.get("[not sampled: in the kernel]", 0) / 199 == pytest.approx(processor["kernel_s"], abs=1 / 199)
-    assert block < total  # events begin anew with each thread: without more of them nearly nothing is sampled
+    assert block < total  # each thread starts a new period: at the plain rate nearly nothing would be sampled
     assert any(note.startswith("Not sampled: ") for note in recording.summary["notes"])

@@ -1,4 +1,4 @@
-"""The collector itself: what it refuses, what it counts, what it gives back."""
+"""Tests of the perf collector: refusals, counters and released resources."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_number_of_samples_is_the_time_that_the_threads_had(spinner: int) -> Non
         ]
         return sum(int(text.split()[0]) for text in texts)
 
-    os.kill(spinner, signal.SIGSTOP)  # so that it runs only while it is sampled, however late we are
+    os.kill(spinner, signal.SIGSTOP)  # it must run only while it is sampled
     began = on_processors()
     taken = collector(spinner)
     session = Session(taken, UnwindOptions(), taken._reader.diagnostics)
@@ -130,7 +130,7 @@ def test_end_of_the_target_ends_the_recording() -> None:
 
 
 def test_what_was_opened_is_closed_and_batches_outlive_the_rings(spinner: int) -> None:
-    before = set(os.listdir("/proc/self/fd"))  # what earlier tests left may be closed meanwhile
+    before = set(os.listdir("/proc/self/fd"))  # descriptors of earlier tests may be closed meanwhile
     taken = collector(spinner)
     batches = taken.batches()
     batch = next(batches)

@@ -1,4 +1,4 @@
-"""Processors that come back have events again, and what was missed there is told."""
+"""Tests of processors that go offline and return: they get new events, and unsampled time is reported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ S = 1_000_000_000
 
 
 def as_when_offline(fd: int) -> None:
-    """To an event the same happens as where its processor goes: it counts no more."""
+    """Disable an event, which has the same effect as its processor going offline."""
     fcntl.ioctl(fd, _DISABLE, 0)
 
 
@@ -106,7 +106,7 @@ def test_recording_goes_on_where_a_processor_was_offline_and_says_so(
         with pyprof.attach(program.pid, collector=collector, rate=499) as recording:
             before = more(recording, 0)
             for events in made:
-                with contextlib.suppress(OSError):  # others have taken their place
+                with contextlib.suppress(OSError):  # events that were replaced are closed
                     as_when_offline(events.fds[cpu])
             until_ran(program.pid, 1.0)
             monkeypatch.setattr(cpu_events, "_LOOK_NS", S // 5)

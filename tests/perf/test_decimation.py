@@ -1,4 +1,4 @@
-"""One sample in place of several: its weight is theirs."""
+"""Tests of keeping one sample in place of several, with their total weight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events on threads, as threads come and go."""
+"""Tests of events on threads that come and go."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def started(program: str) -> Iterator[subprocess.Popen[str]]:
 
 
 class Watched:
-    """A set of events, its rings, and the samples of each thread so far."""
+    """A set of events with its rings, and the samples of each thread."""
 
     def __init__(self) -> None:
         try:
@@ -108,7 +108,7 @@ def descriptors() -> int:
 def test_events_of_a_process_that_ended_are_closed_and_its_number_is_free_again(watched: Watched) -> None:
     before = descriptors()
     with started(SPINS) as process:
-        before += 2  # its pipes
+        before += 2  # the process has two pipes
         watched.events.attach([process.pid], list)
         assert until(lambda: process.pid in watched.samples, watched.update)
         assert descriptors() > before
@@ -171,9 +171,7 @@ def test_a_process_that_may_not_be_looked_at_is_forgotten_when_it_has_ended(watc
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_samples_of_processes_that_are_not_known_are_counted_but_not_the_profilers_own(
-    watched: Watched, own: bool
-) -> None:
+def test_samples_of_unknown_processes_are_counted_except_pyprofs_own(watched: Watched, own: bool) -> None:
     diagnostics = Diagnostics()
     with started(SPINS) as process:
         make = maker(watched, diagnostics, {process.pid} if own else set())

@@ -1,4 +1,4 @@
-"""Threads whose stacks the kernel cannot copy: stopped for their samples as long as that is so, and no others."""
+"""Tests of threads whose stacks the kernel cannot copy: they are stopped while that is so, and no other thread is."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def by_perf(
     rate: int = 299,
     until: Enough = lambda recording: True,
 ) -> Recording:
-    """until: how long it takes before a thread's stops begin depends on who else uses the machine."""
+    """Record with perf_events until a condition holds: the load of the machine delays a thread's first stop."""
     return record(pid, folder, "--collector", "perf", "-t", *options, seconds=seconds, rate=rate, until=until)
 
 
 def of(recording: Recording, name: str) -> int:
-    """Samples with a function on their stack."""
+    """Return the number of samples whose stack contains a function."""
     return sum(n for stack, n in recording.stacks.items() if name in stack)
 
 
@@ -65,7 +65,7 @@ def test_deep_thread_is_whole_by_stops_and_the_one_beside_it_is_never_stopped(
     collector: str, allowed: None, tmp_path: Path
 ) -> None:
     def enough(recording: Recording) -> bool:
-        """Were there more stops than what a busy machine samples before the first of them?"""
+        """Return True if there are more stops than samples that a busy machine takes before the first stop."""
         stops = int(recording.summary["stops"]["count"])
         return min(stops, of(recording, "flat")) > max(20, of(recording, "bottom") / 2)
 
@@ -76,7 +76,7 @@ def test_deep_thread_is_whole_by_stops_and_the_one_beside_it_is_never_stopped(
     assert all(stack[4:][: len(DEEP)] == DEEP for stack in recording.stacks if "bottom" in stack)
     assert enough(recording)
     assert summary["stops"]["count"] <= of(recording, "bottom")
-    assert summary["trust"]["completed"] > 1000  # of the samples from before the first stop
+    assert summary["trust"]["completed"] > 1000  # frames of samples before the first stop
     assert any("1 thread with " + TOO_LONG in note for note in summary["notes"])
 
 
@@ -95,7 +95,7 @@ def test_wall_mode_stops_nothing_and_says_that_it_cut_and_how_much(allowed: None
     shown = summary["shown"]
     assert 0.2 < shown["ends"]["unreadable"] / shown["total"] < 0.8, "one of two threads"
     with running(ladder("ladder_beside"), "spin", LIFE, "0", "8000") as program:
-        time.sleep(0.3)  # it is deep for a moment
+        time.sleep(0.3)  # the stack is deep at the start only
         summary = by_perf(program.pid, tmp_path, "--mode", "wall", seconds=1).summary
     assert summary["samples"] > 0
     assert not any(TOO_LONG in note for note in summary["notes"]), summary["notes"]
@@ -106,13 +106,15 @@ def test_stack_with_pages_that_were_never_written_is_whole_without_stops(allowed
         recording = by_perf(program.pid, tmp_path, seconds=1)
     whole = sum(n for stack, n in recording.stacks.items() if stack[-3:] == ("outer", "wide", "bottom"))
     assert whole > 20
-    assert whole > recording.samples / 2  # the first samples, which show that it is needed, are cut
+    assert whole > recording.samples / 2  # the first samples, which trigger the larger copies, are truncated
     assert recording.summary["stops"]["count"] == 0
 
 
 def test_handler_on_its_own_stack_is_whole(allowed: None) -> None:
     def whole(profile: Profile) -> list[bool]:
-        """Is it, of each handler in the order of time? Those of before the thread was stopped stay cut."""
+        """Return whether each handler's stack is complete, in order of time. Samples before the first stop stay
+        truncated.
+        """
         return ["s_01" in stack for stack in names(profile) if stack[-2:] == ("handler", "handler_top")]
 
     with running(ladder("ladder_altstack"), "spin", LIFE) as program:
@@ -125,7 +127,7 @@ def test_handler_on_its_own_stack_is_whole(allowed: None) -> None:
 
 def test_thread_whose_stacks_have_become_short_is_given_back(allowed: None) -> None:
     def given_back(profile: Profile) -> bool:
-        """Was it stopped, and has it samples that are no stops, other than the first ones, which were cut?"""
+        """Return True if the thread was stopped and later had samples without stops."""
         if TOO_LONG not in " ".join(profile.summary.notes) or profile.summary.stops.count == 0:
             return False
         program.send_signal(signal.SIGUSR1)
@@ -157,7 +159,7 @@ BASE = 0x7000_0000
 
 
 def feedback(tids: Sequence[int], reach: int, cut: bool = False, away: bool = False, time_ns: int = 0) -> Feedback:
-    """Walks that needed `reach` bytes of stack."""
+    """Return feedback of walks that needed `reach` bytes of stack."""
     n = len(tids)
     base, column = np.full(n, BASE, np.uint64), np.full(n, BASE + reach, np.uint64)
     stack = StackSlab(np.zeros(0, np.uint8), base, np.zeros(n, np.int64), np.full(n, 65528, np.int64))
@@ -191,7 +193,7 @@ def test_stack_that_a_larger_copy_holds_is_no_reason_to_stop() -> None:
 
 
 class WithoutStops:
-    """perf_events of a recording that ends before the thread that its last batch chose could be stopped."""
+    """A perf collector whose recording ends before the thread that its last batch selected could be stopped."""
 
     most_copy, source_id = 1 << 16, 7
 

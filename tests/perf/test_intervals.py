@@ -1,4 +1,4 @@
-"""Time off the processor by records, samples and looks: what is told must be what was."""
+"""Tests of off-CPU time from switch records, samples and /proc: reported times equal the true ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 
 MS = 1_000_000
 Moment = tuple[int, int, int]
-"""(tid, time, kind or place)"""
+"""(tid, time in nanoseconds, kind or place) of an event."""
 
 
 def points(moments: list[Moment]) -> Points:
@@ -29,9 +29,11 @@ def points(moments: list[Moment]) -> Points:
 
 @dataclass
 class World:
-    """Threads that do what a seed says, and who writes down what is told of them.
+    """A simulation of threads whose behaviour depends on a seed, and of the events that they cause.
 
-    truth, result: (tid, place, blocked) -> nanoseconds. A place is where the thread waits: its stack.
+    Attributes:
+        truth: True nanoseconds by (tid, place, blocked). A place is where the thread waits, in place of a stack.
+        result: Reported nanoseconds by (tid, place, blocked).
     """
 
     seed: int
@@ -59,7 +61,7 @@ class World:
                     place, blocked = draw.randrange(3), draw.random() < 0.8
                     self.off[tid].append((at, min(at + length, end), place, blocked))
                     self.truth[tid, place, blocked] += min(at + length, end) - at
-                    if at:  # what was before the beginning has no record
+                    if at:  # earlier switches have no record
                         leaves += 1
                         if leaves % self.period == 0:
                             samples.append((tid, at - 2000, place))
@@ -126,7 +128,7 @@ def test_with_a_sample_of_each_stretch_every_place_has_its_time_to_the_nanosecon
     whole = {key: ns for key, ns in world.truth.items() if key[0] % 2 == 0}
     assert whole
     for key in whole:
-        # the beginning, before the first record, is known by looks only
+        # before the first record only /proc shows the state
         assert (
             abs(sum(world.result[key[0], key[1], b] - world.truth[key[0], key[1], b] for b in (True, False))) < 2 * MS
         )
@@ -247,7 +249,7 @@ def test_what_a_thread_left_alone_is_owed_is_not_what_it_waited_for_a_processor(
     none = points([])
 
     def displaced(start: int) -> tuple[Points, Points]:
-        """Of each millisecond a quarter asleep, a quarter without a processor."""
+        """Return events of a thread that sleeps and waits for a processor for a quarter of each millisecond each."""
         ticks = range(start, start + 100 * MS, MS)
         kinds = ((1000, BLOCKED), (MS // 4 + 1000, IN), (MS // 2 + 1000, PREEMPTED), (MS // 4 * 3 + 1000, IN))
         return points([(5, at + after, kind) for at in ticks for after, kind in kinds]), points(
@@ -265,7 +267,7 @@ def test_what_a_thread_left_alone_is_owed_is_not_what_it_waited_for_a_processor(
     assert sum(ns for _, _, ns in result.carried) == pytest.approx(25 * MS, rel=0.1)
 
 
-def test_of_a_thread_that_ends_while_it_is_left_alone_its_wait_for_a_processor_is_not_shown() -> None:
+def test_untracked_thread_that_ends_has_no_wait_for_a_processor() -> None:
     spent = OffCpuIntervals(False, 0, 25 * MS)
     none = points([])
     moves = [(5, MS, BLOCKED), (5, 11 * MS, IN), (5, 12 * MS, PREEMPTED), (5, 42 * MS, IN)]
@@ -364,10 +366,13 @@ GAPS = st.integers(2, 500)
 def test_each_window_has_the_intervals_of_its_own_time(
     gaps: list[tuple[int, int, bool, bool]], drains: list[tuple[int, bool]]
 ) -> None:
-    """The sum of each window is exact but for rounding.
+    """Check that the sum of each window is exact except for rounding.
 
-    Each of the gaps says how long the thread ran before an interval (us), how long that is, whether the thread blocked,
-    and whether the kernel took a sample. Each drain says how long after the last one it is, and whether a window ends.
+    Args:
+        gaps: Microseconds that the thread ran before an interval, its length in microseconds, whether the thread
+            blocked,
+            and whether the kernel took a sample.
+        drains: Time since the last drain, and whether a window ends.
     """
     records: list[Moment] = []
     samples: list[Moment] = []

@@ -1,4 +1,6 @@
-"""What ran after its last record, of lives that are made by hand: (born, records, ended), in nanoseconds."""
+"""Tests of the time that threads ran after their last record, on synthetic lifetimes (start, records, end) in
+nanoseconds.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,12 @@ def task(kind: int, time_ns: int, pid: int, tid: int) -> Other:
 
 
 def looked(lives: Lives, process: int = 0) -> LastRecords:
-    """process: whose threads they are; 0: each is a process."""
+    """Return the last records of these lifetimes.
+
+    Args:
+        lives: (start, times of records, end) of each task.
+        process: Process of all threads, or 0 if each is a process.
+    """
     records = LastRecords()
     found, samples = Scan(), [(at, 100 + n) for n, (_, times, _) in enumerate(lives) for at in times]
     words = np.zeros(WORDS * max(len(samples), 1), np.uint64)
@@ -58,7 +65,7 @@ def test_time_of_lost_records_is_missing() -> None:
     assert looked([]).endings(3 * PERIOD).missing_ns == 3 * PERIOD
 
 
-def test_account_is_inexact_for_processes_that_its_timer_may_not_have_found_and_for_no_threads() -> None:
+def test_cpu_time_is_inexact_for_short_processes_and_exact_for_threads() -> None:
     lives: Lives = [(1, [], TICK_NS), (1, [], TICK_NS + 1), (0, [], TICK_NS // 2)]
     assert looked(lives).endings(0).inexact_ns == TICK_NS - 1
     assert looked(lives, process=7).endings(0).inexact_ns == 0

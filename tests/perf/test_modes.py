@@ -1,4 +1,4 @@
-"""Time on processors, time asleep and both: by stops and without any."""
+"""Tests of on-CPU time, off-CPU time and both, with and without stops."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_wait_has_the_kernels_frames_up_to_the_scheduler(program: int, tmp_pat
     naps = [stack for stack in all_of if stack[-1] == "[sleeping: clock_nanosleep]"]
     seen = [stack for stack in naps if "schedule" in stack[-2]]
     assert sum(recording.stacks[stack] for stack in seen) > 10
-    for stack in {*naps} - {*seen}:  # read from outside: it slept already when the recording began
+    for stack in {*naps} - {*seen}:  # asleep since before the recording, so read without a stop
         assert "nanosleep" in stack[-2], stack
         assert recording.stacks[stack] < 20
     for stack in seen:

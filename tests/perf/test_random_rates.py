@@ -1,4 +1,4 @@
-"""Random rates of events: the average is the wanted rate, and no program is in step with them."""
+"""Tests of random rates of events: the average is the requested rate, and no program is in step with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real processes sampled by perf_events, held against ptrace and against what they are built to do."""
+"""Tests of real processes sampled by perf_events, against ptrace and against their known behaviour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records as the kernel writes them, made by hand in a ring of plain memory."""
+"""Tests of the kernel's record formats, with synthetic records in a ring in plain memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,12 @@ END = 2**62
 
 @dataclass
 class Written:
-    """A ring in our own memory, and the hand that writes it. number: of the ring in this memory."""
+    """A ring in the test's memory with a writer.
+
+    Attributes:
+        words: Memory of all rings.
+        number: Index of this ring in the memory.
+    """
 
     words: npt.NDArray[np.uint64] = field(default_factory=lambda: np.zeros(STRIDE, np.uint64))
     number: int = 0
@@ -79,7 +84,9 @@ class Written:
 
 
 def sample(time: int, tid: int, stack: bytes, room: int = 512, abi: int = 2, misc: int = 2) -> bytes:
-    """Registers are numbered by their place in asm/perf_regs.h; sp is 0x7000 + tid."""
+    """Return a PERF_RECORD_SAMPLE. Registers contain 100 + their index in asm/perf_regs.h, and sp is 0x7000 + 8 *
+    tid.
+    """
     regs = [100 + n for n in range(17)]
     regs[7] = 0x7000 + 8 * tid
     body = struct.pack("=QIIQIIQ17QQ", 1, 7, tid, time, 3, 0, abi, *regs, room)
@@ -88,7 +95,7 @@ def sample(time: int, tid: int, stack: bytes, room: int = 512, abi: int = 2, mis
 
 
 def sample_of_aarch64(tid: int, abi: int) -> bytes:
-    """As sample(); register n is 100 + n."""
+    """Return a PERF_RECORD_SAMPLE of AArch64, whose register n contains 100 + n."""
     regs = [100 + n for n in range(33)]
     body = struct.pack("=QIIQIIQ33QQ", 1, 7, tid, 1, 3, 0, abi, *regs, 512)
     body += bytes([tid]) * 64 + b"\xee" * 448 + struct.pack("=Q", 64)
@@ -110,7 +117,7 @@ def test_samples_become_columns_and_their_stacks_stay_where_they_are() -> None:
     assert samples.tid.tolist() == [0, 1, 2, 3, 4]
     assert samples.size.tolist() == [64] * 5
     assert samples.base.tolist() == [0x7000 + 8 * n for n in range(5)]
-    # rax rdx rcx rbx rsi rdi rbp rsp r8..r15 rip
+    # order: rax rdx rcx rbx rsi rdi rbp rsp r8..r15 rip
     expected = [100, 103, 102, 101, 104, 105, 106, 0x7000, *range(109, 117), 108]
     assert samples.regs[0].tolist() == expected
     assert samples.regs.shape[1] == len(X86_64.registers)
@@ -187,7 +194,7 @@ def test_what_is_later_than_asked_stays_in_the_ring() -> None:
     assert [record.time_ns for record in found.others] == [6]
 
 
-def test_samples_without_registers_are_left_out_and_counted_and_32_bit_ones_are_told_apart() -> None:
+def test_samples_without_registers_are_counted_and_32_bit_ones_told_apart() -> None:
     ring = Written()
     ring.write(sample(1, 1, b"a" * 8))
     ring.write(sample(2, 2, b"a" * 8, abi=1))
@@ -200,7 +207,7 @@ def test_samples_without_registers_are_left_out_and_counted_and_32_bit_ones_are_
 
 
 Event = tuple[int, int, int, int]
-"""Number of the ring, kind, process, parent."""
+"""(number of the ring, kind, process, parent) of a record."""
 
 
 def events() -> st.SearchStrategy[list[Event]]:
@@ -210,7 +217,7 @@ def events() -> st.SearchStrategy[list[Event]]:
 
 
 def of_family(happened: list[Event], known: set[int]) -> list[int]:
-    """Which of these are of known processes, and of children that they have forked by then."""
+    """Return the indices of records of known processes and of children that they have forked before."""
     family, found = set(known), []
     for number, (_, kind, pid, parent) in enumerate(happened):
         ours = pid in family or (kind == FORK and parent in family)
@@ -223,9 +230,7 @@ def of_family(happened: list[Event], known: set[int]) -> list[int]:
 
 @settings(deadline=None, max_examples=200)
 @given(events(), st.sets(st.integers(1, 6), max_size=2))
-def test_records_of_others_are_left_out_and_those_of_children_are_not_whichever_ring_has_them(
-    happened: list[Event], known: set[int]
-) -> None:
+def test_records_of_children_are_kept_and_others_dropped_in_any_ring(happened: list[Event], known: set[int]) -> None:
     words = np.zeros(2 * STRIDE, np.uint64)
     rings = [Written(words, number) for number in range(2)]
     for time_ns, (number, kind, pid, parent) in enumerate(happened):
@@ -238,7 +243,7 @@ def test_records_of_others_are_left_out_and_those_of_children_are_not_whichever_
 
 
 class BothRings:
-    """As Rings has them."""
+    """Several rings with the interface of Rings."""
 
     def __init__(self, *rings: Written) -> None:
         self.rings = {ring.number: ring.ring for ring in rings}

@@ -1,4 +1,7 @@
-"""Where perf_events hide the time in the kernel stops come first, until they miss much because processes are short."""
+"""Tests of switching from ptrace to perf_events if short processes make stops miss too much.
+
+This applies where perf_events cannot see time in the kernel, so that stops are the first choice.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +34,11 @@ BATCH = cast("SampleBatch", object())
     ("births", "due", "seen", "much"),
     [
         (1000, 1000 * MS, 400 * MS, True),
-        (1000, 1000 * MS, 900 * MS, False),  # a tenth
-        (1000, 4 * MS, 1 * MS, False),  # three samples: chance
-        (1000, 300 * MS, 180 * MS, False),  # stops have just begun
+        (1000, 1000 * MS, 900 * MS, False),  # only a tenth is missing
+        (1000, 4 * MS, 1 * MS, False),  # three samples may be chance
+        (1000, 300 * MS, 180 * MS, False),  # the recording has just begun
         (1000, 300 * MS, 100 * MS, True),
-        (20, 1000 * MS, 400 * MS, False),  # so few births cannot be the reason
+        (20, 1000 * MS, 400 * MS, False),  # too few births to explain it
         (1000, 0, 0, False),
     ],
 )
@@ -52,7 +55,7 @@ def test_what_was_missed_is_judged_anew_after_some_time() -> None:
 
 
 class Stops:
-    """Stops of processes 1 and 2, 2 a child of 1, that see nothing; a batch a time."""
+    """A ptrace collector of processes 1 and 2, a child of 1, that yields one empty batch at a time."""
 
     births, heads, alive = 0, (1,), (1, 2)
 
@@ -90,8 +93,14 @@ class Events(Stops):
 
 
 def turned(needs: str | None, error: PyprofError | None = None) -> tuple[list[tuple[int, ...]], int, CollectorStats]:
-    """needs: what an interpreter in process 2 needs. Result: for which processes events were opened, how many batches
-    there were, what is said.
+    """Run the collector that switches.
+
+    Args:
+        needs: The reason why an interpreter in process 2 needs stops, "" or None.
+        error: Error when events are opened.
+
+    Returns:
+        The processes for which events were opened, the number of batches, and the statistics.
     """
     asked: list[tuple[int, ...]] = []
 

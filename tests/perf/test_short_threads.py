@@ -1,4 +1,4 @@
-"""Of the many records that short threads need as many are kept as samples are wanted, wherever the looks begin."""
+"""Tests of thinning the many records that short threads need to the number of requested samples."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_one_record_of_each_run_is_kept_and_all_that_are_older(looks: list[int],
     for n in looks:
         first = 8 * np.arange(place, place + n)
         words = np.zeros(8 * (place + n) + 8, np.uint64)
-        words[first + TIME] = SINCE - 1 + (first >= 8 * 20)  # the first twenty are older
+        words[first + TIME] = SINCE - 1 + (first >= 8 * 20)  # the first twenty records are older
         pieces = thinning.kept(words, [first[: n // 2], first[n // 2 :]])
         kept += [at // 8 for piece in pieces for at in piece.tolist()]
         records, place = np.append(records, first), place + n

@@ -1,4 +1,4 @@
-"""Which mappings hold for which sample."""
+"""Tests of the mappings that apply to each sample."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyprof.model.modules import Mapping
 from pyprof.records import replace
 
 NO_PROCESS = 2**22 + 5
-"""No pid is so high."""
+"""A pid above the kernel's maximum."""
 
 
 def code(start: int, end: int, name: str = "a") -> Mapping:
@@ -94,7 +94,7 @@ def test_of_a_storm_of_mappings_what_is_found_afterwards_counts() -> None:
 
 
 def test_where_records_were_lost_what_is_mapped_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes a tenth of a second where there are thousands of mappings."""
+    """Read the mappings once, because thousands of them take a tenth of a second."""
     read: list[int] = []
 
     def slowly(pid: int) -> tuple[Mapping, ...]:
@@ -138,7 +138,7 @@ def test_memory_of_another_file_is_not_read_as_that_of_the_first() -> None:
 
 
 def test_all_that_is_mapped_is_put_together_for_samples_only() -> None:
-    """Not for each of the thousands of mappings between two of them."""
+    """Build the list of mappings at samples only, not at each of the thousands of mappings between them."""
     made: list[int] = []
 
     class Counting(MappingLayout):
@@ -181,8 +181,8 @@ def test_a_sample_inside_an_exec_has_the_old_program_and_later_ones_the_new() ->
     assert spaces[int(late[0])].mapping_at(0x1800) is None
 
 
-def test_process_that_is_known_to_have_ended_stays_so_when_its_exec_is_taken_in_later() -> None:
-    """Else nothing would ever drop it: it was heard of in one look, from its birth to its end."""
+def test_ended_process_stays_ended_when_its_exec_is_processed_later() -> None:
+    """Process the whole life of a process in one read. Otherwise it would never be dropped."""
     known = history(code(0x1000, 0x2000, "first"))
     known.executed(10)
     known.mapped(11, code(0x1000, 0x2000, "second"))

@@ -1,4 +1,4 @@
-"""How often threads are sampled as they leave their processors."""
+"""Tests of the sampling periods of context switches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyprof.collectors.perf.switch_periods import PERIODS, Periods, Tuning, peri
 BUDGET = 2000.0
 
 
-def test_threads_that_leave_seldom_are_sampled_each_time_beside_those_that_leave_often() -> None:
+def test_rare_switches_are_all_sampled_next_to_frequent_ones() -> None:
     found = periods({1: 100_000, 2: 90_000, 3: 600, 4: 1.0}, [1, 2, 3, 4], BUDGET)
     assert (found.of(3), found.of(4), found.of(99)) == (1, 1, 1)
     assert found.of(1) >= 100_000 / (BUDGET / 2)
@@ -46,7 +46,7 @@ def test_what_chance_does_to_a_thousand_threads_in_a_short_while_changes_nothing
     draw = random.Random(1)
     tuning = Tuning(Periods(101))
     changes = []
-    for turn in range(160):  # 8 seconds of 6670 leaves each
+    for turn in range(160):  # 8 seconds with 6670 switches each
         tuning.count(Counter(draw.choices(range(1000), k=333)), 0.05)
         found = tuning.better(lambda tid: True, BUDGET)
         if found is not None:

@@ -1,4 +1,4 @@
-"""Switch records as the kernel writes them, and what a wait is called, by the registers and the code of its sample."""
+"""Tests of switch records, and of the state of a wait from the registers and the code of its sample."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_ring_of_any_bytes_is_read_to_its_end_or_refused(pieces: list[bytes], 
     ring.start_at(position & ~7)
     for piece in pieces:
         record = piece[: len(piece) & ~7]
-        if piece[0] & 1:  # a believable header
+        if piece[0] & 1:  # half of the records have a valid header
             record = (
                 struct.pack("=IHH", (2, 4, 9, 14, 15)[piece[1] % 5], 0, max(len(record), 32))
                 + record.ljust(24, b"\0")[:24]
@@ -106,7 +106,7 @@ def test_a_ring_of_any_bytes_is_read_to_its_end_or_refused(pieces: list[bytes], 
     ("code", "number"),
     [
         ("90 b8 ca 00 00 00 0f 05", 202),
-        ("41 b8 ca 00 00 00 0f 05", -1),  # mov $202,%r8d
+        ("41 b8 ca 00 00 00 0f 05", -1),  # mov $202,%r8d sets another register
         ("00 00 00 00 31 c0 0f 05", 0),
         ("00 00 00 00 89 d0 0f 05", -1),
         ("90 b8 ca 00 00 00 0f 34", -1),
@@ -128,7 +128,7 @@ def test_number_of_a_call_of_aarch64_is_in_a_register(code: str, number: int) ->
 def waiting(
     chain: KernelStack, rax: int, rcx: int, pc: int = 0x1008, kind: SampleKind = SampleKind.STOPPED
 ) -> SampleBatch:
-    """One sample; the code before its pc is that of futex."""
+    """Return a batch of one sample whose code before the pc is that of a futex call."""
     code = bytes.fromhex("90b8ca0000000f05")
     space = AddressSpace(1, 7, 1, (), lambda avma, size: code if (avma, size) == (0x1000, 8) else b"", "")
     regs = np.zeros((1, len(X86_64.registers)), np.uint64)
@@ -160,10 +160,10 @@ def test_registers_tell_a_system_call_from_a_fault_and_looks_tell_the_state(monk
     call = waiting(CHAIN, IN_CALL, 0x1008)
     assert label(labels, call) == (UNKNOWN, 202)
     assert label(labels, call, blocked=False) == ("P", -1)
-    assert label(labels, waiting(CHAIN, 1, 0x1008)) == (UNKNOWN, -1)  # between calls
-    assert label(labels, waiting(CHAIN, IN_CALL, 0x77)) == (UNKNOWN, -1)  # a fault
+    assert label(labels, waiting(CHAIN, 1, 0x1008)) == (UNKNOWN, -1)  # outside of a system call
+    assert label(labels, waiting(CHAIN, IN_CALL, 0x77)) == (UNKNOWN, -1)  # in a page fault
     labels.learn(call, [(0, Blocked("x86_64", "R", 202))])
-    assert label(labels, call) == (UNKNOWN, 202)  # who is about to run says nothing of its wait
+    assert label(labels, call) == (UNKNOWN, 202)  # state R does not show the kind of wait
     labels.learn(call, [(0, Blocked("x86_64", "D", 202))])
     assert label(labels, call) == ("D", 202)
     assert label(labels, waiting((1,), IN_CALL, 0x1008)) == (UNKNOWN, 202)

@@ -1,4 +1,4 @@
-"""The rate that was reached is what the kernel did, not what it was asked for."""
+"""Tests that the reported rate is that of the kernel's samples and not the requested one."""
 
 from __future__ import annotations
 
@@ -42,8 +42,16 @@ def recorded(
     slow_s: float = 0.0,
     one_in: int = 1,
 ) -> list[Summary]:
-    """The profiles of a recording's windows. slow_s: how long each batch keeps the recording busy. one_in: of so many
-    samples one is used.
+    """Return the profiles of a recording's windows.
+
+    Args:
+        pid: Process id.
+        rate: Sampling rate in Hz.
+        seconds: Duration in seconds.
+        every: Length of a window in seconds.
+        ring: Size of the ring in bytes, or 0 for the default.
+        slow_s: Time in seconds for which each batch keeps the recording busy.
+        one_in: One of this many samples is used.
     """
     stride = Stride()
     stride.every = one_in

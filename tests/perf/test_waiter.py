@@ -1,4 +1,4 @@
-"""Who waits is woken by others, also while it is closed."""
+"""Tests of waiting for rings with wakeups from other threads, also during close."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 
 
 def test_waking_beside_closing_writes_to_nothing_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another file might have the number by then."""
+    """Close during a wakeup, when another file could already have the descriptor's number."""
     waiter = Waiter()
     closing = threading.Thread(target=waiter.close)
     write = os.eventfd_write
@@ -32,7 +32,7 @@ def test_waking_beside_closing_writes_to_nothing_that_is_closed(monkeypatch: pyt
 
 
 def test_who_was_woken_sleeps_the_next_time() -> None:
-    """Windows wake a collector: one that then never slept again would take a whole processor."""
+    """Sleep after a wakeup. Windows wake a collector, which would otherwise keep a processor busy."""
     waiter = Waiter()
     for _ in range(2):
         waiter.wake()
@@ -44,7 +44,7 @@ def test_who_was_woken_sleeps_the_next_time() -> None:
 
 
 def is_ready(waiter: Waiter) -> bool:
-    poll = select.poll()  # select(2) knows no descriptor above 1,023
+    poll = select.poll()  # select(2) is limited to descriptors up to 1,023
     poll.register(waiter._poll.fileno(), select.POLLIN)
     return bool(poll.poll(0))
 
@@ -54,7 +54,13 @@ NEVER = 2**62
 
 
 def watched_ms(had_news: list[bool], wakes: bool = True, notified: bool = False) -> list[int]:
-    """When news are looked at. had_news: what each look says. notified: news wake us all the time."""
+    """Return the times at which process events are read, in milliseconds.
+
+    Args:
+        had_news: Whether each read finds events.
+        wakes: Whether events wake the collector.
+        notified: Whether events wake the collector all the time.
+    """
     times, found = WatchTimes(CollectOptions(flush_s=0.5), wakes), list[int]()
     for now in range(10_000):
         if times.due(now * MS, notified) and len(found) < len(had_news):
@@ -94,7 +100,7 @@ def test_news_that_come_after_a_quiet_time_are_looked_at_at_once() -> None:
         (0.5, 40, 16.0, 10.0),
         (0.5, 19, 16.0, 16.0),
         (0.1, 99, 16.0, 3.2),
-        (1.0, 99, 8.0, 8.0),  # the agent keeps what it has each 8 s
+        (1.0, 99, 8.0, 8.0),  # the agent flushes every 8 s
         (2.0, 99, 8.0, 16.0),
         (0.5, 1000, 16.0, 2.0),
         (0.0, 99, 8.0, 0.0),
@@ -114,7 +120,10 @@ def test_samples_wait_for_others_longer_and_longer(
 
 @pytest.mark.parametrize(("share", "most_s"), [(0.001, 8.0), (0.05, 4.0), (0.5, 1.0), (2.0, 1.0)])
 def test_batches_are_no_longer_than_what_the_end_of_a_recording_may_take(share: float, most_s: float) -> None:
-    """share: of a processor. Where it keeps up at all, a batch of flush_s is not made shorter."""
+    """Check the length of batches for walks that take a given share of a processor.
+
+    A batch is never shorter than flush_s if the walks keep up at all.
+    """
     cadence = Cadence(CollectOptions(rate_hz=99, flush_s=1.0), False, 8.0)
     for _ in range(60):
         cadence.flushed(round(share * cadence.wait_ns))

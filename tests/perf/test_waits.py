@@ -1,4 +1,4 @@
-"""Time off the processor against programs that know where and how long they waited."""
+"""Tests of off-CPU time against programs that know where and how long they waited."""
 
 from __future__ import annotations
 
@@ -49,7 +49,13 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass
 class Waits:
-    """A recording's windows. seconds: thread -> stack, outermost frame first -> seconds. passed: the windows' time."""
+    """The windows of an off-CPU recording.
+
+    Attributes:
+        seconds: Seconds by thread and stack, from root to leaf.
+        passed: Total duration of the windows in seconds.
+        errors: Counters of the recording.
+    """
 
     seconds: dict[str, dict[tuple[str, ...], float]] = field(default_factory=lambda: defaultdict(dict))
     passed: float = 0.0
@@ -71,7 +77,7 @@ class Waits:
         return sum(self.seconds[thread].values())
 
     def of(self, thread: str, *names: str) -> float:
-        """Seconds of the thread in stacks that have all these frames."""
+        """Return the seconds of the thread's stacks that contain all these frames."""
         return sum(s for stack, s in self.seconds[thread].items() if all(name in stack for name in names))
 
     def leaf(self, thread: str, name: str) -> float:
@@ -84,7 +90,7 @@ class Program:
     folder: Path
 
     def truth(self) -> dict[str, tuple[int, int]]:
-        """(nanoseconds, times) of each place so far."""
+        """Return (nanoseconds, number of waits) of each place from the start until now."""
         assert self.process.stdin
         assert self.process.stdout
         self.process.stdin.write("\n")
@@ -127,7 +133,7 @@ def test_each_place_has_the_time_that_its_thread_waited_there(program: Path, tmp
         after = target.truth()
     short, long = shares(before, after, "nap_short", "nap_long")
     spent = waits.of("naps", "nap_short") + waits.of("naps", "nap_long")
-    # the truth is of a longer time than the recording, in which the machine may have been busier
+    # the truth covers a longer time than the recording, with possibly other load
     assert waits.of("naps", "nap_short") / spent == pytest.approx(short, abs=0.05)
     assert waits.of("naps", "nap_long", "[sleeping: clock_nanosleep]") / spent == pytest.approx(long, abs=0.07)
     for thread, place in (("reads", "wait_tick"), ("endless", "nap_endless")):
@@ -141,11 +147,11 @@ def test_wall_time_of_each_thread_is_the_time_that_passed(program: Path, collect
     threads = ("naps", "reads", "ticks", "endless", "spins")
     with started(program, tmp_path, *threads) as target:
         before = target.truth()
-        often = ("-r", "499") if collector == "perf" else ()  # chance: 3 % at 99 Hz where processors are shared
+        often = ("-r", "499") if collector == "perf" else ()  # 99 Hz has a random error of 3 % on shared processors
         waits = target.record(*often, collector=collector)
         after = target.truth()
     for thread in threads:
-        # a look that came late is in neither collector's samples of running threads
+        # samples of running threads lack late rounds in both collectors
         total = waits.total(thread)
         assert total == pytest.approx(waits.passed, rel=0.04 if collector == "perf" else 0.25), waits.seconds[thread]
     assert waits.of("spins", "spins") > 0.9 * waits.total("spins")
@@ -177,7 +183,7 @@ def test_spinners_on_too_few_processors_wait_for_them(program: Path, tmp_path: P
         for tid in os.listdir(f"/proc/{target.process.pid}/task"):
             os.sched_setaffinity(int(tid), {few})
         waits = target.record()
-    # three threads of one name
+    # the sum of three threads with one name
     assert waits.total("spins") == pytest.approx(3 * waits.passed, rel=0.06)
     assert waits.leaf("spins", "[waiting for a processor]") > 0.6 * waits.total("spins")
     assert waits.of("spins", "spins", "[waiting for a processor]") > 0.55 * waits.total("spins")
@@ -193,7 +199,7 @@ def test_thousands_of_switches_a_second_keep_their_places_and_their_time(program
     for thread in ("pings", "pongs"):
         assert waits.total(thread) == pytest.approx(waits.passed, rel=0.06)
     first, second = (waits.of("pongs", place) for place in ("wait_first", "wait_second"))
-    # a wait of milliseconds, where others take the processors, stands for ten: the shares are rough
+    # with other load one sampled wait of milliseconds stands for ten, so the shares are rough
     assert first / (first + second) == pytest.approx(shares(before, after, "wait_first", "wait_second")[0], abs=0.35)
 
 
@@ -208,7 +214,7 @@ def test_a_thread_left_alone_is_off_its_processor_only_while_it_does_not_run(pro
         waits = target.record(mode="offcpu")
         ran, delayed = (ran_and_delayed(target.process.pid) - before) / (time.monotonic() - began)
     off = sum(waits.total(thread) for thread in ("pings", "pongs")) / waits.passed
-    # a part of the time without a processor follows a wait, and belongs to it
+    # runnable time after a wait may count as a part of the wait
     assert 2 - ran - delayed - 0.2 <= off <= 2 - ran + 0.2
 
 
@@ -226,7 +232,7 @@ def test_windows_have_the_waits_of_their_own_time_on_a_busy_machine(
         assert "waits_clipped" not in waits.errors
         for thread in ("endless", "naps"):
             assert waits.total(thread) <= waits.passed * (1 + 1e-6)
-            if path != windows[0]:  # before the first look at a sleeping thread it may as well run
+            if path != windows[0]:  # before its first check a sleeping thread may count as running
                 assert waits.total(thread) == pytest.approx(waits.passed, rel=0.05)
 
 
@@ -259,10 +265,10 @@ def test_whoever_waits_on_the_machine_has_a_name_and_is_not_the_profiler(program
 
 
 def as_nobody(work: Callable[[], str]) -> str:
-    """What a function says in a process without rights."""
+    """Return the result of a function that runs in a process without privileges."""
     reader, writer = os.pipe()
     child = os.fork()
-    if child == 0:  # no test's clean-up in the child
+    if child == 0:  # the child must not run the clean-up of tests
         try:
             os.setgroups([])
             os.setresgid(65534, 65534, 65534)
@@ -350,10 +356,13 @@ def test_note_on_exact_times_says_of_how_much_time_records_were_lost(
         collector = open_collector("perf", select(TargetOptions(pids=(target.pid,))), options, diagnostics)
         session = Session(collector, UnwindOptions(), diagnostics)
         begun, done = time.monotonic(), threading.Event()
-        os.sched_setaffinity(target.pid, {min(os.sched_getaffinity(0))})  # all records in one ring
+        os.sched_setaffinity(target.pid, {min(os.sched_getaffinity(0))})  # puts all records into one ring
 
         def slow() -> None:
-            """The kernel says that records were lost with the next one that has room, so the end waits for it."""
+            """Delay the collector so that the ring overflows.
+
+            The kernel reports lost records with the next record that fits, so the collector must not stop before that.
+            """
             if not done.is_set():
                 time.sleep(1.0 if ring == LEAST_RING else 0.3)
                 said = ring != LEAST_RING or LOST in diagnostics.counts

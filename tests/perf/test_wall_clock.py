@@ -1,4 +1,4 @@
-"""Wall-clock time made of switches that a source reports: no kernel, no process."""
+"""Tests of wall-clock time from reported switches, without a kernel or process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MS = 1_000_000
 PID, OTHER_PID = 500, 600
 
 Switch = tuple[int, int, int]
-"""(tid, milliseconds since the source was made, kind)"""
+"""(tid, milliseconds since the start of the source, kind) of a switch."""
 
 
 def stopped(tids: list[int], times_ns: list[int], source_id: int) -> SampleBatch:
@@ -32,7 +32,7 @@ def stopped(tids: list[int], times_ns: list[int], source_id: int) -> SampleBatch
 
 
 class Reported:
-    """A SwitchSource that has all to say at once. left: (tid, ms) of samples taken as threads left."""
+    """A SwitchSource that reports everything at once."""
 
     source_ids = frozenset((1, 2))
     flush_s = 0.1
@@ -90,7 +90,7 @@ class NoLooks:
         self._last = last
 
     def batches(self) -> Iterator[SampleBatch]:
-        time.sleep(0.1)  # of which a source has to tell
+        time.sleep(0.1)  # time that the source must report
         self._last()
         return iter(())
 
@@ -105,7 +105,7 @@ def wall_clock(source: SwitchSource, **options: Any) -> WallClockCollector:
 
 
 def of_kind(batches: list[SampleBatch], kind: SampleKind) -> list[tuple[int, int, int]]:
-    """(pid, tid, nanoseconds) of samples whose time is known."""
+    """Return (pid, tid, nanoseconds) of the samples of this kind that have a length."""
     found = []
     for batch in batches:
         if batch.length_ns is not None:

@@ -19,7 +19,7 @@ SHARED = ("-shared", "-fPIC")
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to build a ladder program.
+    """The build recipe of a ladder program.
 
     Attributes:
         source: Source file.
