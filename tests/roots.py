@@ -1,4 +1,4 @@
-"""Private roots of other Debian suites: tests/tools/roots says what is in them and where they are, and makes them."""
+"""Private roots of other Debian suites, which tests/tools/roots defines and creates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ CACHE = Path(os.environ.get("PYPROF_TEST_ROOTS", "/var/cache/pyprof-tests"))
 
 @cache
 def root(suite: str) -> Path:
-    """The folder of a suite's root: made in CI, elsewhere only found. Skips (in CI: fails) where it cannot be had."""
+    """Return the folder of a suite's root, which is created in CI only. The test is skipped, or fails in CI, without
+    it.
+    """
     need("apt-get")
     need("unshare")
     if not may_make_roots():
@@ -29,7 +31,7 @@ def root(suite: str) -> Path:
 
 
 def run_in(suite: str) -> list[str]:
-    """What to put before a command: it runs inside the root; /tmp, the current folder and its pid are ours."""
+    """Return a command prefix that runs a command inside the root, with the host's /tmp, working directory and pid."""
     return [str(TOOLS / "debroot"), "run", str(root(suite))]
 
 

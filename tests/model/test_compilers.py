@@ -1,4 +1,4 @@
-"""Which file a command line compiles, also if somebody wrote it to confuse a reader."""
+"""Tests of finding the file that a compiler's command line compiles, also in deliberately confusing command lines."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""A disk that keeps what was synced, and of the rest what chance decides: a program's calls, as strace saw them, are
-played until a moment at which the power is cut.
+"""A simulated disk on which a program's system calls, as strace logged them, are replayed up to a power cut.
 
-A file is its bytes, whatever it is called; a folder is names. fsync of a file keeps its bytes and none of its names;
-fsync of the folder keeps its names and no bytes. Of the writes to a file that nobody synced each sector is there or is
-not; of the changes of a folder the first so many are there.
+A file is its bytes, independent of its names; a folder is names. fsync of a file keeps its bytes and none of its names.
+fsync of the folder keeps its names and no bytes. Of unsynced writes to a file each sector is present or not. Of
+unsynced changes of a folder a prefix is present.
 """
 
 from __future__ import annotations
@@ -28,7 +27,14 @@ _WORD = re.compile(r'"(?P<text>(?:\\x[0-9a-f]{2})*)"|(?P<number>\d+)(?=, |$)')
 
 @dataclass(frozen=True)
 class Call:
-    """texts, numbers: of its words, in their order."""
+    """A system call.
+
+    Attributes:
+        texts: Its string arguments in order.
+        numbers: Its numeric arguments in order.
+        result: Its return value.
+        creates: Whether it has O_CREAT.
+    """
 
     name: str
     texts: tuple[bytes, ...]
@@ -39,7 +45,13 @@ class Call:
 
 @dataclass
 class _File:
-    """writes: since the last sync, (offset, bytes); None: it was cut to so many bytes. at: where write() goes on."""
+    """A file.
+
+    Attributes:
+        kept: Contents at the last sync.
+        writes: (offset, bytes) of writes since the last sync. None for the bytes means a truncation to the offset.
+        at: Offset of the next write().
+    """
 
     kept: bytes = b""
     writes: list[tuple[int, bytes | None]] = field(default_factory=list)
@@ -62,7 +74,7 @@ class _File:
 
 
 class Disk:
-    """Of one folder."""
+    """A disk with one folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = str(folder).encode()
@@ -123,7 +135,9 @@ class Disk:
             file.at += call.result
 
     def left(self, rng: random.Random, into: Path) -> None:
-        """What a power cut leaves now: some of what was not synced, by chance; all of it and nothing of it, too."""
+        """Write into a folder what a power cut leaves now: a random part of the unsynced data, or all of it, or
+        nothing.
+        """
         share = rng.choice((0.0, 0.5, 1.0))
         names = dict(self._names)
         for name, what in self._changes[: rng.randint(0, len(self._changes)) if share else 0]:
@@ -142,7 +156,7 @@ def _changed(names: dict[bytes, _File], name: bytes, file: _File | None) -> None
 
 
 def whole(lines: Iterable[str]) -> Iterator[str]:
-    """A call during which another thread made one is two lines of strace's: one, where it ended."""
+    """Join the two lines that strace prints for a call that another thread's call interrupts."""
     begun: dict[str, str] = {}
     for line in lines:
         if line.endswith(_BEGUN):
@@ -154,7 +168,7 @@ def whole(lines: Iterable[str]) -> Iterator[str]:
 
 
 def calls(program: str, *words: str, log: Path) -> Iterator[Call]:
-    """Those that succeeded, in their order, of a program in Python."""
+    """Run a Python program under strace, and yield its successful calls in order."""
     command = [need("strace"), "-f", "-xx", "-s", "10000000", "-e", f"trace={_CALLS}", "-o", str(log)]
     subprocess.run([*command, sys.executable, "-c", program, *words], check=True)
     for line in whole(log.read_text().splitlines()):

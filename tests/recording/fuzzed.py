@@ -1,4 +1,4 @@
-"""Any bytes as the packed blocks and windows of a recording: what a fuzzer changes is not hidden by zlib."""
+"""Fuzz input as the contents of a recording's packed blocks and windows, so that zlib does not hide changes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _PACKED = {
     **dict.fromkeys(("function_blocks", "file_blocks", "frame_blocks", "line_blocks", "stack_blocks"), "count"),
     "windows": "samples",
 }
-"""The column that says how many rows a blob has."""
+"""The column with the number of rows of a blob, by table."""
 _HEAD = struct.Struct("<6b6H")
-"""How many rows each has, and how many bytes; the last one has the rest."""
+"""Number of rows and number of bytes of each blob. The last blob has the remaining bytes."""
 
 
 @cache
@@ -31,7 +31,7 @@ def _golden() -> bytes:
 
 
 def seed() -> bytes:
-    """The golden recording's."""
+    """Return the input that stands for the golden recording."""
     counts, parts = [], []
     with closing(sqlite3.connect(":memory:")) as database:
         database.deserialize(_golden())
@@ -43,7 +43,7 @@ def seed() -> bytes:
 
 
 def packed_blocks(data: bytes) -> None:
-    """Read as a profile, and as the rows of a query."""
+    """Put the input into a recording, and read that as a profile and as the rows of a query."""
     if len(data) < _HEAD.size:
         return
     numbers = _HEAD.unpack_from(data)

@@ -1,4 +1,4 @@
-"""Recordings as files, and databases that lie."""
+"""Recordings as files, and corrupt databases."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def stored(profile: Profile, folder: Path, name: str = "a.pyprof") -> Path:
 
 @contextmanager
 def edited(path: Path) -> Iterator[sqlite3.Connection]:
-    """The database, to be changed by hand."""
+    """Open the database for changes."""
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         yield database
 
@@ -32,7 +32,7 @@ COLUMNS = {"function_blocks": 4, "file_blocks": 1, "frame_blocks": 8, "line_bloc
 
 
 def repacked(database: sqlite3.Connection, table: str, column: int, row: int, value: int) -> None:
-    """Its first block with another number in one place."""
+    """Change one number in the table's first block."""
     count, data = database.execute(f"SELECT count, data FROM {table} WHERE id = 1").fetchone()
     columns, texts = unpack_texts(data, count, COLUMNS[table], 1 << 20)
     changed = columns[column]
@@ -43,7 +43,7 @@ def repacked(database: sqlite3.Connection, table: str, column: int, row: int, va
 
 
 def bare(path: Path, sql: str, version: int = VERSION) -> Path:
-    """A database that says that it is a recording, and has what the SQL makes."""
+    """Create a database with the header of a recording and with the tables that the SQL creates."""
     with edited(path) as database:
         database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         database.execute(f"PRAGMA user_version = {version}")

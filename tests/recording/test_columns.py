@@ -1,4 +1,4 @@
-"""Columns of samples as bytes, and bytes that lie."""
+"""Tests of packed columns of samples, and of corrupt data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Databases that somebody made to harm: refused with one sentence, and nothing of them is run."""
+"""Tests of malicious databases: pyprof refuses them with one message and runs none of their SQL."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.warm import run
 pytestmark = pytest.mark.fuzz
 
 HANGS_S = 20
-"""Only what never ends takes that long."""
+"""Timeout in seconds, which only a hang exceeds."""
 
 LIES = {
     "a thread that does not exist": "DELETE FROM threads",
@@ -82,9 +82,9 @@ LIES_IN_BLOCKS = {
     "a source of names that does not exist": ("function_blocks", 2, 0, 7),
     "a path longer than the texts": ("file_blocks", 0, 0, 9999),
 }
-"""Table, column, row, what stands there."""
+"""(table, column, row, value) of each corruption."""
 CODES = {"a kind that has no name"}
-"""A query shows them as they are: a newer version may have them."""
+"""Corruptions of which a query shows the value, because a newer version may define it."""
 
 
 @pytest.mark.parametrize("lie", LIES_IN_BLOCKS)
@@ -101,7 +101,7 @@ def test_recording_with_a_block_that_lies_is_refused(lie: str, tmp_path: Path) -
 
 
 def test_counts_of_functions_that_wrap_are_refused(tmp_path: Path) -> None:
-    """Together they are as many as there are, by 64 bits; one alone is more than memory has."""
+    """Write counts whose sum overflows to the correct value, while a single one exceeds all memory."""
     path = stored(golden(), tmp_path)
     with edited(path) as database:
         count, data = database.execute("SELECT count, data FROM frame_blocks").fetchone()
@@ -211,7 +211,7 @@ def test_mutated_recordings_give_a_profile_or_one_sentence(tmp_path: Path) -> No
 
 
 def test_small_file_needs_no_room_for_a_large_one(tmp_path: Path) -> None:
-    """Where memory is scarce: 1 GiB of addresses more than there are."""
+    """Load a recording with only 1 GiB of free address space."""
     path = stored(golden(), tmp_path)
     limits = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (_addresses() + (1 << 30), limits[1]))
@@ -222,7 +222,7 @@ def test_small_file_needs_no_room_for_a_large_one(tmp_path: Path) -> None:
 
 
 def _addresses() -> int:
-    """Bytes of this process's address space that are taken."""
+    """Return the size of this process's address space in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
@@ -240,7 +240,7 @@ def test_values_that_take_no_bytes_are_few(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("table", ["windows", "stack_blocks"])
 def test_rows_that_take_no_bytes_are_a_million_at_most(table: str, tmp_path: Path) -> None:
-    """Ten million took a gigabyte, and three to write them."""
+    """Refuse a block of too many empty rows. Ten million took a gigabyte of memory, and three more to write them."""
     path = stored(golden(), tmp_path)
     one, count = np.ones(1, np.int64), 1_500_000
     with edited(path) as database:
@@ -260,7 +260,7 @@ def test_query_unpacks_no_window_of_more_samples_than_a_second_has(tmp_path: Pat
 
 
 def _without_end(data: bytes, root: int, levels: int = 12) -> bytes:
-    """The b-tree of a page with levels above it: each names the next one 40 times, the last one is what was there."""
+    """Insert levels into a table's b-tree, in each of which a page refers 40 times to the next level."""
     pages = [bytearray(data[at : at + PAGE]) for at in range(0, len(data), PAGE)]
     first = len(pages)
     pages += [bytearray(PAGE) for _ in range(levels)]
@@ -279,7 +279,7 @@ def _without_end(data: bytes, root: int, levels: int = 12) -> bytes:
 
 
 def _without_file_header(page: bytes) -> bytes:
-    """Cells stay where they are; what says where they are moves."""
+    """Move the header of the first page to its start. The cells keep their offsets."""
     (cells,) = struct.unpack_from(">H", page, 103)
     size = (12 if page[100] == 5 else 8) + 2 * cells
     return page[100 : 100 + size] + page[size:]
@@ -287,7 +287,7 @@ def _without_file_header(page: bytes) -> bytes:
 
 @pytest.mark.parametrize("table", ["sqlite_schema", "value_types"])
 def test_pages_that_are_named_again_and_again_are_refused(table: str, tmp_path: Path) -> None:
-    """Whoever goes from page to page never ends."""
+    """Refuse a database whose pages would be visited an exponential number of times."""
     path = stored(golden(), tmp_path)
     with edited(path) as database:
         (root,) = database.execute("SELECT max(rootpage) FROM sqlite_schema WHERE name = ?", [table]).fetchone()
@@ -315,7 +315,7 @@ def test_query_of_broken_data_says_so(tmp_path: Path) -> None:
 
 
 def test_blocks_of_any_bytes_are_read_or_refused() -> None:
-    """The reader of `make fuzz`; here with a few changes, of which most must get past the widths of the columns."""
+    """Run the fuzz target of `make fuzz` on inputs with few changes, most of which pass the checks of column widths."""
     whole, rng = seed(), random.Random(18)
     packed_blocks(whole)
     for _ in range(150):

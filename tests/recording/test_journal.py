@@ -1,4 +1,4 @@
-"""A recording while it is under way: what was added can be read at any moment, and after any kill."""
+"""Tests of a recording in progress: what was added can be read at any time and after any kill."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ CUTS = 10
 
 
 def parts(profile: Profile, count: int) -> list[JournalPart]:
-    """Everything but samples with the first one; the samples in so many."""
+    """Split a profile into journal parts: everything except for samples in the first one, and the samples in
+    several.
+    """
     first = JournalPart(
         profile.modules,
         profile.threads,
@@ -75,7 +77,7 @@ def test_closed_journal_is_one_file_with_everything_and_is_called_interrupted(tm
 
 
 def in_two(profile: Profile) -> list[JournalPart]:
-    """Half of the frames and their nodes come first, then all the rest."""
+    """Split a profile into half of the frames with their nodes, and the rest."""
     first, more = parts(profile, 1)
     half = len(profile.frames) // 2
     cut = next(at for at, frame in enumerate(first.frame) if frame >= half)
@@ -98,7 +100,7 @@ def test_frames_that_come_later_have_their_own_names(tmp_path: Path) -> None:
 
 
 def test_functions_that_come_again_later_keep_their_names(tmp_path: Path) -> None:
-    """A block numbers its functions by their addresses: what was called first may be the last one then."""
+    """Add functions of which a later block has another order, because a block numbers its functions by address."""
     path, profile = tmp_path / "a.pyprof", golden()
 
     def frame(name: str, start: int, offset: int) -> Frame:
@@ -115,7 +117,7 @@ def test_functions_that_come_again_later_keep_their_names(tmp_path: Path) -> Non
 
 
 def test_lines_that_are_known_later_stand_at_their_frames(tmp_path: Path) -> None:
-    """And inlined functions, so that a frame has more than before."""
+    """Add lines and inlined functions later, so that a frame has more entries than before."""
     path, profile = tmp_path / "a.pyprof", golden()
     first, second = in_two(profile)
     bare = [replace(part, frames=[_bare(frame) for frame in part.frames]) for part in (first, second)]
@@ -167,7 +169,10 @@ def test_what_a_killed_recording_of_that_name_left_is_gone(tmp_path: Path) -> No
 
 
 def test_link_that_others_plant_in_the_place_of_the_log_is_not_followed(tmp_path: Path) -> None:
-    """SQLite would: where others give names there is no journal, and the whole recording is written at its end."""
+    """Create a symbolic link in place of the log, which SQLite would follow.
+
+    In a folder where others may create names there is no journal. The recording is written at its end.
+    """
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(0o777)
@@ -206,7 +211,7 @@ while True:
 
 
 def test_recording_opens_whenever_its_writer_is_killed(tmp_path: Path) -> None:
-    """What the writer had said to be written is there but for the part under way."""
+    """Kill the writer: everything that it reported as written is present except for the current part."""
     rng = random.Random(3)
     for turn in range(KILLS):
         path = tmp_path / f"{turn}.pyprof"
@@ -220,7 +225,7 @@ def test_recording_opens_whenever_its_writer_is_killed(tmp_path: Path) -> None:
 
 
 def test_recording_opens_whatever_a_power_cut_left_of_the_last_transaction(tmp_path: Path) -> None:
-    """Of what was not synced yet each sector of the disk is there, or is not. What was synced before is all there."""
+    """Drop a random set of sectors that were not synced. Everything synced before is present."""
     path, rng, profile = tmp_path / "a.pyprof", random.Random(5), golden()
     beginning = JournalBeginning.of(profile)
     ends: list[int] = []
@@ -246,7 +251,7 @@ def test_recording_opens_whatever_a_power_cut_left_of_the_last_transaction(tmp_p
 
 
 def left(folder: Path, file: bytes, log: bytes) -> Profile:
-    """What a reader finds in a file with this log."""
+    """Return what a reader finds in a file with this log."""
     path = folder / "left.pyprof"
     path.write_bytes(file)
     Path(f"{path}-wal").write_bytes(log)
@@ -254,7 +259,7 @@ def left(folder: Path, file: bytes, log: bytes) -> Profile:
 
 
 def test_killed_recorder_leaves_what_it_had_sampled(tmp_path: Path) -> None:
-    """Sampler and worker are killed at once."""
+    """Kill sampler and worker at the same time."""
     path = tmp_path / "a.pyprof"
     busy = "import time\ndef summed():\n while time.time() < end: sum(range(1000))\nend = time.time() + 60\nsummed()"
     outputs = ["-o", str(tmp_path / "a.html"), "--save", str(path)]

@@ -1,4 +1,4 @@
-"""The queries of docs/sql.md run, and give what their sentences say."""
+"""Tests that the queries of docs/sql.md run and return what their descriptions say."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CUT = cut_mark(StackEnd.NO_RULE, 0)
 
 
 def waits() -> Profile:
-    """A thread that waits, a stack that is cut off, and one that ends in a function that was inlined."""
+    """Return a profile with a waiting thread, a truncated stack, and a stack that ends in an inlined function."""
     builder = Builder()
     wait = Frame(FrameKind.KERNEL, 0, 0, 0, -1, (), Trust.KERNEL, "[sleeping: futex]")
     builder.sample(builder.node([code("main"), code("lock"), wait]))
@@ -36,7 +36,7 @@ def waits() -> Profile:
     builder.sample(builder.node([code("main"), inlined]))
     later = Line("named_later", "named_later", later=True)
     builder.sample(builder.node([code("main"), replace(code("", rel=0x666), lines=(later,), title=later.function)]))
-    started = Line("libc.so.6!0x28a0", "", 0x20)  # only where it begins is known
+    started = Line("libc.so.6!0x28a0", "", 0x20)  # a function known by its start only
     builder.sample(builder.node([code("main"), replace(code("", 0, 0x28C0), lines=(started,), title=started.function)]))
     return builder.build()
 
@@ -55,7 +55,7 @@ def recording(profile: Profile, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def rows(recording: Path, start: str) -> list[tuple[Any, ...]]:
-    """Of the query whose sentence starts so."""
+    """Return the rows of the query whose description starts with this text."""
     (query,) = (query for what, query in QUERIES if what.startswith(start))
     with queried(recording) as database:
         return database.execute(query).fetchall()
@@ -72,7 +72,7 @@ def test_query_of_the_page_gives_rows(what: str, query: str, recording: Path) ->
 
 
 def test_functions_that_cost_most_are_those_of_the_profile(profile: Profile, recording: Path) -> None:
-    """Functions inlined into others as well. Names that are no text for a table are left out."""
+    """Compare functions, including inlined ones. Names that a table cannot show are left out."""
     costs = [cost for cost in profile.top(40, by="total") if cost.name.isprintable()]
     with queried(recording) as database:
         own, total = (QUERIES[nth][1].replace("LIMIT 10", "") for nth in range(2))

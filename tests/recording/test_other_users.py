@@ -1,4 +1,4 @@
-"""A recording that belongs to somebody else: whoever may read its files can read it, and ask it with SQLite."""
+"""Tests of reading another user's recording, as a profile and with SQLite."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Samples = Callable[[Path], int]
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Everybody may read what is in it, and only its owner write."""
+    """Yield a folder that everyone may read and only its owner may write."""
     with tempfile.TemporaryDirectory(prefix="pyprof-test-") as name:
         os.chmod(name, 0o755)
         yield Path(name)
@@ -61,7 +61,7 @@ def as_nobody() -> Iterator[None]:
 
 
 def waiting(path: Path) -> FileJournal:
-    """A recording under way, of which half is written."""
+    """Return the journal of a recording of which half is written."""
     journal = kept(path, golden(), 4)
     while journal._parts.qsize():
         time.sleep(0.001)

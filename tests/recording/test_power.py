@@ -1,4 +1,4 @@
-"""Power cuts between any two system calls of a recording: what had been kept by then is on the disk."""
+"""Tests of power cuts between any two system calls of a recording: everything acknowledged before is on the disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.recording.disk import Disk, calls, whole
 pytestmark = pytest.mark.system
 
 CUTS = 3
-"""After each call."""
+"""Number of simulated power cuts after each system call."""
 WRITER = """
 import os, sys
 from functools import partial
@@ -64,7 +64,7 @@ def test_power_cut_at_any_moment_leaves_all_that_was_kept(tmp_path: Path) -> Non
         for _ in range(CUTS if kept else 0):
             disk.left(rng, left)
             found, looks = load(path), looks + 1
-            parts = kept - 2  # the first question has nothing before it, and the first part has no samples
+            parts = kept - 2  # no part precedes the first acknowledgement, and the first part has no samples
             assert len(found.stack) >= len(profile.stack) * min(parts, 4) // 4, call
             assert not written or INTERRUPTED not in found.summary.notes
     assert written

@@ -1,4 +1,4 @@
-"""What was stored comes back: a Profile, and therefore every output that is made of it."""
+"""Tests that stored profiles are read back unchanged, and so is every output made of them."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ def test_library_loads_a_recording(tmp_path: Path) -> None:
 
 
 def test_whole_number_where_others_have_a_fraction_comes_back(tmp_path: Path) -> None:
-    """pyprof.record(pid, rate=199)."""
+    """Store an integer rate, as from pyprof.record(pid, rate=199)."""
     summary = replace(golden().summary, rate_wanted=199)
     assert load(stored(replace(golden(), summary=summary), tmp_path)).summary == summary
 
 
 @pytest.mark.parametrize("version", range(1, VERSION + 1))
 def test_file_of_each_version_is_read(version: int) -> None:
-    """Written once, by the first that had that version: all later ones read it."""
+    """Read files that the first release of each version wrote."""
     found = load(FIXTURES / f"version-{version}.pyprof")
     assert export("collapsed", found, THREADS) == export("collapsed", golden(), THREADS)
     assert {frame.trust for frame in found.frames} >= {Trust.CONTEXT, Trust.EH_FRAME, Trust.FP}
@@ -124,9 +124,9 @@ KEPT = {
     ThreadInfo: {"pid", "tid", "name", "process", "started", "process_started", "labels"},
     Mark: {"kind", "end", "enough", "unplaced", "without_run", "lacking", "name"},
 }
-"""Each has a place in the schema, or in the frame's title (Mark.name). A field that is added needs one, too."""
+"""Fields that have a place in the schema or in the frame's title (Mark.name). A new field needs one, too."""
 NOT_KEPT = {"place"}
-"""Of a frame: numbers that mean something only to the recording itself."""
+"""Fields of a frame that have a meaning only during the recording."""
 
 
 @pytest.mark.parametrize("kind", KEPT, ids=lambda kind: kind.__name__)

@@ -1,4 +1,4 @@
-"""A stub of our own that lies: an honest one for a made-up x86-64 target, with answers replaced."""
+"""A hostile gdb stub: a correct one for an invented x86-64 target with some replies replaced."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pyprof.collectors.gdb.packets import PacketKind, PacketReader, frame
 
 Answer = Callable[[bytes], bytes | None]
-"""(request) -> raw bytes to send instead of the honest reply, None for the honest one."""
+"""A function of the request that returns the raw bytes of a false reply, or None for the correct one."""
 
 NAMES = ("rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp", *(f"r{n}" for n in range(8, 16)), "rip")
 PC, SP = 0x401000, 0x7FFF_0000_1000
@@ -28,7 +28,7 @@ def registers() -> bytes:
 
 
 def honest(request: bytes) -> bytes:
-    """The reply of a stub that tells the truth."""
+    """Return the reply of a correct stub."""
     if request.startswith(b"qSupported"):
         return b"PacketSize=1000;qXfer:features:read+;qXfer:threads:read+;multiprocess+"
     if request.startswith(b"qXfer:features:read:target.xml:"):
@@ -53,7 +53,12 @@ def honest(request: bytes) -> bytes:
 
 
 class Liar:
-    """answer: what is said instead. asked: the requests that came."""
+    """A stub that sends false replies.
+
+    Attributes:
+        asked: The received requests.
+        interrupts: Number of received Ctrl-C bytes.
+    """
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -103,7 +108,7 @@ def lying(answer: Answer) -> Iterator[Liar]:
 
 
 def instead(start: bytes, raw: bytes) -> Answer:
-    """Say raw to every request that starts so."""
+    """Return a function that answers every request with this start with raw bytes."""
     return lambda request: raw if request.startswith(start) else None
 
 

@@ -1,9 +1,9 @@
-"""What OpenOCD and J-Link's server make of a board: a relay before qemu-system's stub that speaks as they do.
+"""A relay in front of qemu-system's stub that behaves like OpenOCD or J-Link's server.
 
-The board and its program are real (qemu-system-arm). The differences are those of OpenOCD's gdb_server.c and rtos.c,
-and what J-Link's server is known to say: no processes, no auxiliary vector, no files; no list of threads, or one with
-an odd number; stop replies without a thread; console output while the target runs; registers that are not available; a
-detach that does not resume.
+The board and its program are real (qemu-system-arm). The differences follow OpenOCD's gdb_server.c and rtos.c and the
+known behaviour of J-Link's server: no processes, auxiliary vector or files; no list of threads, or one with an odd
+number; stop replies without a thread; console output while the target runs; unavailable registers; a detach that does
+not resume.
 """
 
 from __future__ import annotations
@@ -21,8 +21,13 @@ from pyprof.collectors.gdb.packets import PacketKind, PacketReader, frame
 
 @dataclass(frozen=True)
 class Manner:
-    """How a probe's server answers: request -> reply; a stop by Ctrl-C; what it says while the target runs; how many
-    bytes of a `g` reply it knows.
+    """The behaviour of a debug probe's server.
+
+    Attributes:
+        answers: Replies by request.
+        interrupted: Stop reply after Ctrl-C.
+        chatter: Output while the target runs.
+        known: Number of hexadecimal digits of the `g` reply with available registers.
     """
 
     answers: dict[bytes, bytes]
@@ -63,14 +68,19 @@ JLINK = Manner(
         b"vCont?": b"",
     },
     interrupted=b"T02thread:0000dead;",
-    known=17 * 8,  # hexadecimal digits of r0..r15 and xpsr
+    known=17 * 8,  # 8 hexadecimal digits for each of r0..r15 and xpsr
 )
 
 _NOT_THERE = (b"qqemu", b"qXfer:auxv", b"qXfer:exec-file", b"qXfer:libraries", b"vFile", b"QNonStop", b"QPassSignals")
 
 
 class Probe:
-    """resumed: how often the target was told to go on. running: does it run now?"""
+    """A relay with the behaviour of a debug probe.
+
+    Attributes:
+        resumed: Number of times that the target was resumed.
+        running: Whether the target runs.
+    """
 
     def __init__(self, upstream: str, manner: Manner) -> None:
         host, _, port = upstream.rpartition(":")
@@ -90,7 +100,7 @@ class Probe:
     def _ask(self, payload: bytes) -> bytes:
         self._stub.sendall(frame(payload))
         reply = self._reply()
-        while reply.startswith(b"T0") and payload != b"?":  # of the halt that our connection was to qemu
+        while reply.startswith(b"T0") and payload != b"?":  # a late stop reply for the halt on connection
             reply = self._reply()
         return reply
 
@@ -112,7 +122,7 @@ class Probe:
             except OSError:
                 return
             with client, contextlib.suppress(OSError):
-                if self.running:  # a debugger that comes stops the target
+                if self.running:  # a connecting debugger stops the target
                     self._halt()
                 self._one(client)
 
@@ -124,7 +134,7 @@ class Probe:
     def _one(self, client: socket.socket) -> None:
         reader = PacketReader()
         while True:
-            poll = select.poll()  # select(2) knows no descriptors above 1023
+            poll = select.poll()  # select(2) is limited to descriptors up to 1023
             poll.register(client, select.POLLIN)
             ready = poll.poll(20)
             if not ready:

@@ -1,4 +1,4 @@
-"""The ladder of tests/programs/remote_ladder.c for each architecture, built once a run."""
+"""Builds of tests/programs/remote_ladder.c for each architecture, each built once in a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.roots import root
 from tests.support import PROGRAMS, build, need
 
 RUNGS = tuple(f"r_{n:02}" for n in range(1, 13))
-"""Outermost first."""
+"""Function names of the ladder from root to leaf."""
 
 COMMON = ("-O2", "-fomit-frame-pointer")
 ARM = "arm-linux-gnueabihf-"
@@ -26,7 +26,7 @@ FRAMES = ("-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer", "-fno-async
 
 
 def cfi(*sections: str) -> str:
-    """A flag for programs of ladder.h and remote_ladder.h: these tables."""
+    """Return a flag that selects unwind tables in programs with ladder.h or remote_ladder.h."""
     return f'-DCFI_SECTIONS="{", ".join(sections)}"'
 
 
@@ -36,8 +36,15 @@ BOTH_CFI = cfi(".eh_frame", ".debug_frame")
 
 @dataclass(frozen=True)
 class Recipe:
-    """emulator: of qemu-user. entry: bytes of an instruction, for a breakpoint; Thumb: 2. skip: bytes from a function's
-    symbol to where calls of its own file enter it. new_binutils: assembled and linked by those of Debian sid.
+    """The build recipe and emulator of the ladder for an architecture.
+
+    Attributes:
+        prefix: Prefix of the cross compiler.
+        flags: Flags of the compiler.
+        emulator: qemu-user's emulator.
+        entry: Size of a breakpoint's instruction in bytes, 2 for Thumb.
+        skip: Distance in bytes from a function's symbol to its local entry point.
+        new_binutils: Whether the assembler and linker are those of Debian sid.
     """
 
     prefix: str
@@ -86,7 +93,7 @@ def folder() -> Path:
 
 @cache
 def ladder(name: str) -> Path:
-    """A ladder by its name in RECIPES."""
+    """Return the ladder program with this name in RECIPES."""
     recipe = RECIPES[name]
     flags = [*COMMON, *recipe.flags]
     if recipe.new_binutils:
@@ -96,7 +103,7 @@ def ladder(name: str) -> Path:
 
 @cache
 def new_binutils(prefix: str) -> Path:
-    """A folder with `as` and `ld` that run Debian sid's, for gcc's -B."""
+    """Return a folder with Debian sid's `as` and `ld` for gcc's -B."""
     sid, tools = root("sid"), folder() / f"{prefix}new"
     tools.mkdir()
     for tool in ("as", "ld"):
@@ -109,7 +116,7 @@ def new_binutils(prefix: str) -> Path:
 
 @cache
 def bare(*more: str) -> Path:
-    """The Cortex-M program; nothing but .ARM.exidx says how to unwind it. more: further flags."""
+    """Build the Cortex-M program, whose only unwind table is .ARM.exidx, with further flags."""
     flags = ("-mcpu=cortex-m3", "-mthumb", "-funwind-tables", "-ffreestanding", "-nostdlib", *COMMON)
     script = ("-T", str(PROGRAMS / "remote_bare.ld"))
     return build(
@@ -124,7 +131,7 @@ def bare(*more: str) -> Path:
 
 @cache
 def symbol(path: Path, name: str) -> int:
-    """svma of a function, without the Thumb bit."""
+    """Return the address of a function in the file, without the Thumb bit."""
     text = subprocess.run([need("nm"), str(path)], capture_output=True, text=True, timeout=60, check=True).stdout
     for line in text.splitlines():
         parts = line.split()

@@ -1,4 +1,4 @@
-"""pyprof on a stub, through the command line, and what it says."""
+"""Runs of pyprof on a gdb stub through the command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ LADDER = (*RUNGS, "r_top")
 
 @dataclass(frozen=True)
 class Recorded:
-    """stacks: names outermost first -> samples. summary: as --summary writes it."""
+    """A recording.
+
+    Attributes:
+        stacks: Number of samples by stack, from root to leaf.
+        summary: The data that --summary writes.
+    """
 
     stacks: dict[tuple[str, ...], int]
     summary: dict[str, Any]
@@ -44,11 +49,11 @@ def dump(address: str, *options: str, codes: Sequence[int] = (0,)) -> dict[str, 
 
 
 def names(thread: dict[str, Any]) -> list[str]:
-    """Functions of a dumped thread, outermost first."""
+    """Return the functions of a dumped thread from root to leaf."""
     return [frame["function"] for frame in reversed(thread["frames"]) if not frame["inlined"]]
 
 
 def on_the_ladder(stack: Sequence[str]) -> bool:
-    """Is what stands above main a beginning of the ladder, in order and without a gap?"""
+    """Return True if the functions above main are a prefix of the ladder."""
     above = list(stack)[list(stack).index("main") + 1 :] if "main" in stack else ["?"]
     return tuple(above) == LADDER[: len(above)]

@@ -1,4 +1,4 @@
-"""Stubs to talk to: gdbserver, qemu-user, qemu-system-arm, and a relay that lets several debuggers see one moment."""
+"""gdb stubs: gdbserver, qemu-user, qemu-system-arm, and a relay through which several debuggers see one state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def free_port() -> int:
 
 
 def _listens(port: int, process: subprocess.Popen[bytes]) -> bool:
-    """Is there a listener? Seen in /proc/net/tcp: a connection would be the stub's only one."""
+    """Return True if a process listens on the port, from /proc/net/tcp. A test connection would be the stub's only
+    one.
+    """
     del process
     wanted = f":{port:04X} "
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
@@ -36,8 +38,9 @@ def _listens(port: int, process: subprocess.Popen[bytes]) -> bool:
 
 @contextmanager
 def stub_process(command: Sequence[str | Path], port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A stub that listens. What it says goes nowhere: on some processors gdbserver 13 warns whenever a thread goes on,
-    and would wait for ever for who reads it.
+    """Run a stub and wait until it listens. Its output is discarded.
+
+    On some processors gdbserver 13 prints a warning whenever a thread resumes, and would block if no process read it.
     """
     nowhere = subprocess.DEVNULL
     process = subprocess.Popen([str(word) for word in command], stdin=nowhere, stdout=nowhere, stderr=nowhere)
@@ -55,7 +58,7 @@ def stub_process(command: Sequence[str | Path], port: int) -> Iterator[subproces
 
 @contextmanager
 def gdbserver(pid: int) -> Iterator[str]:
-    """gdbserver on a process: its address."""
+    """Attach gdbserver to a process and yield its address."""
     port = free_port()
     with stub_process([need("gdbserver"), "--attach", f"localhost:{port}", str(pid)], port):
         yield f"localhost:{port}"
@@ -63,7 +66,7 @@ def gdbserver(pid: int) -> Iterator[str]:
 
 @contextmanager
 def qemu_user(emulator: str, program: Path, *arguments: str) -> Iterator[str]:
-    """A program that waits at its first instruction: its stub's address."""
+    """Start a program in qemu-user, stopped at its first instruction, and yield the stub's address."""
     port = free_port()
     triplet = {
         "qemu-aarch64": "aarch64",
@@ -78,7 +81,7 @@ def qemu_user(emulator: str, program: Path, *arguments: str) -> Iterator[str]:
 
 @contextmanager
 def qemu_system_arm(program: Path) -> Iterator[str]:
-    """A Cortex-M3 board that runs the program: its stub's address."""
+    """Run a program on an emulated Cortex-M3 board and yield the stub's address."""
     port = free_port()
     machine = ["-M", "lm3s6965evb", "-display", "none", "-serial", "none", "-monitor", "none"]
     with stub_process([need("qemu-system-arm"), *machine, "-kernel", program, "-gdb", f"tcp:localhost:{port}"], port):
@@ -86,13 +89,18 @@ def qemu_system_arm(program: Path) -> Iterator[str]:
 
 
 class Relay:
-    """Stands before a stub whose target stands still, and serves one debugger after the other.
+    """A relay in front of a stub whose target is stopped. It serves one debugger after another.
 
-    A debugger that leaves takes nothing along: detach and kill are answered here.
+    The relay itself answers detach and kill, so that a debugger's exit does not change the target.
     """
 
     def __init__(self, address: str, hidden: Sequence[str]) -> None:
-        """hidden: requests that are answered as if the stub did not know them."""
+        """Connect to the stub.
+
+        Args:
+            address: Address of the stub.
+            hidden: Requests that are answered as unsupported.
+        """
         self._hidden = tuple(name.encode() for name in hidden)
         self.upstream = PacketLink.connect(address)
         self.upstream.acknowledge()
@@ -105,10 +113,15 @@ class Relay:
         self._thread.start()
 
     def run_to(self, avma: int, kind: int) -> None:
-        """Let the target run to an address; kind: bytes of its instruction."""
+        """Let the target run to an address.
+
+        Args:
+            avma: The address.
+            kind: Size of the instruction there in bytes.
+        """
         assert self.upstream.ask(b"Z0,%x,%x" % (avma, kind)) == b"OK"
         stop = self._go_on(b"vCont;c")
-        while stop.startswith((b"T1e", b"T1f")):  # SIGUSR1, SIGUSR2: the program's own
+        while stop.startswith((b"T1e", b"T1f")):  # the program handles SIGUSR1 and SIGUSR2
             stop = self._go_on(b"vCont;C" + stop[1:3])
         assert stop.startswith(b"T05"), stop
         assert self.upstream.ask(b"z0,%x,%x" % (avma, kind)) == b"OK"

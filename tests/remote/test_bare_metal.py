@@ -1,4 +1,4 @@
-"""A Cortex-M program without an operating system behind qemu-system-arm, whose only tables are .ARM.exidx."""
+"""Tests of a Cortex-M program without an operating system in qemu-system-arm, whose only unwind table is .ARM.exidx."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_program_has_no_table_but_exidx() -> None:
 
 
 def places_of_running_board(address: str) -> set[str]:
-    """pcs at a few moments: a board that was left standing has one."""
+    """Return the program counters at a few moments. A board that is stopped has only one."""
     return {dump(address, "--exe", str(bare()))["threads"][0]["frames"][0]["pc"] for _ in range(4)}
 
 

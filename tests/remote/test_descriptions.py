@@ -1,4 +1,4 @@
-"""Target descriptions, lists of threads and libraries: what they mean, and what broken ones cost."""
+"""Tests of target descriptions and lists of threads and libraries, valid and broken."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One sample at each instruction of a whole ladder, up and down, through qemu-user's stub.
+"""Tests with a sample at each instruction of a whole ladder, up and down, through qemu-user's stub.
 
-The truth needs no shadow: the function that the pc is in says how high on the ladder the program stands.
+The function that contains the pc determines the expected stack.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ MATRIX = {
     "a64_pac_fp": {"fp": 1.0},
     "s390x_all": {"eh_frame": 1.0, "debug_frame": 1.0, "eh_frame,debug_frame,fp": 1.0},
     "s390x_sframe": {"sframe": 1.0, "sframe,eh_frame,fp": 1.0},
-    "s390x_fp": {"fp": 0.88},  # docs/remote.md: between making a frame and linking it
+    "s390x_fp": {"fp": 0.88},  # wrong between creating and linking a frame, see docs/remote.md
     "riscv64_all": {"eh_frame": 1.0, "debug_frame": 1.0, "eh_frame,debug_frame,fp": 1.0},
     "riscv64_wide": {"eh_frame": 1.0},
     "riscv64_fp": {"fp": 1.0},
     "ppc64le_all": {"eh_frame": 1.0, "debug_frame": 1.0, "fp": 0.88, "eh_frame,debug_frame,fp": 1.0},
 }
-"""Program -> sources, alone or together -> least share of instructions whose stack is exact."""
+"""Minimum share of instructions with a correct stack, by program and unwind sources."""
 
 Found = dict[int, bool]
-"""pc -> is each stack there exact?"""
+"""Whether each stack at a pc is correct."""
 
 
 def namer(program: Path) -> Callable[[int], str]:
-    """pc -> name of the function around it, "" outside."""
+    """Return a function that maps a pc to the name of its function, or "" outside of functions."""
     text = subprocess.run([need("nm"), "-S", str(program)], capture_output=True, text=True, timeout=60, check=True)
     rows = sorted(
         (int(parts[0], 16) & ~1, int(parts[1], 16), parts[3])
@@ -71,7 +71,15 @@ def namer(program: Path) -> Callable[[int], str]:
 
 
 def judge(batch: SampleBatch, walk: Walk, name: Callable[[int], str], rooted: bool, found: Found) -> None:
-    """rooted: the stack must go on to the root."""
+    """Judge the stacks of a batch.
+
+    Args:
+        batch: The samples.
+        walk: Their walk.
+        name: Function that maps a pc to a function name.
+        rooted: Whether the stack must reach the root.
+        found: Results by pc, which are updated.
+    """
     for lane in range(len(batch)):
         frames = range(int(walk.start[lane]), int(walk.start[lane + 1]))
         stack = [name(lookup_pc(int(walk.pc[i]), bool(walk.exact[i]))) for i in frames]
@@ -84,7 +92,7 @@ def judge(batch: SampleBatch, walk: Walk, name: Callable[[int], str], rooted: bo
 
 
 def sweep(name: str, choices: Iterable[str]) -> dict[str, Found]:
-    """One step after the other from the ladder's foot up and down again; each sample by each choice of sources."""
+    """Step up and down the whole ladder, and unwind each sample with each choice of sources."""
     program, recipe = ladder(name), RECIPES[name]
     naming = namer(program)
     diagnostics = Diagnostics()

@@ -1,4 +1,4 @@
-"""Files of the target that are not on this machine come through the stub; those that are, do not."""
+"""Tests of the target's files: the stub transfers those that are missing on this machine, and no others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 
 class FileServer:
-    """A stub's files: path -> content."""
+    """A stub that serves files by path."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
         self._files = list(files.items())

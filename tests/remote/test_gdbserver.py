@@ -1,4 +1,4 @@
-"""Debian's gdbserver on x86-64 processes: stacks, libraries, signals, other debuggers, and what is left behind."""
+"""Tests of Debian's gdbserver on x86-64 processes: stacks, libraries, signals, other debuggers and the final state."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ STANDING = {(*rungs(prefix), f"{prefix}_top") for prefix in "abcd"}
 
 
 def standing(recorded: Recorded) -> set[tuple[str, ...]]:
-    """Ladders of the threads; the main thread, which waits for them, may be seen once as it wakes from the attach."""
+    """Return the ladders of the threads. The main thread may be sampled once, because the attach wakes it."""
     threads = [stack for stack in recorded.stacks if "main" not in stack]
     assert {stack[1] for stack in threads} == {"start_thread"}
     return {stack[3:] for stack in threads}
 
 
 def runs_free(pid: int) -> bool:
-    """Does every thread run or sleep, and nobody traces it? A thread that was let go needs a processor to show it."""
+    """Return True if every thread runs or sleeps untraced, waiting up to 3 s until detached threads had a processor."""
     deadline = time.monotonic() + 3
     while not (free := _all_run(pid)) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -64,7 +64,7 @@ def test_recorded_stacks_equal_the_ladder_and_the_target_runs_on(tmp_path: Path)
 def test_threads_that_sleep_are_sampled_only_if_asked_for(tmp_path: Path) -> None:
     with running(ladder("ladder"), "spin", LIFE) as program:
         while procfs.state(program.pid, program.pid) == "running":
-            time.sleep(0.01)  # it waits for its threads, soon
+            time.sleep(0.01)  # until the main thread waits for its threads
         with gdbserver(program.pid) as address:
             assert record(address, tmp_path, seconds=0.7).summary["threads"] == 4
         with gdbserver(program.pid) as address:
@@ -104,7 +104,7 @@ def test_library_that_is_loaded_while_recording_is_known(tmp_path: Path) -> None
     wrong = {}
     for stack, count in recorded.stacks.items():
         above = stack[stack.index("main") + 1 :] if "main" in stack else ("?",)
-        above = (*above[:-1], above[-1].removesuffix("@plt")) if above else ()  # on the way to the next rung
+        above = (*above[:-1], above[-1].removesuffix("@plt")) if above else ()  # sampled in a PLT entry
         climbing = (*rungs("one"), "one_top")
         if above != ("before",) and "dlopen" not in "".join(above) and above != climbing[: len(above)]:
             wrong[stack] = count
@@ -139,7 +139,7 @@ def test_work_of_the_target_is_right_though_signals_fire() -> None:
     finally:
         target.process.kill()
         target.process.wait()
-    assert (wrong, lost, timer) == ("0", "0", "1")  # what is left out: EINTR, see docs/remote.md
+    assert (wrong, lost, timer) == ("0", "0", "1")  # EINTR may occur, see docs/remote.md
 
 
 def test_target_that_ends_while_it_is_recorded_ends_the_recording(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_profiler_that_is_killed_leaves_a_target_that_the_next_one_sets_free() -
             killed.wait()
             time.sleep(0.2)
         states = {line.split()[2] for line in _stats(program.pid)}
-        assert "R" in states  # at most the one thread that was just read stands still
+        assert "R" in states  # at most the thread that is read is stopped
         found = dump(address)
         assert {thread["end"] for thread in found["threads"]} == {"root"}
         assert runs_free(program.pid)
@@ -178,7 +178,7 @@ def test_profiler_that_is_ended_by_a_signal_detaches(tmp_path: Path) -> None:
 
 
 def _catches(pid: int, number: signal.Signals) -> bool:
-    """Has the process a handler for a signal?"""
+    """Return True if the process has a handler for a signal."""
     status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return bool(int(status["SigCgt"], 16) >> number - 1 & 1)
 

@@ -1,4 +1,4 @@
-"""A stub that lies costs one clear error, in bounded time and memory."""
+"""Tests of hostile stubs: a false reply causes one clear error, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_S = 20.0
 
 
 def one_batch(answer: Answer, exe: str = "/bin/true", step: int = 0) -> SampleBatch:
-    """What a dump of the liar's target samples first."""
+    """Return the first batch of a dump of the hostile stub's target."""
     with lying(answer) as stub:
         options = CollectOptions(flush_s=0 if not step else 0.01, stack_size=1 << 16)
         collector = GdbRemoteCollector(
@@ -116,7 +116,7 @@ def test_list_of_threads_without_an_end_is_an_error() -> None:
 
 
 def test_stub_that_promises_ten_gigabytes_is_asked_for_little() -> None:
-    """PacketSize is a promise of what it takes; what we ask for in one request stays bounded."""
+    """Announce a huge PacketSize. The size of pyprof's requests stays bounded."""
     seen = []
 
     def answer(request: bytes) -> bytes | None:
@@ -192,7 +192,7 @@ def test_connection_that_drops_keeps_what_was_recorded() -> None:
 
 
 def test_target_of_a_probe_is_continued_not_detached_from() -> None:
-    """OpenOCD and J-Link know no processes; what D does to the target there is not said anywhere."""
+    """Check that a target without processes is continued: OpenOCD and J-Link do not document the effect of D."""
 
     def answer(request: bytes) -> bytes | None:
         if request.startswith(b"qSupported"):

@@ -1,4 +1,4 @@
-"""Framing: examples of the GDB manual, round trips, and whatever bytes may come."""
+"""Tests of packet framing: examples of the GDB manual, round trips and random bytes."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_address_without_sense_is_wrong_usage(text: str) -> None:
 
 @pytest.mark.parametrize("flood", [b"+", b"$x#78", b"%Stop:x#"], ids=["acknowledgements", "packets", "notifications"])
 def test_stub_that_never_stops_talking_is_left(flood: bytes) -> None:
-    """Whatever there is to be read at any moment, it is not the answer."""
+    """Send data all the time that is never a reply."""
     ours, theirs = socket.socketpair()
 
     def talk() -> None:

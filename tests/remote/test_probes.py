@@ -1,4 +1,4 @@
-"""Boards behind servers that behave like OpenOCD's and J-Link's."""
+"""Tests of boards behind servers that behave like those of OpenOCD and J-Link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of other architectures behind qemu-user's stub: every stack equals the ladder, and what gdb finds."""
+"""Tests of programs of other architectures in qemu-user: every stack equals the ladder and gdb's backtrace."""
 
 from __future__ import annotations
 
@@ -32,11 +32,14 @@ DUMPS = [
 ]
 
 GDB_KNOWS = {"a32_dwarf", "t32_dwarf", "a64", "s390x"}
-"""Where gdb needs neither .ARM.exidx of an innermost frame nor the signature bits, which qemu 7.2 does not tell."""
+"""Programs that gdb can unwind.
+
+The others need .ARM.exidx for the innermost frame, or the pointer signature bits, which qemu 7.2 does not report.
+"""
 
 
 def gdb_pcs(address: str, program: Path) -> list[int]:
-    """What gdb finds at the same moment, innermost first."""
+    """Return the program counters of gdb's backtrace in the same state, from leaf to root."""
     commands = ["set pagination off", f"target remote {address}", "bt -past-main on"]
     words = [word for command in commands for word in ("-ex", command)]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Options that cannot be met, and addresses where no stub is: one sentence, an exit code."""
+"""Tests of invalid options and of addresses without a stub: one error message and an exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""C++ exceptions, signal handlers, libraries and threads of other architectures, by each source alone and by all."""
+"""Tests of C++ exceptions, signal handlers, libraries and threads of other architectures, with each unwind source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 
 def stacks(address: str, program: Path, sources: str) -> list[str]:
-    """Names of each thread's stack, outermost first, as `pyprof dump --gdb` finds them."""
+    """Return the function names of each thread's stack from root to leaf, as `pyprof dump --gdb` finds them."""
     diagnostics = Diagnostics()
     remote = RemoteOptions(address, str(program))
     collector = GdbRemoteCollector(remote, CollectOptions(rate_hz=500, idle=True, flush_s=0), diagnostics)
@@ -35,7 +35,7 @@ def stacks(address: str, program: Path, sources: str) -> list[str]:
 
 @contextmanager
 def standing(machine: str, program: Path, stand: Stand) -> Iterator[Relay]:
-    """The program where it is to be looked at."""
+    """Run the program to the place where it is dumped."""
     with qemu_user(MACHINES[machine].emulator, program, *stand.arguments) as address, relay(address) as stub:
         for name in (*stand.after, stand.at):
             stub.run_to(place_of(machine, program, name), MACHINES[machine].entry)

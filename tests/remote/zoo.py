@@ -1,6 +1,4 @@
-"""Programs with exceptions, handlers, libraries and threads for each architecture, each with every table that its
-toolchain writes, and where in them one looks.
-"""
+"""Programs with exceptions, signal handlers, libraries and threads, built for each architecture with all its tables."""
 
 from __future__ import annotations
 
@@ -18,10 +16,15 @@ KEPT = ("-O2", "-fno-omit-frame-pointer", "-DFRAME_POINTERS", "-no-pie", "-pthre
 
 @dataclass(frozen=True)
 class Machine:
-    """builds: flags -> the values of --unwind that such a build has tables for, each alone, and all of them.
+    """An architecture and its builds.
 
-    entry: bytes of a breakpoint's instruction. skip: bytes from a function's symbol to where calls of its own file
-    enter it.
+    Attributes:
+        prefix: Prefix of the cross compiler.
+        emulator: qemu-user's emulator.
+        builds: Values of --unwind for which a build has tables, separately and all together, by the build's flags.
+        entry: Size of a breakpoint's instruction in bytes.
+        skip: Distance in bytes from a function's symbol to its local entry point.
+        flags: Flags of all builds.
     """
 
     prefix: str
@@ -70,9 +73,18 @@ MACHINES = {
 
 @dataclass(frozen=True)
 class Stand:
-    """A program at a function (`at`, reached after `after`), and its stacks as regular expressions of names, joined by
-    ";" and outermost first. names: what stands above main, or above the start of a thread. strange: tables that do not
-    lead that far, because the C and C++ libraries do not have them. others: what the other threads are.
+    """A program stopped at a function, and its expected stacks.
+
+    A stack is a regular expression over function names from root to leaf, joined by ";".
+
+    Attributes:
+        source: Source file.
+        arguments: Arguments of the program.
+        at: The function at which the program is stopped.
+        names: Stack above main, or above the start of a thread.
+        after: Functions that the program must reach before.
+        root: Function below the stack.
+        strange: Tables that do not reach the root, because the C and C++ libraries lack them.
     """
 
     source: str
@@ -149,7 +161,7 @@ PLACES = {
 
 @cache
 def binaries(machine: str, source: str, static: bool) -> dict[Path, tuple[str, ...]]:
-    """The program in each build of a machine -> the values of --unwind that it is for."""
+    """Return the values of --unwind for each build of the program for a machine."""
     found = {}
     recipe = MACHINES[machine]
     for number, (more, sources) in enumerate(recipe.builds.items()):
@@ -172,5 +184,5 @@ def binaries(machine: str, source: str, static: bool) -> dict[Path, tuple[str, .
 
 
 def place_of(machine: str, program: Path, name: str) -> int:
-    """Address of a breakpoint at a function."""
+    """Return the address of a breakpoint at a function."""
     return symbol(program, name) + MACHINES[machine].skip

@@ -1,1 +1,1 @@
-"""Recordings that were saved below the unwinder: what is made of them must not change by accident."""
+"""Tests with saved input of the unwinder: the resulting outputs must not change by accident."""

@@ -1,4 +1,4 @@
-"""`python -m tests.replay record|accept [NAME...]`: make the saved recordings, or what is expected of them, anew."""
+"""`python -m tests.replay record|accept [NAME...]`: recreate the saved recordings, or their expected outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the saved recordings gave, as one text each: readable outputs in full, the others by their digest."""
+"""The expected outputs of the saved recordings as text: readable outputs in full, others as digests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ READABLE = ("collapsed", "summary")
 
 
 def page_data(page: bytes) -> bytes:
-    """The data of a flame graph's page, without the page's program: the profile, and after it the samples."""
+    """Return the embedded data of a flame graph page: the profile, followed by the samples."""
     found = re.findall(rb'<script type="text/plain" id="(?:profile|samples)">([A-Za-z0-9+/=\s]+)</script>', page)
     assert len(found) == 2, "the page has no data"
     return b"".join(gzip.decompress(base64.b64decode(each)) for each in found)

@@ -1,4 +1,4 @@
-"""A saved recording, played again: everything that pyprof writes of it, by the name of the output."""
+"""Replay of a saved recording: all outputs of pyprof by name."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from pyprof.session.session import RecordingFiles, Session
 LOGS = Path(__file__).parent.parent / "fixtures" / "replay"
 EPOCH_NS = 1_700_000_000_000_000_000
 FILES = "files/"
-"""Where a log has the modules' files."""
+"""Folder of the modules' files within a log."""
 
 
 @contextmanager
 def unpacked(log: Path) -> Iterator[Path]:
-    """The folder with the files of a log's modules, below their paths."""
+    """Yield a folder with the files of a log's modules at their paths."""
     with TemporaryDirectory() as folder, zipfile.ZipFile(log) as stored:
         for name in stored.namelist():
             if name.startswith(FILES):
@@ -44,12 +44,12 @@ def unpacked(log: Path) -> Iterator[Path]:
 
 
 def played(log: Path, files: Path) -> tuple[Session, Window]:
-    """A session that has gone through a whole log."""
+    """Return a session that has processed a whole log."""
     collector = ReplayCollector(str(log), str(files))
     diagnostics = Diagnostics()
     options = UnwindOptions()
     found = RecordingFiles(options, diagnostics)
-    found.images._debug_files = DebugFiles(diagnostics, ())  # this machine's debug files are not the log's
+    found.images._debug_files = DebugFiles(diagnostics, ())  # ignores this machine's debug files
     session = Session(collector, options, diagnostics, found)
     learn_codes(session, collector.extra.get("codes", {}))
     window = session.run(lambda: None)
@@ -58,7 +58,7 @@ def played(log: Path, files: Path) -> tuple[Session, Window]:
 
 
 def codes_of(session: Session) -> dict[str, Any]:
-    """The code objects that a session knows, as JSON."""
+    """Return the code objects that a session knows as JSON."""
     book = session.runtimes.book
     return {
         str(index): [c.name, c.qualname, c.filename, c.first_line, c.lines.name, c.table.hex(), c.hidden]
@@ -77,7 +77,7 @@ def learn_codes(session: Session, stored: dict[str, Any]) -> None:
 
 
 def profile_of(session: Session, window: Window, mode: str, rate_hz: float, view: ViewOptions) -> Profile:
-    """With times and costs that are always the same."""
+    """Return the profile of a window with fixed times and costs."""
     first = int(window.time_ns.min())
     window = replace(
         window, start_ns=EPOCH_NS, duration_ns=10**9, time_ns=(window.time_ns - first) // 1000 * 1000 + EPOCH_NS
@@ -89,7 +89,7 @@ def profile_of(session: Session, window: Window, mode: str, rate_hz: float, view
 
 
 def profiles(log: Path, files: Path) -> Iterator[tuple[str, Profile]]:
-    """(view, profile) of a log; of Python in two views."""
+    """Yield (view, profile) of a log. A log of Python has two views."""
     with zipfile.ZipFile(log) as stored:
         facts = orjson.loads(stored.read("log.json"))["extra"]
     for name in ("extensions", "all") if any(index != "0" for index in facts["codes"]) else ("all",):
@@ -98,7 +98,9 @@ def profiles(log: Path, files: Path) -> Iterator[tuple[str, Profile]]:
 
 
 def written(name: str, profile: Profile) -> dict[str, bytes]:
-    """What each exporter writes of a profile, and its summary. A recording's bytes depend on the version of SQLite."""
+    """Return the output of each exporter, and the summary. Recordings are left out: their bytes depend on SQLite's
+    version.
+    """
     found: dict[str, bytes] = {}
     for entry in registry.FORMATS:
         if entry.name != "recording":
@@ -111,5 +113,5 @@ def written(name: str, profile: Profile) -> dict[str, bytes]:
 
 
 def outputs(log: Path, files: Path) -> dict[str, bytes]:
-    """What each exporter writes, and the summary; of Python in two views."""
+    """Return the outputs of each exporter and the summary for all views of a log."""
     return {key: data for name, profile in profiles(log, files) for key, data in written(name, profile).items()}

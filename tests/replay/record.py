@@ -1,6 +1,6 @@
-"""Makes the saved recordings anew: a real program, a real collector, a log beside the files that its stacks need.
+"""The command that records the saved recordings: a log of a real program and the files that its stacks need.
 
-`python -m tests.replay record NAME...`: as root, on x86-64, with gcc, gdb, qemu-system-arm and Debian's python3.
+`python -m tests.replay record NAME...` needs root, x86-64, gcc, gdb, qemu-system-arm and Debian's python3.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from tests.replay.reduce import reduced
 from tests.support import PROGRAMS, build, need
 
 FOLDER = Path("/tmp/pyprof-replay")
-"""Programs are built here, so that their path is the same on every machine."""
+"""Folder of the programs, which thus have the same path on every machine."""
 OWN = Path(__file__).parent / "programs"
 Opened = tuple[Collector, RecordingFiles]
 
 
 @contextmanager
 def running(*command: str | Path) -> Iterator[int]:
-    """The pid of a program that has said that it is ready."""
+    """Start a program and yield its pid once it is ready."""
     process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, env={})
     assert process.stdout is not None
     try:
@@ -108,7 +108,14 @@ def core() -> Iterator[Opened]:
 
 @dataclass(frozen=True)
 class Scene:
-    """opened: its collector, while its program runs. samples: so many are wanted."""
+    """A recording to make.
+
+    Attributes:
+        opened: Function that starts the program and opens the collector.
+        mode: Mode of the recording.
+        rate_hz: Sampling rate in Hz.
+        samples: Number of samples to record.
+    """
 
     opened: Callable[[], AbstractContextManager[Opened]]
     mode: str
@@ -126,7 +133,7 @@ SCENES = {
 
 
 def record(name: str) -> Path:
-    """Record one scene; returns its log. Checks that the reduced files give the same outputs as the whole ones."""
+    """Record one scene and return its log. Check that the reduced files give the same outputs as the complete ones."""
     scene = SCENES[name]
     FOLDER.mkdir(exist_ok=True)
     log = LOGS / f"{name}.zip"
@@ -163,7 +170,7 @@ def record(name: str) -> Path:
 
 
 def _needed(session: Session, window: Window) -> dict[str, set[int]]:
-    """path of an object file -> its addresses that stacks run through."""
+    """Return the addresses in stacks by path of the object file."""
     found: dict[str, set[int]] = {}
     for key in window.stacks.frames:
         lookup = lookup_pc(key.pc, key.exact)

@@ -1,5 +1,6 @@
-"""An object file with nothing in it but what the stacks of one recording need; everything else is zeros, and packs to
-nothing. Small files stay whole.
+"""Reduction of an object file to what the stacks of one recording need.
+
+All other bytes become zeros, which compress well. Small files stay complete.
 """
 
 from __future__ import annotations
@@ -11,15 +12,23 @@ from pyprof.objfile.elf.file import ElfFile
 
 WHOLE = 1 << 16
 AROUND = 256
-"""Bytes of code that are kept on both sides of an address: as far as calls and epilogues are looked for."""
+"""Number of bytes of code to keep on both sides of an address, which is the reach of searches for calls and
+epilogues.
+"""
 KEPT = (".shstrtab", ".dynamic", ".interp", ".gnu_debuglink")
 STUBS = (".plt", ".plt.got", ".plt.sec")
 NAMES_OF_STUBS = (*STUBS, ".rela.plt", ".rela.dyn", ".got", ".got.plt", ".dynsym", ".dynstr")
-"""What names the entries of a procedure linkage table."""
+"""Sections from which the names of PLT entries are derived."""
 
 
 def reduced(data: bytes, elf: ElfFile, svmas: Set[int]) -> bytes:
-    """svmas: addresses of this file that were looked up. 64-bit little-endian ELF unless it is small."""
+    """Return the reduced file.
+
+    Args:
+        data: The file, a 64-bit little-endian ELF file unless it is small.
+        elf: The same file, parsed.
+        svmas: Addresses in this file that were looked up.
+    """
     if len(data) <= WHOLE:
         return data
     assert data[4:6] == b"\x02\x01", "only small files of other kinds are kept"
@@ -37,7 +46,7 @@ def reduced(data: bytes, elf: ElfFile, svmas: Set[int]) -> bytes:
     stubs = [elf.sections[name] for name in STUBS if name in elf.sections]
     in_stubs = any(stub.addr <= svma < stub.addr + stub.size for stub in stubs for svma in svmas)
     for name, section in elf.sections.items():
-        if section.type == 8:  # SHT_NOBITS
+        if section.type == 8:  # 8 is SHT_NOBITS
             continue
         begin, end = section.offset, section.offset + section.size
         if name in KEPT or name.startswith(".note") or name == ".eh_frame_hdr" or (in_stubs and name in NAMES_OF_STUBS):
@@ -64,14 +73,14 @@ def reduced(data: bytes, elf: ElfFile, svmas: Set[int]) -> bytes:
 
 
 def _forget(out: bytearray, shoff: int, size: int, count: int, offset: int) -> None:
-    """The section at this file offset is one without bytes."""
+    """Change the section at this file offset to SHT_NOBITS."""
     for at in range(shoff, shoff + size * count, size):
         if struct.unpack_from("<Q", out, at + 24)[0] == offset:
             struct.pack_into("<I", out, at + 4, 8)
 
 
 def _entries(data: bytes, begin: int, end: int, addr: int, svmas: Set[int]) -> Iterator[tuple[int, int]]:
-    """File ranges of all CIEs, of the FDEs that cover an address, and of the heads of the others."""
+    """Yield the file ranges of all CIEs, of the FDEs that cover an address, and of the headers of the other FDEs."""
     at = begin
     while at + 4 <= end:
         length = struct.unpack_from("<I", data, at)[0]
@@ -81,7 +90,7 @@ def _entries(data: bytes, begin: int, end: int, addr: int, svmas: Set[int]) -> I
         elif not struct.unpack_from("<I", data, at + 4)[0]:
             yield at, stop
         else:
-            # the pointers of every producer seen here are pcrel sdata4
+            # the compilers of all recorded files encode pointers as pcrel sdata4
             place = at + 8
             start = place - begin + addr + struct.unpack_from("<i", data, place)[0]
             size = struct.unpack_from("<I", data, place + 4)[0]

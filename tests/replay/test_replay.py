@@ -1,6 +1,6 @@
-"""Every saved recording gives what it gave: byte for byte where a person can read it, by digest elsewhere.
+"""Tests that saved recordings give the expected outputs, byte for byte or by digest.
 
-A change that is meant to change outputs: `python -m tests.replay accept`, and the difference is in the commit.
+After an intended change of outputs, run `python -m tests.replay accept` and commit the difference.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NAMES = ("native", "python", "offcpu", "remote", "core")
 
 @pytest.mark.parametrize("name", NAMES)
 def test_saved_recording_gives_the_same_outputs(name: str, tmp_path: Path) -> None:
-    """And so does a .pyprof file of it."""
+    """Compare the outputs of the log, and of a .pyprof file with its profile."""
     log = LOGS / f"{name}.zip"
     played: dict[str, bytes] = {}
     kept: dict[str, bytes] = {}

@@ -1,7 +1,7 @@
-"""`python -m tests.server.by_hours STORE VERSION`: what an old day's rows are through its life, in a store that a
-version of the tables made, as JSON.
+"""`python -m tests.server.by_hours STORE VERSION`: print an old day's query results at each stage of its life as JSON.
 
-A process of its own: ClickHouse within a process has one folder.
+The store's tables have the given version. The command is a separate process because ClickHouse allows one folder in a
+process.
 """
 
 from __future__ import annotations
@@ -43,12 +43,14 @@ def span(first_minute: int, last_minute: int) -> dict[str, str]:
 
 
 SPANS = span(0, HOURS * 60), span(-600, HOURS * 60 + 60), span(31, 15 * 60), span(-900, 95)
-"""Short; whole hours, 14 of them; whole hours but the first, and but the last."""
+"""Query ranges: a short one; 14 whole hours; whole hours without the first one; whole hours without the last one."""
 
 
 def rows(first: int, last: int) -> list[SegmentRows]:
-    """Of two versions and hosts, a window every six minutes; the second version has half of the first hour's. The first
-    ends at midnight: its hour is of the day before.
+    """Return a window every six minutes for two versions and hosts.
+
+    The second version has only half of the first hour. The first window ends at midnight, so its hour is of the day
+    before.
     """
     book, found = StoredStackCache(), []
     for version in ("1", "2"):
@@ -62,7 +64,12 @@ def rows(first: int, last: int) -> list[SegmentRows]:
 
 
 def asked(store: Store, whole_hours: bool = False) -> list[Any]:
-    """whole_hours: those answers only that need no part of an hour."""
+    """Return the results of all kinds of queries.
+
+    Args:
+        store: The store.
+        whole_hours: Whether to return only results that need no part of an hour.
+    """
     questions = store.asked(Asked(60, 1 << 30))
     found: list[Any] = []
     for words in SPANS[1:2] if whole_hours else SPANS:
@@ -81,13 +88,15 @@ def asked(store: Store, whole_hours: bool = False) -> list[Any]:
 
 
 def moments(store: Store, words: dict[str, str]) -> list[int]:
-    """Minutes since the day began, of the samples of a profile."""
+    """Return the times of a profile's samples in minutes since the start of the day."""
     found = store.asked(Asked(60, 1 << 30)).profile(selection(TENANT, words))
     return sorted({(int(ns) - OLD_NS) // MINUTE_NS for ns in found.time_ns})
 
 
 def refusal(store: Store) -> str:
-    """Of a question about the first minutes of an hour: what it had stands at the hour's end."""
+    """Return the reason why a query for the first minutes of an hour is refused: a rolled-up hour is stored at its
+    end.
+    """
     try:
         query_api.profile(store.asked(Asked(60, 1 << 30)), TENANT, span(60, 75))
     except Refused as refused:
@@ -96,7 +105,7 @@ def refusal(store: Store) -> str:
 
 
 def opened_as(version: int, url: str) -> Engine:
-    """As the server that had so many migrations opened it."""
+    """Open the store as a server with this number of migrations does."""
     made = tables.migrations()[:version]
     sql = " ".join(text for each in made for text in each.statements(Dialect()))
     names = tuple(name for name in tables.NAMES if f"EXISTS {name} " in sql)
@@ -105,7 +114,7 @@ def opened_as(version: int, url: str) -> Engine:
 
 
 def insert_as_before(engine: Engine, segments: list[SegmentRows]) -> None:
-    """As servers before the third migration did: without hours, batches in no order."""
+    """Insert rows as servers before the third migration did: without hours, with batches in random order."""
     batches = [(at * 7919 + 5) % 1009 + 1 for at in range(len(segments))]
     failed = [each + 2000 for each in batches]
     stacks: dict[int, Any] = {
@@ -130,7 +139,7 @@ def insert_as_before(engine: Engine, segments: list[SegmentRows]) -> None:
 
 
 def roll_as_before(engine: Engine) -> None:
-    """The day by hours as the second migration's server had it: in place of the windows' rows."""
+    """Roll up the day as servers of the second migration did, which replaced the rows of the windows."""
     head, hour = "day, tenant, type, service", f"intDiv(end_ns - 1, {HOUR_NS})"
     among = "GLOBAL IN" if engine.dialect.cluster else "IN"
     of = engine.dialect.read
@@ -158,9 +167,9 @@ def roll_as_before(engine: Engine) -> None:
 
 
 def bases(store: Store) -> list[dict[str, Any]]:
-    """Return what shares rest on, before and after the hours are rolled up.
+    """Return the bases of shares before and after the hours are rolled up.
 
-    In every third window a sample stands for 20 times as much time as in the others.
+    In every third window a sample has 20 times the weight of those in the others.
     """
     heavy = [
         replace(each, values=each.values * 20, squares=each.squares * 400) if at % 3 == 0 else each
@@ -191,7 +200,7 @@ def main(url: str, version: int) -> None:
     if not old:
         store.insert(segments)
     failed = engine.dialect.read("window_samples")
-    engine.insert(failed, blocks.samples(segments[:2], [5000, 6000]))  # an attempt that was killed
+    engine.insert(failed, blocks.samples(segments[:2], [5000, 6000]))  # rows of an insert that was killed
 
     def count() -> None:
         counts.append([int(engine.rows(f"SELECT count() FROM {engine.dialect.read(table)}")[0][0]) for table in TABLES])
@@ -202,7 +211,7 @@ def main(url: str, version: int) -> None:
     found["applied"] = [[int(number), int(times)] for number, times in applied]
     found["whole hours"], found["before"] = asked(store, True), asked(store)
     count()
-    found["not ended"] = len(hours.due(OLD_NS + HOUR_NS + 599 * 10**9))  # that of midnight has
+    found["not ended"] = len(hours.due(OLD_NS + HOUR_NS + 599 * 10**9))  # only the hour up to midnight is due
     due = hours.due(now_ns)
     found["due"] = [each.hour - OLD_NS // HOUR_NS for each in due]
     with patch.object(engine, "put", _killed_before("rolls", engine.put)):
@@ -212,7 +221,7 @@ def main(url: str, version: int) -> None:
             found["killed"] = asked(store)
     for each in due:
         hours.roll(each)
-        hours.roll(replace(each, rolled=each.windows, upto=(1 << 64) - 1))  # nothing is left
+        hours.roll(replace(each, rolled=each.windows, upto=(1 << 64) - 1))  # all windows are rolled up already
     found["rolled"], found["due then"] = asked(store), hours.due(now_ns)
     found["moments"] = [moments(store, words) for words in SPANS[:3]]
     count()
@@ -246,7 +255,12 @@ def main(url: str, version: int) -> None:
 
 
 def _killed_before(table: str, put: Any) -> Any:
-    """put: of an engine; it does not reach that table."""
+    """Return a function that fails before it writes to this table.
+
+    Args:
+        table: Name of the table.
+        put: The engine's function that is replaced.
+    """
 
     def killed(sql: str) -> None:
         if sql.startswith(f"INSERT INTO {table}"):

@@ -1,4 +1,4 @@
-"""A cluster of two ClickHouse servers on this machine, of Debian's package: old, but real."""
+"""A cluster of two ClickHouse servers on this machine, from Debian's package."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHARD = "<shard><replica><host>127.0.0.1</host><port>{tcp}</port></replica></sha
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[str]:
-    """The address of its store. Both have answered."""
+    """Start the cluster and yield the address of its store once both servers respond."""
     server = need("clickhouse-server")
     ports = [(free_port(), free_port()) for _ in range(2)]
     shards = "".join(SHARD.format(tcp=tcp) for _, tcp in ports)
@@ -67,7 +67,7 @@ def _until_both_answer(ports: list[tuple[int, int]], processes: list[subprocess.
 
 
 def rows_by_server(url: str, table: str) -> list[int]:
-    """How many rows each server has itself."""
+    """Return the number of rows that each server stores locally."""
     found = []
     for host in address(url).hosts:
         engine = HttpEngine(StoreAddress("clickhouse", hosts=(host,)), 14)

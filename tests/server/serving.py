@@ -1,4 +1,4 @@
-"""A server as a process of its own, and who speaks with it."""
+"""A pyprof server in a separate process, and an HTTP client for it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,13 @@ class Answered:
 
 @dataclass
 class Client:
-    """tokens: given with each request."""
+    """An HTTP client of the server.
+
+    Attributes:
+        port: The server's port.
+        token: Token that is sent with each request, if any.
+        headers: Headers that are sent with each request.
+    """
 
     port: int
     token: str = ""
@@ -67,13 +73,13 @@ class Client:
         return self.ask(f"/api/v1/segments/{name.day}/{name.folder}/{name.name}", sent.data)
 
     def question(self, what: str, **words: object) -> Answered:
-        """Of all time; a comparison says its own."""
+        """Send a query for all time, unless it is a comparison, which has its spans among the parameters."""
         span = {} if what == "diff" else {"from": 0, "to": int(time.time()) + 3600}
         query = {**span, **words}
         return self.ask(f"/api/v1/{what}?{urllib.parse.urlencode({key: str(word) for key, word in query.items()})}")
 
     def until_indexed(self, count: int, **words: object) -> None:
-        """Until so many windows are in the database."""
+        """Wait until the database contains this many windows."""
         deadline = time.monotonic() + PATIENCE_S
         found = -1
         while time.monotonic() < deadline:
@@ -93,7 +99,16 @@ class Served(Client):
 
 @contextmanager
 def served(data: Path, *words: str, token: str = "", prefix: tuple[str, ...] = ()) -> Iterator[Served]:
-    """Ended by SIGTERM, with exit code 0, if nobody else has ended it. prefix: a command that becomes the server."""
+    """Run a server.
+
+    At the end SIGTERM stops it, unless it has ended already, and its exit code must be 0.
+
+    Args:
+        data: Folder of the data.
+        words: Further arguments.
+        token: Token of the client.
+        prefix: Command prefix that runs the server.
+    """
     port = free_port()
     command = [*prefix, sys.executable, "-m", "pyprof", "server", "--data", str(data), "--port", str(port), *words]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -117,7 +132,7 @@ def served(data: Path, *words: str, token: str = "", prefix: tuple[str, ...] = (
 
 
 def windows(service: str, count: int, profile: Profile | None = None, **labels: str) -> list[SpoolSegment]:
-    """So many minutes, the last of which has just ended."""
+    """Return this many windows of one minute, the last of which has just ended."""
     found = profile or marked()
     if labels:
         threads = tuple(replace(each, labels=tuple(sorted(labels.items()))) for each in found.threads)

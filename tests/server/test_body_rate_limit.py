@@ -1,4 +1,4 @@
-"""Large bodies: they come slowly, one sender's as fast as another's, and what is refused is not read."""
+"""Tests of the rate limit of large bodies: senders have equal shares, and refused bodies are not read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GIGABYTE = 1 << 30
 
 
 class Told(Throttle):
-    """It says who sent how much, and lets nobody wait."""
+    """A throttle that records (sender, size) and never delays."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ async def refuses(_scope: Scope, _receive: Receive, send: Send) -> None:
 
 
 def asked(app: PacedBodies, size: int, *headers: tuple[bytes, bytes]) -> tuple[list[Message], int]:
-    """What was sent, and how many bytes of the body are left: it comes in parts, without anybody's haste."""
+    """Send a request in parts without delay. Return the sent messages and the number of unread bytes of the body."""
     left, sent = size, list[Message]()
 
     async def receive() -> Message:
@@ -122,7 +122,7 @@ def test_little_that_is_left_when_a_body_is_refused_is_read_at_a_pace_for_nobody
 
 @pytest.mark.parametrize("chunked", [False, True])
 def test_gigabyte_that_is_refused_is_not_read(chunked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long the client goes on: it has the answer, and can send no more than the kernel's buffers hold."""
+    """Send a body without end: the client gets the response, and can send only what the kernel's buffers hold."""
     monkeypatch.setattr(body_rate_limit, "LEAVE_S", 0.5)
     piece = b"%x\r\n%b\r\n" % (PART, bytes(PART)) if chunked else bytes(PART)
     length, sent = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {GIGABYTE}", 0
@@ -169,7 +169,7 @@ def test_large_body_is_whole_and_its_connection_serves_again() -> None:
 
 
 def head_is_refused(port: int, length: str) -> socket.socket:
-    """Of a client that says nothing more."""
+    """Send only the headers of a request that is refused, and return the connection."""
     client = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
     client.sendall(f"POST / HTTP/1.1\r\nHost: x\r\n{length}\r\n\r\n".encode())
     found = b""

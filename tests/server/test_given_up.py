@@ -1,4 +1,4 @@
-"""Questions that nobody waits for any more, and connections on which one was killed."""
+"""Tests of queries whose client has gone, and of database connections on which a query was killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.system
 
 
 class Killed:
-    """A client of chdb, whose question is killed: its next answer would begin with what is left of this one."""
+    """A chdb client whose query is killed. Its next response would begin with the remainder of this one."""
 
     closed = False
 

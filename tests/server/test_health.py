@@ -21,7 +21,7 @@ Line = tuple[str, str, dict[str, object]]
 
 
 class Log:
-    """Keeps the lines that are logged."""
+    """A logger that stores its lines."""
 
     def __init__(self) -> None:
         self.lines: list[Line] = []

@@ -1,4 +1,4 @@
-"""Segments of a few kilobytes that are gigabytes as rows of the database: a file says once what its rows say each."""
+"""Tests of segments of a few kilobytes that would become gigabytes in the database, because rows repeat their texts."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_type_of_values_that_each_row_repeats_is_short() -> None:
         read(profile([calls("main")], kinds=(KINDS[0], ValueType("cpu", "n" * 1001))))
 
 
-def test_labels_that_are_long_are_left_out_and_so_are_sets_that_are_too_much_together() -> None:
+def test_long_labels_and_label_sets_beyond_the_limit_are_left_out() -> None:
     assert list(read(profile([calls("main")], (("a", "b" * 1000),))).labels.values()) == [(("a", "b" * 1000),)]
     assert list(read(profile([calls("main")], (("a", "b" * 1001),))).labels.values()) == [()]
     builder = Builder()
@@ -131,5 +131,5 @@ def test_files_of_a_book_count_as_what_it_holds() -> None:
     text, file = book.frames(0)[0], len(FILE.path + FILE.build_id)
     (made,) = book.known.read.values()
     assert file < made.memory < file + 50, "of what else it says"
-    frames = 700 + made.memory + 700 + 4 + len(text)  # as it was read, and as stacks have it
+    frames = 700 + made.memory + 700 + 4 + len(text)  # as read from the file, and as part of stacks
     assert book.memory == 400 + 4 + 150 + len(text) + 150 + file + frames

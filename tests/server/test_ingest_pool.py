@@ -1,4 +1,4 @@
-"""Who reads what is sent: a few threads, so that large bodies and a slow disk hold up nobody."""
+"""Tests of the threads that parse pushed segments: large bodies and a slow disk delay no small body."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who asks too much, sends too much or does not wait is refused or given up, by name; the others are answered."""
+"""Tests of limits: expensive queries, large pushes and disconnected clients are refused, and others are answered."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def labelled(service: str, count: int, at: int = 0) -> SpoolSegment:
-    """A window with so many values of a label."""
+    """Return a window with this many values of a label."""
     builder = Builder()
     stack = builder.stack([builder.frame(named("main"))])
     for value in range(count):
@@ -81,7 +81,7 @@ def test_segment_with_a_bomb_of_labels_is_refused_with_limit_and_value(server: S
     assert server.question("services", service="bomb").json()["services"] == []
 
 
-def test_labels_without_end_are_refused_when_there_are_too_many_and_known_ones_are_taken(server: Served) -> None:
+def test_new_labels_beyond_the_limit_are_refused_and_known_ones_accepted(server: Served) -> None:
     answers = [server.push(labelled("endless", 10, at)) for at in range(5)]
     assert [answer.status for answer in answers] == [200, 200, 200, 422, 422]
     assert "41 sets of labels" in answers[3].json()["error"]
@@ -90,7 +90,7 @@ def test_labels_without_end_are_refused_when_there_are_too_many_and_known_ones_a
 
 
 class Stored(Store):
-    """It has two sets of labels, or does not answer."""
+    """A store that has two sets of labels, or is unavailable."""
 
     def __init__(self) -> None:
         self.away = False
@@ -118,7 +118,7 @@ def test_question_that_costs_too_much_is_refused_by_name_and_the_next_is_answere
         for at in range(4):
             assert client.push(labelled("checkout", 1000, at)).status == 200
         deadline = time.monotonic() + PATIENCE_S
-        while (answer := client.question("profile", service="checkout")).status != 422:  # until all of it is indexed
+        while (answer := client.question("profile", service="checkout")).status != 422:  # until all windows are indexed
             assert time.monotonic() < deadline
         assert answer.json()["reason"] == "question_too_dear"
         assert "30 s and 1 MiB at most" in answer.json()["error"]
@@ -150,7 +150,7 @@ LONG = " with a long name" * 30
 
 
 def large(service: str, count: int = 20_000) -> SpoolSegment:
-    """A window with so many stacks: several times what is read in the server itself."""
+    """Return a window with this many stacks, several times more than the server process parses itself."""
     builder = Builder()
     main = builder.frame(named("main"))
     for at in range(count):
@@ -184,7 +184,7 @@ def bodies() -> Iterator[LargeBodies]:
 
 
 def test_large_bodies_are_read_by_another_process_that_comes_after_others(bodies: LargeBodies) -> None:
-    ours = os.nice(0)  # now: a recording of an earlier test may be about to end, which takes more
+    ours = os.nice(0)  # a recording of an earlier test may still lower the priority
     reader = bodies.call(True, os.getpid)
     assert reader != os.getpid()
     assert bodies.call(True, os.getpid) == reader
@@ -195,7 +195,7 @@ def test_large_bodies_are_read_by_another_process_that_comes_after_others(bodies
 
 
 class Ending(threading.Event):
-    """It never comes, and says how long it was waited for."""
+    """An event that never comes and records the timeouts of waits for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -265,7 +265,7 @@ async def answers(_scope: Scope, receive: Receive, send: Send) -> None:
 
 @contextmanager
 def answering(app: App = answers) -> Iterator[int]:
-    """The port of a server in this process."""
+    """Run a server in this process and yield its port."""
     port = free_port()
     server = uvicorn.Server(
         uvicorn.Config(app, port=port, http=header_timeout.BoundedProtocol, lifespan="off", loop="asyncio")
@@ -284,7 +284,7 @@ WHOLE = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 def answered(client: socket.socket) -> bool:
-    """Did it get an answer? It may come in parts."""
+    """Return True if the client gets a complete response, which may come in parts."""
     found = b""
     while not found.endswith(b"{}") and (part := client.recv(1000)):
         found += part
@@ -309,7 +309,7 @@ def test_head_that_follows_a_long_body_has_all_its_room() -> None:
     with answering() as port, socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S / 6) as client:
         for said in (post + b"x" * length, WHOLE):
             client.sendall(said[:-9])
-            time.sleep(0.05)  # so that it comes in two parts
+            time.sleep(0.05)  # splits the request into two parts
             client.sendall(said[-9:])
             assert answered(client)
 

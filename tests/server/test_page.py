@@ -1,4 +1,4 @@
-"""The fleet's page in a real Chromium, against a real server."""
+"""Tests of the fleet's page in Chromium against a real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of the server by themselves: frames as texts, tables, settings, files."""
+"""Tests of single parts of the server: frames as text, tables, settings and files."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_other_addresses_are_no_store(url: str) -> None:
 
 
 class FullDisk(Disk):
-    """After so many bytes."""
+    """A disk that is full after this many bytes."""
 
     room = 0
 
@@ -230,8 +230,8 @@ class WritingDown(Disk):
         return super().make_folder(path)
 
 
-def test_names_of_folders_are_durable_before_a_file_is_in_them_and_are_not_made_again(tmp_path: Path) -> None:
-    """Whoever made them may have been killed before they were."""
+def test_new_folders_are_synced_before_a_file_is_created_in_them(tmp_path: Path) -> None:
+    """Sync also existing folders once: their creator may have been killed before the sync."""
     root, name = str(tmp_path / "data"), name_of("x", 60)
     whole = [root, f"{root}/default", f"{root}/default/{name.day}", f"{root}/default/{name.day}/{name.folder}"]
     made = [step for outer, inner in pairwise(whole) for step in (("make", inner), ("sync", outer))]
@@ -267,7 +267,7 @@ def test_what_a_killed_server_was_writing_is_written_over(tmp_path: Path) -> Non
     folder = tmp_path / "data" / "default" / name.day / name.folder
     folder.mkdir(parents=True)
     (folder / f".{name.name}.{threading.get_ident():x}{PART}").write_bytes(b"half")
-    for _ in range(2):  # a folder that is not known, and one that is
+    for _ in range(2):  # first a new folder, then a known one
         assert files.keep("default", name, b"a")
         assert [path.read_bytes() for path in folder.iterdir()] == [b"a"]
         (folder / name.name).rename(folder / f".{name.name}.{threading.get_ident():x}{PART}")
@@ -285,7 +285,7 @@ def test_segment_that_is_there_is_known_when_the_disk_is_full(tmp_path: Path) ->
 
 
 def test_segment_that_is_there_is_known_when_its_name_is_durable(tmp_path: Path) -> None:
-    """Who has just named it may be killed before."""
+    """Sync also an existing segment: its writer may have been killed before the sync."""
     disk = WritingDown()
     files, name = SegmentFiles(str(tmp_path / "data"), disk), name_of("x", 60)
     assert files.keep("default", name, b"a")

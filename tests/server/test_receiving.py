@@ -1,4 +1,4 @@
-"""Pushes of other projects' agents at a server: kept whole and counted once, or refused whole."""
+"""Tests of pushes by other projects' agents: stored completely and once, or refused completely."""
 
 from __future__ import annotations
 

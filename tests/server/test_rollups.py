@@ -1,4 +1,4 @@
-"""Which windows count by hours and which by themselves. tests/server/by_hours.py does the same to a database."""
+"""Tests of the choice between rollups by hour and raw windows. tests/server/by_hours.py checks it on a database."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MINUTES = st.integers(0, 40 * 60)
 
 @given(st.lists(MINUTES, max_size=60), st.data(), MINUTES, st.integers(1, 30 * 60))
 def test_each_window_of_a_span_counts_once(ends: list[int], data: st.DataObject, first: int, length: int) -> None:
-    """Rolls come in between; the batch of a window is its place in the list."""
+    """Roll up hours at random times. The batch of a window is its index in the list."""
     rolls, sealed = dict[int, tuple[Rollup, list[int]]](), data.draw(st.sets(st.integers(0, 2)))
     rolled_up = {day: dict[int, int]() for day in range(3)}
     for batch, end in enumerate(ends, 1):
@@ -70,7 +70,12 @@ def test_each_window_of_a_span_counts_once(ends: list[int], data: st.DataObject,
 
 
 class Told:
-    """An engine that keeps what it is told. sums: of the rows before, and by hours."""
+    """An engine that records its statements.
+
+    Attributes:
+        told: The statements.
+        _sums: Results for sums of raw rows and of rollups, one after another.
+    """
 
     dialect = Dialect("c")
 
@@ -117,7 +122,11 @@ def test_hour_is_listed_last_with_its_last_batch() -> None:
 
 
 class Due(Told):
-    """An hour is due. listed: is set when it is rolled up."""
+    """An engine for which an hour is due.
+
+    Attributes:
+        listed: Event that is set when the hour is rolled up.
+    """
 
     def __init__(self) -> None:
         super().__init__(*[[["10", "2"]]] * 4)

@@ -1,4 +1,4 @@
-"""What the database is given of segments: the same, whatever is known of their stacks, and no stack twice a day."""
+"""Tests of the database rows of segments: independent of known stacks, and each stack once a day."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rows(profile: Profile, book: StoredStackCache, days_ago: int = 0, options: E
 
 
 def content(found: SegmentRows) -> tuple[object, ...]:
-    """Without numbers that only its book knows."""
+    """Return the content of rows without numbers that are local to the cache."""
     stacks = zip(
         map(tuple, found.book.halves[found.stacks].tolist()),
         (tuple(found.book.frames(number)) for number in found.stacks.tolist()),
@@ -76,7 +76,9 @@ def test_segment_gives_the_same_rows_if_its_stacks_are_known_in_whole_or_in_part
 
 
 def of_files(*paths: str, turn: int) -> Profile:
-    """A stack of a function of each file, in turn's order; files are numbered in the order of paths."""
+    """Return a profile with a stack of one function of each file, in the order of turn. Paths determine the files'
+    numbers.
+    """
     builder = Builder()
     for path in paths:
         builder.module(ModuleInfo(path, path[1:].encode().hex(), 0x1000, 0x9000, 0, True, True))
@@ -119,7 +121,7 @@ def test_frames_that_are_known_are_those_of_their_file_whatever_number_it_has() 
 
 @pytest.mark.parametrize("lines", [0, 1000])
 def test_frame_that_needs_much_memory_is_not_remembered(lines: int) -> None:
-    """It says so much of itself, or has so many lines: a tenant may send another one each time."""
+    """Read frames with large evidence or many lines, of which a tenant may send a new one each time."""
     evidence = bytes(0 if lines else 1 << 17)
     location = number(1, 1) + number(2, 1) + data(4, number(1, 1)) * lines + data(1000, data(9, evidence))
     texts = [data(6, text) for text in (b"", b"cpu", b"nanoseconds", b"f", b"/bin/f")]
@@ -162,7 +164,7 @@ def test_process_that_has_its_files_elsewhere_has_the_same_stacks() -> None:
 
 
 class Kept:
-    """An engine that keeps how many rows each table was given."""
+    """An engine that counts the rows inserted into each table."""
 
     dialect = Dialect()
 
@@ -243,8 +245,8 @@ def test_window_that_comes_while_the_database_is_behind_counts_once(tmp_path: Pa
     files.close()
 
 
-def test_file_of_a_killed_server_that_is_sent_again_while_it_would_be_found_is_brought_in(tmp_path: Path) -> None:
-    """Nobody had an answer: the agent sends it again, is told that it is known, and looks no more."""
+def test_file_of_a_killed_server_is_indexed_if_it_is_sent_again(tmp_path: Path) -> None:
+    """Send a segment again whose first push had no response. The server knows its file, so it must index it itself."""
     engine, books, files = Kept(), StackBooks(), SegmentFiles(str(tmp_path / "data"))
     indexer = Indexer(
         files, Store(engine), books, Retention(1e9, 1 << 40, 1e9), lambda *_, **_words: None, lambda _: None
@@ -311,7 +313,7 @@ def test_stacks_that_another_has_read_are_known_as_if_they_had_been_read_here() 
 
 
 class Slow(Store):
-    """While the first block goes in the next window comes."""
+    """A store during whose first insert the next window arrives."""
 
     def __init__(self, comes: Callable[[], None]) -> None:
         super().__init__(Kept())
@@ -323,7 +325,7 @@ class Slow(Store):
             self._comes()
 
 
-def test_what_comes_while_a_block_goes_in_waits_for_the_next_and_what_waits_at_the_end_is_brought_in(
+def test_windows_during_an_insert_wait_for_the_next_one_and_all_are_stored(
     tmp_path: Path,
 ) -> None:
     books, files = StackBooks(), SegmentFiles(str(tmp_path / "data"))

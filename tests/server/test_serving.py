@@ -1,4 +1,4 @@
-"""The server as a whole: what is taken, refused, asked and lost."""
+"""Tests of the whole server: accepted and refused pushes, queries, crashes and backups."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.survival.servers import kill_servers
 pytestmark = pytest.mark.system
 
 KILLS = 2
-"""`make test-kills` has a hundred."""
+"""Number of kills. `make test-kills` has a hundred."""
 PROGRAMS = Path(__file__).parents[1] / "programs"
 SYMBOLS = f"MODULE Linux x86_64 01 x\nINFO CODE_ID {'CD' * 20}\nINFO LOAD 0 0 10\n".encode()
 HOSTILE = "'; DROP TABLE samples; -- \\' <script> ; /../"
@@ -62,7 +62,7 @@ def test_services_cost_what_their_windows_cost_and_a_week_ago_is_unknown(server:
 
 
 def test_service_that_was_recorded_for_a_part_of_the_span_has_its_full_rate(server: Served) -> None:
-    """Windows of one minute in a span of 56 years: amounts are divided by the time that the windows cover."""
+    """Query windows of one minute in a span of 56 years: rates are relative to the time that windows cover."""
     found = {row["service"]: row for row in server.question("services", compare=7 * 86400).json()["services"]}
     assert found[HOSTILE]["recorded"] == 60
     per_host = marked().total / 60
@@ -72,7 +72,7 @@ def test_service_that_was_recorded_for_a_part_of_the_span_has_its_full_rate(serv
 
 
 def test_host_and_version_without_a_window_have_a_gap_and_not_zero(server: Served) -> None:
-    """h1 and version 1 have two windows, a minute apart; h2 and version 2 have the later one alone."""
+    """Query a host and a version with two windows, and others with the later window only."""
     span = {"from": int(time.time()) - 600, "to": int(time.time()) + 60, "points": 11}
     for label in ("host", "version"):
         answer = server.question("timeline", service="checkout", by=label, **span).json()
@@ -359,7 +359,7 @@ def test_server_tells_systemd_that_it_listens_and_that_it_ends(tmp_path: Path, m
 
 
 def test_copy_that_was_made_while_windows_came_is_restored(tmp_path: Path) -> None:
-    """What was acknowledged before the copy began is in it; of what came meanwhile some is."""
+    """Copy the data during pushes: the copy has everything acknowledged before, and a part of the rest."""
     data, copy = tmp_path / "data", tmp_path / "copy"
     copy.mkdir(mode=0o750)
     with served(data) as client, ThreadPoolExecutor(1) as sender:

@@ -1,4 +1,4 @@
-"""The same questions have the same answers from ClickHouse in the server's process and from a cluster of two."""
+"""Tests that ClickHouse within the server's process and a cluster of two servers give equal query results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def answers(client: Served, until: int) -> list[Any]:
 
 
 def life(version: int, *stores: str) -> dict[str, Any]:
-    """What a day's rows are in a store that this version of the tables made: in all of these stores alike."""
+    """Return the results of by_hours for tables of this version, which must be equal in all stores."""
 
     def one(store: str) -> Any:
         command = [sys.executable, "-m", "tests.server.by_hours", store, str(version)]
@@ -52,7 +52,7 @@ def life(version: int, *stores: str) -> dict[str, Any]:
 
 
 def check_life(found: dict[str, Any]) -> None:
-    """Each window counts once, wherever its rows are."""
+    """Assert that each window counts once, wherever its rows are."""
     assert found["before"] == found["killed"] == found["rolled"]
     assert found["moments"][1:] == [[-60, 0, 60, 120], [31, 60, 120]], "a long span has hours"
     assert found["rolled"] != found["one late"] != found["late"] == found["late rolled"]

@@ -1,4 +1,4 @@
-"""Symbol files that were uploaded: which are kept, and what their names do."""
+"""Tests of uploaded symbol files: which are kept, and which frames they name."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ WHOLE = HEAD + LOADS + LINES
 
 
 def unnamed() -> Profile:
-    """Its plugin, which has no names, has a build-id, and is mapped from its third page on."""
+    """Return a profile whose plugin has no names, has a build ID, and is mapped from its third page on."""
     found = marked()
     plugin = replace(found.modules[2], build_id=BUILD, offset=0x2000)
     return pprof.read(segment(replace(found, modules=(*found.modules[:2], plugin)), "x", 10**18).data, "x")
 
 
 def named(files: SymbolFiles, tenant: str = "one") -> dict[str, Frame]:
-    """The frames that got names, by the titles that they had."""
+    """Return the frames that have new names, by their former titles."""
     profile, names = unnamed(), files.of(tenant)
     found = {}
     for frame in profile.frames:

@@ -1,4 +1,4 @@
-"""Records processes within the test's own: the profile itself, for all formats of it."""
+"""Recordings of processes within the test's process, as profiles."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pyprof.session.session import RecordingFiles, Session
 from tests.support import missing
 
 SAMPLES = 80
-"""Of each process."""
+"""Number of samples of each process."""
 
 
 def recorded(collector: str, pids: Sequence[int]) -> Profile:
-    """What was sampled. Where processors are shared there is a block of other time, too."""
+    """Return the profile. On a machine with shared processors it may also contain unsampled time."""
     diagnostics, unwind = Diagnostics(), UnwindOptions()
     files = RecordingFiles(unwind, diagnostics)
     selection = select(TargetOptions(pids=tuple(pids)))
@@ -40,7 +40,7 @@ def recorded(collector: str, pids: Sequence[int]) -> Profile:
 
 
 def sampled_part(profile: Profile) -> Profile:
-    """Without blocks of time that no sample stands for."""
+    """Return the profile without unsampled time."""
     return selected(profile, ~through(profile, lambda frame: frame.mark in UNSAMPLED))
 
 

@@ -1,4 +1,4 @@
-"""Names that are looked up while a recording goes on are not looked up at its end."""
+"""Tests of symbolizing during the recording: the end of the recording repeats none of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 
 
 def session_of(live: Live, pc: int) -> Session:
-    """A sample of a process was taken."""
+    """Return a session with one sample of a process."""
     session = Session(Script(), UnwindOptions(), Diagnostics())
     session.recorder.add(sample(live, pc))
     return session
@@ -35,7 +35,7 @@ def sample(live: Live, pc: int) -> SampleBatch:
 
 
 def named(session: Session, view: ViewOptions) -> NameCounts:
-    """What the end of the recording asked for."""
+    """Return the symbol lookups that the end of the recording made."""
     before = session.files.names.counts
     session.profile(session.cut(), "", 99, "cpu", view)
     return session.files.names.counts - before
@@ -52,7 +52,7 @@ def looked_up(ahead: NamesAhead) -> NamesAhead:
 
 
 def inside_interpreter(session: Session, live: Live) -> None:
-    """Each sample's frame calls one of an interpreter."""
+    """Add an interpreter frame to each sample, which the sample's native frame calls."""
     table = session.recorder.stacks
     outer = native_key(1, live.at["where_inner"], True, Trust.EH_FRAME)
     inside = table.child(table.child(0, outer), interpreter_key(FunctionPlace(1)))

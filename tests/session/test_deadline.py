@@ -1,4 +1,4 @@
-"""What the worker computes ends when its time is up, wherever it is."""
+"""Tests of deadlines of the worker's computations, which end wherever they are."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_outside_of_a_job_nothing_ends_and_no_other_job_begins(hurry: WorkDeadli
     assert hurry.unless_late(lambda: 7) is None
 
 
-def test_stacks_that_have_come_are_unwound_for_a_moment_more_and_not_where_it_ends_at_once(
+def test_received_stacks_are_unwound_for_a_moment_unless_the_end_is_immediate(
     hurry: WorkDeadline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 7.0
@@ -60,7 +60,7 @@ def test_stacks_that_have_come_are_unwound_for_a_moment_more_and_not_where_it_en
     os.kill(os.getpid(), SIGNAL)
     assert (hurry.late, hurry.too_late) == (True, False)
     now += 0.9 * UNWOUND_S
-    os.kill(os.getpid(), SIGNAL)  # it comes again and again, and that makes it no longer
+    os.kill(os.getpid(), SIGNAL)  # repeated signals must not extend the deadline
     assert not hurry.too_late
     now += 0.2 * UNWOUND_S
     assert hurry.too_late

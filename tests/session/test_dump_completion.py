@@ -1,4 +1,4 @@
-"""When the collector of a dump has seen enough."""
+"""Tests of the condition under which a dump is complete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STACK, REGISTER = "memory that was not copied", "a register that was not known"
 
 
 class Reel(Script):
-    """Gives its batches until it is stopped."""
+    """A collector that yields its batches until it is stopped."""
 
     def __init__(self, batches: Sequence[SampleBatch]) -> None:
         super().__init__()
@@ -36,7 +36,15 @@ class Reel(Script):
 def taken(
     batches: Sequence[SampleBatch], lacking: Sequence[str], threads: set[int], walked: bool = True, most_s: float = 60
 ) -> int:
-    """Batches until the end. lacking: of each batch's walks, "" for nothing."""
+    """Return the number of batches until the dump is complete.
+
+    Args:
+        batches: Batches of the collector.
+        lacking: What the walks of each batch lack, "" for nothing.
+        threads: Ids of all threads.
+        walked: Whether walks return feedback.
+        most_s: Maximum time in seconds.
+    """
     collector = UntilWhole(Reel(batches), lambda: threads, most_s)
     given: list[SampleBatch] = []
     for each in collector.batches():

@@ -1,4 +1,4 @@
-"""Processes of pyprof's own that are killed or stopped: the output is written, and no process stays behind."""
+"""Tests of killed and stopped helper processes of pyprof: the output is written, and no process stays behind."""
 
 from __future__ import annotations
 
@@ -90,7 +90,9 @@ def test_file_broker_that_is_stopped_goes_on_at_the_end_and_nothing_is_lost(tmp_
 
 def test_interrupted_recording_leaves_no_worker_that_was_stopped_before_it_began(tmp_path: Path) -> None:
     out = tmp_path / "a.html"
-    environment = signalled(tmp_path, "pyprof.session.worker.sandbox", signal.SIGSTOP)  # only the worker loads it
+    environment = signalled(
+        tmp_path, "pyprof.session.worker.sandbox", signal.SIGSTOP
+    )  # only the worker imports this module
     with python(BUSY) as target:
         command = [*PYPROF, "record", "-p", str(target.pid), "-o", str(out)]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as recorder:

@@ -1,4 +1,4 @@
-"""Walks beyond which the interpreter's marks say that the stack goes on."""
+"""Tests of walks that end although the interpreter's marks show that the stack continues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ TOP = 0x300
 
 
 def completed(end: StackEnd, waiting: int) -> Walk:
-    """A walk of the evaluator and its caller, whose stack ends at TOP. waiting: mark of an activation that waits."""
+    """Complete a walk of the evaluator and its caller, whose stack ends at TOP.
+
+    Args:
+        end: How the walk ends.
+        waiting: Mark of a suspended greenlet.
+    """
     own, other = (Run(mark, (FunctionPlace(mark),), mark == waiting) for mark in (0x150, waiting))
     chain = Chain((own, other), SampleState.INTERPRETED, "", (EVALUATOR,), marked=True)
     batch = replace(feedback([1], 0).batch, chains={0: chain})
@@ -42,7 +47,7 @@ def completed(end: StackEnd, waiting: int) -> Walk:
 
 @pytest.mark.parametrize("waiting", [TOP, 0x900])
 def test_stack_outside_which_an_activation_waits_does_not_end_at_its_root(waiting: int) -> None:
-    """A greenlet's first frame returns to words that nobody uses any more: one of them may be zero."""
+    """Walk a greenlet's first frame, which returns to stale words, one of which may be zero."""
     walk = completed(StackEnd.ROOT, waiting)
     assert StackEnd(walk.end[0]) == StackEnd.NO_RULE
     assert walk.top[0] > waiting

@@ -1,4 +1,4 @@
-"""What files say of interpreters: as it is read here, so it is read in another thread or process."""
+"""Tests of interpreter symbols read from files by another thread or process: results equal those of a local read."""
 
 from __future__ import annotations
 

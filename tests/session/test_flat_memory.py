@@ -1,5 +1,6 @@
-"""A thousand windows, each with a process, threads and functions of its own, each fourth with a new library:
-neither sampler nor worker keeps anything of them.
+"""A test of the memory of sampler and worker in a thousand windows, which must not grow.
+
+Each window has a new process, threads and functions, and each fourth one a new library.
 """
 
 from __future__ import annotations
@@ -53,8 +54,10 @@ _LIBC = ctypes.CDLL(None)
 
 
 def blocks() -> int:
-    """Python objects and what else Python's allocator has given out. What was there before is not looked at again. The
-    cache of types' attributes keeps up to 4,096 names, and a `match` by class makes a new one each time (CPython 3.11).
+    """Return the number of blocks that Python's allocator has given out since the first call.
+
+    The cache of type attributes is cleared: it keeps up to 4,096 names, and a `match` by class creates a new one each
+    time (CPython 3.11).
     """
     if not gc.get_freeze_count():
         gc.freeze()
@@ -64,8 +67,9 @@ def blocks() -> int:
 
 
 class Churn:
-    """A collector of one batch a window: of a process that has mapped a library, and has ended when the next comes.
-    Its memory is this process's.
+    """A collector of one batch a window, of a process that maps a library and has ended before the next window.
+
+    The process's memory is that of the test.
     """
 
     source_id = 1
@@ -145,12 +149,12 @@ class Churn:
 
 @dataclass(frozen=True)
 class Measured:
-    """A sink in the worker: counts blocks there."""
+    """A sink that counts blocks in the worker."""
 
     path: Path
 
     def journal(self, beginning: JournalBeginning, number: int) -> None:
-        """Nothing is kept."""
+        """Return no journal."""
 
     def take(self, profile: Profile, number: int) -> None:
         assert len(profile.threads) == THREADS
@@ -176,7 +180,7 @@ def test_memory_of_both_processes_stays_flat(tmp_path: Path) -> None:
     def beat() -> None:
         asked = sampling.ask(Extent.CUT, sink=sink)
         number = next(windows)
-        if number % PER_LIBRARY == 0:  # it is mapped until it has been read
+        if number % PER_LIBRARY == 0:  # the library stays mapped until it has been read
             asked.wait()
         if number % EACH == 0:
             own.append(blocks())

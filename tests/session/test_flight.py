@@ -1,4 +1,4 @@
-"""A flight recorder's files: what is too old or too much goes, what is left is one profile; and what makes it write."""
+"""Tests of the flight recorder: its limits of age and size, the written profile, and triggers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.exporters.support import THREADS, export
 
 @dataclass
 class Taking:
-    """A sink that remembers."""
+    """A sink that stores the profiles."""
 
     taken: list[tuple[int, Profile]] = field(default_factory=list)
 
@@ -33,7 +33,7 @@ class Taking:
 
 
 def window(nth: int) -> Profile:
-    """The nth of windows that follow one another without a gap."""
+    """Return the nth of windows that follow each other without a gap."""
     whole = golden()
     later = nth * whole.duration_ns
     return replace(whole, start_ns=whole.start_ns + later, time_ns=whole.time_ns + later)
@@ -104,7 +104,7 @@ class Switch:
         return "on" if self.on else ""
 
 
-def test_trigger_fires_when_its_condition_begins_to_hold_and_not_again_in_the_time_that_is_kept() -> None:
+def test_trigger_fires_when_its_condition_begins_and_once_in_the_kept_time() -> None:
     now, fired = [0.0], []
     first, second = Switch(on=True), Switch(on=False)
     triggers = Triggers([first, second], lambda _: fired.append(now[0]), 10, lambda: now[0])
@@ -115,7 +115,7 @@ def test_trigger_fires_when_its_condition_begins_to_hold_and_not_again_in_the_ti
         triggers.look()
 
     step(True, False)
-    assert fired == []  # it held from the start
+    assert fired == []  # the condition holds from the start
     step(False, False)
     step(True, False)
     assert fired == [3.0]
@@ -124,7 +124,7 @@ def test_trigger_fires_when_its_condition_begins_to_hold_and_not_again_in_the_ti
     assert fired == [3.0]
     step(False, False, 8)
     step(False, True, LOOK_S / 2)
-    assert fired == [3.0]  # not looked at so soon
+    assert fired == [3.0]  # the next check is not due yet
     step(False, True, LOOK_S / 2)
     assert fired == [3.0, 14.0]
 

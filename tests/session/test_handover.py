@@ -1,4 +1,4 @@
-"""Flushes are requested by the owner of windows and acknowledged by the collector."""
+"""Tests of the flush protocol between the owner of windows and the collector."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def samples(times: list[int]) -> SampleBatch:
 def test_each_window_has_the_samples_of_its_own_time_however_late_they_come(
     batches: list[list[int]], delays: list[int], ends: list[int]
 ) -> None:
-    """The collector takes samples in order and yields them late; the owner closes windows between two batches."""
+    """Yield samples in order but late, and close windows between batches."""
     handover = FlushProtocol()
     for end in ends:
         handover.want(end)

@@ -1,4 +1,4 @@
-"""What is inlined into the evaluator stands inside the interpreted function that called it."""
+"""Tests that functions inlined into the evaluator stand inside the interpreted function that called them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def frame(name: str) -> Frame:
 
 
 def profile(*stacks: str) -> Profile:
-    """Each stack: names from the root on, between blanks."""
+    """Return a profile of stacks, each given as names from root to leaf separated by spaces."""
     parents, frames, children = [-1], [-1], dict[tuple[int, int], int]()
     index = {name: n for n, name in enumerate(NAMES)}
     leaves = []
@@ -54,7 +54,7 @@ def profile(*stacks: str) -> Profile:
 
 
 def shown(found: Profile) -> list[str]:
-    """Each sample's functions from the root on; inlined ones in brackets where the frame is one of those."""
+    """Return each sample's functions from root to leaf, with inlined ones in brackets."""
     stacks = []
     for node in found.stack.tolist():
         names: list[str] = []

@@ -1,4 +1,4 @@
-"""What a recording that is killed leaves: its samples are kept before anything is read for their names."""
+"""Tests of what a killed recording leaves: samples are stored before anything is read for their names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 
 
 class Parts(list[JournalPart]):
-    """A Journal."""
+    """A journal that stores its parts in a list."""
 
     def add(self, part: JournalPart) -> None:
         self.append(part)
@@ -59,7 +59,7 @@ def test_samples_are_kept_before_their_names_are_read(tmp_path: Path) -> None:
 
 
 def test_lines_follow_once_they_were_looked_up_for_the_view(tmp_path: Path) -> None:
-    """Reading those of an interpreter takes seconds, and its frames are not shown."""
+    """Add lines of shown frames only: those of an interpreter take seconds to read."""
     with running([where(tmp_path, "where", "-g")]) as live:
         for native, kept in (("all", [0, 1]), ("none", [0])):
             session, parts = session_of(live, live.at["where_inner"]), Parts()

@@ -1,4 +1,4 @@
-"""Stacks that are joined in passes are what merging each of them gives: that is the specification."""
+"""Tests of merging stacks in passes over a batch, against merging each of them separately."""
 
 from __future__ import annotations
 
@@ -42,7 +42,12 @@ def frames(stacks: StackTable, node: int) -> tuple[FrameKey, ...]:
 
 
 class Played:
-    """The python log, each batch several times. merges: samples that were merged one by one. stacks: of each sample."""
+    """A replay of the python log with each batch repeated several times.
+
+    Attributes:
+        merges: Number of samples that were merged one by one.
+        stacks: Stack of each sample.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, in_passes: bool, change: Callable[[Chain], Chain]) -> None:
         self.merges = 0
@@ -77,7 +82,7 @@ def numbered() -> Callable[[Chain], Chain]:
 
 
 def with_trunks() -> Callable[[Chain], Chain]:
-    """Each comes at two instructions in turn."""
+    """Return a change of chains that alternates between two innermost instructions."""
     numbers: dict[Chain, int] = {}
     turn = count()
 
@@ -91,7 +96,7 @@ def with_trunks() -> Callable[[Chain], Chain]:
 
 
 def without_marks() -> Callable[[Chain], Chain]:
-    """Of each other chain the innermost run has no mark: something is left unmatched."""
+    """Return a change of chains that removes the mark of every other chain's innermost run."""
     turn = count()
 
     def change(chain: Chain) -> Chain:
@@ -103,7 +108,7 @@ def without_marks() -> Callable[[Chain], Chain]:
 
 
 def low_marks() -> Callable[[Chain], Chain]:
-    """A mark that lies below the innermost frame, after one that does not."""
+    """Return a change of chains that adds a mark below the innermost frame after the other marks."""
     return lambda chain: replace(chain, runs=(*chain.runs, Run(16, ()))) if chain.runs else chain
 
 
@@ -129,12 +134,12 @@ def test_stacks_joined_in_passes_are_those_that_merging_gives(monkeypatch: pytes
 
 
 EVALUATOR, EVALUATORS_COLD_PART, OTHER = 0x1000, 0x2000, 0x3000
-"""Functions of 256 bytes."""
+"""Addresses of functions of 256 bytes."""
 SPACE = AddressSpace(1, 1, 0, (), lambda avma, size: b"", "")
 
 
 class Fixed(Evaluators):
-    """What it is told is counted, by function, and changes nothing."""
+    """A set of evaluators that counts what it should learn, by function, and never changes."""
 
     def __init__(self, *known: int) -> None:
         super().__init__(lambda pc, exact: ((at := (pc if exact else pc - 1) & ~0xFF), at + 0x100))
@@ -146,11 +151,11 @@ class Fixed(Evaluators):
         self.told[(pc if exact else pc - 1) & ~0xFF] += weight
 
     def learn_symbols(self, pcs: tuple[int, ...]) -> None:
-        """Its symbols are known."""
+        """Ignore symbols, which are known."""
 
 
 class Made:
-    """Walks of a few functions, with chains that fit some of them. An Interning's walker and merger."""
+    """Random walks of a few functions with chains that fit some of them. It has the interface of walker and merger."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -172,7 +177,7 @@ class Made:
         return FunctionPlace(place.function, place.instruction & ~1)
 
     def forget(self, space_id: int) -> None:
-        """Nothing is kept."""
+        """Keep no state of an address space."""
 
     def merge(self, batch: SampleBatch, walk: Walk) -> tuple[dict[int, Merge], npt.NDArray[np.int32]]:
         merged, states = {}, np.zeros(len(batch), np.int32)
@@ -186,7 +191,7 @@ class Made:
         return merged, states
 
     def batch(self) -> SampleBatch:
-        """Its walk comes with it."""
+        """Return a random batch, and store its walk."""
         lanes = [self._lane() for _ in range(self._random.randrange(1, 12))]
         n = len(lanes)
         pcs, sps = [pc for lane in lanes for pc in lane[0]], [sp for lane in lanes for sp in lane[1]]
@@ -225,7 +230,13 @@ class Made:
 
 @pytest.mark.parametrize(("seed", "short"), [(0, 2048), (1, 2048), (2, 0), (3, 0), (4, 16)])
 def test_made_stacks_are_those_that_merging_gives(monkeypatch: pytest.MonkeyPatch, seed: int, short: int) -> None:
-    """short: bytes of frames that are remembered themselves; of more a digest is."""
+    """Compare both ways of merging for random stacks.
+
+    Args:
+        monkeypatch: The fixture.
+        seed: Seed of the random stacks.
+        short: Maximum size in bytes of frames that are stored themselves. Of longer ones a digest is stored.
+    """
     monkeypatch.setattr(matched_stacks, "_SHORT", short)
     merging, joining = Made(seed), Made(seed)
     trees = StackTable(), StackTable()
