@@ -1,4 +1,4 @@
-"""A file system of its own that has room for little: a tmpfs. Needs root."""
+"""A small tmpfs file system for tests of full disks, which needs root."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ only_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a file sys
 
 @contextmanager
 def small_disk(place: Path, size: str) -> Iterator[Path]:
-    """size: as mount takes it, "128k"."""
+    """Mount a tmpfs.
+
+    Args:
+        place: The mount point, which is created.
+        size: Size as mount(8) takes it, for example "128k".
+    """
     place.mkdir()
     subprocess.run(
         [need("mount"), "-t", "tmpfs", "-o", f"size={size},mode=755", "tmpfs", str(place)], check=True, timeout=60
@@ -29,6 +34,6 @@ def small_disk(place: Path, size: str) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> None:
-    """Somebody else's file takes what is left."""
+    """Fill the disk with another file."""
     with pytest.raises(OSError, match="No space left"):
         (disk / "others").write_bytes(bytes(1 << 20))

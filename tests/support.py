@@ -1,4 +1,4 @@
-"""What tests share: tools that must be there, programs that they build."""
+"""Helpers for all tests: required tools, skips, and builds of test programs."""
 
 from __future__ import annotations
 
@@ -89,25 +89,25 @@ PACKAGES = {
     "arm-linux-gnueabihf-objdump": "binutils-arm-linux-gnueabihf",
     "arm-linux-gnueabihf-objcopy": "binutils-arm-linux-gnueabihf",
 }
-"""Tool -> the Debian packages that bring it."""
+"""Debian packages that provide each tool."""
 OF_POWER_CUTS = {
     "qemu-system-x86_64": "qemu-system-x86",
     "mkfs.ext4": "e2fsprogs",
     "e2fsck": "e2fsprogs",
     "debugfs": "e2fsprogs",
 }
-"""The same of what tests/survival/power.py takes, which no test runs."""
+"""Debian packages of the tools of tests/survival/power.py, which no test runs."""
 
 
 BUILDS = "PYPROF_TEST_BUILDS"
-"""The environment variable of the folder where this run keeps what it built (tests/conftest.py)."""
+"""Environment variable with the folder of this run's builds (tests/conftest.py)."""
 
 only_units = False
-"""Whether nothing but unit tests runs (pytest -m unit)."""
+"""Whether only unit tests run (pytest -m unit)."""
 
 
 def need(tool: str) -> str:
-    """Path of a tool. Where it is missing: a failure in CI, elsewhere a skip that names the package."""
+    """Return the path of a tool. If it is missing, fail in CI and skip elsewhere with the name of its package."""
     if only_units:
         pytest.fail(f"a unit test needs nothing but Python, not {tool}: name the kind of its file in pytestmark")
     path = shutil.which(tool)
@@ -118,7 +118,7 @@ def need(tool: str) -> str:
 
 
 def missing(sentence: str) -> None:
-    """The one way to skip: not in CI, where what did not run did not pass."""
+    """Skip the test, or fail it in CI. Tests skip in no other way."""
     if os.environ.get("CI"):
         pytest.fail(sentence)
     pytest.skip(sentence)
@@ -126,8 +126,8 @@ def missing(sentence: str) -> None:
 
 @contextmanager
 def busy_loops(count: int = 4) -> Iterator[None]:
-    """Run this many busy loops of normal priority, each in a process and a session apart."""
-    # a loop ends with its parent: a test run that is killed must not leave one behind
+    """Run this many busy loops of normal priority, each in a separate process and session."""
+    # a loop ends with its parent, so that a killed test run leaves none behind
     loop = "import os; parent = os.getppid(); print(flush=True)\nwhile os.getppid() == parent: sum(range(10**6))"
     command = [sys.executable, "-c", loop]
     loops = [subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) for _ in range(count)]
@@ -144,7 +144,9 @@ def busy_loops(count: int = 4) -> Iterator[None]:
 
 
 def build(source: Path, output: Path, *flags: str, compiler: str = "gcc") -> Path:
-    """Compile a test program; the compiler's words are in the failure. The same command is run once a test run."""
+    """Compile a test program, or reuse the result of the same command in this run. A failure shows the compiler's
+    output.
+    """
     command = [need(compiler), *flags, str(source), *[f for f in flags if f.startswith("-l")]]
     made = Path(os.environ[BUILDS]) / _digest(
         command, [source, *(Path(flag) for flag in flags if flag[0] != "-"), *source.parent.glob("*.h")]
@@ -159,7 +161,7 @@ def build(source: Path, output: Path, *flags: str, compiler: str = "gcc") -> Pat
 
 
 def _digest(command: list[str], files: list[Path]) -> str:
-    """What a build depends on: its command, and those of these that are files."""
+    """Return a digest of a command and the contents of these files, on which a build depends."""
     said = sha256(os.getcwd().encode())
     for word in command:
         said.update(word.encode() + b"\0")

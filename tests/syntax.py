@@ -1,4 +1,4 @@
-"""The syntax trees of the project's files, each parsed once a process: many tests of the sources read them."""
+"""Syntax trees of the project's files, each parsed once in a process for all tests of the source code."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def tree(path: Path) -> ast.Module:
 
 @cache
 def nodes(path: Path) -> tuple[ast.AST, ...]:
-    """Of the whole file, as ast.walk() gives them."""
+    """Return all nodes of a file in the order of ast.walk()."""
     with no_collections():
         return tuple(ast.walk(tree(path)))
 
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """Trees stay, and are many objects: the garbage collector would look at all of them again and again."""
+    """Disable garbage collection while long-lived syntax trees are created, which consist of many objects."""
     gc.disable()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Two runs of the bench are told apart beyond their noise, and fixed cost from cost a sample."""
+"""Tests of comparing two benchmark runs beyond their noise, and of separating fixed cost from cost for each sample."""
 
 from __future__ import annotations
 

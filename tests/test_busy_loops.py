@@ -1,4 +1,4 @@
-"""The busy loops that tests start to load the machine."""
+"""A test of the busy loops with which tests load the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bounds for what is left to chance."""
+"""Tests of the bounds for random counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that each class that others may import has a name of its own."""
+"""Tests that each public class has a unique name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PARALLEL = {
     "RowReader": {"pyprof.unwind.formats.exidx.rows", "pyprof.unwind.formats.sframe.rules"},
     "Sampler": {"pyprof.collectors.bpf.sampler", "pyprof.collectors.ptrace.sampler"},
 }
-"""Rooms for the same thing, of which nobody sees two: one a format, one a way to take samples."""
+"""Names that parallel modules share, because no module uses two of them: for each format, or for each collector."""
 
 
 @cache
@@ -37,7 +37,7 @@ def test_no_two_classes_of_different_modules_share_a_name() -> None:
 
 
 def test_word_that_once_meant_several_things_means_one() -> None:
-    """Also as the name of a type that is no class."""
+    """Check also the names of type aliases."""
     words = {"Program", "Region", "Lanes", "Shape", "Row"}
     aliases = (
         (target.id, module)

@@ -1,4 +1,4 @@
-"""One table says by what frames are found; numbers, options, readers, help, the page and the docs agree with it."""
+"""Tests that enumerations, options, readers, help, page and documentation agree with the table of frame sources."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cli.support import pyprof
 
 ROOT = Path(__file__).resolve().parent.parent
 OF_RUN_TIME_CODE = ("libunwind_dynamic", "gdb_jit", "jitdump")
-"""Sources of code that no file describes."""
+"""Frame sources for JIT code."""
 
 
 def test_each_number_has_its_row() -> None:

@@ -1,4 +1,4 @@
-"""What is installed: what the wheel holds and says, what `make` installs, and a stranger's `pyprof` beside it."""
+"""Tests of the installation: contents of the wheel, `make install`, and a foreign package named `pyprof`."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ STRANGER = {
     "pyprof-1.0.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: pyprof\nVersion: 1.0.0\n",
     "pyprof-1.0.0.dist-info/RECORD": "pyprof/__init__.py,,\npyprof/proxy.py,,\npyprof-1.0.0.dist-info/RECORD,,\n",
 }
-"""The files of a distribution that is named like our package."""
+"""The files of another distribution with the name of pyprof's package."""
 IN_THE_WAY = "pyprof: another project, pyprof 1.0.0 in {}, is in the way. `pip uninstall pyprof`, then "
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)  # setuptools keeps there what an earlier tree had
+    shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)  # setuptools keeps files of earlier builds there
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(ROOT)]
     done = subprocess.run(command, check=True, timeout=300, capture_output=True, text=True)
     assert "SetuptoolsWarning" not in done.stderr + done.stdout
@@ -41,7 +41,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def installed(wheel: Path, tmp_path: Path) -> Path:
-    """A folder of packages with ours."""
+    """Return a folder of packages that contains pyprof."""
     folder = tmp_path / "site-packages"
     zipfile.ZipFile(wheel).extractall(folder)
     return folder
@@ -54,7 +54,7 @@ def add_stranger(folder: Path) -> None:
 
 
 def version(*folders: Path) -> subprocess.CompletedProcess[str]:
-    """`pyprof --version`, with these folders before all others in sys.path."""
+    """Run `pyprof --version` with these folders first in sys.path."""
     return subprocess.run(
         [sys.executable, "-c", "from pyprof_start import main\nmain()", "--version"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))},
@@ -98,9 +98,7 @@ def test_stranger_installed_before_ours_is_named_and_ours_runs(installed: Path, 
     assert done.stderr.startswith(IN_THE_WAY.format(installed))
 
 
-def test_stranger_installed_over_ours_or_found_before_it_is_named_and_nothing_else_is_said(
-    installed: Path, tmp_path: Path
-) -> None:
+def test_stranger_over_or_before_ours_is_named_and_nothing_else_is_said(installed: Path, tmp_path: Path) -> None:
     add_stranger(tmp_path / "user")
     over = version(tmp_path / "user", installed)
     assert (over.returncode, over.stdout, over.stderr.count("\n")) == (1, "", 1)
@@ -112,7 +110,9 @@ def test_stranger_installed_over_ours_or_found_before_it_is_named_and_nothing_el
 
 
 def test_package_that_nobody_installed_is_refused_and_named(installed: Path, tmp_path: Path) -> None:
-    """A folder on PYTHONPATH. Its version was printed as ours, and in a checkout its __init__ ran with our modules."""
+    """Put a foreign folder on PYTHONPATH. A bug printed its version, and in a checkout ran its __init__ with pyprof's
+    modules.
+    """
     stranger = tmp_path / "user" / "pyprof"
     stranger.mkdir(parents=True)
     (stranger / "__init__.py").write_text("__version__ = '1.0.0'\n")

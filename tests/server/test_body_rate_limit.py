@@ -34,7 +34,7 @@ class Told(Throttle):
 
 
 async def reads(_scope: Scope, receive: Receive, send: Send) -> None:
-    """How much came is the answer."""
+    """Read a whole request and respond with the size of its body."""
     found = 0
     while (message := await receive()).get("more_body"):
         found += len(message["body"])

@@ -25,7 +25,7 @@ INFLATING = gzip.compress(b"x")[:-4] + (64 << 20).to_bytes(4, "little")
 async def run(
     threads: TakingThreads, tenant: str, body: bytes, read: Callable[[], Any], keep: Callable[[Any], Any]
 ) -> Any:
-    """The same function reads, here or elsewhere."""
+    """Run the reading function, in this process or in another one."""
     return await threads.run(tenant, body, lambda _: read(), read, keep)
 
 

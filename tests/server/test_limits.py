@@ -257,7 +257,7 @@ def test_reader_of_large_bodies_ends_with_the_server() -> None:
 
 
 async def answers(_scope: Scope, receive: Receive, send: Send) -> None:
-    """Whatever is asked, when all of it is there."""
+    """Respond to any request once all of it has arrived."""
     while (await receive()).get("more_body"):
         pass
     await answer(send, 200, b"{}", {})

@@ -1,4 +1,6 @@
-"""Chains of an interpreter's frames between sampler and worker: sent once, or by what differs from one that was."""
+"""Tests of sending chains of interpreter frames from sampler to worker: each once, or as a difference from a sent
+one.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ class Wire:
         self._packer, self._unpacker = Packer(lambda known: None), Unpacker(cast(Asking, None))
 
     def sent(self, chain: Chain) -> tuple[Chain, int]:
-        """(as it arrives, bytes)"""
+        """Send a chain, and return it as received and its size in bytes."""
         parts, _ = self._packer.pack(Response(chain))
         found = self._unpacker.unpack(Received(tuple(memoryview(bytes(part)) for part in parts), ()))
         assert isinstance(found, Response)

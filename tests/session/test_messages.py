@@ -1,4 +1,4 @@
-"""What goes between sampler and worker: messages of any size with descriptors, and answers, which are values only."""
+"""Tests of messages between sampler and worker: any size, file descriptors, and responses that contain values only."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_value_that_is_no_profile_is_refused() -> None:
 
 
 def test_profile_whose_enumerations_pickle_by_name_comes_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As CPython 3.11.0 to 3.11.3 pickle them: by a call of getattr."""
+    """Send enumerations as CPython 3.11.0 to 3.11.3 pickle them, through a call of getattr."""
     for kind in (FrameKind, Trust):
         monkeypatch.setattr(kind, "__reduce_ex__", lambda self, _: (getattr, (type(self), self.name)))
     found = golden()
@@ -159,7 +159,7 @@ def test_rows_that_cannot_be_are_refused(row: tuple[object, ...], count: int) ->
 
 
 def sent_file(file: int, seals: int = 0) -> Received | None:
-    """What is received where a message says that its parts are in this file."""
+    """Return what is received for a message whose parts are in this file."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     end = Channel(theirs)
     with ours:
@@ -209,7 +209,7 @@ def test_file_that_is_too_short_is_refused(seals: int) -> None:
 
 
 def test_what_is_no_memory_file_is_not_read(tmp_path: Path) -> None:
-    """To read some files takes for ever."""
+    """Refuse other files, because a read may block forever."""
     path = tmp_path / "part"
     path.write_bytes(ONE_PART)
     reading, writing = os.pipe()
@@ -223,7 +223,7 @@ def test_what_is_no_memory_file_is_not_read(tmp_path: Path) -> None:
 
 
 def test_message_that_the_kernel_does_not_seal_comes_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as somebody else has a page of the file, who may write to it: here it is this process."""
+    """Send a file that cannot be sealed, because a process has a writable mapping of it."""
     held: list[mmap.mmap] = []
 
     def mapped(name: str, sealing: bool) -> int:
@@ -290,7 +290,7 @@ exec "$0" -c 'if 1:
 
 @pytest.mark.system
 def test_host_that_allows_no_memory_to_become_a_program_is_obeyed() -> None:
-    """vm.memfd_noexec belongs to a pid namespace."""
+    """Set vm.memfd_noexec, which is separate for each pid namespace."""
     shell = [need("unshare"), "--pid", "--fork", "--mount-proc", "sh", "-c", _STRICT, sys.executable]
     done = subprocess.run(shell, capture_output=True, text=True, timeout=60, check=False)
     if "Operation not permitted" in done.stderr:

@@ -1,4 +1,4 @@
-"""Numbers that mean what they say, whatever was recorded: parts add up to their whole, no share is beyond 0 and all."""
+"""Tests of numbers in the summary of any recording: parts add up to their total, and shares are between 0 and 1."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ STATES = st.sampled_from(
 
 @st.composite
 def recordings(draw: st.DrawFn) -> tuple[Window, Profile]:
-    """A window of a recording, and its profile with any values."""
+    """Generate a window of a recording and its profile."""
     builder = Builder()
     states = []
     for _ in range(draw(st.integers(0, 12))):

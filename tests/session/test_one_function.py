@@ -1,4 +1,4 @@
-"""One function is one: in all processes, mappings and formats, by each collector, with a symbol or without."""
+"""Tests of the identity of a function in all processes, mappings, formats and collectors, with and without a symbol."""
 
 from __future__ import annotations
 
@@ -27,7 +27,12 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 
 @dataclass(frozen=True)
 class Library:
-    """A stripped library, and where its nameless functions begin."""
+    """A stripped library.
+
+    Attributes:
+        first: Address of its first function, which has no name.
+        second: Address of its second function, which has no name.
+    """
 
     path: Path
     build_id: str
@@ -61,13 +66,13 @@ def one(folder: Path) -> Library:
 
 @pytest.fixture(scope="module")
 def other(folder: Path) -> Library:
-    """Another build of the library, by the same name."""
+    """Return another build of the library with the same file name."""
     return stripped(folder / "other", 7)
 
 
 @contextlib.contextmanager
 def running(program: Path, *libraries: Library) -> Iterator[list[int]]:
-    """A process a library; their pids."""
+    """Run a process with each of these libraries, and yield their pids."""
     with contextlib.ExitStack() as stack:
         pids = []
         for library in libraries:
@@ -81,8 +86,9 @@ def running(program: Path, *libraries: Library) -> Iterator[list[int]]:
 
 
 def costly(profile: Profile, module: str) -> list[str]:
-    """The functions without a symbol that had samples of their own, each as often as it is there. `enter`, which has a
-    symbol, has some at times.
+    """Return the names of functions without a symbol that had samples, with repetitions.
+
+    `enter`, which has a symbol, is left out because it sometimes has samples, too.
     """
     return sorted(
         cost.name for cost in costs(profile).functions if cost.module == module and cost.own and "!" in cost.name
@@ -91,7 +97,7 @@ def costly(profile: Profile, module: str) -> list[str]:
 
 @pytest.fixture(scope="module", params=["ptrace", "perf"])
 def twice(request: pytest.FixtureRequest, program: Path, one: Library) -> Profile:
-    """Two processes with the same library."""
+    """Return a profile of two processes with the same library."""
     with running(program, one, one) as pids:
         return recorded(request.param, pids)
 

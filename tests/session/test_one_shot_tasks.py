@@ -1,4 +1,4 @@
-"""A worker that looks at something once: its pieces come in order, and as they are used."""
+"""Tests of tasks that a worker runs once: their pieces come in order and on demand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """An errand: many pieces, and then how it ends."""
+    """A task that yields many pieces and then ends in a given way."""
 
     ends: str = ""
 

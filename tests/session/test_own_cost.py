@@ -1,4 +1,4 @@
-"""What pyprof says of its own cost is its own, not that of the program which started it."""
+"""Tests of the cost that pyprof reports for itself, which excludes that of the process that started it."""
 
 from __future__ import annotations
 

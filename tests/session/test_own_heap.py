@@ -1,4 +1,4 @@
-"""Holes of a heap go back to the kernel, those of other threads' heaps, too."""
+"""Tests of returning unused heap memory to the kernel, also from the malloc arenas of other threads."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ print(json.dumps([before, first, full, mb(), dropped]))
 def test_holes_go_back_to_the_kernel_and_seldom() -> None:
     found = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     before, first, full, soon, dropped = json.loads(found.stdout)
-    assert before - first > 45  # of 2 * 500 * 64 KB nine tenths are free
+    assert before - first > 45  # MB: nine tenths of 2 * 500 * 64 KB are free
     assert full - first > 25
     assert abs(soon - full) < 5
     assert dropped == [1]

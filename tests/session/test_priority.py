@@ -1,4 +1,4 @@
-"""Niceness counts within a session only: a worker that somebody waits for is one of its own, before others."""
+"""Tests of the priority of workers. With autogroups niceness counts within a session only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def of_session(pid: int) -> str:
 
 
 def test_worker_that_is_waited_for_is_a_session_of_its_own_and_comes_first(worker: Worker) -> None:
-    """Confined, too."""
+    """Check a worker, also a confined one."""
     niceness = os.getpriority(os.PRIO_PROCESS, worker.pid)
     assert os.getsid(worker.pid) == worker.pid
     worker.take_less()

@@ -1,4 +1,4 @@
-"""What is known of an interpreter before a command begins."""
+"""Tests of reading a Python interpreter before its command starts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_python_is_known_behind_its_links_and_what_is_not_there_is_none(tmp_pa
 
 
 def test_after_a_rehearsal_a_python_is_known_without_a_question() -> None:
-    """By the file that runs us, too; nothing of our own process is kept."""
+    """Read the interpreter that runs this test, and keep nothing of the test's process."""
     asked: list[int] = []
 
     def ask(space: AddressSpace, modules: Sequence[Module], wanted: Wanted) -> list[FoundSymbols | None]:

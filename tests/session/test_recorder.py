@@ -1,4 +1,4 @@
-"""The recorder: rows, sleepers that did not run, stacks completed by a later stop, windows."""
+"""Tests of the recorder: rows, sleepers that did not run, stacks completed by a later stop, and windows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STOPPED, BLOCKED, UNCHANGED = SampleKind.STOPPED, SampleKind.BLOCKED, SampleKind
 
 
 class Script:
-    """A collector whose batches the test hands over itself; remembers what it was taught."""
+    """A collector whose batches come from the test. It stores the received feedback."""
 
     def __init__(self) -> None:
         self.learned: list[Feedback] = []
@@ -50,7 +50,7 @@ class Script:
 
 
 class OneFrame:
-    """A walker that finds the pc and nothing else; a BLOCKED lane at pc 0xbad needs a register."""
+    """A walker that finds only the pc. A BLOCKED sample with pc 0xbad needs a register."""
 
     def walk(self, batch: SampleBatch) -> Walk:
         n = len(batch)
@@ -64,7 +64,7 @@ class OneFrame:
 
 
 def batch(*samples: tuple[SampleKind, int, int]) -> SampleBatch:
-    """(kind, tid, pc) each."""
+    """Return a batch of samples (kind, tid, pc)."""
     n = len(samples)
     regs = np.zeros((n, len(X86_64.registers)), np.uint64)
     regs[:, X86_64.pc] = [pc for _, _, pc in samples]
@@ -91,12 +91,12 @@ def recorder() -> Recorder:
 
 
 def pcs(rec: Recorder) -> list[tuple[int, list[int]]]:
-    """Of each row of the window, which is closed."""
+    """Close the window and return its rows."""
     return rows_of(rec.cut())
 
 
 def rows_of(window: Window) -> list[tuple[int, list[int]]]:
-    """(tid, pcs from the root; a marker's pc is its StackEnd) of each row."""
+    """Return (tid, pcs from root to leaf) of each row. The pc of a marker is its StackEnd."""
     found = []
     for thread, node in zip(window.thread.tolist(), window.node.tolist(), strict=True):
         tid = window.keys[thread].tid
@@ -127,7 +127,7 @@ def test_stack_of_which_nothing_was_there_is_gone() -> None:
 
 
 def test_parts_of_a_window_are_the_window() -> None:
-    """Each with its own time, counts and stacks alone; the window is not cut by them."""
+    """Take parts of a window with their own times, counts and stacks, without closing the window."""
     now = [10**9]
     diagnostics = Diagnostics()
     clock = Clock(lambda: now[0], lambda: now[0] - 10**9)
@@ -152,7 +152,7 @@ def test_parts_of_a_window_are_the_window() -> None:
 
 @pytest.mark.parametrize("lengths", [False, True])
 def test_nothing_of_a_batch_is_kept_once_it_is_unwound(lengths: bool) -> None:
-    """A view of one column would keep all that was sent with it."""
+    """Check that no view of a column is kept, because a view keeps the whole received message."""
     rec = recorder()
     one = batch((STOPPED, 1, 0x10), (STOPPED, 2, 0x20))
     if lengths:
@@ -260,7 +260,7 @@ def test_samples_are_weighed_and_timed_in_the_window_that_took_them() -> None:
 
 
 def test_recording_begins_with_a_sample_that_was_taken_while_it_was_opened() -> None:
-    for late_ns, early_ns in ((3, 3), (2 * 10**9, 0)):  # a clock that is two seconds apart is another one
+    for late_ns, early_ns in ((3, 3), (2 * 10**9, 0)):  # a clock that differs by two seconds is not comparable
         clock = Clock(now_ns=lambda: 10**18, monotonic_ns=lambda late_ns=late_ns: late_ns)  # type: ignore[misc]
         rec = Recorder(Script(), Interning(OneFrame(), None, None), Diagnostics(), clock)
         rec.add(batch((STOPPED, 1, 0x10), (STOPPED, 1, 0x10)))
@@ -283,7 +283,7 @@ def test_samples_that_come_after_the_last_cut_of_an_ended_recording_have_their_t
 
 def test_threads_that_nobody_listed_belong_to_their_process() -> None:
     rec = recorder()
-    rec.add(batch((STOPPED, 1, 0x10), (STOPPED, 7, 0x20)))  # 7 ended before it was asked for its name
+    rec.add(batch((STOPPED, 1, 0x10), (STOPPED, 7, 0x20)))  # thread 7 ended before its name was read
     threads = {thread.tid: thread for thread in rec.cut().threads}
     assert threads[7] == ThreadInfo(1, 7, "p", "p")
     assert threads[1].name == "one"

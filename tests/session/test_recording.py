@@ -1,4 +1,4 @@
-"""A recording under way: what may be asked of it, from which thread, and what it leaves behind."""
+"""Tests of the methods of a running recording, from any thread, and of what it leaves behind."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def seen(profile: Profile) -> int:
 
 
 def sampled(recording: Recording, wanted: int = 20) -> None:
-    """Wait until the window under way has so many samples: processors may be busy with other things."""
+    """Wait until the current window has this many samples. On a busy machine that takes longer."""
     while recording.running and recording.samples < wanted:
         time.sleep(0.02)
 
@@ -78,7 +78,7 @@ def test_peeks_grow_and_cut_nothing(target: subprocess.Popen[str]) -> None:
 def test_recording_that_was_told_to_end_before_it_began_samples_nothing(
     target: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was opened late: whoever told it so waits already."""
+    """End a recording before it starts, as a caller does that already waits for its end."""
     with opened(target.pid) as recording:
         monkeypatch.setattr(recording._sampling._collector, "batches", None)
         recording.end()
@@ -133,12 +133,12 @@ def test_window_that_is_closed_ends_at_the_end_of_the_span(target: subprocess.Po
 
 @dataclass(frozen=True)
 class Numbers:
-    """A sink that leaves a file a window; the second one is one too many."""
+    """A sink that creates a file for each window and raises an error at the second one."""
 
     folder: Path
 
     def journal(self, beginning: JournalBeginning, number: int) -> None:
-        """Nothing is kept."""
+        """Return no journal."""
 
     def take(self, profile: Profile, number: int) -> None:
         (self.folder / f"{number} {seen(profile)}").touch()
@@ -201,7 +201,7 @@ def test_samples_of_a_recording_that_is_hastened_are_kept_and_marked(target: sub
     assert seen(profile) >= seen(whole) + 50
     stacks = [[frame.title for frame in profile.path(int(leaf))] for leaf in profile.stack]
     cut = [stack for stack in stacks if stack[0] == "[truncated: no time left to unwind]"]
-    assert {len(stack) for stack in cut} == {2}  # which function ran is known
+    assert {len(stack) for stack in cut} == {2}  # a marker and the running function
     assert len(stacks) - len(cut) >= 1
 
 
@@ -231,7 +231,7 @@ def test_command_ends_with_the_recording(monkeypatch: pytest.MonkeyPatch) -> Non
         recording.start()
         time.sleep(0.5)
         assert recording.returncode is None
-        os.kill(waiting.pid, signal.SIGTERM)  # which it survives
+        os.kill(waiting.pid, signal.SIGTERM)  # the process handles SIGTERM
     assert recording.returncode == 137
 
 
@@ -247,11 +247,11 @@ def test_command_that_ends_is_recorded_to_its_end() -> None:
 
 def test_nothing_is_left_behind(target: subprocess.Popen[str]) -> None:
     def left() -> set[object]:
-        """What earlier tests have left may end meanwhile."""
+        """Return file descriptors, threads and children. Those of earlier tests may end meanwhile."""
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_bytes().split()
         return {*os.listdir("/proc/self/fd"), *threading.enumerate(), *children}
 
-    with opened(target.pid) as recording:  # what is loaded once
+    with opened(target.pid) as recording:  # loads everything that stays loaded
         recording.start()
         recording.peek()
     before = left()

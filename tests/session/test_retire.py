@@ -1,5 +1,6 @@
-"""A window was closed: whoever has parts tells each of them, so that none keeps what only the past needs. What
-the parts then forget is tested where they are, and for a whole recording in test_flat_memory.py.
+"""Tests that closing a window reaches every component, so that none keeps data of past windows.
+
+Other tests check what each component then drops, and test_flat_memory.py checks a whole recording.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 class Part:
-    """Stands for a part: how often it was told, and with what."""
+    """A component that stores the arguments of each retire() call."""
 
     def __init__(self) -> None:
         self.told: list[tuple[object, ...]] = []
@@ -53,7 +54,7 @@ class Part:
 
 
 def plain(*names: str) -> Callable[[], tuple[dict[str, object], list[Part]]]:
-    """Attributes that are parts."""
+    """Return a function that creates attributes with these names as components."""
 
     def made() -> tuple[dict[str, object], list[Part]]:
         parts = [Part() for _ in names]
@@ -63,7 +64,7 @@ def plain(*names: str) -> Callable[[], tuple[dict[str, object], list[Part]]]:
 
 
 def by_perf(*more: str) -> Callable[[], tuple[dict[str, object], list[Part]]]:
-    """What all that sample by the kernel's records have, and more parts."""
+    """Return a function that creates the attributes of every collector of perf records, and further components."""
 
     def made() -> tuple[dict[str, object], list[Part]]:
         names, accounts = Part(), Part()
@@ -115,7 +116,7 @@ def test_stops_tell_targets_accounts_and_forget_refused_threads_that_ended() -> 
 
 
 def calls_in_retire(path: Path) -> int:
-    """How many calls of a part's retire() the methods of that name have."""
+    """Return the number of retire() calls within the retire() methods of a file."""
     return sum(
         isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "retire"
         for method in syntax.nodes(path)
@@ -162,7 +163,7 @@ def test_worker_tells_rules_starts_names_and_what_was_said_of_modules() -> None:
         unwinder=rules,
         files=SimpleNamespace(starts=starts, names=names),
     )
-    for problems in (["/gone"], []):  # late samples may still be in the window after
+    for problems in (["/gone"], []):  # the next window may have late samples
         session.retire(session.cut())
         assert list(session.diagnostics.problems) == problems
     assert (rules.told, starts.told, names.told) == ([(left,)] * 2, [(left,)] * 2, [(set(), left)] * 2)

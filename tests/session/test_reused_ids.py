@@ -1,4 +1,4 @@
-"""A number that the kernel gives again: two threads, or two processes, in one window and in what is written of it."""
+"""Tests of reused tids and pids: two threads or processes in one window and in its outputs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def program(folder: Path, what: str, *names: str) -> Iterator[subprocess.Popen[s
 
 
 def recorded(running: subprocess.Popen[str], options: RecordOptions) -> tuple[int, Profile]:
-    """The number that was given twice, and the profile of the window in which it was."""
+    """Return the reused id and the profile of the window in which it was reused."""
     assert running.stdin
     assert running.stdout
     number = int(running.stdout.readline())
@@ -50,7 +50,7 @@ def recorded(running: subprocess.Popen[str], options: RecordOptions) -> tuple[in
 
 
 def functions(profile: Profile, thread: int) -> set[str]:
-    """All of a thread's stacks."""
+    """Return the functions in all stacks of a thread."""
     leaves = {leaf for at, leaf in zip(profile.thread.tolist(), profile.stack.tolist(), strict=True) if at == thread}
     return {line.function for leaf in leaves for frame in profile.path(leaf) for line in frame.lines}
 

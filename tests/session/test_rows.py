@@ -1,4 +1,4 @@
-"""A window's rows: what is added and amended is what is read, whatever the pieces are that they stand in."""
+"""Tests of the rows of a window: added and amended rows are read back independent of their blocks."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_rows_with_lengths_are_in_time_order_and_others_keep_theirs() -> None:
 
 
 def test_a_million_rows_take_a_few_megabytes() -> None:
-    """Times of a sampler's clock, a few hot stacks and threads: 44 bytes each as they are."""
+    """Store realistic times and a few hot stacks and threads, which take 44 bytes a row uncompressed."""
     store, chance = RowStore(), np.random.default_rng(1)
     each, n = 1_000, 300
     for at in range(n):

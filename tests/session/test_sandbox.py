@@ -1,4 +1,4 @@
-"""What a worker that somebody has taken over could do: nothing but compute, and ask the keeper for what is its own."""
+"""Tests of what a compromised worker could do: only compute, and ask the file broker for permitted files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ SECRET = "/etc/shadow"
 
 
 def attempts(victim: int) -> dict[str, Callable[[], object]]:
-    """All of them work for root. victim: a process of somebody else's."""
+    """Return actions that all succeed for root.
+
+    Args:
+        victim: Pid of a process of another user.
+    """
     return {
         "open": lambda: os.close(os.open(SECRET, os.O_RDONLY)),
         "create": lambda: os.close(os.open(".", os.O_TMPFILE | os.O_RDWR)),
@@ -62,7 +66,10 @@ def _called(result: int) -> None:
 
 
 def outcomes(victim: int, confined: bool) -> dict[str, int]:
-    """Of a child that starts as workers do: attempt -> error number, 0: it went well. "seccomp", ...: of its status."""
+    """Run the actions in a child that starts as workers do.
+
+    Return the error number of each action, 0 for success, and values of its /proc status such as "seccomp".
+    """
     taken, given = os.pipe()
     child = os.fork()
     if not child:
@@ -94,7 +101,7 @@ def outcomes(victim: int, confined: bool) -> dict[str, int]:
 
 @pytest.fixture
 def victim() -> Iterator[int]:
-    """A process of nobody's, which has the rights that everybody has."""
+    """Yield the pid of a process of an unprivileged user."""
     become: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if ROOT else {}
     code = "import sys; print(flush=True); sys.stdin.read()"
     interpreter = os.path.realpath("/usr/bin/python3") if ROOT else sys.executable
@@ -122,7 +129,7 @@ def test_confined_worker_is_refused_whatever_needs_a_right(victim: int) -> None:
 @pytest.mark.live
 @pytest.mark.skipif(not ROOT, reason="only root has capabilities here")
 def test_worker_that_keeps_its_user_has_no_capability_either(victim: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor has a user who got some: Python itself may have CAP_SYS_PTRACE."""
+    """Check a user with capabilities, for example through a Python executable with CAP_SYS_PTRACE."""
     monkeypatch.setattr(rights, "become_unprivileged", lambda: None)
     confined = outcomes(victim, confined=True)
     assert (confined["uid"], confined["rights"]) == (0, 0)
@@ -140,10 +147,10 @@ def opener(victim: int) -> GuardedOpener:
 def test_keeper_forgets_processes_that_have_ended_once_there_are_many(
     victim: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An agent meets millions. Those that live are kept, whenever they came."""
+    """Notify the file broker of many ended processes, as an agent does. Live ones stay known, however old."""
     monkeypatch.setattr(file_broker, "MOST_PROCESSES", 8)
     opener = GuardedOpener(os.getpid())
-    ended = [f"/proc/{pid}/root" for pid in range(1 << 23, (1 << 23) + 100)]  # beyond the kernel's largest number
+    ended = [f"/proc/{pid}/root" for pid in range(1 << 23, (1 << 23) + 100)]  # above the kernel's maximum pid
     for root in ("/", *ended):
         opener.notify(KnownProcess(victim if root == "/" else int(root.split("/")[2]), root))
         os.close(opener.memory(victim, "maps"))
@@ -152,7 +159,7 @@ def test_keeper_forgets_processes_that_have_ended_once_there_are_many(
     assert 0 < len(known) < 12
 
 
-def test_keeper_opens_names_of_a_core_below_the_folders_of_the_user_and_object_files_of_everybody(
+def test_broker_opens_a_cores_files_in_user_folders_and_public_object_files(
     tmp_path: Path,
 ) -> None:
     opener = GuardedOpener(os.getpid())
@@ -196,7 +203,7 @@ def test_keeper_opens_by_the_rights_of_the_target_and_object_files_of_everybody(
         lambda: opener.below("/proc/1/root", "/etc/passwd", None, True),
         lambda: opener.below("/", SECRET, Opener().root("/proc/1/root")[1], True),
         lambda: opener.named(SECRET),
-        lambda: opener.program(os.getpid()),  # which we may trace, and nobody records
+        lambda: opener.program(os.getpid()),  # a process that may be traced but is not recorded
         lambda: opener.mapped(os.getpid(), 0x1000, 0x2000),
         lambda: opener.memory(os.getpid(), "mem"),
         lambda: opener.memory(victim, "environ"),
@@ -232,7 +239,7 @@ def test_keeper_opens_what_a_debuginfod_client_fetched(
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_filter_knows_every_call_by_its_number_here(machine: str) -> None:
-    """Numbers above 512 are those of x32, which the filter kills."""
+    """Check the filter's numbers. Those above 512 belong to x32, which the filter kills."""
     code = seccomp.program(machine, 7)
     compared = {int.from_bytes(code[at + 4 : at + 8], "little") for at in range(0, len(code), 8) if code[at] == 0x15}
     expected = {"x86_64": {0, 46, 47, 202, 262, 435}, "aarch64": {63, 211, 212, 98, 79, 435}}

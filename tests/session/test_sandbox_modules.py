@@ -1,4 +1,4 @@
-"""A confined worker may not open files: whatever its modules import late is loaded before, or belongs to others."""
+"""Tests that a confined worker, which cannot open files, needs no late imports."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ OF_OTHERS = {
     "pyprof.symbolize.demangle": "the keeper",
     "pyprof.session.flight": "the keeper",
 }
-"""Modules of the worker that import what the worker never needs, and who needs it."""
+"""Modules of the worker that import modules which the worker never needs, with the component that needs these."""
 
 
 def late_imports(path: str) -> Iterator[str]:
-    """Modules that functions import."""
+    """Yield the modules that functions import."""
     tree = ast.parse(Path(path).read_text())
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef):
@@ -55,7 +55,7 @@ def late_imports(path: str) -> Iterator[str]:
 
 
 def used_of_numpy(path: str) -> Iterator[str]:
-    """Names that a module takes from np."""
+    """Yield the names that a module uses from np."""
     for node in ast.walk(ast.parse(Path(path).read_text())):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "np":
             yield node.attr
@@ -63,7 +63,7 @@ def used_of_numpy(path: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def loaded() -> tuple[dict[str, str], set[str]]:
-    """Of the worker of a recording: our modules with their files, and all names."""
+    """Return pyprof's modules with their files, and the names of all modules, in the worker of a recording."""
     return modules_of()
 
 
@@ -73,8 +73,10 @@ def modules_of(*dead: str) -> tuple[dict[str, str], set[str]]:
 
 
 def said_of(*dead: str) -> list[Any]:
-    """Our modules with their files, all names, and the names of numpy's that are left out (cli/numpy_parts.py). dead:
-    anything, for a worker that looks at a core file or a minidump.
+    """Return pyprof's modules with their files, all modules, and the lazily loaded names of numpy (cli/numpy_parts.py).
+
+    Args:
+        dead: Any argument, for a worker that reads a core file or a minidump.
     """
     said = subprocess.run([sys.executable, "-c", LOADED, *dead], check=True, capture_output=True, text=True).stdout
     return [json.loads(line) for line in said.splitlines()]
@@ -98,7 +100,7 @@ def test_what_a_core_file_or_a_minidump_needs_besides_is_loaded_with_its_reader(
 
 @pytest.mark.parametrize("dead", [(), ("dead",)], ids=["alive", "dead"])
 def test_nothing_of_numpy_that_the_worker_uses_is_left_out(dead: tuple[str, ...]) -> None:
-    """It could not be loaded later."""
+    """Check that the worker uses no lazily loaded name, which it could not load later."""
     ours, _, left_out = said_of(*dead)
     assert {"pad", "linalg", "save"} <= set(left_out)
     used = {(module, name) for module, path in ours.items() for name in used_of_numpy(path)}

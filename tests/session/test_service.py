@@ -1,4 +1,4 @@
-"""In which order the worker and the sampler go on: what walks teach must not come late."""
+"""Tests of the order of messages between worker and sampler: feedback of walks must not come late."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def test_batch_is_answered_before_it_goes_to_the_journal_whose_errors_are_told(
     assert isinstance(failure, AskFailed)
     assert "disk is full" in str(failure.error)
     service._take(BATCH)
-    assert isinstance(said(sampler), BatchTaken)  # what failed is told once, and each batch is still answered
+    assert isinstance(said(sampler), BatchTaken)  # an error is reported once, and each batch still has a response
     assert said(sampler) is None
     assert len(heard) == 1
 
 
 @pytest.mark.parametrize(("number", "innermost"), [(SIGNAL, False), (AT_ONCE, True)])
-def test_batch_that_has_come_when_time_is_over_is_unwound_but_not_when_it_ends_at_once(
+def test_received_batch_is_unwound_after_the_deadline_unless_end_is_immediate(
     ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch, number: int, innermost: bool
 ) -> None:
     _, worker = ends

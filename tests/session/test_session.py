@@ -1,4 +1,4 @@
-"""The session: nothing that was recorded is lost, whatever happens."""
+"""Tests of the session: nothing recorded is lost, whatever happens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 
 
 class Silent:
-    """A collector that has nothing to say."""
+    """A collector without samples."""
 
     def batches(self) -> Iterator[SampleBatch]:
         return iter(())
@@ -64,7 +64,7 @@ def test_error_in_the_walk_ends_the_recording_and_keeps_what_was_recorded(monkey
 
 
 def test_early_end_is_told_and_the_profile_written(tmp_path: Path) -> None:
-    """A sitecustomize breaks the walker after a while, as a bug of ours would."""
+    """Break the walker after a while through a sitecustomize module, as a bug would."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n"
         "if 'record' in sys.argv:\n"
@@ -89,7 +89,7 @@ def test_early_end_is_told_and_the_profile_written(tmp_path: Path) -> None:
 
 
 def test_names_found_below_the_root_of_an_ended_process_go_with_its_last_window() -> None:
-    """Another process may get its number, and then its root is another one."""
+    """Drop names of an ended process, because another process with another root may get its pid."""
     session = Session(Silent(), UnwindOptions(), Diagnostics())
     spaces = {
         number: AddressSpace(

@@ -1,4 +1,4 @@
-"""When a loop that was told to end is left where it is."""
+"""Tests of the watchdog that abandons a sampling loop if it does not end on request."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pyprof.session.shutdown_watchdog import LEAVE_S, MAX_ELAPSED_S, ended_in_ti
 
 
 class Loop:
-    """A loop in simulated time, in which each look at it takes a tenth of LEAVE_S.
+    """A sampling loop in simulated time, in which each check takes a tenth of LEAVE_S.
 
-    It ends after ends_s, or when it is hung up where needs_answers is true. It waits for a processor for the share
-    starved of the time, and sends a batch at each look where sends is true.
+    The loop ends after ends_s, or at a closed channel if needs_answers is true. It waits for a processor for the
+    fraction `starved` of the time, and sends a batch at each check if sends is true.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Cut stacks and the later whole stack of their thread: joined where the memory is the same, else left alone."""
+"""Tests of completing truncated stacks from a later complete stack of the same thread, if the memory is the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ END = BASE + CUT * FRAME
 
 
 class Bench:
-    """One window's table, rows and repair. Frame i of every stack has pc 0x1000 + i and sp BASE + i * FRAME."""
+    """Table, rows and repair of one window. Frame i of every stack has pc 0x1000 + i and sp BASE + i * FRAME."""
 
     def __init__(self) -> None:
         self.stacks = StackTable()
@@ -30,8 +30,14 @@ class Bench:
     def add(
         self, depth: int, *, tid: int = 7, outer: int = 0, memory: np.ndarray | None = None, returned: int = 0
     ) -> np.ndarray:
-        """A batch of one sample of so many frames; DEPTH of them are whole. outer: added to pcs beyond the cut.
-        returned: so many inner frames are not there.
+        """Add a batch of one sample.
+
+        Args:
+            depth: Number of frames. DEPTH frames are a complete stack.
+            tid: Thread id.
+            outer: Number that is added to the pcs beyond the truncation.
+            memory: Contents of the stack, or None for the usual ones.
+            returned: Number of leaf frames that have returned.
         """
         data = self.memory if memory is None else memory
         size = depth * FRAME
@@ -74,7 +80,7 @@ class Bench:
         return found
 
     def frames(self, rows: np.ndarray) -> list[tuple[int, int]]:
-        """(pc, trust) from the leaf outwards; a marker has pc -1."""
+        """Return (pc, trust) from leaf to root. A marker has pc -1."""
         node, found = int(rows[0]), []
         while node > 0:
             (key,) = self.stacks.key(node)

@@ -1,4 +1,4 @@
-"""What children that are not followed spend, by the kernel's accounts."""
+"""Tests of the processor time of children that are not followed, from the kernel's counters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BURN = "import time\nwhile time.process_time() < {}: pass\nprint(flush=True)\nin
 
 
 def burner(seconds: float) -> subprocess.Popen[bytes]:
-    """A child of ours that has spent so much since it began."""
+    """Start a child that has used this many seconds of processor time."""
     process = subprocess.Popen(
         [sys.executable, "-c", BURN.format(seconds)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -31,7 +31,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def test_children_that_live_and_children_that_ended_count_alike() -> None:
-    before = burner(0.5)  # its time until now is of before
+    before = burner(0.5)  # its processor time until now does not count
     try:
         seen = Unfollowed([os.getpid()])
         ended, alive = burner(0.3), burner(0.3)
@@ -40,7 +40,7 @@ def test_children_that_live_and_children_that_ended_count_alike() -> None:
         end(alive)
         end(before)
         assert 0.55e9 < spent.children_ns < 0.9e9
-        assert seen.take().children_ns < 0.25e9  # nobody counts twice
+        assert seen.take().children_ns < 0.25e9  # no time counts twice
     finally:
         before.kill()
 

@@ -1,4 +1,4 @@
-"""Processor time that no sample stands for: blocks of a profile, each with its reason, and what is said of them."""
+"""Tests of unsampled processor time: markers in the profile with their reasons, and notes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MS = 1_000_000
 
 
 def window(account: Account) -> Window:
-    """One sample in ten seconds."""
+    """Return a window of ten seconds with one sample."""
     found = replace(window_of([native(1)]), duration_ns=10_000 * MS)
     return replace(found, after=replace(found.after, accounts={7: account}))
 
 
 def blocks(found: Window) -> dict[Mark | None, int]:
-    """Milliseconds."""
+    """Return the milliseconds of each marker."""
     lengths: dict[Mark | None, int] = {}
     for node, length in zip(found.node.tolist()[1:], found.length_ns.tolist()[1:], strict=True):
         (key,) = found.stacks.key(node)
@@ -36,7 +36,7 @@ def blocks(found: Window) -> dict[Mark | None, int]:
 
 
 def notes(found: Window) -> tuple[str, ...]:
-    """Of the summary of a picture without blocks."""
+    """Return the notes in the summary of a profile without markers."""
     builder = Builder()
     builder.sample(builder.node([code("f")]), 0, 1, 1)
     return summarize(found, builder.build(), Diagnostics(), 99).notes
@@ -63,7 +63,7 @@ def test_who_waits_for_processors_does_not_call_short_what_it_was_late_for() -> 
 
 
 def test_time_that_is_missing_is_nowhere_in_particular() -> None:
-    """A block at one moment would be a peak of more processors than there are."""
+    """Spread the marker over the window. At one moment it would look like more processors than there are."""
     found = with_unseen(window(Account("a", 1000 * MS, 1000 * MS, 300 * MS)))
     times, lengths = found.time_ns[1:], found.length_ns[1:]
     halfway = found.start_ns + found.duration_ns // 2
@@ -74,7 +74,9 @@ def test_time_that_is_missing_is_nowhere_in_particular() -> None:
 
 
 def test_block_is_of_the_process_whose_other_threads_have_samples() -> None:
-    """Its first thread has none: a block with another start would be of another process, NAME beside NAME #2."""
+    """Mark time of a process whose main thread has no samples. With another start time it would be shown as a second
+    process.
+    """
     found = window(Account("a", 1000 * MS, 1000 * MS, 300 * MS))
     other = ThreadInfo(7, 8, "worker", "a", started=90, process_started=50)
     numbered = with_unseen(replace(found, threads=(other,)))
@@ -88,7 +90,7 @@ def test_window_with_all_its_time_is_left_as_it_is() -> None:
 
 
 def test_time_in_missed_sampling_times_is_told_where_it_is_much() -> None:
-    """It is in no block: else a busy machine would look like a program of its own."""
+    """Add a note and no marker, because load of the machine would otherwise change the profile."""
     found = window(Account("a", 1000 * MS, 600 * MS, 600 * MS))
     assert with_unseen(found) is found
     (note,) = notes(found)
@@ -97,7 +99,9 @@ def test_time_in_missed_sampling_times_is_told_where_it_is_much() -> None:
 
 
 def test_who_waits_for_processors_marks_what_was_missed() -> None:
-    """It misses the busy times rather than others: a picture without them would be of something else."""
+    """Mark time that a starved profiler misses: it misses the busy times most, so a profile without them would be
+    wrong.
+    """
     account = Account("a", 1000 * MS, 700 * MS, 400 * MS, kernel_ns=100 * MS, waits=True)
     assert blocks(with_unseen(window(account))) == {LATE: 500, IN_KERNEL: 100}
     found = processor_time(window(account))
@@ -109,8 +113,9 @@ def test_who_waits_for_processors_marks_what_was_missed() -> None:
 
 
 def test_what_samples_stand_for_was_not_missed() -> None:
-    """The target ran less than else while the profiler was late: what was seen, what is marked and what was missed is
-    the time that was spent.
+    """Check that sampled, marked and missed time add up to the spent time.
+
+    The target ran less than usual while the profiler was late.
     """
     found = window(Account("a", 1590 * MS, 930 * MS, 1370 * MS))
     assert with_unseen(found) is found

@@ -1,4 +1,4 @@
-"""What of a recording is shown: the holders of a lock, an interpreter's frames and native ones."""
+"""Tests of the view options: lock holders, interpreter frames and native frames."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def native(pc: int) -> FrameKey:
 
 
 def window_of(*stacks: list[FrameKey]) -> Window:
-    """One sample a stack, root first."""
+    """Return a window with one sample of each stack, given from root to leaf."""
     rec = recorder()
     rec.add(batch(*((STOPPED, 1 + nth, 0x10) for nth in range(len(stacks)))))
     table = StackTable()

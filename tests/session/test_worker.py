@@ -1,4 +1,4 @@
-"""The process boundary: same profiles as in one process, and whatever dies leaves nothing behind that it should not."""
+"""Tests of the separate worker process: the same profiles as in one process, and clean failure of each process."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def target() -> Iterator[subprocess.Popen[str]]:
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Fails with the test's own time limit."""
+    """Wait for a condition, up to the test's timeout."""
     while not condition():
         time.sleep(0.02)
 
@@ -59,7 +59,7 @@ def children() -> set[int]:
 
 @contextlib.contextmanager
 def replayed(name: str, start: Callable[[], Worker] = forked) -> Iterator[Sampling]:
-    """A recording that has ended, and has not been asked for its profile."""
+    """Yield a recording that has ended and whose profile has not been requested."""
     log = LOGS / f"{name}.zip"
     with unpacked(log) as files:
         collector, diagnostics = ReplayCollector(str(log), str(files)), Diagnostics()
@@ -77,7 +77,7 @@ def replayed(name: str, start: Callable[[], Worker] = forked) -> Iterator[Sampli
 @pytest.mark.parametrize("start", [forked, spawned])
 @pytest.mark.parametrize("name", ["native", "offcpu", "core"])
 def test_worker_gives_the_stacks_of_one_process(name: str, start: Callable[[], Worker]) -> None:
-    """A replayed target's memory and files are known on the sampler's side alone: the worker asks for them."""
+    """Replay a target whose memory and files only the sampler has, so that the worker must request them."""
     log = LOGS / f"{name}.zip"
     with unpacked(log) as files:
         session = Session(ReplayCollector(str(log), str(files)), UnwindOptions(), Diagnostics())
@@ -111,14 +111,14 @@ def test_large_batch_is_sent_in_parts_and_gives_the_same_stacks(monkeypatch: pyt
 
 
 def test_window_has_its_own_processor_time() -> None:
-    """That of windows adds up to what the recording took."""
+    """Check that the windows' processor times add up to that of the recording."""
     with replayed("native") as sampling:
         first, second = (sampling.ask(Extent.CUT).profile().summary.profiler_cpu_s for _ in range(2))
     assert 0 <= second < first
 
 
 def test_profile_may_be_asked_for_long_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker's time for names does not run out while nobody waits for them."""
+    """Check that the deadline for symbolization does not run while no profile is requested."""
     with replayed("native") as sampling:
         now = time.monotonic
         monkeypatch.setattr(time, "monotonic", lambda: now() + 1000)
@@ -129,7 +129,7 @@ def test_profile_may_be_asked_for_long_after_the_end(monkeypatch: pytest.MonkeyP
 
 @dataclass(frozen=True)
 class _Written:
-    """A Sink: a line in a file for each profile."""
+    """A sink that writes a line into a file for each profile."""
 
     path: Path
 
@@ -203,7 +203,7 @@ def test_windows_that_were_written_before_the_worker_died_stay(target: subproces
         stderr=subprocess.PIPE,
         text=True,
     )
-    written: list[Path] = []  # a target that hardly ran has windows without samples
+    written: list[Path] = []  # if the target hardly runs, windows have no samples
 
     def is_written() -> bool:
         written.extend(path for path in tmp_path.glob("*.collapsed") if "_start;" in path.read_text())
@@ -228,7 +228,7 @@ def test_sampler_that_is_killed_leaves_what_it_recorded(target: subprocess.Popen
     readers: list[int] = []
 
     def reads() -> bool:
-        """One of the sampler's children reads the target's memory: the worker."""
+        """Return True if a child of the sampler, which is the worker, reads the target's memory."""
         children = Path(f"/proc/{sampler.pid}/task/{sampler.pid}/children").read_text().split()
         readers[:] = [pid for pid in map(int, children) if f"/proc/{target.pid}/mem" in _open_files(pid)]
         return bool(readers)
@@ -283,12 +283,12 @@ def test_worker_that_is_stopped_goes_on_at_the_end_and_nothing_is_lost(
 
 
 WAITS_S = 2, 8, 30
-"""Seconds after which a recording is ended. It is repeated with the next number if it had no samples by then."""
+"""Durations of recordings in seconds. A recording without samples is repeated with the next one."""
 
 
 @contextlib.contextmanager
 def recording_to(out: Path, target: int, *options: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """Record a process until the block ends; give the recorder and the pid of its worker."""
+    """Record a process until the block ends. Yield the recorder and the pid of its worker."""
     recorder = subprocess.Popen(
         [*PYPROF, "record", "-p", str(target), "-o", str(out), *options], stderr=subprocess.PIPE, text=True
     )
@@ -313,7 +313,7 @@ def _reader_of(target: int, recorder: int) -> int:
 
 
 def _open_files(pid: int) -> set[str]:
-    """Of a process; none of one that has ended."""
+    """Return the paths of a process's open files, none if it has ended."""
     found = set()
     with contextlib.suppress(FileNotFoundError):
         for link in os.scandir(f"/proc/{pid}/fd"):
@@ -330,8 +330,9 @@ def _is_zombie(pid: int) -> bool:
 
 @pytest.mark.live
 def test_second_interrupt_ends_a_recording_that_is_still_being_named(tmp_path: Path) -> None:
-    """A sitecustomize makes naming last for ever, as a hostile file might, and says when it begins: in a file, which a
-    worker without rights could not make.
+    """Make symbolization endless, as a hostile file might, through a sitecustomize module.
+
+    The module reports the start in a file, which a confined worker could not create.
     """
     (tmp_path / "sitecustomize.py").write_text(
         "import sys, time\n"
@@ -373,9 +374,9 @@ def test_worker_has_a_lower_priority_than_the_sampler_once_samples_are_taken() -
 
 def test_forked_worker_holds_no_descriptor_of_its_parent(tmp_path: Path) -> None:
     with open(tmp_path / "held", "w"):
-        worker = forked(confined=False)  # of one that is confined only root may read this list
+        worker = forked(confined=False)  # only root may read the descriptors of a confined worker
         try:
-            assert worker.channel.receive(30) is not None  # it says that it is ready
+            assert worker.channel.receive(30) is not None  # the ready message
             held = [os.readlink(link.path) for link in os.scandir(f"/proc/{worker.pid}/fd") if int(link.name) > 2]
         finally:
             worker.close()
@@ -416,7 +417,7 @@ def test_dump_opens_no_object_file_and_has_all_names(
 
 @pytest.mark.live
 def test_library_in_a_process_with_threads_records(target: subprocess.Popen[str]) -> None:
-    """The host's other threads hold locks now and then; a fork would copy them as they are."""
+    """Record from a process whose other threads hold locks now and then, which a fork would copy in a locked state."""
     script = (
         "import sys, threading, logging, time\n"
         "def noise():\n"

@@ -1,4 +1,4 @@
-"""When a worker is told that its time is over."""
+"""Tests of the deadlines that the sampler sets for its worker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Idle:
 
 
 class Watched(Worker):
-    """How long it has waited for a processor is what a test says; it counts how often it is hurried."""
+    """A worker whose wait for a processor the test sets. It counts the requests to hurry."""
 
     waits_s = 1.0
     hurried = hastened = 0
@@ -97,7 +97,7 @@ def test_worker_is_hurried_while_the_loop_does_not_end(worker: Watched) -> None:
 
 
 def test_worker_that_is_waited_for_later_has_its_time_from_then_on(worker: Watched) -> None:
-    """A program that ends its recording and asks for the profile afterwards."""
+    """End the recording and request the profile later, as a program may."""
     link = WorkerLink(worker, 60)
     link.end()
     link.receive(0)
@@ -199,7 +199,7 @@ def test_until_somebody_waits_for_it(worker: Watched) -> None:
 
 
 def test_waiting_for_a_processor_is_told_from_sleeping() -> None:
-    """Two loops and a sleeper on one processor."""
+    """Run two loops and a sleeper on one processor."""
     code = "import os, time; os.sched_setaffinity(0, [{cpu}]); print(flush=True)\n{rest}"
     cpu = min(os.sched_getaffinity(0))
     rests = ["while True: pass"] * 2 + ["time.sleep(600)"]

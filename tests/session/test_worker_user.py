@@ -1,4 +1,4 @@
-"""The user of a confined worker: no unprivileged process has the same, so that none may kill or trace it."""
+"""Tests of the user id of a confined worker, which no unprivileged process has, so that none may kill or trace it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.live, pytest.mark.skipif(os.geteuid() != 0, reason="on
 
 @contextlib.contextmanager
 def recorded(target: subprocess.Popen[str], start: Start = forked) -> Iterator[Worker]:
-    """The worker of a recording that is under way."""
+    """Yield the worker of a running recording."""
     options = RecordOptions(rate=100, collector="ptrace", sandbox=True)
     with opening.of_processes(TargetOptions(pids=(target.pid,)), options, start) as recording:
         recording.start()
@@ -34,12 +34,17 @@ def recorded(target: subprocess.Popen[str], start: Start = forked) -> Iterator[W
 
 
 def ids(pid: int | str, kind: str) -> list[int]:
-    """Return the real, effective, saved and file system ids of a process. kind: Uid or Gid."""
+    """Return the real, effective, saved and file system ids of a process.
+
+    Args:
+        pid: Process id, or "self".
+        kind: "Uid" or "Gid".
+    """
     return list(map(int, procfs.parse_status(Path(f"/proc/{pid}/status").read_bytes())[kind].split()))
 
 
 def run_as_nobody(code: str, pid: int) -> str:
-    """Run Python code as the user nobody, with the process number as its argument, and return what it prints."""
+    """Run Python code as an unprivileged user with the pid as its argument, and return its output."""
     command = [os.path.realpath("/usr/bin/python3"), "-c", code, str(pid)]
     done = subprocess.run(command, user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, text=True)
     return done.stdout.strip() or done.stderr
@@ -70,16 +75,16 @@ def test_confined_worker_has_a_user_that_no_other_process_has(start: Start) -> N
         assert others == [user] * 3
         assert ids(worker.pid, "Gid") == [user] * 4
         for other in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # it has ended
+            with contextlib.suppress(OSError):  # the process has ended
                 assert user not in ids(other.name, "Uid") or int(other.name) == worker.pid
 
 
 def test_user_nobody_may_neither_signal_nor_trace_a_confined_worker() -> None:
     with python(BUSY) as target, recorded(target) as worker:
         assert run_as_nobody(KILL, worker.pid).split() == ["refused"] * 3
-        assert run_as_nobody(ATTACH, worker.pid) == "-1 1"  # EPERM
+        assert run_as_nobody(ATTACH, worker.pid) == "-1 1"  # errno 1 is EPERM
         assert worker._child.poll() is None
-    with subprocess.Popen(["sleep", "60"], user=NOBODY) as victim:  # the attempts work
+    with subprocess.Popen(["sleep", "60"], user=NOBODY) as victim:  # shows that the attempts work in principle
         assert run_as_nobody(KILL, victim.pid).split() == ["sent"] * 3
 
 
@@ -89,7 +94,7 @@ def test_two_confined_workers_at_once_have_different_users() -> None:
 
 
 def test_confined_worker_records_beside_whose_names_everything_else_comes_first() -> None:
-    """The agent's worker asks for its priority, which a confined one may not."""
+    """Start the agent's worker, which requests a lower priority and may not if it is confined."""
     options = RecordOptions(rate=100, collector="ptrace", sandbox=True)
     with python(BUSY) as target:
         selection = select(TargetOptions(pids=(target.pid,)))
@@ -140,7 +145,7 @@ def test_user_namespace_with_few_users_gives_the_user_nobody() -> None:
 
 
 def new_user() -> int | None:
-    """Return the user that a child becomes."""
+    """Return the user id that a child takes."""
     taken, given = os.pipe()
     child = os.fork()
     if not child:

@@ -1,7 +1,6 @@
-"""Short recordings of real programs, as any user may make them: of the user's own processes, with default options.
+"""Tests with short recordings of real programs, as any user may make them: own processes and default options.
 
-Each test records until it has as many samples as it needs, never for a fixed wall time, so a busy machine only makes it
-slower.
+Each test records until it has enough samples, never for a fixed wall time, so that a busy machine only makes it slower.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ pytestmark = [pytest.mark.system, pytest.mark.smoke]
 PROGRAMS = Path(__file__).parent / "programs"
 MIN_SAMPLES = 400
 MAX_Z = 4.9
-"""A sound share is farther from the truth than this many standard deviations once in a million recordings."""
+"""Number of standard deviations that a correct share exceeds once in a million recordings."""
 SLEEPER = """
 import sys, time
 def outer(): inner()
@@ -40,7 +39,7 @@ outer()
 
 @contextmanager
 def running(*command: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a program until the block ends; its standard input is a pipe."""
+    """Run a program with a pipe as standard input until the block ends."""
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         yield process
@@ -51,7 +50,7 @@ def running(*command: str) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _may_trace() -> None:
-    """Skip with one sentence where this user may not look at other processes at all."""
+    """Skip the test if this user may not trace other processes."""
     with running(sys.executable, "-c", SLEEPER) as process:
         assert process.stdout
         process.stdout.readline()
@@ -67,7 +66,7 @@ def run_pyprof(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def record_until(pid: int, samples: int = MIN_SAMPLES) -> pyprof.Profile:
-    """Record a process until there are so many samples."""
+    """Record a process until there are this many samples."""
     with pyprof.attach(pid, rate=499) as recording:
         while recording.running and len(recording.peek().time_ns) < samples:
             recording.wait(0.2)
@@ -87,7 +86,7 @@ def count_samples(profile: pyprof.Profile, function: str) -> int:
 
 
 def check_shares(command: list[str], file: Path) -> None:
-    """Compare the shares of two functions with the processor time that the program itself has measured."""
+    """Compare the shares of two functions with the processor time that the program measures."""
     with running(*command, str(file)) as process:
         while not file.exists() or file.stat().st_size < 16 or not read_spent(file)[0]:
             assert process.poll() is None
@@ -125,7 +124,7 @@ def test_dump_of_a_sleeping_program_shows_its_functions_in_order() -> None:
 
 
 def test_command_and_its_children_are_recorded_until_it_ends(tmp_path: Path) -> None:
-    """A shell starts two Python programs, which end by themselves once they have used a second of processor time."""
+    """Record a shell with two Python programs, which end once they have used a second of processor time."""
     work = "import time\ndef spin():\n while time.process_time() < 1: sum(range(1000))\nspin()"
     script = '"$0" -c "$1" & "$0" -c "$1"; wait'
     out = tmp_path / "children.pyprof"
@@ -156,7 +155,7 @@ def test_recording_becomes_the_same_stacks_in_each_format(tmp_path: Path) -> Non
 
 def test_top_prints_one_table_of_a_running_program(tmp_path: Path) -> None:
     with running(sys.executable, str(PROGRAMS / "shares.py"), str(tmp_path / "spent")) as process:
-        for _ in range(50):  # an interval without a sample is possible on a busy machine
+        for _ in range(50):  # on a busy machine an interval may have no sample
             done = run_pyprof("top", "--once", "-r", "499", "-p", str(process.pid))
             if "heavy" in done.stdout:
                 break
@@ -181,13 +180,15 @@ def test_target_runs_on_after_its_profiler_was_killed(tmp_path: Path) -> None:
 
 
 def test_functions_keep_their_names_while_a_recording_is_peeked_at(tmp_path: Path) -> None:
-    """Only a closed window may let the sampler forget functions; a peek once counted as a window without any."""
+    """Peek repeatedly. Only a closed window may let the sampler drop functions; a peek once counted as an empty
+    window.
+    """
     with (
         running(sys.executable, str(PROGRAMS / "shares.py"), str(tmp_path / "spent")) as process,
         pyprof.attach(process.pid, rate=499) as recording,
     ):
         seen = 0
-        for _ in range(5):  # the functions that ran before each peek are forgotten at the second one
+        for _ in range(5):  # the bug dropped functions at the second peek
             while recording.running and recording.samples < seen + 20:
                 recording.wait(0.05)
             seen = recording.samples

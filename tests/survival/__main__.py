@@ -1,5 +1,6 @@
-"""`make test-kills`: a thousand profilers, a hundred recordings and a hundred servers are killed at random moments. It
-takes twenty minutes, and needs the rights to trace.
+"""`make test-kills`: kill a thousand profilers, a hundred recordings and a hundred servers at random moments.
+
+It takes twenty minutes and needs permission to trace.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def main() -> int:
 
 
 def _recordings(left: list[Left], what: str) -> bool:
-    """Did one lack something, or more than its last second?"""
+    """Print the results, and return True if a recording lacks something or more than its last second."""
     lost = sorted(each.lost_s for each in left)
     wrong = [each.wrong for each in left if each.wrong]
     late = sum(each > 1 for each in lost)

@@ -1,9 +1,9 @@
-"""`make test-agents`: an agent that is killed again and again, and one that lives through days.
+"""`make test-agents`: kill an agent again and again, and run one through simulated days.
 
-First kill -9 of an agent, half of the time with its workers, every 20 to 90 seconds; it is started again each time.
-What it had sampled until 10 seconds before must be in the spool, each segment whole, and its targets must run on. Then
-days that are 100 times as fast: windows, limits of age and budgets are a hundredth of what they are, the samples are
-real, and processes come and go. Memory must stay flat, and no descriptor, file or process be left.
+The first part kills an agent with SIGKILL every 20 to 90 seconds, half of the time with its workers, and restarts it.
+Everything sampled until 10 seconds before must be in the spool in complete segments, and its targets must continue. The
+second part simulates days at 100 times the speed: windows, age limits and budgets are a hundredth of their values, and
+processes come and go. Memory must stay flat, and no descriptor, file or process may be left.
 """
 
 from __future__ import annotations
@@ -51,26 +51,31 @@ def spin():
 spin()
 """
 _MORE_DESCRIPTORS = 8
-"""Recordings that somebody has just asked for, or that begin anew, have theirs for some seconds."""
+"""Additional descriptors of recordings that were requested or restarted in the last seconds."""
 _POLL_S = 0.25
 _ENDS_S = 10.0
-"""A process that unwinds and names ends by itself once its sampler has."""
+"""Time in seconds within which a worker ends once its sampler has ended."""
 _OFTEN = 10
-"""After so many looks the agent reads its configuration anew, and is asked for a recording."""
+"""Number of measurements between reloads of the configuration and requests for a recording."""
 _MOST_FLAT = 1.05
-"""Memory of the last quarter, of that of the second one."""
+"""Maximum memory of the last quarter relative to the second quarter."""
 
 
 @dataclass(frozen=True)
 class Killed:
-    """lost_s: from what is durable to the kill. sampled_s: for how long the agent had sampled."""
+    """The result of killing an agent.
+
+    Attributes:
+        lost_s: Time from the last durable window to the kill in seconds.
+        sampled_s: Time for which the agent had sampled in seconds.
+    """
 
     lost_s: float
     sampled_s: float
 
 
 def lost_s(ends_ns: Sequence[int], started_ns: int, killed_ns: int) -> float:
-    """What a kill took: nothing was there before the agent sampled, from started_ns on."""
+    """Return the seconds that a kill lost, at most those since the agent's first sample at started_ns."""
     last_ns = max((end for end in ends_ns if end <= killed_ns), default=started_ns)
     return (killed_ns - max(last_ns, started_ns)) / 1e9
 
@@ -82,7 +87,7 @@ def started(folder: Path, config: Path) -> subprocess.Popen[bytes]:
 
 
 def kill(agent: subprocess.Popen[bytes], all_of_it: bool) -> int:
-    """When."""
+    """Kill an agent, with all of its workers or alone, and return the time in nanoseconds."""
     pids = [agent.pid, *(descendants([agent.pid]) if all_of_it else ())]
     at = time.time_ns()
     for pid in pids:
@@ -92,7 +97,9 @@ def kill(agent: subprocess.Popen[bytes], all_of_it: bool) -> int:
 
 
 def samples_from(agent: int, seconds: float) -> int:
-    """After so long: since when it has had events of the kernel's to sample by. Now, where it has none yet."""
+    """Wait this many seconds, and return the time since which the agent has kernel events, or the current time if it
+    has none.
+    """
     until, began = time.monotonic() + seconds, 0
     while time.monotonic() < until:
         began = began or (time.time_ns() if _has_events(agent) else 0)
@@ -111,7 +118,7 @@ def _has_events(agent: int) -> bool:
 
 
 def targets(word: str, churning: bool) -> list[subprocess.Popen[bytes]]:
-    """Each runs for a part of the time: what else the machine does goes on."""
+    """Start targets, each of which is busy for a part of the time."""
     found = [
         subprocess.Popen([sys.executable, "-c", _PARTLY, word], env={**os.environ, "SERVICE": f"service-{number}"})
         for number in range(_SERVICES)
@@ -129,7 +136,14 @@ def segments(spool: Path) -> list[SegmentName]:
 def kill_agents(
     folder: Path, minutes: float, rng: random.Random, wait: tuple[float, float]
 ) -> tuple[list[Killed], str]:
-    """wait: seconds between two kills, least and most. What was lost, and what is wrong, "" if nothing."""
+    """Kill agents repeatedly. Return the results and what is wrong, or "".
+
+    Args:
+        folder: Folder of the spool and configuration.
+        minutes: Duration in minutes.
+        rng: Random number generator.
+        wait: Minimum and maximum time between two kills in seconds.
+    """
     word, config = f"killed-agents-{os.getpid()}", folder / "agent.toml"
     config.write_text(_CONFIG.format(word=word))
     programs, moments, spool = targets(word, False), [], folder / "spool"
@@ -189,7 +203,7 @@ def measured(agent: int, spool: Path) -> Measured:
 
 
 def live_through_days(folder: Path, hours: float, look_s: float) -> tuple[list[Measured], str]:
-    """What was measured, and what is wrong."""
+    """Run an agent through simulated days. Return the measurements and what is wrong."""
     word, spool = f"agents-days-{os.getpid()}", folder / "spool"
     programs = targets(word, True)
     command = [sys.executable, "-m", "tests.survival.fast_agent", str(spool), word, str(FASTER)]
@@ -227,7 +241,7 @@ def live_through_days(folder: Path, hours: float, look_s: float) -> tuple[list[M
 
 
 def judged(found: Sequence[Measured]) -> list[str]:
-    """What is wrong. The first quarter is for what is read for the first time."""
+    """Return what is wrong. The first quarter is ignored, because the agent reads many files for the first time."""
     from tests.survival.fast_agent import MOST_AGE_S, MOST_BYTES
 
     quarter = max(len(found) // 4, 1)

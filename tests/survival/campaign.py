@@ -1,4 +1,4 @@
-"""kill -9 of profilers at random moments, against targets that notice each slip."""
+"""A campaign that kills profilers with SIGKILL at random moments, with targets that notice each side effect."""
 
 from __future__ import annotations
 
@@ -22,16 +22,22 @@ from tests.collectors.targets import LONGEST_S, Program
 from tests.collectors.transfers import CUT_SHORT, shorts
 
 WAITS = ("epoll_wait", "recv", "semtimedop", "inotify", "sigtimedwait", "futex", "nanosleep", "poll", "pipe")
-# with none of which the program's children make calls that a stop cuts short
+# these arguments make the program's children avoid calls that a stop cuts short
 TRANSFERS = ("write", "sendmsg", "sendfile", "copy_file_range")
 NAMESPACES = ("unshare", "--user", "--pid", "--fork", "--kill-child")
 RUNS = frozenset("RSDZX")
-"""States of threads that nobody has stopped."""
+"""States of threads that are not stopped."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a target printed; how many profilers were killed; calls cut short that these had counted."""
+    """The result of a campaign on one target.
+
+    Attributes:
+        printed: Output of the target.
+        kills: Number of killed profilers.
+        counted: Number of short calls that the profilers counted.
+    """
 
     printed: str
     kills: int
@@ -40,8 +46,14 @@ class Result:
 
 @dataclass(frozen=True)
 class Case:
-    """command: a program of tests/programs and its words, after a prefix. halts: it is stopped and continued by signals
-    meanwhile. wrong: what of its result is not as it should be, "" if nothing.
+    """A target of the campaign.
+
+    Attributes:
+        name: Name of the case.
+        command: A program of tests/programs and its arguments.
+        wrong: Function that returns what is wrong with a result, or "".
+        prefix: Command prefix of the program.
+        halts: Whether signals stop and continue the target meanwhile.
     """
 
     name: str
@@ -56,21 +68,21 @@ def _prints(right: str) -> Callable[[Result], str]:
 
 
 def _slips(result: Result) -> str:
-    """What c_survivor prints; for its waits see _calls_fail."""
+    """Judge the output of c_survivor. For failed waits see _calls_fail."""
     wrong, interrupted, lost, timer = map(int, result.printed.split())
     fits = (wrong, lost, timer) == (0, 0, 1) and interrupted <= result.kills
     return "" if fits else f"{wrong} checksums wrong, {interrupted} EINTR, {lost} signals lost, timer {timer}"
 
 
 def _calls_fail(result: Result) -> str:
-    """The call of a thread whose stop is under way at a kill may fail, and nobody is left to begin it again."""
+    """Judge failed calls: a call may fail if its thread is being stopped at a kill, because no profiler restarts it."""
     failed = {line.split()[0]: int(line.split()[2]) for line in result.printed.splitlines()}
     fits = len(failed) == len(WAITS) and sum(failed.values()) <= result.kills
     return "" if fits else f"calls failed with EINTR: {failed}, {result.kills} kills"
 
 
 def _cuts_differ(result: Result) -> str:
-    """The call of a thread whose stop is under way at a kill may be cut short, and nobody is left to count it."""
+    """Judge short calls: a call may be short and uncounted if its thread is being stopped at a kill."""
     short = shorts(result.printed).total()
     fits = result.counted <= short <= result.counted + result.kills
     return "" if fits else f"{short} calls cut short, {result.counted} counted, {result.kills} kills"
@@ -88,7 +100,7 @@ CASES = (
 
 
 class _Shared(Counter[str]):
-    """Counters of which the sum of calls cut short survives us."""
+    """Counters whose sum of short calls survives the process in shared memory."""
 
     def __init__(self, total: memoryview) -> None:
         super().__init__()
@@ -101,17 +113,22 @@ class _Shared(Counter[str]):
 
 
 def profiler(pid: int, idle: bool, ready: int, cut: memoryview | None = None) -> int:
-    """A forked profiler that samples as fast as it can; its pid. ready: gets a byte when it has begun. cut: one number,
-    to which it adds the calls that it counted as cut short.
+    """Fork a profiler that samples as fast as it can, and return its pid.
+
+    Args:
+        pid: Process id of the target.
+        idle: Whether to sample idle threads.
+        ready: Descriptor to which the profiler writes a byte once it has begun.
+        cut: Shared memory with one number, to which the profiler adds the short calls that it counts.
     """
     child = os.fork()
     if child:
         return child
     try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may have been started with SIGINT ignored
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
-        libc.read_without_gil()  # as on the command line
+        libc.read_without_gil()  # the command line does so, too
         options = CollectOptions(rate_hz=5000, idle=idle, flush_s=0.01, subprocesses=True)
         diagnostics = Diagnostics() if cut is None else Diagnostics(_Shared(cut))
         for _ in PtraceCollector(pid, options, diagnostics).batches():
@@ -123,7 +140,7 @@ def profiler(pid: int, idle: bool, ready: int, cut: memoryview | None = None) ->
 
 
 def begun(pid: int, idle: bool, cut: memoryview | None = None) -> int:
-    """A profiler that has taken its first samples; its pid."""
+    """Return the pid of a profiler that has taken its first samples."""
     came, ready = os.pipe()
     child = profiler(pid, idle, ready, cut)
     os.close(ready)
@@ -133,7 +150,7 @@ def begun(pid: int, idle: bool, cut: memoryview | None = None) -> int:
 
 
 def states(pid: int) -> set[str]:
-    """Of all threads of a process and of its children, of those that are still there; none of them is traced."""
+    """Return the states of all existing threads of a process and its children, and assert that none is traced."""
     found: set[str] = set()
     try:
         tids = tasks(pid)
@@ -154,14 +171,18 @@ def states(pid: int) -> set[str]:
 
 
 def sampled(target: Program, prefix: tuple[str, ...]) -> int:
-    """The process that is the program: without a prefix the one that was started."""
+    """Return the pid of the program, which is the started process unless there is a prefix."""
     if not prefix:
         return target.pid
     return int(Path(f"/proc/{target.pid}/task/{target.pid}/children").read_text().split()[0])
 
 
 def kill_profilers(case: Case, target: Program, kills: int, rng: random.Random) -> Result:
-    """AssertionError if a thread is left stopped or traced after a kill."""
+    """Kill profilers repeatedly.
+
+    Raises:
+        AssertionError: A thread is left stopped or traced after a kill.
+    """
     pid, halted = sampled(target, case.prefix), False
     with mmap.mmap(-1, mmap.PAGESIZE) as memory, memoryview(memory) as raw, raw.cast("Q") as cut:
         for turn in range(kills):

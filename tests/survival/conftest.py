@@ -1,4 +1,4 @@
-"""The same targets as the collectors' tests."""
+"""The fixtures of the collectors' tests."""
 
 from tests.collectors.conftest import binaries, program
 

@@ -1,5 +1,7 @@
-"""python -m tests.survival.fast_agent SPOOL WORD TIMES: an agent for which time passes so many times as fast: all spans
-of its configuration are so much shorter. It records processes with a word in their command lines.
+"""`python -m tests.survival.fast_agent SPOOL WORD TIMES`: run an agent with all times of its configuration divided by
+TIMES.
+
+It records processes with WORD in their command lines.
 """
 
 from __future__ import annotations

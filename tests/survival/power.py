@@ -1,10 +1,10 @@
-"""A power cut: a virtual machine that records is killed at a random moment, and what its disk holds is read.
+"""A campaign of power cuts: it kills a virtual machine during a recording at a random moment and reads its disk.
 
     python -m tests.survival --kills 0 --recordings 0 --power-cuts 20 --kernel FOLDER
 
-The guest is this machine's own files, mounted read-only, under a kernel of Debian's, with an ext4 disk of its own. Its
-processor is emulated. FOLDER is where the kernel's package is unpacked: `dpkg -x linux-image-….deb FOLDER`.
-What the guest had synced is on the disk, as qemu asks for no more of it; what it had only written is lost.
+The guest has this machine's files, mounted read-only, a Debian kernel and a separate ext4 disk. Its processor is
+emulated. FOLDER contains the unpacked kernel package: `dpkg -x linux-image-….deb FOLDER`. The disk contains what the
+guest had synced, because qemu does not sync by itself. Data that was only written is lost.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MODULES = ("virtio_pci", "virtio_blk", "9pnet_virtio", "9p", "crc32c_generic", "
 DISK_MB = 64
 BOOT_S = 100.0
 WAIT_S = 25.0, 45.0
-"""After the file has appeared: an emulated guest is many times as slow."""
+"""Time after the file has appeared, minimum and maximum in seconds, for an emulated guest that is many times slower."""
 RUN = """\
 {python} -c '
 import os, time
@@ -43,7 +43,14 @@ exec {python} -m pyprof record -q -r 499 --collector ptrace -o /mnt/a.pyprof -- 
 
 
 def cut_power(folder: Path, kernel: Path, times: int, rng: random.Random) -> list[Left]:
-    """kernel: the package's folder."""
+    """Cut the power several times and return what each cut left.
+
+    Args:
+        folder: Folder for disks and outputs.
+        kernel: Folder of the unpacked kernel package.
+        times: Number of cuts.
+        rng: Random number generator.
+    """
     guest = folder / "guest"
     guest.mkdir()
     program(folder).rename(guest / "spin")
@@ -83,14 +90,21 @@ def _cut(folder: Path, guest: Path, kernel: Path, wait_s: float) -> Left:
 
 
 def _said(lines: Iterable[bytes]) -> list[tuple[float, int, int]]:
-    """When, by the guest's clock, the file had so many bytes and its log so many."""
+    """Return (time of the guest's clock, size of the file, size of the log) of each report."""
     found = [line.split() for line in lines if re.fullmatch(rb"now \d+\.\d+ \d+ \d+\s*", line)]
     return [(float(at), int(file), int(log)) for _, at, file, log in found]
 
 
 def _left(folder: Path, disk: Path, said: list[tuple[float, int, int]]) -> Left:
-    """said: by the guest, up to the cut. Its journal is played back first, as at a start. Of the log's last size the
-    transaction may be under way; what was there before that must be on the disk.
+    """Return what a cut left.
+
+    ext4's journal is replayed first, as at a boot. The transaction of the log's last size may be incomplete; everything
+    before must be on the disk.
+
+    Args:
+        folder: Folder for the recording.
+        disk: The disk's image.
+        said: The guest's reports up to the cut.
     """
     at = said[-1][0]
     subprocess.run([need("e2fsck"), "-fy", str(disk)], capture_output=True, check=False)
@@ -115,7 +129,7 @@ def _left(folder: Path, disk: Path, said: list[tuple[float, int, int]]) -> Left:
 
 
 def _initrd(folder: Path, kernel: Path) -> bytes:
-    """The modules in an order in which they load, and the first process, as a cpio archive."""
+    """Return a cpio archive with the kernel modules in loading order and the first process."""
     _run("gcc", "-O1", "-static", str(Path(__file__).with_name("power_init.c")), "-o", str(folder / "init"))
     files = {path.stem: path for path in kernel.glob("lib/modules/*/kernel/**/*.ko")}
     order: list[str] = []
@@ -123,7 +137,7 @@ def _initrd(folder: Path, kernel: Path) -> bytes:
     def want(name: str) -> None:
         known = name if name in files else name.replace("_", "-")
         if known not in files or known in order:
-            return  # built in, or there
+            return  # built into the kernel, or already listed
         found = re.search(rb"\0depends=([^\0]*)\0", b"\0" + files[known].read_bytes())
         for other in (found[1].decode() if found else "").split(","):
             if other:
@@ -139,7 +153,7 @@ def _initrd(folder: Path, kernel: Path) -> bytes:
 
 
 def _entry(name: str, mode: int, data: bytes, device: tuple[int, int] = (0, 0)) -> bytes:
-    """In cpio's "newc" format."""
+    """Return an entry in cpio's "newc" format."""
     path = name.encode() + b"\0"
     fields = (0, mode, 0, 0, 1, 0, len(data), 0, 0, *device, len(path), 0)
     head = b"070701" + b"".join(b"%08x" % field for field in fields) + path

@@ -1,4 +1,4 @@
-"""kill -9 of `pyprof record` at random moments: what it leaves is read, and has all but the last second."""
+"""A campaign that kills `pyprof record` with SIGKILL at random moments: all but the last second must be readable."""
 
 from __future__ import annotations
 
@@ -31,12 +31,18 @@ int main(void) {
 }
 """
 MOST_WAIT_S = 2.5
-"""After the file has appeared."""
+"""Maximum time in seconds after the file has appeared."""
 
 
 @dataclass(frozen=True)
 class Left:
-    """What a kill left. lost_s: from its last sample to the kill. wrong: what it should have and has not, or ""."""
+    """The remains of a killed recording.
+
+    Attributes:
+        lost_s: Time from the last sample to the kill in seconds.
+        samples: Number of samples.
+        wrong: What is missing, or "".
+    """
 
     lost_s: float
     samples: int
@@ -51,7 +57,7 @@ def program(folder: Path) -> Path:
 
 
 def begun(path: Path, target: Path) -> subprocess.Popen[bytes]:
-    """A recording whose file is there; it leads a process group of its own."""
+    """Start a recording in a separate process group, and return it once its file exists."""
     how = ["-q", "-r", "499", "--collector", "ptrace", "-o", str(path)]
     command = [sys.executable, "-m", "pyprof", "record", *how, "--", str(target)]
     recorder = subprocess.Popen(command, start_new_session=True)
@@ -63,7 +69,7 @@ def begun(path: Path, target: Path) -> subprocess.Popen[bytes]:
 
 
 def killed(recorder: subprocess.Popen[bytes]) -> float:
-    """With its worker and its target, at once; when, since the epoch."""
+    """Kill a recorder with its worker and target at once, and return the time in seconds since the epoch."""
     at = time.time()
     os.killpg(recorder.pid, signal.SIGKILL)
     recorder.wait()
@@ -71,7 +77,7 @@ def killed(recorder: subprocess.Popen[bytes]) -> float:
 
 
 def lacks(profile: Profile) -> str:
-    """Of a recording that is older than a second."""
+    """Return what a recording of more than a second lacks, or ""."""
     spins = [frame for frame in profile.frames if frame.lines and frame.lines[-1].function == "spin"]
     inlined = [frame for frame in spins if len(frame.lines) == 2 and frame.lines[0].function == "mixed"]
     found = {

@@ -1,4 +1,4 @@
-"""kill -9 of servers in the midst of ingest: no window that was acknowledged is lost, and none counts twice.
+"""A campaign that kills servers with SIGKILL during ingest: no acknowledged window is lost or counted twice.
 
 python -m tests.survival --kills 0 --recordings 0 --servers 100
 """
@@ -28,15 +28,23 @@ SERVICE = "killed"
 
 @dataclass
 class Sent:
-    """By name: what was acknowledged, and what was sent without an answer, which may be there or not."""
+    """The sent windows by name.
+
+    Attributes:
+        acknowledged: Windows with a response.
+        unknown: Windows without a response, which may be stored or not.
+    """
 
     acknowledged: dict[str, SpoolSegment] = field(default_factory=dict)
     unknown: dict[str, SpoolSegment] = field(default_factory=dict)
 
 
 def kill_servers(folder: Path, kills: int, rng: random.Random, told: Callable[[str], None] = lambda _: None) -> Sent:
-    """Each server is killed at a random moment while four senders push. The next one is sent again what had no answer.
-    Raises AssertionError where a window is lost or counts twice.
+    """Kill each server at a random moment while four senders push, and resend windows without a response to the next
+    one.
+
+    Raises:
+        AssertionError: A window is lost or counts twice.
     """
     sent, names = Sent(), _windows()
     for turn in range(kills):
@@ -50,16 +58,16 @@ def kill_servers(folder: Path, kills: int, rng: random.Random, told: Callable[[s
 
 
 def _windows() -> Iterator[SpoolSegment]:
-    """Without end, each of another moment of the last days."""
+    """Yield windows without end, each of another time of the last days."""
     body = segment(marked(), SERVICE, time.time_ns() // 10**9 * 10**9).data
     end_ns = time.time_ns() // 10**9 * 10**9
     while True:
-        end_ns -= 20 * 10**9  # hours end soon: who is killed makes rows by hours
+        end_ns -= 20 * 10**9  # hours end soon, so that a server is also killed during rollups
         yield SpoolSegment(SegmentName.new(SERVICE, end_ns), body)
 
 
 def _check(server: Served, sent: Sent) -> None:
-    """What had no answer is sent again, as an agent does; then the database has each window once."""
+    """Resend the windows without a response, as an agent does, and assert that the database has each window once."""
     for path, each in list(sent.unknown.items()):
         assert server.push(each).status in (200, 409), path
         sent.acknowledged[path] = sent.unknown.pop(path)
@@ -69,7 +77,7 @@ def _check(server: Served, sent: Sent) -> None:
     server.until_indexed(count, service=SERVICE)
     rows = server.question("services", service=SERVICE).json()["services"]
     assert sum(row["amount"] for row in rows) == count * marked().total
-    if count:  # by hours and by windows
+    if count:  # compares rollups and raw windows
         assert server.question("functions", service=SERVICE).json()["total"] == count * marked().total
 
 
@@ -85,12 +93,12 @@ def _kill_while_sending(server: Served, sent: Sent, names: Iterator[SpoolSegment
             try:
                 status = client.push(each).status
             except (OSError, http.client.HTTPException):
-                return  # killed, before its answer or in the midst of it: nobody knows
+                return  # killed before or during its response
             with lock:
                 pushed = sent.unknown.pop(each.name.path)
                 if status == HTTPStatus.OK:
                     sent.acknowledged[each.name.path] = pushed
-            if status != HTTPStatus.OK:  # more than a tenant may send: nothing of it may be there
+            if status != HTTPStatus.OK:  # beyond the tenant's quota, so nothing may be stored
                 assert status == HTTPStatus.TOO_MANY_REQUESTS, status
                 time.sleep(_PAUSE_S)
 

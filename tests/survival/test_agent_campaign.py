@@ -1,4 +1,4 @@
-"""What the campaign on agents calls lost, and what it calls wrong; agents are killed by `make test-agents`."""
+"""Tests of the judgement of the campaign on agents. `make test-agents` runs the campaign."""
 
 from __future__ import annotations
 

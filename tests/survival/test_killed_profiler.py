@@ -1,4 +1,4 @@
-"""Whatever kills the profiler, the target runs on and ends with the right result."""
+"""Tests that a target continues and ends correctly, whatever kills the profiler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.survival.campaign import CASES, RUNS, Case, begun, kill_profilers, st
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
 KILLS = 10
-"""Of each case; `make test-kills` has a thousand."""
+"""Number of kills in each case. `make test-kills` has a thousand."""
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
@@ -37,7 +37,7 @@ def test_the_target_survives_a_profiler_that_ends_by_a_signal(program: Start, nu
         child = begun(target.pid, idle=False)
         time.sleep(0.005)
         os.kill(child, number)
-        while os.waitpid(child, os.WNOHANG) == (0, 0):  # a KeyboardInterrupt within a finalizer is lost, as Python says
+        while os.waitpid(child, os.WNOHANG) == (0, 0):  # Python ignores a KeyboardInterrupt in a finalizer
             time.sleep(0.1)
             os.kill(child, number)
         assert states(target.pid) <= RUNS
@@ -46,10 +46,10 @@ def test_the_target_survives_a_profiler_that_ends_by_a_signal(program: Start, nu
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 def test_the_target_survives_an_interrupt_of_the_sampling_loop(program: Start) -> None:
-    """KeyboardInterrupt may come anywhere between two samples; none may leave the target held.
+    """Raise KeyboardInterrupt anywhere between two samples. No thread may stay stopped.
 
-    One that comes while an object is finalized is lost, as Python says; so they come until one has ended the loop. One
-    that comes between open() and `with` leaves the file to its finalizer.
+    Python ignores an exception in a finalizer, so interrupts repeat until one ends the loop. One between open() and
+    `with` leaves the file to its finalizer.
     """
     target = program("c_survivor")
 

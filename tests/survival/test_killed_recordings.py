@@ -1,4 +1,4 @@
-"""Whatever kills a recording, what it had written stays: samples, lines, inlined functions, counters."""
+"""Tests that a killed recording keeps what it had written: samples, lines, inlined functions and counters."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.survival.recordings import MOST_WAIT_S, begun, killed, lacks, program
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
 KILLS = 2
-"""`make test-kills` has a hundred, and says how much each has lost."""
+"""Number of kills. `make test-kills` has a hundred, and reports how much each one lost."""
 
 
-def test_recordings_killed_at_random_moments_have_lines_inlined_functions_and_counters(tmp_path: Path) -> None:
+def test_killed_recordings_have_lines_inlined_functions_and_counters(tmp_path: Path) -> None:
     need("gcc")
     target, rng = program(tmp_path), random.Random(18)
     for turn in range(KILLS):

@@ -1,4 +1,4 @@
-"""Units by address: sets of .debug_aranges in one pass, broken ones, and units that it does not name."""
+"""Tests of finding DWARF units by address: .debug_aranges, broken sets, and units that it lacks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 
 def aranges_set(unit: int, *pairs: tuple[int, int], size: int = 8, order: str = "<", wide: bool = False) -> bytes:
-    """With padding to a multiple of a pair, and the pair of zeros at its end."""
+    """Return a set padded to a multiple of a pair, with the terminating pair of zeros."""
     head = struct.pack(f"{order}H{'Q' if wide else 'I'}BB", 2, unit, size, 0)
     first = (12 if wide else 4) + len(head)
     body = head + bytes(-first % (2 * size))

@@ -1,4 +1,4 @@
-"""Lines of .pyx files, from the comments of the C file that Cython wrote."""
+"""Tests of the lines of .pyx files from the comments in Cython's C file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Demangling against c++filt on real symbols, and against names that mean harm."""
+"""Tests of demangling against c++filt on real symbols, and of hostile names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def filtered(names: list[str], *flags: str) -> list[str]:
 
 
 def same(text: str) -> str:
-    """Without what demanglers write differently: spaces, the standard's abbreviations, clones."""
+    """Remove what demanglers write differently: spaces, standard abbreviations and clone suffixes."""
     text = re.sub(r" \[clone (\.[\w.]+)\]", r" (\1)", text).replace(" ", "")
     for long, short in (
         ("std::basic_string<char,std::char_traits<char>,std::allocator<char>>", "std::string"),
@@ -73,7 +73,7 @@ def test_rust_names_are_those_of_cxxfilt_without_their_hashes(mangling: str, tmp
     shown = demangle(names)
     for name, text in zip(names, filtered(names, "-s", "rust"), strict=True):
         plain = re.sub(r"::h[0-9a-f]{16}\b", "", re.sub(r"\[[0-9a-f]{8,16}\]", "", text))
-        plain = re.sub(r"([<, ]\d+): ?[iu](size|\d+)", r"\1", plain)  # the type of a constant
+        plain = re.sub(r"([<, ]\d+): ?[iu](size|\d+)", r"\1", plain)  # drops the type of a constant
         plain = re.sub(r"\.llvm\.[0-9A-F]+|\s*\(\.llvm\.[0-9A-F]+\)", "", plain)
         assert same(shown[name]) == same(plain), name
     mine = [text for text in shown.values() if "Holder" in text]
@@ -117,7 +117,7 @@ def sequence(number: int) -> str:
 
 
 def doubling(times: int) -> str:
-    """std::pair of a pair of a pair ...: each level is twice as long as the one before."""
+    """Return the mangled name of nested std::pair types, in which each level is twice as long as the previous one."""
     levels = "".join(f"S_I{sequence(i + 1)}{sequence(i + 1)}E" for i in range(times))
     return f"_Z1fSt4pairIiiE{levels}"
 

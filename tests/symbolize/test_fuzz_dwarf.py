@@ -1,4 +1,4 @@
-"""Broken DWARF and symbol tables: only FormatError inside, nothing outside, in bounded time and memory."""
+"""Fuzz tests of DWARF and symbol tables: only FormatError inside, no exception outside, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ _start: ret
 
 
 def test_line_program_without_lines_ends_in_time(tmp_path: Path) -> None:
-    """30 million instructions, none of which makes a row."""
+    """Run a line program of 30 million instructions, none of which emits a row."""
     source = tmp_path / "endless.S"
     source.write_text(ENDLESS)
     elf = ElfFile.open(str(build(source, tmp_path / "endless", "-nostdlib", "-static")))
@@ -125,7 +125,7 @@ def test_line_program_without_lines_ends_in_time(tmp_path: Path) -> None:
 
 
 def test_plt_at_the_end_of_the_address_space_breaks_nothing(tmp_path: Path) -> None:
-    """Entries that only push their number are named wherever they stand."""
+    """Move lazy PLT entries, which only push their index, to the end of the address space."""
     path = where(tmp_path, "lazy", "-fcf-protection", "-Wl,-z,lazy", "-Wl,-z,ibtplt")
     data = bytearray(path.read_bytes())
     elf = ElfFile.from_bytes(bytes(data), "original")

@@ -1,4 +1,4 @@
-"""Names of functions that Cython and V8 make."""
+"""Tests of the names of functions that Cython and V8 generate."""
 
 from __future__ import annotations
 

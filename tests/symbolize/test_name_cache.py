@@ -1,4 +1,4 @@
-"""What is kept of files: found again by any process, bounded in bytes, honest about its size."""
+"""Tests of the cache of file contents: shared by processes, bounded in bytes, with a true estimate of its size."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_stripped_copy_does_not_hide_the_names_of_the_whole_file(tmp_path: Path)
 
 
 def test_file_that_was_replaced_is_read_again(tmp_path: Path) -> None:
-    """Without a build-id its place alone says nothing."""
+    """Replace a file without a build ID, which its path alone does not identify."""
     cache = NameCache(Diagnostics())
     for name in ("where_inner", "another_name"):
         program = where(tmp_path, "where", "-Wl,--build-id=none", f"-Dwhere_inner={name}")
@@ -152,7 +152,7 @@ def test_estimated_size_is_what_reading_takes(tmp_path: Path) -> None:
 
 
 def test_files_are_closed_as_soon_as_nobody_needs_them(tmp_path: Path) -> None:
-    """Not when Python's collector comes by: each holds a descriptor."""
+    """Check that files, each of which has a descriptor, are closed without a garbage collection."""
 
     def opened() -> int:
         return sum(os.path.exists(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd"))
@@ -186,7 +186,7 @@ def test_lines_that_nobody_asks_for_go_and_their_answers_stay(tmp_path: Path) ->
         file, whole = cache.file(image), cache.nbytes
         lines = weakref.ref(file.lines)
         cache.rest()
-        assert lines() is file.lines  # something was answered since it began
+        assert lines() is file.lines  # the query has been used since the cache began to evict
         cache.rest()
         gc.collect()
         assert lines() is None

@@ -1,4 +1,4 @@
-"""A recording of a program whose file is gone is named from files that are elsewhere, if they are the same build."""
+"""Tests of symbolizing a recording later, with files elsewhere that have the same build ID."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PATIENCE_S = 60
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """root/opt/prog: stripped; debug/.build-id/…: what was stripped; other/prog: another build of it."""
+    """Build a stripped program (root/opt/prog), its debug file (debug/.build-id/...) and another build (other/prog)."""
     folder = tmp_path_factory.mktemp("files")
     for name in ("root/opt", "other", f"debug/.build-id/{BUILD_ID[:2]}"):
         (folder / name).mkdir(parents=True)
@@ -62,7 +62,7 @@ def address(program: Path, function: str) -> int:
 
 @pytest.fixture(scope="module")
 def recording(files: Path) -> Profile:
-    """One stack: main, as a return address, in a file that is gone."""
+    """Return a profile of one stack: a return address in main, in a file that is missing."""
     rel = address(files / "whole", "main") + 6
     module = ModuleInfo("/opt/prog", BUILD_ID, START, START + 0x10000, 0, has_functions=False, has_lines=False)
     frame = Frame(FrameKind.NATIVE, START + rel, START + rel - 1, rel, 0, (), Trust.EH_FRAME, f"prog+{rel:#x}")
@@ -77,7 +77,7 @@ def functions(profile: Profile) -> list[str]:
 
 @contextmanager
 def served(folder: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[list[str]]:
-    """A server of a folder, and what it is asked for."""
+    """Serve a folder over HTTP and yield the list of requested paths."""
     asked: list[str] = []
 
     class Handler(SimpleHTTPRequestHandler):
@@ -85,7 +85,7 @@ def served(folder: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterat
             asked.append(self.path)
 
         def log_message(self, *_: object) -> None:
-            """Nothing on the terminal."""
+            """Suppress output on the terminal."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever)
@@ -197,7 +197,7 @@ def test_server_gives_what_it_has_once_and_what_is_another_file_is_not_kept(
 
 
 def test_debian_server_gives_names_to_report(files: Path, recording: Profile, tmp_path: Path) -> None:
-    """elfutils' own debuginfod, on a port of this machine."""
+    """Run elfutils' own debuginfod on a local port."""
     path, cache = stored(recording, tmp_path), tmp_path / "cache"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -239,7 +239,9 @@ def test_build_ids_that_are_none_cost_no_server(files: Path, tmp_path: Path, mon
 def test_files_that_the_kernel_makes_up_are_not_read_for_a_recording(
     recording: Profile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever reads /proc/kmsg takes the kernel's messages from others. A recording may have any path."""
+    """Use paths of kernel files, because a recording may contain any path. A read of /proc/kmsg consumes its
+    messages.
+    """
     read: list[int] = []
     monkeypatch.setattr("pyprof.symbolize.resymbolize.open_object_file", read.append)
     for path in ("/proc/self/environ", "/sys/kernel/notes", "/dev/zero"):

@@ -1,4 +1,6 @@
-"""Lines and inlined functions against addr2line and llvm-symbolizer, for each version and producer of DWARF."""
+"""Tests of lines and inlined functions against addr2line and llvm-symbolizer, for various compilers and DWARF
+versions.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def svmas_of(program: Path, count: int = 400) -> list[int]:
 
 
 def reference(program: Path, svmas: list[int], tool: str = "llvm-symbolizer") -> list[list[Known]]:
-    """(function, file, line) of each address, innermost first."""
+    """Return (function, file, line) of each address from leaf to root."""
     options = ["-a", "-f", "-i", "-e", str(program)]
     if tool == "llvm-symbolizer":
         options += ["--output-style=GNU", "--no-demangle"]
@@ -60,12 +62,12 @@ def assert_agrees(program: Path) -> None:
         mine = as_known(source.find(svma, FOREVER))
         if mine:
             assert [place[1:] for place in mine] == [place[1:] for place in theirs], hex(svma)
-            # the outermost name is the symbol table's there, and the symbolizer's business here
+            # the tool takes the outermost name from the symbol table, as the symbolizer does elsewhere
             for (name, _, _), (plain, _, _) in zip(mine[:-1], theirs[:-1], strict=True):
-                assert name == plain or name.endswith(f"::{plain}"), hex(svma)  # we say what it belongs to
+                assert name == plain or name.endswith(f"::{plain}"), hex(svma)  # pyprof adds the enclosing scope
             known += 1
             depth = max(depth, len(mine))
-        else:  # crt files have no DWARF: the tool names them from the symbol table
+        else:  # crt files have no DWARF, so the tool uses the symbol table
             assert theirs[0][2] == 0
     assert source.broken == []
     assert known > len(svmas) // 2
@@ -98,7 +100,7 @@ def test_code_of_local_classes_has_the_inlined_functions_of_llvm_symbolizer(
 
 @pytest.mark.parametrize("flags", [("-gdwarf-4",), ("-gdwarf-3", "-O0")], ids=str)
 def test_gcc_lines_are_those_of_addr2line(flags: tuple[str, ...], tmp_path: Path) -> None:
-    """addr2line of binutils 2.40 takes the wrong file for some calls in DWARF 5: compared with what it can."""
+    """Compare only what addr2line of binutils 2.40 does correctly: it reports a wrong file for some DWARF 5 calls."""
     program = build(PROGRAMS / "inlines.cc", tmp_path / "program", "-O2", "-g", *flags, compiler="g++")
     svmas = svmas_of(program)
     source = SourceLines(ElfFile.open(str(program)))

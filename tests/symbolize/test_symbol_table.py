@@ -1,4 +1,4 @@
-"""The table of address ranges against a plain search over all of them."""
+"""Tests of the table of address ranges against a linear search."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ pytestmark = pytest.mark.system
 LIMIT = 400
 
 Row = tuple[int, int, int]
-"""(start, size, rank)"""
+"""(start, size, rank) of a symbol."""
 
 
 def table_of(rows: list[Row]) -> SymbolTable:
-    """Each row is named by its number."""
+    """Return a table in which each row's name is its index."""
     strings, at = b"", []
     for number in range(len(rows)):
         at.append(len(strings))
@@ -30,7 +30,10 @@ def table_of(rows: list[Row]) -> SymbolTable:
 
 
 def searched(rows: list[Row], svma: int) -> int | None:
-    """The row of the greatest start that holds svma. Sized before unsized, then rank, then order, at one start."""
+    """Return the row with the greatest start that contains svma.
+
+    At one start rows with a size come before those without, then the rank and the order decide.
+    """
     best: dict[int, int] = {}
     for number in sorted(range(len(rows)), key=lambda n: (rows[n][1] == 0, rows[n][2], n)):
         best.setdefault(rows[number][0], number)

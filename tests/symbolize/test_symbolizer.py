@@ -1,4 +1,4 @@
-"""The symbolizer on live processes: names, lines, unknown code, markers."""
+"""Tests of the symbolizer on live processes: names, lines, unknown code and markers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 
 def resolve(live: Live, *pcs: tuple[int, bool], diagnostics: Diagnostics | None = None) -> Resolved:
-    """(pc, exact) of each frame."""
+    """Resolve frames, each given as (pc, exact)."""
     diagnostics = diagnostics or Diagnostics()
     symbolizer = Symbolizer(ImageStore(diagnostics), NameCache(diagnostics), {1: live.space()})
     return symbolizer.resolve([native_key(1, pc, exact, Trust.EH_FRAME) for pc, exact in pcs])
@@ -68,7 +68,7 @@ def test_frames_carry_lines_and_inlined_functions(tmp_path: Path) -> None:
         assert module.path == str(program)
 
 
-def test_stripped_program_of_no_package_shows_module_and_rel_and_no_remedy_that_cannot_help(tmp_path: Path) -> None:
+def test_stripped_program_of_no_package_shows_module_offset_and_no_remedy(tmp_path: Path) -> None:
     program = where(tmp_path)
     rel = symbol(program, "where_inner")
     subprocess.run([need("strip"), str(program)], check=True, timeout=60)
@@ -164,7 +164,7 @@ def test_vdso_functions_have_names(tmp_path: Path) -> None:
 
 
 def made_by(program: str, *regions: str) -> AddressSpace:
-    """A program, and code of its own in memory: a page of each region, from 0x7000 on."""
+    """Return the address space of a program with a page of JIT code in each region, from 0x7000 on."""
     file = Mapping(0x1000, 0x2000, "r-xp", 0, "08:01", 7, f"/nonexistent/{program}")
     code = [
         Mapping(0x7000 + 0x2000 * at, 0x8000 + 0x2000 * at, "r-xp", 0, "00:01", region.startswith("/"), region)

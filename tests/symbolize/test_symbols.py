@@ -1,4 +1,4 @@
-"""Which symbol an address belongs to: assembled cases, and every symbol of real files against nm and objdump."""
+"""Tests of the symbol of an address: assembled cases, and every symbol of real files against nm and objdump."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ def gaps(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("symbol", "offset", "expected"),
     [
-        ("sized", 0, "sized"),  # global before weak before local, then the shorter name
+        ("sized", 0, "sized"),  # global precedes weak, weak precedes local, then the shorter name
         ("sized", 15, "sized"),
-        ("sized", 16, None),  # the gap
+        ("sized", 16, None),  # in the gap between functions
         ("sized", 31, None),
         ("unsized", 0, "unsized"),
         ("unsized", 15, "unsized"),
         ("outer", 0, "outer"),
-        ("outer", 8, "outer"),  # not the label
+        ("outer", 8, "outer"),  # the label does not count
         ("inner_entry", 0, "inner_entry"),
         ("inner_entry", 7, "inner_entry"),
-        ("inner_entry", 8, "outer"),  # behind the inner one, still in the outer one
+        ("inner_entry", 8, "outer"),  # beyond the inner function, still in the outer one
         ("inner_entry", 15, "outer"),
         ("last_unsized", 0, "last_unsized"),
         ("last_unsized", 31, "last_unsized"),
-        ("last_unsized", 32, None),  # the section's end
+        ("last_unsized", 32, None),  # at the end of the section
         ("data_object", 0, None),
     ],
 )
@@ -98,7 +98,7 @@ def test_sampled_addresses_are_named_as_by_addr2line(stripped: bool, tmp_path: P
     starts = nm(program, "-D") if stripped else nm(program)
     named = 0
     for theirs, mine in zip(answer, names_at(program, svmas), strict=True):
-        if mine is not None:  # addr2line gives gaps the name of the function before
+        if mine is not None:  # addr2line names gaps after the preceding function
             assert starts[mine] == starts[theirs]
             named += 1
     assert named > 300
@@ -173,7 +173,7 @@ def test_symbol_versions_are_kept_in_the_raw_name(tmp_path: Path) -> None:
 
 
 def test_symbols_of_a_large_file_are_read_at_once() -> None:
-    """Counted, not timed: the columns hold every function, and one lookup serves all addresses."""
+    """Check that the columns contain every function and that one lookup serves all addresses."""
     python = ElfFile.open("/proc/self/exe")
     table = SymbolTable(symbol_sources(python, lambda: None).rows)
     if len(table) < 2:

@@ -1,4 +1,4 @@
-"""What a signal handler returns to has a name, though its library exports none."""
+"""A test that the signal trampoline has a name although its library does not export one."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
-"""pyprof under other kernels, in Debians of its own: `make test-system`.
+"""`make test-system`: run pyprof under other kernels in Debian guests.
 
-qemu boots Debian's kernels, those of three releases, on a root file system that lies in memory, made of Debian's
-packages, of pyprof with its dependencies as wheels, and of programs that are compiled here. Inside, guest.py runs
-pyprof natively on processes of that system and prints one line a check. What it printed is kept in
-build/system/MACHINE/console-SUITE.log.
+qemu boots the kernels of three Debian releases. The root file system is in memory and contains Debian packages, pyprof
+with its dependencies as wheels, and compiled test programs. In the guest, guest.py runs pyprof natively and prints one
+line for each check. The output is stored in build/system/MACHINE/console-SUITE.log.
 
-Processors are emulated instruction by instruction: all checks take five minutes a kernel. So under AArch64 they are
-made under one, and the others are asked for what depends on the kernel.
-Downloads 120 MB a machine and 70 MB a kernel the first time. Not part of `make test`.
+Processors are emulated instruction by instruction: all checks take five minutes for each kernel. AArch64 therefore runs
+all checks under one kernel, and under the others those that depend on the kernel. The first run downloads 120 MB for
+each machine and 70 MB for each kernel. It is not part of `make test`.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from tests.system.image import Machine, make_image
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "system"
-SIGNED = "max,pauth-impdef=on"  # signed return addresses, by a signature that is quick to emulate
-# one thread for both processors: where each has its own, qemu runs code that another processor is changing
+SIGNED = "max,pauth-impdef=on"  # pointer authentication with an algorithm that is fast to emulate
+# one thread for both processors: with one thread each, qemu runs code that another processor modifies
 QUICK = ("-cpu", "max", "-accel", "tcg,thread=single")
 MACHINES = {
     "x86_64": Machine("x86_64", "amd64", ("qemu-system-x86_64", "-M", "q35", *QUICK), "ttyS0"),
@@ -36,7 +35,7 @@ MEMORY = "3G"
 
 
 def boot(machine: Machine, kernel: Path, initrd: Path, console: Path, limit_s: float) -> None:
-    """Run the guest until it powers off; its console goes to the file and to standard output."""
+    """Run the guest until it powers off, with its console on standard output and in the file."""
     command = [need(machine.qemu[0]), *machine.qemu[1:], "-smp", "2", "-m", MEMORY, "-nographic"]
     command += ["-no-reboot", "-net", "none", "-kernel", str(kernel), "-initrd", str(initrd)]
     command += ["-append", f"console={machine.console} quiet panic=-1 rdinit=/usr/bin/python3 -- -u /opt/guest.py"]
@@ -59,7 +58,7 @@ def boot(machine: Machine, kernel: Path, initrd: Path, console: Path, limit_s: f
 
 
 def passes(machine: Machine, suite: str, only: str, limit_s: float) -> bool:
-    """Under one kernel: were all checks done, and did each pass?"""
+    """Return True if all checks ran and passed under one kernel."""
     build = BUILD / machine.name
     build.mkdir(parents=True, exist_ok=True)
     kernel, initrd = make_image(ROOT, build, machine, suite, only)

@@ -1,4 +1,6 @@
-"""Runs as the first process of the guest: checks, one line each, then power off. Python's library only."""
+"""The first process of the guest: it runs the checks, prints one line for each, and powers off. It needs no
+packages.
+"""
 
 import json
 import os
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 PROGRAMS = Path("/opt/programs")
-PYPROF = ["nice", "-n", "-15", "python3", "-m", "pyprof"]  # targets are busy, the machine is slow
+PYPROF = ["nice", "-n", "-15", "python3", "-m", "pyprof"]  # has priority over busy targets on a slow machine
 ONLY = Path("/opt/only").read_text().split(",")
 LETTERS = "abcd"
 CHECKS: dict[str, Callable[[], None]] = {}
@@ -20,7 +22,7 @@ MACHINE = os.uname().machine
 
 
 def check(*machines: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """machines: those that it is for, none for all."""
+    """Register a check for these machines, or for all if none is given."""
 
     def take(function: Callable[[], None]) -> Callable[[], None]:
         if not machines or MACHINE in machines:
@@ -44,7 +46,7 @@ def call(*command: object, seconds: float = 300, codes: Sequence[int] = (0,)) ->
 
 
 class Running:
-    """A program that has said ready."""
+    """A program that prints "ready"."""
 
     def __init__(self, name: str, *arguments: str) -> None:
         command = [str(PROGRAMS / name), *arguments]
@@ -66,7 +68,7 @@ class Running:
 
 
 def record(pid: int, *options: str, seconds: float = 5, rate: float = 50) -> tuple[dict[str, int], dict[str, Any]]:
-    """Again where an emulated machine had no time for the last samples or names: they get less than a second."""
+    """Record a process, and repeat if the slow machine had no time for the last samples or names."""
     output, summary = "/tmp/stacks", "/tmp/summary"
     for _ in range(5):
         call(*PYPROF, "record", "-p", pid, "-d", seconds, "-r", rate, "-f", "collapsed", "-o", output, "-q",
@@ -76,7 +78,7 @@ def record(pid: int, *options: str, seconds: float = 5, rate: float = 50) -> tup
     stacks = {}
     for line in Path(output).read_text().splitlines():
         stack, _, count = line.rpartition(" ")
-        if "[not sampled" not in stack:  # a busy machine has such blocks
+        if "[not sampled" not in stack:  # unsampled time occurs on a busy machine
             stacks[stack] = int(count)
     found = json.loads(Path(summary).read_text())
     print("   ", found["samples"], "samples", found["ends"], found["trust"], found["stops"], found["errors"])
@@ -175,7 +177,7 @@ def kernel_has_waits_by_bpf() -> None:
             running.kill()
     named = sum(count for stack, count in stacks.items() if "waits" in stack)
     assert named >= 0.9 * sum(stacks.values()) > 0, stacks
-    assert summary["ends"]["root"] >= 0.98 * summary["samples"], summary["ends"]  # an emulated machine runs each late
+    assert summary["ends"]["root"] >= 0.98 * summary["samples"], summary["ends"]  # the emulated machine is slow
 
 
 OFFLINE = """
@@ -213,7 +215,7 @@ def kernel_samples_a_processor_that_was_offline() -> None:
         with Running("ladder", "spin", "600") as program:
             first, late, *notes = call(sys.executable, "-c", OFFLINE, program.pid, collector, seconds=600).splitlines()
         print("   ", first, "samples,", late, "after", notes)
-        if collector == "bpf":  # events on threads go on by themselves: nothing is missed
+        if collector == "bpf":  # events on threads are not affected
             assert any("processors that were offline" in note for note in notes), notes
         assert int(late) > 20, late
 
@@ -255,7 +257,7 @@ def ladder_by_sframe() -> None:
 
 @check("aarch64")
 def ladder_of_arm_code() -> None:
-    standing("ladder_a32", "exidx", rooted=False)  # the table of clone says EXIDX_CANTUNWIND
+    standing("ladder_a32", "exidx", rooted=False)  # clone has EXIDX_CANTUNWIND
 
 
 @check("aarch64")
@@ -297,10 +299,10 @@ def sleeping(name: str) -> str:
             print("   ", tids.get(thread["tid"], "main"), thread["end"], names, [f["trust"] for f in thread["frames"]])
         for thread in found["threads"]:
             kind = tids.get(thread["tid"])
-            # the others may not be stopped, so lr may be missing; ARM's syscall() has no table, and moves sp
+            # the others must not be stopped, so lr may be missing; syscall() of ARM has no table and changes sp
             if kind in ("nanosleep", "poll", "pipe") or (kind == "futex" and found["arch"] != "arm"):
                 assert "run" in [frame["function"] for frame in thread["frames"]], (kind, thread)
-                assert thread["end"] == "root" or found["arch"] == "arm", (kind, thread)  # clone: EXIDX_CANTUNWIND
+                assert thread["end"] == "root" or found["arch"] == "arm", (kind, thread)  # clone has EXIDX_CANTUNWIND
     return str(found["arch"])
 
 
@@ -327,7 +329,7 @@ def sleepers_are_not_disturbed() -> None:
         _, calls, interrupted = line.split()
         assert int(calls) > 3, line
         failed += int(interrupted)
-    assert failed <= counted <= 3, (failed, counted)  # here they cannot be undone: docs/sampling.md
+    assert failed <= counted <= 3, (failed, counted)  # they cannot be restarted here, see docs/sampling.md
 
 
 @check("aarch64")
@@ -341,12 +343,12 @@ def same_frames_as_eu_stack() -> None:
             tid = int(match[1])
             theirs[tid] = []
         elif match := re.match(r"#\d+\s+(0x[0-9a-f]+)", line):
-            theirs[tid].append(int(match[1], 16) & (1 << 48) - 1)  # elfutils 0.188 leaves signatures in
+            theirs[tid].append(int(match[1], 16) & (1 << 48) - 1)  # elfutils 0.188 does not strip pointer signatures
     for thread in found["threads"]:
         own = [frame for frame in thread["frames"][1:] if frame["module"].endswith("/ladder")]
         ours = [int(frame["pc"], 16) for frame in own]
         print("   ", thread["tid"], len(ours), len(theirs[thread["tid"]]))
-        # elfutils 0.188 names frames twice, and goes by frame records where addresses are signed, over those without
+        # elfutils 0.188 repeats frames, and uses frame pointers for signed addresses, which skips frames without one
         known = list(dict.fromkeys(pc for pc in theirs[thread["tid"]][1:] if pc in ours))
         assert known, (ours, theirs)
         assert known == [pc for pc in ours if pc in known], (ours, theirs)

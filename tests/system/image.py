@@ -1,4 +1,4 @@
-"""The root file system of the guest: packages of Debian, wheels, programs, as one archive for the kernel's memory."""
+"""The root file system of the guest: Debian packages, wheels and programs in one archive for the kernel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,14 @@ WHEELS = ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """name: as uname has it. debian: the same, as Debian names it. qemu: command and options. console: its device."""
+    """A guest machine.
+
+    Attributes:
+        name: Name according to uname.
+        debian: Name of the architecture in Debian.
+        qemu: Command and options of qemu.
+        console: Device of the console.
+    """
 
     name: str
     debian: str
@@ -31,7 +38,7 @@ class Machine:
 
 
 def make_image(project: Path, build: Path, machine: Machine, suite: str, only: str) -> tuple[Path, Path]:
-    """(kernel of that suite, archive). What was downloaded or unpacked before is kept."""
+    """Return the suite's kernel and the archive. Earlier downloads and unpacked files are reused."""
     kernel = build / f"vmlinuz-{suite}"
     base = build / "base"
     if not (build / "unpacked").exists():
@@ -52,14 +59,14 @@ def make_image(project: Path, build: Path, machine: Machine, suite: str, only: s
     (own / "opt" / "only").write_text(only)
     _compile(own / "opt" / "programs", machine.name)
     archive = build / "initrd"
-    with archive.open("wb") as out:  # the kernel unpacks one archive after the other
+    with archive.open("wb") as out:  # the kernel accepts concatenated archives
         for folder in (base, own):
             _archive(folder, out)
     return kernel, archive
 
 
 class Apt:
-    """apt-get for another architecture or suite, with folders of its own."""
+    """apt-get for another architecture or suite, with separate folders."""
 
     def __init__(self, folder: Path, architecture: str, suite: str) -> None:
         self.folder = folder
@@ -91,14 +98,14 @@ class Apt:
         return _run(["apt-get", "-q", *self._options, *words], cwd=self.folder)
 
     def download(self, *packages: str) -> list[Path]:
-        """The packages and all that they depend on."""
+        """Download packages with all dependencies and return their files."""
         self._run("-y", "--download-only", "install", *packages)
         return sorted(self.debs.glob("*.deb"))
 
     def kernel(self) -> Path:
-        """The package of the suite's kernel, without the rest."""
+        """Download the package of the suite's kernel without its dependencies."""
         (name,) = self._needed(self._kernel, "linux-image-")
-        (name,) = self._needed(name, "linux-binary-") or (name,)  # sid's has the kernel in a package of its own
+        (name,) = self._needed(name, "linux-binary-") or (name,)  # in sid the kernel is in a separate package
         self._run("download", name)
         (deb,) = self.folder.glob("linux-[ib]*.deb")
         return deb
@@ -109,7 +116,7 @@ class Apt:
 
 
 def _mirror() -> str:
-    """The host's own archive of Debian."""
+    """Return the Debian mirror that the host uses."""
     lines = _run(["apt-get", "indextargets", "--format", "$(SITE) $(COMPONENT) $(CODENAME)", "Created-By: Packages"])
     for line in lines.splitlines():
         site, component, codename = line.split()
@@ -119,7 +126,7 @@ def _mirror() -> str:
 
 
 def _unpack(debs: list[Path], into: Path) -> None:
-    """In the layout of merged /usr, not configured."""
+    """Unpack packages in the merged /usr layout without configuring them."""
     for name in ("bin", "sbin", "lib"):
         (into / "usr" / name).mkdir(parents=True, exist_ok=True)
         if not (into / name).exists():
@@ -133,7 +140,7 @@ def _unpack(debs: list[Path], into: Path) -> None:
 
 
 def _install(project: Path, into: Path, build: Path, machine: str) -> None:
-    """pyprof and its dependencies as wheels for the guest."""
+    """Install pyprof and its dependencies as wheels for the guest."""
     pip = [str(project / ".venv" / "bin" / "python"), "-m", "pip"]
     wheels = build / "wheels"
     shutil.rmtree(wheels, ignore_errors=True)
@@ -146,7 +153,7 @@ def _install(project: Path, into: Path, build: Path, machine: str) -> None:
 
 
 def _precompile(folder: Path) -> None:
-    """As installing does: the archive's files have no time by which Python would know theirs."""
+    """Compile Python files with unchecked hashes, because the archive's files have no times."""
     compile_dir(folder, quiet=2, force=True, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
 
 
@@ -157,7 +164,7 @@ def _compile(into: Path, machine: str) -> None:
 
 
 def _archive(folder: Path, out: BinaryIO) -> None:
-    """In cpio's "newc" format (the kernel's initramfs-buffer-format.rst), folders before what is in them."""
+    """Write an archive in cpio's "newc" format (initramfs-buffer-format.rst), with folders before their contents."""
 
     def entry(name: str, mode: int, data: bytes) -> None:
         path = name.encode() + b"\0"

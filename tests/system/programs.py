@@ -1,4 +1,4 @@
-"""What is compiled for the guests: name -> (compiler, source, flags), by machine."""
+"""The programs that are compiled for the guests: (compiler, source, flags) by name and machine."""
 
 from __future__ import annotations
 
