@@ -104,6 +104,10 @@ SAMPLING = (
     Reason("worker_user_shared", Stage.OPTIONS,
            "The process that parses runs as the user nobody (65534), because the user namespace has no unused user: "
            "other processes of that user may end it."),
+    Reason("file_broker_gone", Stage.FILES,
+           "The process that opens files for the process that parses has ended, for example because memory was short: "
+           "names and unwind tables of files that were not open by then are missing.",
+           retry="recording again; dmesg says whether the kernel ended it because memory was short"),
     Reason("search for an interpreter in files that took too long", Stage.INTERPRETER,
            "The process that parses did not say in ten seconds whether a program's files hold an interpreter: its "
            "functions are missing.",

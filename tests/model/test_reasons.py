@@ -38,6 +38,7 @@ from pyprof.model.reasons import (
 )
 from pyprof.model.summary import NOT_SAMPLED_LABEL, PARTLY_READ, Summary, lacks
 from pyprof.model.walk import StackEnd
+from pyprof.session.worker.file_broker_client import FILES_NOT_OPENED
 from pyprof.session.worker.sandbox import SHARED_USER, UNCONFINED
 from tests import syntax
 from tests.test_layers import sources
@@ -50,6 +51,7 @@ _TABLES = [
     *(reason.counted for reason in LossReason if reason.counted),
     UNCONFINED,
     SHARED_USER,
+    FILES_NOT_OPENED,
 ]
 """Names that the code takes from separate tables."""
 

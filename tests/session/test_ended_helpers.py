@@ -103,3 +103,17 @@ def test_interrupted_recording_leaves_no_worker_that_was_stopped_before_it_began
     assert (recorder.returncode, text) == (130, "pyprof: ended before the recording began: nothing was written\n")
     assert not out.exists()
     until(partial(has_ended, worker))
+
+
+@pytest.mark.parametrize("is_confined", [True, False])
+def test_library_says_that_files_could_not_be_opened(is_confined: bool) -> None:
+    """A worker that keeps its rights opens files itself, so it lacks none."""
+    with python(BUSY) as target, pyprof.attach(target.pid, collector="ptrace", sandbox=is_confined) as recording:
+        (worker,) = [pid for pid in children(os.getpid()) if pid != target.pid and children(pid)]
+        for broker in children(worker):
+            os.kill(broker, signal.SIGKILL)
+        recording.wait(3)
+        profile = recording.stop()
+    assert profile.summary.samples
+    assert ("file_broker_gone" in profile.summary.errors) == is_confined
+    assert all(frame.title for frame in profile.frames)

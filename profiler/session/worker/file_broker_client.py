@@ -31,10 +31,19 @@ class FileBrokerGone(OSError):
     """The file broker has ended."""
 
 
+FILES_NOT_OPENED = "file_broker_gone"
+"""Counter: files could not be opened because the file broker has ended."""
+
+
 class FileBrokerClient(Opener):
-    """Client of the file broker. It owns its end of the channel; several threads may use it."""
+    """Client of the file broker. It owns its end of the channel; several threads may use it.
+
+    Attributes:
+        is_refused: True if a request failed because the file broker has ended.
+    """
 
     def __init__(self, channel: Channel) -> None:
+        self.is_refused = False
         self._channel = channel
         self._asking = threading.Lock()
 
@@ -61,6 +70,7 @@ class FileBrokerClient(Opener):
                 sent()
                 received = self._channel.receive()
         except Closed:
+            self.is_refused = True
             raise FileBrokerGone(errno.EPIPE, BROKER_GONE) from None
         assert received is not None  # receive() has no time limit here, so it returns a message
         match json.loads(bytes(received.parts[0])):

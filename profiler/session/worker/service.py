@@ -30,7 +30,7 @@ from pyprof.session.session import Session
 from pyprof.session.worker import response_codec
 from pyprof.session.worker.channel import Channel, Closed, Part, Received
 from pyprof.session.worker.deadline import WorkDeadline
-from pyprof.session.worker.file_broker_client import FileBrokerClient
+from pyprof.session.worker.file_broker_client import FILES_NOT_OPENED, FileBrokerClient
 from pyprof.session.worker.idle_priority import idle, may_come_back
 from pyprof.session.worker.message_codec import Unpacker
 from pyprof.session.worker.messages import (
@@ -94,7 +94,8 @@ class ReportedCollector:
 class _Observed:
     """The worker's state for one recording."""
 
-    def __init__(self, begin: Begin) -> None:
+    def __init__(self, begin: Begin, lacks_files: Callable[[], bool]) -> None:
+        self._lacks_files = lacks_files
         self.now_ns, self.monotonic_ns = begin.begin_ns, begin.monotonic_ns
         self.naming: Naming = begin.naming
         self.collector = ReportedCollector(begin.stats)
@@ -171,8 +172,10 @@ class _Observed:
             window, naming.title, naming.rate_hz, naming.mode, naming.view, known_only, lines_s, self._settled
         )
         self._spent_s = found.summary.profiler_cpu_s + state.cpu_s
+        errors = {**found.summary.errors, FILES_NOT_OPENED: 1} if self._lacks_files() else found.summary.errors
         summary = replace(
             found.summary,
+            errors=errors,
             profiler_cpu_s=round(self._spent_s - self._spent_before_s[extent], 3),
             profiler_max_rss_kb=found.summary.profiler_max_rss_kb + state.max_rss_kb,
             functions_missing=tuple(replace(each, kernel=naming.kernel) for each in found.summary.functions_missing),
@@ -294,7 +297,7 @@ class Service:
             observed.keeping.turn()
 
     def _begin(self, begin: Begin) -> None:
-        self._of = _Observed(begin)
+        self._of = _Observed(begin, lambda: self._keeper.is_refused)
         self._hurry.unwound_s *= begin.times
         if begin.yields and may_come_back():
             self._giving_way = idle
