@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -154,6 +155,22 @@ class ViewOptions:
     lock_holder: bool = False
 
 
+CONFINABLE_MACHINES = ("x86_64", "aarch64")
+"""Machines whose system calls can be filtered (collectors/linux/seccomp.py)."""
+
+
+def is_confined(sandbox: bool | None, symbols: Sequence[str] = ()) -> bool:
+    """Return True if the process that parses gives up its rights.
+
+    Args:
+        sandbox: The user's choice. None means True if pyprof is root on a machine whose system calls can be filtered.
+        symbols: Breakpad symbol files that the user named. They are read with the user's rights.
+    """
+    if symbols:
+        return False
+    return os.geteuid() == 0 and os.uname().machine in CONFINABLE_MACHINES if sandbox is None else sandbox
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackOptions:
     """Options that tell how stacks are read and shown.
@@ -166,7 +183,8 @@ class StackOptions:
         native: Which native frames are shown in stacks that have Python frames, a key of NATIVE_VIEWS.
         follow_tasks: For asyncio, show the coroutines of the awaiting tasks above those of a task (CPython 3.14 and
             later).
-        sandbox: True to parse untrusted files in an unprivileged, seccomp-confined process.
+        sandbox: True to parse untrusted files in an unprivileged, seccomp-confined process. None for the default
+            (is_confined()).
     """
 
     stack_size: int = DEFAULT_STACK_SIZE
@@ -175,7 +193,7 @@ class StackOptions:
     max_depth: int = DEFAULT_MAX_DEPTH
     native: str = DEFAULT_NATIVE
     follow_tasks: bool = False
-    sandbox: bool = False
+    sandbox: bool | None = None
 
     @property
     def unwinding(self) -> UnwindOptions:
@@ -187,7 +205,7 @@ class StackOptions:
 
         Files named by `symbols` need the user's rights, so it keeps them then.
         """
-        return self.sandbox and not self.symbols
+        return is_confined(self.sandbox, self.symbols)
 
     @property
     def view(self) -> ViewOptions:
@@ -310,7 +328,7 @@ class DeadTarget:
     stack_size: int
     unwind: UnwindOptions
     registers: bool
-    sandbox: bool
+    sandbox: bool | None = None
 
 
 DEFAULT_ANSWER_S = 5.0

@@ -39,6 +39,9 @@ NAMING = {"pyprof.symbolize", "pyprof.unwind", "pyprof.objfile.elf", "pyprof.int
 SAMPLER, WORKER = 167, 250
 """Modules of ours."""
 
+LISTS = ("--no-sandbox",)
+"""A worker without rights could not write what it has loaded. It loads more (tests/session/test_sandbox_modules.py)."""
+
 LOAD = """
 import atexit, os, sys, time
 to = sys.argv.pop(1)
@@ -82,7 +85,7 @@ def test_native_recording_loads_what_it_uses(tmp_path: Path) -> None:
     out = str(tmp_path / "x.collapsed")
     with subprocess.Popen(["sleep", "60"]) as sleeper:
         try:
-            command = ("record", "-o", out, "-d", "0.05", "-p", str(sleeper.pid))
+            command = ("record", *LISTS, "-o", out, "-d", "0.05", "-p", str(sleeper.pid))
             keeper, worker, sampler = loaded(tmp_path / "loaded", *command)
         finally:
             sleeper.kill()
@@ -101,7 +104,7 @@ def test_native_recording_loads_what_it_uses(tmp_path: Path) -> None:
 def test_dump_loads_what_it_uses(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as sleeper:
         try:
-            keeper, worker, sampler = loaded(tmp_path / "loaded", "dump", "-p", str(sleeper.pid))
+            keeper, worker, sampler = loaded(tmp_path / "loaded", "dump", *LISTS, "-p", str(sleeper.pid))
         finally:
             sleeper.kill()
     for modules in (keeper, worker, sampler):

@@ -16,7 +16,7 @@ from pyprof.agent.control_protocol import ASKED, KEPT, AskRefused, AskRequest
 from pyprof.agent.control_socket import Asker
 from pyprof.agent.last_minutes import LastMinutes
 from pyprof.agent.processes import ProcessTable
-from pyprof.agent.sampled_group import FLUSH_S, SampledGroup
+from pyprof.agent.sampled_group import FLUSH_S, IS_CONFINED, SampledGroup
 from pyprof.agent.selecting import selected
 from pyprof.agent.settings import SamplingChoice, Values
 from pyprof.agent.splitting import labelled
@@ -167,6 +167,7 @@ def _options(values: Values, choice: SamplingChoice, request: AskRequest) -> Rec
         collector=values.collector,
         max_overhead=values.max_stopped / 100,
         duration=request.seconds,
+        sandbox=IS_CONFINED,
     )
 
 

@@ -24,6 +24,8 @@ from pyprof.options import RecordOptions
 from pyprof.session import opening
 from pyprof.session.recording import Recording
 
+IS_CONFINED = False
+"""True if recordings of an agent confine their worker. A worker without rights could not leave SCHED_IDLE (idle.py)."""
 _AGAIN_S = 30.0
 """Time in seconds before a failed collector starts again."""
 _NAMES_S = 0.8
@@ -71,6 +73,7 @@ class SampledGroup:
             native=sampling.python,
             collector=values.collector,
             max_overhead=values.max_stopped / 100,
+            sandbox=IS_CONFINED,
         )
         self._table, self._clock, self._stride = table, clock, stride
         self._took, self._save_part, self._failed = took, save, failed

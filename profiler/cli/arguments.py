@@ -21,6 +21,14 @@ DEFAULT = "default"
 _DAY_S = 24 * 3600.0
 
 
+def add_sandbox(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    parser.add_argument(
+        "--sandbox",
+        action=argparse.BooleanOptionalAction,
+        help="parse untrusted files in an unprivileged, seccomp-confined process (docs/security.md); default for root",
+    )
+
+
 def positive(text: str) -> float:
     try:
         value = float(text)

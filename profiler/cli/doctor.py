@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli import terminal
-from pyprof.cli.arguments import positive_int
+from pyprof.cli.arguments import add_sandbox, positive_int
 from pyprof.cli.terminal import HelpFormatter
 from pyprof.errors import NoSuchProcess
 
@@ -38,12 +38,13 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         formatter_class=HelpFormatter,
     )
     parser.add_argument("pid", nargs="?", type=positive_int, metavar="PID", help="the process to look at")
-    parser.add_argument("--sandbox", action="store_true", help="see record")
+    add_sandbox(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from pyprof.collectors.targets import attach
+    from pyprof.options import is_confined
 
     print("this machine")
     bad = show(attach.machine_findings())
@@ -53,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         print()
         terminal.line(f"process {arguments.pid}: {describe(arguments.pid)}")
         try:
-            bad |= examine(arguments.pid, arguments.sandbox)
+            bad |= examine(arguments.pid, is_confined(arguments.sandbox))
         except ProcessLookupError:
             raise NoSuchProcess(f"process {arguments.pid} has ended meanwhile", "ps -e lists the processes") from None
     return int(bad)

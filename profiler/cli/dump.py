@@ -9,7 +9,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli import terminal
-from pyprof.cli.arguments import bytes_size, positive_int, source_list, unwind_options
+from pyprof.cli.arguments import add_sandbox, bytes_size, positive_int, source_list, unwind_options
 from pyprof.cli.dump_interpreter import (
     add_detail,
     interpreted_frame,
@@ -100,7 +100,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         default=True,
         help="with --locals: not the values of names that look secret (default)",
     )
-    parser.add_argument("--sandbox", action="store_true", help="see record")
+    add_sandbox(parser)
     parser.set_defaults(run=run)
 
 

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli import terminal
+from pyprof.cli.arguments import add_sandbox
 from pyprof.cli.terminal import HelpFormatter
 from pyprof.errors import UsageError
 from pyprof.frame_sources import FALLBACK
@@ -66,7 +67,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "--symbols", action="append", default=[], metavar="PATH|URL", help="see record: source breakpad"
     )
     parser.add_argument("--json", action="store_true", help="as JSON; rows and differences as one object a line")
-    parser.add_argument("--sandbox", action="store_true", help="see record")
+    add_sandbox(parser)
     parser.set_defaults(run=run)
 
 
@@ -81,13 +82,14 @@ def address(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from pyprof.options import is_confined
     from pyprof.session.worker.file_broker import KnownFiles
     from pyprof.session.worker.one_shot_tasks import Examiner
     from pyprof.session.worker.process import forked
     from pyprof.tools.file_reports import FileToInspect
 
     file = FileToInspect(arguments.file, tuple(arguments.symbols))
-    with Examiner(forked, arguments.sandbox and not arguments.symbols) as examiner:
+    with Examiner(forked, is_confined(arguments.sandbox, arguments.symbols)) as examiner:
         examiner.notify(KnownFiles((file.path,)))
         code, missing = look(examiner, file, arguments)
     if missing:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from pyprof.cli.arguments import (
+    add_sandbox,
     bytes_size,
     duration,
     label,
@@ -73,11 +74,7 @@ def _add_how(what: argparse._ArgumentGroup) -> None:
         help="each wait that is longer has a stack of its own (--mode offcpu and wall, with bpf), shorter ones where "
         "there are few; with s, ms or us (default: 1ms)",
     )
-    what.add_argument(
-        "--sandbox",
-        action="store_true",
-        help="the process that parses files of others gives up the rights of pyprof before (docs/security.md)",
-    )
+    add_sandbox(what)
     what.add_argument(
         "--stack-size",
         type=bytes_size,

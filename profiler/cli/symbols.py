@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from typing import IO, Any
 
+from pyprof.cli.arguments import add_sandbox
 from pyprof.cli.terminal import HelpFormatter
 
 _HEAD, _PATIENCE_S = 1 << 12, 300.0
@@ -49,19 +50,20 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     place.add_argument("--upload", metavar="URL", help="send it to the pyprof server there")
     parser.add_argument("--token-file", metavar="FILE", default="", help="with a writer's token, for --upload")
     parser.add_argument("-q", "--quiet", action="store_true", help="do not say what was left out")
-    parser.add_argument("--sandbox", action="store_true", help="see record")
+    add_sandbox(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from pyprof.cli import output, terminal
+    from pyprof.options import is_confined
     from pyprof.session.worker.file_broker import KnownFiles
     from pyprof.session.worker.one_shot_tasks import Examiner
     from pyprof.session.worker.process import forked
     from pyprof.tools.symbol_writer import SymbolsOf, SymbolText
 
     path = arguments.output
-    with Examiner(forked, arguments.sandbox) as examiner:
+    with Examiner(forked, is_confined(arguments.sandbox)) as examiner:
         examiner.notify(KnownFiles((arguments.file,)))
         pieces = examiner.pieces(SymbolsOf(arguments.file, name(arguments.file)), SymbolText)
         last = next(pieces)

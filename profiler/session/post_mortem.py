@@ -19,10 +19,10 @@ from pyprof.model.profile import Profile
 from pyprof.model.threads import ThreadStack, thread_stacks
 from pyprof.objfile.file_access import debuginfod_cache
 from pyprof.objfile.minidump.crash_dump import DumpException, DumpModule
-from pyprof.options import DeadTarget
+from pyprof.options import DeadTarget, is_confined
 from pyprof.records import dataclass
 from pyprof.session.session import Session
-from pyprof.session.worker.file_broker import KnownFiles, KnownFolder
+from pyprof.session.worker.file_broker import AnyObjectFile, KnownFiles, KnownFolder
 from pyprof.session.worker.one_shot_tasks import Examiner
 from pyprof.session.worker.process import Start
 
@@ -92,8 +92,9 @@ def examined(target: DeadTarget, start: Start) -> PostMortem:
         WorkerDied: The worker has ended.
         PyprofError: The file is missing or invalid.
     """
-    with Examiner(start, target.sandbox and not target.unwind.symbols) as examiner:
+    with Examiner(start, is_confined(target.sandbox, target.unwind.symbols)) as examiner:
         examiner.notify(KnownFiles(tuple(filter(None, (target.path, target.exe)))))
+        examiner.notify(AnyObjectFile())
         for folder in filter(None, (target.sysroot.rstrip("/"), debuginfod_cache())):
             examiner.notify(KnownFolder(folder))
         return examiner.one(_OfDeadProcess(target), PostMortem)

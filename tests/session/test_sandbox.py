@@ -7,6 +7,7 @@ import errno
 import json
 import mmap
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,9 +21,10 @@ import pytest
 from pyprof.collectors.linux import libc, procfs, rights, seccomp
 from pyprof.collectors.linux.rights import NOBODY
 from pyprof.objfile.file_access import Opener
+from pyprof.options import CONFINABLE_MACHINES, is_confined
 from pyprof.session.worker import file_broker
 from pyprof.session.worker.channel import Channel
-from pyprof.session.worker.file_broker import GuardedOpener, KnownFiles, KnownFolder, KnownProcess
+from pyprof.session.worker.file_broker import AnyObjectFile, GuardedOpener, KnownFiles, KnownFolder, KnownProcess
 from pyprof.session.worker.sandbox import Sandbox
 
 ROOT = os.geteuid() == 0
@@ -222,6 +224,52 @@ def test_keeper_opens_by_the_rights_of_the_target_and_object_files_of_everybody(
     ):
         assert os.read(fd, 4)
         os.close(fd)
+
+
+@pytest.mark.live
+@pytest.mark.skipif(not ROOT, reason="only root has rights that others lack")
+def test_file_broker_opens_private_object_files_of_a_target_that_has_ended_and_no_core_files(tmp_path: Path) -> None:
+    """The target is of root, and its files are on the host."""
+    tmp_path.chmod(0o700)
+    program, core = tmp_path / "program", tmp_path / "core"
+    shutil.copy("/bin/true", program)
+    head = bytearray(program.read_bytes())
+    head[16:18] = (4).to_bytes(2, "little")  # ET_CORE
+    core.write_bytes(head)
+    (tmp_path / "text").write_text("no object file, which is long enough for a header")
+    opener = GuardedOpener(os.getpid())
+    with pytest.raises(PermissionError):
+        opener.below("", str(program), None, True)
+    with subprocess.Popen(["/bin/sleep", "100"]) as target:
+        opener.notify(KnownProcess(target.pid, f"/proc/{target.pid}/root"))
+        target.kill()
+    os.close(opener.below("", str(program), None, True))
+    for name in ("core", "text"):
+        with pytest.raises(PermissionError):
+            opener.below("", str(tmp_path / name), None, True)
+
+
+def test_file_broker_opens_all_object_files_and_no_core_files_for_a_core(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    shutil.copy("/bin/true", tmp_path / "program")
+    (tmp_path / "text").write_text("no object file, which is long enough for a header")
+    opener = GuardedOpener(os.getpid())
+    opener.notify(AnyObjectFile())
+    os.close(opener.named(str(tmp_path / "program")))
+    if ROOT:
+        for path in (SECRET, str(tmp_path / "text")):
+            with pytest.raises(PermissionError):
+                opener.named(path)
+
+
+def test_default_confines_on_each_machine_whose_calls_can_be_filtered() -> None:
+    for machine in CONFINABLE_MACHINES:
+        assert seccomp.program(machine, 7)
+    with pytest.raises(NotImplementedError):
+        seccomp.program("riscv64", 7)
+    assert is_confined(None) == (ROOT and os.uname().machine in CONFINABLE_MACHINES)
+    assert not is_confined(None, ("symbols",))
+    assert (is_confined(True), is_confined(False)) == (True, False)
 
 
 def test_keeper_opens_what_a_debuginfod_client_fetched(

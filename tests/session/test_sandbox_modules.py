@@ -38,6 +38,7 @@ OF_OTHERS = {
     "pyprof.session.worker.file_broker": "the keeper, which writes what a killed worker had recorded",
     "pyprof.symbolize.demangle": "the keeper",
     "pyprof.session.flight": "the keeper",
+    "pyprof.objfile.file_access": "the file broker, which creates scratch files",
 }
 """Modules of the worker that import modules which the worker never needs, with the component that needs these."""
 

@@ -8,7 +8,9 @@ An attacker who controls the worker can write any content to the outputs that th
 only these files:
 
 * files below a target's root that the target's user may read, and mapped files;
-* world-readable executables with debug information, and files in debuginfod's cache;
+* object files that everybody or a target's user may read, or the user of pyprof if a core file is examined. A core
+  file is no object file, because it holds memory of a process;
+* files in debuginfod's cache;
 * the kernel's symbol table, and unnamed temporary files.
 """
 
@@ -20,6 +22,7 @@ import json
 import os
 import pickle
 import select
+import struct
 from collections.abc import Sequence
 from io import BytesIO
 
@@ -33,6 +36,9 @@ from pyprof.session.worker import priority, response_codec
 from pyprof.session.worker.channel import Channel, Closed, Part, Received
 
 _EVERYBODY = Rights()
+_ELF_HEAD = struct.Struct("=4sxB10xBB")
+"""e_ident with its magic number and byte order, and the two bytes of e_type."""
+_BIG_ENDIAN, _ET_CORE = 2, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,11 @@ class KnownFolder:
 
 
 @dataclass(frozen=True, slots=True)
+class AnyObjectFile:
+    """The worker may open each object file that this process may read. A core file names its modules itself."""
+
+
+@dataclass(frozen=True, slots=True)
 class NumberedSink:
     """A sink and the number by which later messages name it."""
 
@@ -65,7 +76,7 @@ class NumberedSink:
     sink: Sink
 
 
-Notice = KnownProcess | KnownFiles | KnownFolder | NumberedSink
+Notice = KnownProcess | KnownFiles | KnownFolder | AnyObjectFile | NumberedSink
 """The sampler's messages to the file broker. They are sent before the worker can request anything that depends on them.
 """
 
@@ -96,8 +107,10 @@ class GuardedOpener(Opener):
         self._files: set[str] = set()
         self._folders: set[str] = set()
         self._as_root = os.geteuid() == 0
+        self._host_rights: dict[str, Rights] = {}
+        self._opens_all_objects = False
 
-    def notify(self, notice: KnownProcess | KnownFiles | KnownFolder) -> None:
+    def notify(self, notice: KnownProcess | KnownFiles | KnownFolder | AnyObjectFile) -> None:
         match notice:
             case KnownProcess(pid, root):
                 self._pids.pop(pid, None)
@@ -109,6 +122,8 @@ class GuardedOpener(Opener):
             case KnownFolder(path):
                 self._folders.add(path)
                 self._roots[path] = None
+            case AnyObjectFile():
+                self._opens_all_objects = True
 
     def _forget_ended(self) -> None:
         """Forget the ended processes in the older half of the table if it is full. An agent runs for months."""
@@ -116,7 +131,9 @@ class GuardedOpener(Opener):
             return
         for pid in [*self._pids][: len(self._pids) // 2]:
             if not os.path.exists(f"/proc/{pid}"):
-                self._roots.pop(self._pids.pop(pid), None)
+                root = self._pids.pop(pid)
+                self._roots.pop(root, None)
+                self._host_rights.pop(root, None)
         self._most = max(MOST_PROCESSES, len(self._pids) + MOST_PROCESSES // 2)
 
     def keep_up(self) -> None:
@@ -125,8 +142,11 @@ class GuardedOpener(Opener):
 
     def _seen(self, root: str) -> Rights | None:
         """Return the current rights of the process with this root, or its last known rights if it has ended."""
-        rights = super().root(root)[1]
-        return self._roots.get(root, rights) if rights == _EVERYBODY else rights
+        is_host, rights = super().root(root)
+        rights = self._roots.get(root, rights) if rights == _EVERYBODY else rights
+        if is_host and rights is not None:
+            self._host_rights[root] = rights
+        return rights
 
     def below(self, root: str, name: str, rights: Rights | None, follow: bool) -> int:
         if root in ("", "/"):
@@ -138,16 +158,22 @@ class GuardedOpener(Opener):
     def _ours(self, name: str, rights: Rights | None, follow: bool) -> int:
         """Open a file of the host's root folder.
 
-        It is opened with the given rights if a target in the same root has them. Otherwise it must be a world-readable
-        ELF file.
+        It is opened with the given rights if a target in the same root has them. Otherwise it must be an object file
+        that everybody may read, or the user of a target in this root: the target may have ended.
         """
         if not self._as_root or (rights is not None and rights in self._roots.values()):
             return super().below("", name, rights, follow)
-        fd = super().below("", name, _EVERYBODY, follow)
-        if os.pread(fd, len(ELF_MAGIC), 0) != ELF_MAGIC:
+        failure = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        for each in (_EVERYBODY, *({None} if self._opens_all_objects else {*self._host_rights.values()})):
+            try:
+                fd = super().below("", name, each, follow)
+            except PermissionError as error:
+                failure = error
+                continue
+            if _is_object_file(fd):
+                return fd
             os.close(fd)
-            _check(False)
-        return fd
+        raise failure
 
     def mapped(self, pid: int, start: int, end: int) -> int:
         _check(pid in self._pids)
@@ -188,6 +214,15 @@ class GuardedOpener(Opener):
 def _check(allowed: bool) -> None:
     if not allowed:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def _is_object_file(fd: int) -> bool:
+    """Return True for an ELF file that is no core file."""
+    head = os.pread(fd, _ELF_HEAD.size, 0)
+    if len(head) < _ELF_HEAD.size:
+        return False
+    magic, order, low, high = _ELF_HEAD.unpack(head)
+    return magic == ELF_MAGIC and (high if order == _BIG_ENDIAN else low) != _ET_CORE
 
 
 class KeptWindow:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.session.worker.file_broker import KnownFiles, KnownFolder, KnownProcess
+from pyprof.session.worker.file_broker import AnyObjectFile, KnownFiles, KnownFolder, KnownProcess
 from pyprof.session.worker.file_symbols import AskedSymbols
 from pyprof.session.worker.messages import Examine, OneShotTask
 from pyprof.session.worker.process import Start
@@ -35,7 +35,7 @@ class Examiner:
         self._link = WorkerLink(self._worker)
         self._numbers = itertools.count(1)
 
-    def notify(self, notice: KnownFiles | KnownFolder | KnownProcess) -> None:
+    def notify(self, notice: AnyObjectFile | KnownFiles | KnownFolder | KnownProcess) -> None:
         """Tell the file broker what it may open for the worker."""
         self._worker.notify(notice)
 

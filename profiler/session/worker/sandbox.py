@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from pyprof.collectors.linux import libc, rights, seccomp
-from pyprof.model.call_names import MACHINES, call_names
+from pyprof.model.call_names import call_names
 from pyprof.objfile import file_access
 from pyprof.session.worker.channel import Channel
 from pyprof.session.worker.file_broker import FileBroker
@@ -30,7 +30,7 @@ _LATE = (
     "pyprof.symbolize.frame_cache",
     "pyprof.unwind.formats.exidx.memory",
     *("_blake2", "bz2", "gzip", "lzma", "pycxxfilt", "zlib", "zstandard", "compression.zstd"),
-    *("linecache", "tempfile", "tokenize", "traceback"),
+    *("linecache", "tokenize", "traceback"),
 )
 """Modules that the worker's functions import when called, and modules that Python imports for a traceback."""
 _ENCODINGS = ("ascii", "latin-1", "utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
@@ -47,7 +47,7 @@ def load() -> None:
     for name in (*sources.modules(), *_LATE):
         with suppress(ImportError):
             importlib.import_module(name)
-    for machine in MACHINES:
+    for machine in ("i386", "x86_64") if os.uname().machine == "x86_64" else (os.uname().machine,):
         call_names(machine)
     for name in _ENCODINGS:
         codecs.lookup(name)
