@@ -138,9 +138,7 @@ def test_colours_by_waiting_and_by_kind_of_code_have_their_legend(open_page: Ope
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_functions_of_the_application_have_strong_colours_and_those_of_libraries_pale_ones(
-    open_page: OpenPage, scheme: str
-) -> None:
+def test_application_has_strong_colours_and_libraries_pale_ones(open_page: OpenPage, scheme: str) -> None:
     page = open_page(web_server(), scheme=scheme)
     colours = page.browser.run(
         "Object.fromEntries(model.frames.slice(0, model.functions).map((each, at) => [each.name, colours[at]]))"

@@ -171,7 +171,7 @@ def test_graph_begins_in_the_upper_third_of_a_narrow_screen(open_page: OpenPage)
     assert page.browser.run("document.querySelector('#bottom-up').getBoundingClientRect().height") == 0
 
 
-def test_function_of_the_application_is_on_the_first_narrow_screen_below_a_deep_framework(open_page: OpenPage) -> None:
+def test_application_below_a_deep_framework_is_on_the_first_narrow_screen(open_page: OpenPage) -> None:
     web, shop = "/venv/lib/python3.11/site-packages/web/server.py", "/srv/shop.py"
     builder, stack = Builder(), [python("<module>", "/venv/bin/serve"), python("serve", web)]
     for at in range(40):

@@ -105,7 +105,7 @@ def test_framework_through_which_everything_passes_is_part_of_the_start() -> Non
     assert build(builder.build(), PLAIN).start == set(range(1, len(outside) + 1))
 
 
-def test_framework_that_spends_some_time_itself_is_part_of_the_start_and_an_application_is_not() -> None:
+def test_framework_that_spends_some_time_itself_is_start_and_an_application_is_not() -> None:
     web = "/venv/lib/python3.11/site-packages/web/server.py"
     for file, is_start in ((web, True), ("/srv/shop.py", False)):
         outside = [*START, python("<module>", "/venv/bin/serve"), python("serve", file)]
