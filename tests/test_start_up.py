@@ -10,7 +10,7 @@ import pytest
 
 HEAVY = {
     "numpy.ma": "10 ms; model/columns.py does without",
-    "numpy.random": "20 ms; for threads that live shorter than a period",
+    "numpy.random": "20 ms; nothing needs it",
     "dataclasses": "compiles what it makes when it is imported; records.py does not",
     "_hashlib": "loads OpenSSL",
     "ptrace": "python-ptrace; its names of system calls are for kernel frames and waits",

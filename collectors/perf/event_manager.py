@@ -59,20 +59,20 @@ class Ticks:
         self._stride = stride
         self._by_records = by_records
         self._period_ns = round(1e9 / rate_hz)
-        self._lost = self._closed_ns = 0
+        self._lost, self._closed_ns = 0.0, 0
 
-    def took(self, found: Scan, lost: int, events: EventSet | None) -> None:
-        """Count records that were read, and lost ones.
+    def took(self, found: Scan, lost: float, events: EventSet | None) -> None:
+        """Count samples that were read, and lost ones.
 
         Args:
             found: The scan.
-            lost: Total number of records that found no room.
+            lost: Total number of sampling times whose records found no room.
             events: The current events.
         """
         taken = sum(map(len, found.samples))
         self.used += taken / self._stride.every
         if self._by_records:
-            self._closed_ns += (taken + lost - self._lost) * self._period_ns
+            self._closed_ns += round((taken + lost - self._lost) * self._period_ns)
             self.ticking_ns = self._closed_ns
         else:
             self.ticking_ns = self._closed_ns + (events.counted_ns() if events is not None else 0)
@@ -212,7 +212,7 @@ class EventManager:
         """
         self.lost += (lost - self._lost_records) / self._thinning.factor
         self._lost_records = lost
-        self.ticks.took(found, lost, self._events)
+        self.ticks.took(found, self.lost, self._events)
 
     def endings(self) -> Endings | None:
         """Return times of ended threads, or None if time in the kernel counts or events are on processors."""
@@ -291,7 +291,9 @@ class EventManager:
     def _fresh(self, size: int) -> EventSet:
         if self._multiplied:
             most_hz = self._ring_size / 4 / _LEAST_WAIT_S / (OVERHEAD + size)
-            self._thinning.begin(self._rate_hz, most_hz, time.monotonic_ns())
+            self._thinning.multiply(self._rate_hz, most_hz, time.monotonic_ns())
+        elif self.scope.samples and not self.scope.processors:
+            self._thinning.begin(self._rate_hz, time.monotonic_ns())
         return EventSet(self.scope.event, self._rate_hz * self._thinning.factor, size, self._reader.rings)
 
     def _replace(self, size: int, alive: Iterable[int]) -> None:

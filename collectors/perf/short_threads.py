@@ -1,15 +1,20 @@
-"""Events on threads that live shorter than a period: more records are made than samples are used.
+"""Events on threads: more records are made than samples are used, and chance chooses the samples.
+
+An event on a thread has a period that the kernel keeps, also in the threads that inherit it. A program that alternates
+between two functions with that period would be sampled in one of them only. So each sample is one of several records of
+its time, chosen at random. Their number is not whole, so that the records fall on all phases of such a program.
 
 An event that a new thread inherits begins a new period, and the time after a thread's last period is lost. So a thread
-that lives shorter than a period is never sampled. With a period of 0.125 ms little is lost. The records of one period
-of the wanted rate make one sample: one of them, chosen at random.
+that lives shorter than a period is never sampled. With a period of 0.125 ms little is lost.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
+import os
+import random
 
 import numpy as np
+import numpy.typing as npt
 
 from pyprof.collectors.perf.records import I64, TIME, U64
 from pyprof.flush_protocol import Stride
@@ -18,59 +23,86 @@ from pyprof.records import replace
 
 _RATE_HZ = 8000
 """Maximum number of records per second of a thread's time."""
+_RECORDS = (2.6165, 2.6195)
+"""Records of a sample. The number is drawn for each recording, so that no program is in step with the records.
+
+The square of the golden ratio is 2.618: multiples of its inverse fall most evenly on the phases of a program. At 2.6
+there would be 13 phases, of which a half of the program has 6 or 7."""
 _JUDGED_NS, _MUCH = 50_000_000, 0.15
 """Time that must be due for a decision, and the share of it without samples above which more records are made."""
 _SOON_NS, _NO_HURRY_NS = 100_000_000, 1 << 62
 
 
 class Draw:
-    """A random choice of one item from each group of n consecutive items. Groups continue from call to call."""
+    """A random choice of one item from each group of consecutive items. Groups continue from call to call.
+
+    If the mean size is not whole, each group has the next smaller or the next larger size by chance. So each item is
+    chosen with the same probability, wherever it is.
+    """
 
     def __init__(self) -> None:
-        self._of = 1
-        self._skip = self._pick = 0
+        self.begin(1)
 
-    @cached_property
-    def _random(self) -> np.random.Generator:
-        return np.random.default_rng()  # numpy.random takes 20 ms to load
-
-    def begin(self, of: int) -> None:
-        """Start groups of a new size. The choice in the current group is already made."""
-        self._of, self._skip, self._pick = of, 0, 0
+    def begin(self, mean: float) -> None:
+        """Start groups of a new mean size. The choice in the current group is already made."""
+        self._least, self._rest = int(mean), mean % 1
+        self._start = 0
+        """Where the next group begins, counted from the next item."""
+        self._chosen = np.zeros(0, np.int64)
 
     def take(self, n: int) -> I64:
         """Return the indices of the chosen ones of the next n items."""
-        runs = np.arange(-self._skip, n, self._of)
-        picks = self._random.integers(self._of, size=len(runs))
-        if self._skip:
-            picks[0] = self._pick
-        if len(runs):
-            self._pick = int(picks[-1])
-        self._skip = (self._skip + n) % self._of
-        at = runs + picks
-        return at[(at >= 0) & (at < n)]
+        count = max(-(-(n - self._start) // self._least), 0)
+        sizes = self._least + (_uniform(count) < self._rest)
+        ends = self._start + np.cumsum(sizes)
+        starts = ends - sizes
+        begun = int(np.searchsorted(starts, n))  # groups that begin later are drawn in the next call
+        chosen = (starts + _uniform(count) * sizes)[:begun].astype(np.int64)
+        chosen = np.concatenate([self._chosen, chosen])
+        self._start = (int(ends[begun - 1]) if begun else self._start) - n
+        self._chosen = chosen[chosen >= n] - n
+        return chosen[chosen < n]
+
+
+def _uniform(count: int) -> npt.NDArray[np.float64]:
+    """Return random numbers in [0, 1). numpy.random takes 20 ms to load."""
+    return np.frombuffer(os.urandom(8 * count), np.uint64) / 2**64
 
 
 class Thinning:
     """A filter that keeps one of `factor` records, of those that were made after the first begin()."""
 
     def __init__(self) -> None:
-        self.factor = 1
+        self.factor = 1.0
+        self._records = random.uniform(*_RECORDS)
         self._since_ns = 0
         self._draw = Draw()
 
-    def begin(self, rate_hz: float, most_hz: float, now_ns: int) -> None:
-        """Choose the factor for records from now on.
+    def begin(self, rate_hz: float, now_ns: int) -> None:
+        """Thin the records from now on, so that no program is in step with the samples."""
+        self._change(self._usual(rate_hz), now_ns)
+
+    def multiply(self, rate_hz: float, most_hz: float, now_ns: int) -> None:
+        """Choose a larger factor for records from now on, because threads are short.
 
         Args:
             rate_hz: Rate of samples.
             most_hz: Rate of records that the rings can hold.
             now_ns: Current time.
         """
-        before, self.factor = self.factor, max(int(min(_RATE_HZ, most_hz) / rate_hz), 1)
-        if before == 1:
+        factor = max(min(_RATE_HZ, most_hz) / rate_hz, self._usual(rate_hz))
+        self._change(factor if factor >= 2 else 1.0, now_ns)
+
+    def _usual(self, rate_hz: float) -> float:
+        return self._records if rate_hz * self._records <= _RATE_HZ else 1.0
+
+    def _change(self, factor: float, now_ns: int) -> None:
+        if factor == self.factor:
+            return
+        if self.factor == 1:
             self._since_ns = now_ns
-        self._draw.begin(self.factor)
+        self.factor = factor
+        self._draw.begin(factor)
 
     def kept(self, words: U64, pieces: list[I64]) -> list[I64]:
         """Return the samples to keep: all older ones, and one in `factor` of the others.

@@ -22,9 +22,7 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--rates", type=float, nargs="+", default=[19, 99, 100, 999, 1000], metavar="HZ")
-    parser.add_argument(
-        "--collectors", nargs="+", default=["bpf", "perf", "ptrace"], choices=[*COLLECTORS], metavar="NAME"
-    )
+    parser.add_argument("--collectors", nargs="+", default=[*COLLECTORS], choices=[*COLLECTORS], metavar="NAME")
     parser.add_argument("--samples", type=int, default=400, help="of each program, then the next row (%(default)s)")
     parser.add_argument("--seconds", type=float, default=60, help="of a row at most (%(default)s)")
     options = parser.parse_args()

@@ -8,21 +8,27 @@ import pytest
 
 from pyprof.collectors.base import CollectorRefused
 from tests.lockstep.gaps import bpf_gaps, ks_probability
-from tests.lockstep.shares import record_shares
+from tests.lockstep.shares import COLLECTORS, record_shares
 from tests.support import missing
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
+CLOCKS = {"perf on threads": "cpu"}
+"""Clocks of programs that do not alternate by wall time: events on threads count the time of their thread."""
 RATE_HZ, SAMPLES, LONGEST_S = 1000.0, 400, 60.0
 
 
 @pytest.mark.parametrize("period", [1.0, 0.5])
-@pytest.mark.parametrize("collector", ["bpf", "perf", "ptrace"])
+@pytest.mark.parametrize("collector", [*COLLECTORS])
 def test_program_in_step_has_its_shares_by_each_collector(collector: str, period: float) -> None:
     """Allow 5.5 standard deviations, which the binomial distribution exceeds once in 26 million runs."""
     try:
         (share,) = record_shares(
-            collector, RATE_HZ, {"": period}, lambda n, passed: n >= SAMPLES or passed > LONGEST_S, "wall"
+            collector,
+            RATE_HZ,
+            {"": period},
+            lambda n, passed: n >= SAMPLES or passed > LONGEST_S,
+            CLOCKS.get(collector, "wall"),
         )
     except CollectorRefused as error:
         missing(f"needs {collector}: {error.message}")

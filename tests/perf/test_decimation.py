@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from pyprof.collectors.linux.perf_arch import WIDE
 from pyprof.collectors.perf.short_threads import Decimation, Draw
 from pyprof.flush_protocol import Stride
 from pyprof.model.sample import SampleBatch, SampleKind
+from tests.lockstep.gaps import ks_probability
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
@@ -54,3 +57,24 @@ def test_each_of_a_run_is_drawn_as_often_as_the_others() -> None:
     found = np.bincount(np.concatenate([(base + draw.take(7)) % 4 for base in range(0, 70_000, 7)]), minlength=4)
     assert found.sum() == 17_500
     assert (abs(found - 4375) < 6 * 4375**0.5).all()
+
+
+@pytest.mark.parametrize("mean", [2.618, 3.5, 4.0])
+def test_items_of_groups_of_a_mean_size_are_drawn_equally_often_and_at_the_designed_distances(mean: float) -> None:
+    draw, chance = Draw(), random.Random(1)
+    draw.begin(mean)
+    found, base = [], 0
+    while base < 100_000:
+        n = chance.randrange(50)
+        found.append(base + draw.take(n))
+        base += n
+    places = np.concatenate(found)
+    assert abs(len(places) - base / mean) < 6 * (base / mean) ** 0.5 / mean
+    phases = np.bincount(places % 8, minlength=8)
+    assert (abs(phases - len(places) / 8) < 6 * (len(places) / 8) ** 0.5).all()
+    designed, start = [], 0
+    for _ in range(20_000):
+        size = int(mean) + (chance.random() < mean % 1)
+        designed.append(start + chance.randrange(size))
+        start += size
+    assert ks_probability(np.diff(places).astype(np.float64), np.diff(designed).astype(np.float64)) > 1e-7

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,30 +17,29 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 SINCE = 1000
 
 
-@given(st.lists(st.integers(0, 120), max_size=12), st.integers(1, 4))
-def test_one_record_of_each_run_is_kept_and_all_that_are_older(looks: list[int], factor: int) -> None:
+@given(st.lists(st.integers(0, 120), max_size=12), st.floats(3, 9))
+def test_one_record_of_each_group_is_kept_and_all_that_are_older(looks: list[int], factor: float) -> None:
     thinning = Thinning()
-    thinning.begin(1.0, factor, SINCE)
+    thinning.multiply(1.0, factor, SINCE)
     assert thinning.factor == factor
-    records, kept, place = np.zeros(0, np.int64), [], 0
+    kept, place = [], 0
     for n in looks:
         first = 8 * np.arange(place, place + n)
         words = np.zeros(8 * (place + n) + 8, np.uint64)
         words[first + TIME] = SINCE - 1 + (first >= 8 * 20)  # the first twenty records are older
         pieces = thinning.kept(words, [first[: n // 2], first[n // 2 :]])
         kept += [at // 8 for piece in pieces for at in piece.tolist()]
-        records, place = np.append(records, first), place + n
+        place += n
     old, dense = min(place, 20), max(place - 20, 0)
     assert kept[:old] == list(range(old))
-    runs = [(at - 20) // factor for at in kept[old:]]
-    assert runs == sorted(set(runs)), "never two of a run"
-    assert set(range(dense // factor)) <= set(runs), "each whole run has one"
+    assert kept == sorted(set(kept))
+    assert dense // math.ceil(factor) <= len(kept) - old <= math.ceil(dense / int(factor))
 
 
 def test_records_from_before_another_factor_are_thinned_too() -> None:
     thinning = Thinning()
-    thinning.begin(1.0, 10, SINCE)
-    thinning.begin(1.0, 20, SINCE + 500)
+    thinning.multiply(1.0, 10, SINCE)
+    thinning.multiply(1.0, 20, SINCE + 500)
     words = np.zeros(8 * 400, np.uint64)
     first = 8 * np.arange(400)
     words[first + TIME] = SINCE + 100
@@ -47,12 +48,39 @@ def test_records_from_before_another_factor_are_thinned_too() -> None:
 
 def test_records_come_no_more_often_than_rings_can_hold() -> None:
     thinning = Thinning()
-    thinning.begin(99, 1e9, 0)
-    assert thinning.factor == 80
-    thinning.begin(99, 1000, 0)
-    assert thinning.factor == 10
-    thinning.begin(9999, 1e9, 0)
+    thinning.multiply(99, 1e9, 0)
+    assert thinning.factor == 8000 / 99
+    thinning.multiply(99, 1000, 0)
+    assert thinning.factor == 1000 / 99
+    thinning.multiply(9999, 1e9, 0)
     assert thinning.factor == 1
+
+
+def test_usual_records_are_more_than_samples_and_not_of_the_same_number_in_each_recording() -> None:
+    factors = set()
+    for _ in range(20):
+        thinning = Thinning()
+        thinning.begin(1000, 0)
+        factors.add(thinning.factor)
+    assert len(factors) > 10
+    assert 2.61 < min(factors) < max(factors) < 2.62
+
+
+@pytest.mark.parametrize("period", [0.5, 1.0, 2.0, 3.0, 0.99, 100 / 99, (1 + 5**0.5) / 2])
+def test_program_in_step_has_its_share_of_the_samples(period: float) -> None:
+    """Records have a fixed period, and the program alternates with a simple multiple of the sampling period."""
+    samples = 20_000
+    thinning = Thinning()
+    thinning.begin(100, 0)
+    count = int(samples * thinning.factor)
+    first = 8 * np.arange(count)
+    words = np.ones(8 * count + 8, np.uint64)
+    kept = np.concatenate(
+        [piece for at in range(0, count, 37) for piece in thinning.kept(words, [first[at : at + 37]])]
+    )
+    phase = kept / 8 / thinning.factor / period % 1
+    assert abs(len(kept) - samples) < 6 * samples**0.5 / thinning.factor
+    assert abs(np.count_nonzero(phase < 0.5) - samples / 2) < 5.5 * (samples / 4) ** 0.5
 
 
 MS = 1_000_000
