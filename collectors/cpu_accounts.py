@@ -23,7 +23,7 @@ from pyprof.records import dataclass, replace
 
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _BUDGET = 100
-"""After a reading that took t, no reading is made for 100 t."""
+"""After a reading that used t of processor time, no reading is made for 100 t."""
 _LOOK_NS = 100_000_000
 _LEAST_NS, _LEAST_SHARE = 40_000_000, 0.03
 
@@ -280,9 +280,9 @@ class Accounts:
         Returns:
             True if the accounts were read.
         """
-        before = self._clock()
-        if not self.on or (before < self._not_before and not force):
+        if not self.on or (self._clock() < self._not_before and not force):
             return False
+        before = time.thread_time_ns()
         known, self._members = self._members, {}
         spent: defaultdict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))
         for pid in roots.keys() | known.keys():
@@ -307,8 +307,7 @@ class Accounts:
             self._kernel[root] += kernel
             user = total - kernel
             self._due[root] += round(user * kept / (kept + missed)) if kept + missed else user
-        after = self._clock()
-        self._not_before = after + max(_LOOK_NS, _BUDGET * (after - before))
+        self._not_before = self._clock() + max(_LOOK_NS, _BUDGET * (time.thread_time_ns() - before))
         return True
 
     def _was_waited_for(self, ended: _Member, known: Mapping[int, _Member]) -> bool:

@@ -30,7 +30,7 @@ from pyprof.options import CollectOptions
 
 _RELIST_NS = 50_000_000
 _LATEST_LIST_NS = 1_000_000_000
-_LIST_BUDGET = 100  # after a listing that took t there is none for 100 t
+_LIST_BUDGET = 100  # after a listing that used t of processor time there is none for 100 t
 _NAMES_NS = 1_000_000_000
 _FEW = 16
 """Maximum number of threads for which the displaced one is looked for first. Each check costs 0.02 ms."""
@@ -114,9 +114,10 @@ class TracedProcess:
         now = time.monotonic_ns()
         count = self.directory.thread_count()
         if count != self._count or now >= self._relist_at or self._has_lost_one():
+            before = time.thread_time_ns()
             self._relist(count)
-            after = time.monotonic_ns()
-            self._relist_at = after + min(max(_RELIST_NS, _LIST_BUDGET * (after - now)), _LATEST_LIST_NS)
+            spent = time.thread_time_ns() - before
+            self._relist_at = time.monotonic_ns() + min(max(_RELIST_NS, _LIST_BUDGET * spent), _LATEST_LIST_NS)
         if self.reader is not None:
             self.reader.look(self.spaces.current, self.threads)
 

@@ -22,7 +22,7 @@ from pyprof.records import dataclass, field, replace
 
 _CGROUP_ROOT = "/sys/fs/cgroup"
 _LOOK_NS = 500_000_000
-_BUDGET = 50  # after a search that took t there is none for 50 t
+_BUDGET = 50  # after a search that used t of processor time there is none for 50 t
 
 Fits = Callable[[int], bool]
 
@@ -76,11 +76,11 @@ class Selection:
 
     def find(self, known: Container[int]) -> Iterable[int]:
         """Return processes that match and are not known yet, within a budget of the time."""
-        if not self.lasting or (before := time.monotonic_ns()) < self._not_before:
+        if not self.lasting or time.monotonic_ns() < self._not_before:
             return ()
+        before = time.thread_time_ns()
         found = [pid for pid in procfs.all_pids() if pid not in known and pid not in self.ours and self._fits(pid)]
-        after = time.monotonic_ns()
-        self._not_before = after + max(_LOOK_NS, _BUDGET * (after - before))
+        self._not_before = time.monotonic_ns() + max(_LOOK_NS, _BUDGET * (time.thread_time_ns() - before))
         return found
 
 

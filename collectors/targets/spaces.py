@@ -210,9 +210,10 @@ class SpaceTracker:
             seem_same = known and not last and before < self._exact_until_ns and self._changes.seem_same()
             if seem_same or (known and self._changes.is_same(self._maps)):
                 after = clock()
-                self._not_before_ns = after + _BUDGET * (after - before)
+                read_ns = min(after - before, time.thread_time_ns() - cpu_before)
+                self._not_before_ns = after + _BUDGET * read_ns
                 if not seem_same:
-                    self._exact_until_ns = after + _seldom(_EXACT_NS, time.thread_time_ns() - cpu_before)
+                    self._exact_until_ns = after + _seldom(_EXACT_NS, read_ns)
                     self._unsettled.clear()
                 return []
         self._restless_reads = max(self._restless_reads - 1, 0)

@@ -16,7 +16,7 @@ from pyprof.records import dataclass, field
 
 _RELIST_NS = 50_000_000
 _RELIST_BUDGET = 50
-"""A listing that took t nanoseconds is followed by a pause of 50 t."""
+"""A listing that used t nanoseconds of processor time is followed by a pause of 50 t."""
 _NAMES_NS, _NAMES_LATE_NS, _NAMES_SOON_NS, _NAMES_BUDGET = 1_000_000_000, 64_000_000_000, 20_000_000, 200
 """Intervals in nanoseconds at which thread names are read: first, maximum (the interval doubles while no name changes),
 after a new thread; and the divisor that limits the time for it to a 200th.
@@ -78,15 +78,15 @@ class ThreadList:
         """
         if self._relist_at:
             self._welcome(tids)
-        now = time.monotonic_ns()
-        if not self.wanted or now < self._relist_at:
+        if not self.wanted or time.monotonic_ns() < self._relist_at:
             return False
+        before = time.thread_time_ns()
         self._inner = {tid: self._inner.get(tid) or self._namespace_tid(tid) for tid in tids}
         self.known = {tid: known for tid, known in self.known.items() if tid in self._inner}
         self._misses = {tid: misses for tid, misses in self._misses.items() if tid in self._inner}
         self._list()
-        after = time.monotonic_ns()
-        self._relist_at = after + max(_RELIST_NS, _RELIST_BUDGET * (after - now))
+        spent = time.thread_time_ns() - before
+        self._relist_at = time.monotonic_ns() + max(_RELIST_NS, _RELIST_BUDGET * spent)
         return True
 
     def _list(self) -> None:
@@ -193,13 +193,12 @@ class NameBook:
 
     def look(self, threads: ThreadList) -> None:
         """Read the names if their interval has passed."""
-        now = time.monotonic_ns()
-        if now >= self._read_at:
-            before = dict(self.names)
+        if time.monotonic_ns() >= self._read_at:
+            before, cpu_before = dict(self.names), time.thread_time_ns()
             self.read(threads)
             self._wait_ns = min(2 * self._wait_ns, _NAMES_LATE_NS) if self.names == before else _NAMES_NS
-            after = time.monotonic_ns()
-            self._read_at = after + max(self._wait_ns, _NAMES_BUDGET * (after - now))
+            spent = time.thread_time_ns() - cpu_before
+            self._read_at = time.monotonic_ns() + max(self._wait_ns, _NAMES_BUDGET * spent)
 
     def soon(self, tids: Collection[int]) -> None:
         """Read the names soon, because threads have appeared or ended; tids are the current threads."""

@@ -15,7 +15,7 @@ from pyprof.records import dataclass
 
 _LOOK_NS = 2_000_000_000
 _BUDGET = 100
-"""Ratio of the time between two reads to the duration of one. After a read that took t, none follows for 100 t."""
+"""Minimum ratio of the time between two reads to the processor time of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +53,14 @@ class Unfollowed:
 
         The last read counts for a process that has ended.
         """
-        before = self._clock()
-        if before < self._not_before and not force:
+        if self._clock() < self._not_before and not force:
             return
+        before = time.thread_time_ns()
         for pid in self._first:
             found = _spent(pid)
             if found is not None:
                 self._last[pid] = found
-        after = self._clock()
-        self._not_before = after + max(_LOOK_NS, _BUDGET * (after - before))
+        self._not_before = self._clock() + max(_LOOK_NS, _BUDGET * (time.thread_time_ns() - before))
 
     def take(self) -> Spent:
         """Return the processor time since the last call."""

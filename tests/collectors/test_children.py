@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -104,8 +105,27 @@ def test_short_lived_children_are_found_by_looking_where_the_kernel_does_not_tel
     program: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ptrace, "child_finder", lambda diagnostics, is_sampled: Poller())
-    recording = short_lived(program, 100)
-    assert len({lane.pid for lane in recording.lanes}) > 3
+    for count in (100, 200, 400, 800):  # how many live long enough depends on the other work of the machine
+        found = {lane.pid for lane in short_lived(program, count).lanes}
+        if len(found) > 3:
+            break
+    assert len(found) > 3
+
+
+def test_look_that_waited_for_a_processor_does_not_delay_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[object] = []
+
+    def wait(pids: object) -> list[int]:
+        looks.append(pids)
+        time.sleep(0.05)
+        return []
+
+    monkeypatch.setattr(children, "descendants", wait)
+    poller = Poller()
+    poller.find([1])
+    time.sleep(0.05)
+    poller.find([1])
+    assert len(looks) == 2
 
 
 def test_without_subprocesses_children_are_left_alone(program: Start) -> None:
