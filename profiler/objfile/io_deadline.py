@@ -167,14 +167,14 @@ def at(found: int, is_file: bool = False) -> None:
     mount = _mount(found)
     if mount in _silent:
         raise Unanswered
+    call: _Call | None = getattr(_here, "call", None)
+    if call is not None:
+        call.at = found  # before the probe, which may outlast the call's own timeout
     if (mount, is_file) not in _answering:
         if mount not in _local_mounts() and not _answers(found):
             _silent.add(mount)
             raise Unanswered
         _answering.add((mount, is_file))
-    call: _Call | None = getattr(_here, "call", None)
-    if call is not None:
-        call.at = found
 
 
 def _answers(found: int) -> bool:
