@@ -22,6 +22,25 @@ def most(share: float, of: int) -> int:
     return of
 
 
+def poisson_bounds(mean: float) -> tuple[int, int]:
+    """Return the smallest and the largest plausible count of independent events.
+
+    Args:
+        mean: Their expected count.
+
+    Returns:
+        (low, high). The count is below `low` with a probability below ODDS, and above `high` likewise.
+    """
+    below, count, low = 0.0, 0, 0
+    while True:
+        below += math.exp(count * math.log(mean) - mean - math.lgamma(count + 1)) if mean else 1.0
+        if below < ODDS:
+            low = count + 1
+        if 1 - below < ODDS:
+            return low, count
+        count += 1
+
+
 def _exactly(count: int, share: float, of: int) -> float:
     """Return the probability of exactly this count in the binomial distribution."""
     ways = math.lgamma(of + 1) - math.lgamma(count + 1) - math.lgamma(of - count + 1)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tests.chance import ODDS, most
+from tests.chance import ODDS, most, poisson_bounds
 
 
 @pytest.mark.parametrize(("share", "of"), [(0.005, 200), (0.015, 400), (0.2, 50), (0.5, 1000)])
@@ -20,3 +20,17 @@ def test_more_is_less_likely_than_the_odds_and_one_less_is_not(share: float, of:
 def test_share_of_many_samples_is_hardly_more_than_the_chance() -> None:
     assert most(0.01, 100_000) < 0.012 * 100_000
     assert most(0.01, 0) == 0
+
+
+@pytest.mark.parametrize("mean", [0.3, 5, 40, 600])
+def test_poisson_counts_outside_their_bounds_are_less_likely_than_the_odds(mean: float) -> None:
+    def below(bound: int) -> float:
+        return sum(math.exp(n * math.log(mean) - mean - math.lgamma(n + 1)) for n in range(bound))
+
+    low, high = poisson_bounds(mean)
+    assert below(low) < ODDS <= below(low + 1)
+    assert 1 - below(high + 1) < ODDS <= 1 - below(high)
+
+
+def test_nothing_is_expected_of_no_time() -> None:
+    assert poisson_bounds(0) == (0, 0)

@@ -21,6 +21,7 @@ from pyprof.agent import reading
 from pyprof.agent.time_parsing import TimeSpan
 from pyprof.recording.reader import load
 from pyprof.session.worker.idle_priority import may_come_back
+from tests.chance import poisson_bounds
 from tests.warm import run
 
 pytestmark = pytest.mark.live
@@ -230,19 +231,31 @@ def asking(spool: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True)
 
 
+def processor_times(pid: int, until: subprocess.Popen[str]) -> tuple[list[int], list[float]]:
+    """Follow a process until another one ends: nanoseconds since the epoch, and seconds of processor time by then."""
+    times: list[int] = []
+    spent_s: list[float] = []
+    while until.poll() is None:
+        spent_s.append(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9)
+        times.append(time.time_ns())
+        time.sleep(0.02)
+    return times, spent_s
+
+
 def test_asker_gets_the_last_minutes_and_a_recording_at_its_own_rate(tmp_path: Path) -> None:
     """Request the last minutes and two recordings, one of which Ctrl-C ends. The agent's windows continue unchanged."""
     word, spool, log, config = f"agent-asked-{os.getpid()}", tmp_path / "spool", tmp_path / "log", tmp_path / "a.toml"
     config.write_text(CONFIG.replace("[http]\nport = PORT", "[sampling]\nmax_stopped = 100").replace("WORD", word))
-    target = busy(word, "1")
+    target, asked_s = busy(word, "1"), 3
     command = [sys.executable, "-m", "pyprof", "agent", "--config", str(config), "--spool", str(spool)]
     with log.open("wb") as out:
         agent = subprocess.Popen([*command, "--log", "json"], stderr=out)
         try:
-            while sum(bool(line["samples"]) for line in windows(log)) < 2:
+            while sum(int(str(line["samples"])) for line in windows(log)) < 20:
                 assert agent.poll() is None, log.read_text()
                 time.sleep(0.05)
-            with asking(spool, "-d", "1", "-r", "300", "-o", str(tmp_path / "a.pyprof")) as first:
+            with asking(spool, "-d", str(asked_s), "-r", "300", "-o", str(tmp_path / "a.pyprof")) as first:
+                spent = processor_times(target.pid, first)
                 assert first.wait(60) == 0, first.stderr and first.stderr.read()
             with asking(spool, "-d", "300", "-r", "300", "-o", str(tmp_path / "b.pyprof")) as second:
                 assert second.stderr is not None
@@ -264,10 +277,13 @@ def test_asker_gets_the_last_minutes_and_a_recording_at_its_own_rate(tmp_path: P
     whole, rest = load(tmp_path / "a.pyprof"), load(tmp_path / "b.pyprof")
     assert whole.title == rest.title == "checkout"
     assert whole.labels == {"env": "test", "service": "checkout", "version": "1"}
-    age_s = (whole.time_ns - whole.start_ns - whole.duration_ns) / 1e9
-    slow, fast = int((age_s < -1.2).sum()), int((age_s > -0.8).sum())
-    assert fast > 2 * 19
-    assert 5 < slow < 40 * (whole.duration_ns / 1e9 - 1)
+    end_ns = whole.start_ns + whole.duration_ns
+    age_s = (whole.time_ns - end_ns) / 1e9
+    slow, fast = int((age_s < -asked_s - 0.2).sum()), int((age_s > 0.2 - asked_s).sum())
+    before_s, after_s = np.interp([end_ns - (asked_s - 0.2) * 1e9, end_ns], *spent)
+    at_19, at_300 = (poisson_bounds(rate * float(after_s - before_s)) for rate in (19, 300))
+    assert at_19[1] < at_300[0] <= fast, "the target ran too little to tell the rates apart, or is sampled too seldom"
+    assert 5 < slow < 40 * (whole.duration_ns / 1e9 - asked_s)
     assert rest.duration_ns / 1e9 < 200
     assert rest.duration_ns > whole.duration_ns
     assert len({(thread.pid, thread.tid) for thread in whole.threads}) == len(whole.threads)
