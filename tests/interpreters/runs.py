@@ -15,7 +15,8 @@ from tests.collapsed import Stacks
 FIRST_S, LONGEST_S = 0.5, 4.0
 RATE = "800"
 NO_NAMES = problem("no_time_for_names", path="").text
-MOST_PIECES = 10
+PIECES_S = [min(FIRST_S * 2**number, LONGEST_S) for number in range(10)]
+"""Durations in seconds of the recordings of one target that a test makes until it has the samples that it needs."""
 
 
 def record(pid: int, output: Path, *options: str, until: Callable[[Stacks], bool] | None = None) -> dict[str, Any]:
@@ -30,11 +31,11 @@ def record(pid: int, output: Path, *options: str, until: Callable[[Stacks], bool
     """
     summary = _record_with_names(pid, output, FIRST_S, *options)
     errors = Counter(summary["errors"])
-    for number in range(1, MOST_PIECES):
+    for seconds in PIECES_S[1:]:
         if until is None or until(stacks(output)):
             break
         lines = output.read_text()
-        errors.update(_record_with_names(pid, output, min(FIRST_S * (1 << number), LONGEST_S), *options)["errors"])
+        errors.update(_record_with_names(pid, output, seconds, *options)["errors"])
         output.write_text(lines + output.read_text())
     return {**summary, "errors": dict(errors)}
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.collapsed import Stacks
 from tests.interpreters.pythons import HERE, KINDS, Python, running
-from tests.interpreters.runs import MOST_PIECES, dump, record, stacks
+from tests.interpreters.runs import PIECES_S, dump, record, stacks
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
@@ -94,8 +94,8 @@ def test_lines_are_those_of_the_function_that_was_there(collector: str, tmp_path
     with running(HERE, "churn.py") as process:
         assert process.stdout is not None
         process.stdout.readline()
-        for _ in range(MOST_PIECES):
-            record(process.pid, output, "--collector", collector)
+        for seconds in PIECES_S:
+            record(process.pid, output, "--collector", collector, "-d", str(seconds))
             frames = json.loads(output.read_text())["shared"]["frames"]
             ours = [frame for frame in frames if re.fullmatch(r"f_\d+", frame["name"])]
             made += [(int(frame["name"][2:]), frame.get("line")) for frame in ours]

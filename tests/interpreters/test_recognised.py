@@ -16,7 +16,7 @@ from pyprof.model.summary import lacks
 from pyprof.session.summarize import LANGUAGES
 from tests.cli.support import pyprof
 from tests.exporters.profiles import Builder, code
-from tests.interpreters.runs import MOST_PIECES, record
+from tests.interpreters.runs import PIECES_S, record
 from tests.support import need
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
@@ -37,8 +37,8 @@ def test_functions_of_a_runtime_are_said_not_to_be_shown(language: str, tmp_path
             assert process.stdout.readline() == b"1\n"
             summary = next(
                 found
-                for _ in range(MOST_PIECES)
-                if (found := record(process.pid, tmp_path / "out.collapsed"))["shown"]["total"]
+                for seconds in PIECES_S
+                if (found := record(process.pid, tmp_path / "out.collapsed", "-d", str(seconds)))["shown"]["total"]
             )
             doctor = pyprof("doctor", str(process.pid)).stdout
         finally:
