@@ -109,13 +109,13 @@ def test_no_stack_of_a_recording_is_impossible_and_nothing_is_stopped(
 LATE = """
 import time
 def early():
-    while time.process_time() < 0.5: sum(range(1000))
+    while time.process_time() < 1.5: sum(range(1000))
 early()
 import asyncio
 async def outer():
     await asyncio.create_task(inner())
 async def inner():
-    while time.process_time() < 3: sum(range(1000))
+    while time.process_time() < 3.5: sum(range(1000))
 asyncio.run(outer())
 """
 

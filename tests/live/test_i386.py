@@ -81,7 +81,7 @@ def test_threads_that_stand_on_their_ladders_have_one_stack_each(tmp_path: Path)
 @pytest.mark.parametrize("source", BUILDS)
 def test_threads_that_climb_have_stacks_that_begin_like_the_ladder(source: str, tmp_path: Path) -> None:
     with running(program("ladder.c", *BUILDS[source]), "climb", LIFE) as target:
-        recording = record_names(target.pid, tmp_path, seconds=1)
+        recording = record_names(target.pid, tmp_path, seconds=1, until=lambda found: len(found.stacks) > 20)
     ladders = [f"{p}_thread{climbing([*rungs(p), f'{p}_top'])}" for p in "abcd"]
     thunk = r";__x86\.get_pc_thunk\.\w+"
     allowed = rf"{THREAD};(?:{'|'.join(ladders)})(?:{thunk})?"
