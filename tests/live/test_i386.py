@@ -70,7 +70,7 @@ def sleepers(*words: str) -> Iterator[Program]:
 
 def test_threads_that_stand_on_their_ladders_have_one_stack_each(tmp_path: Path) -> None:
     with running(program("ladder.c", *BUILDS["eh_frame"]), "spin", LIFE) as target:
-        recording = record_names(target.pid, tmp_path, seconds=1)
+        recording = record_names(target.pid, tmp_path, seconds=1, until=lambda found: len(found.stacks) >= 4)
     assert recording.whole == 1.0
     ladders = [";".join([f"{p}_thread", *rungs(p), f"{p}_top"]) for p in "abcd"]
     assert strange(recording, rf"{THREAD};({'|'.join(ladders)})") == []
@@ -118,14 +118,16 @@ def test_deep_recursion_is_whole(tmp_path: Path) -> None:
 
 
 def test_handler_on_its_own_stack_stands_on_what_it_interrupted(tmp_path: Path) -> None:
+    def in_the_handler(found: Recording) -> list[tuple[str, ...]]:
+        whole = [stack for stack in found.stacks if "truncated" not in stack[0]]
+        return [stack for stack in whole if stack[-1] == "handler_top" and "s_top" in stack]
+
     with running(program("ladder_altstack.c", *NO_FRAME_POINTER), "spin", LIFE) as target:
-        recording = record_names(target.pid, tmp_path, seconds=1)
+        recording = record_names(target.pid, tmp_path, seconds=1, until=lambda found: bool(in_the_handler(found)))
     interrupted = rf"{MAIN}{climbing([*rungs('s', 12), 's_top'])}"
     learning = r"[^;]*truncated: stack not readable[^;]*;.*;handler_top"
     assert strange(recording, rf"{interrupted}(?:;[^;]+(?:;handler(?:;handler_top)?)?)?|{learning}") == []
-    whole = [stack for stack in recording.stacks if "truncated" not in stack[0]]
-    both = [stack for stack in whole if stack[-1] == "handler_top" and "s_top" in stack]
-    assert {len(stack) for stack in both} == {3 + 1 + 12 + 1 + 3}
+    assert {len(stack) for stack in in_the_handler(recording)} == {3 + 1 + 12 + 1 + 3}
 
 
 def test_sleeping_threads_are_read_without_a_stop() -> None:

@@ -113,15 +113,20 @@ def test_stack_that_is_longer_than_its_copy_is_whole_and_proved_with_a_larger_co
 
 
 def test_stacks_of_exceptions_are_whole_or_say_that_they_are_in_the_unwinder(tmp_path: Path) -> None:
-    with running(ladder("ladder_throw"), "climb", LIFE) as program:
-        recording = record(program.pid, tmp_path, seconds=2)
     step = r"tower::Step<(\d)>::up\(unsigned long\)"
+
+    def deepest(found: Recording) -> list[tuple[str, ...]]:
+        return [s for s in found.stacks if sum(bool(re.fullmatch(step, name)) for name in s) == 5]
+
+    with running(ladder("ladder_throw"), "climb", LIFE) as program:
+        recording = record(
+            program.pid, tmp_path, seconds=2, until=lambda found: found.samples > 100 and bool(deepest(found))
+        )
     assert strange(recording, rf"{MAIN}(;all_kinds\(\).*)?|\[in the unwinder\];.*") == []
     whole = sum(n for stack, n in recording.stacks.items() if re.match(MAIN, ";".join(stack)))
     assert whole > 0.85 * recording.samples
-    deepest = [s for s in recording.stacks if sum(bool(re.fullmatch(step, name)) for name in s) == 5]
-    assert deepest
-    for stack in deepest:
+    assert deepest(recording)
+    for stack in deepest(recording):
         assert [m[1] for name in stack if (m := re.fullmatch(step, name))] == ["4", "3", "2", "1", "0"]
 
 
@@ -148,7 +153,7 @@ def test_handler_on_its_own_stack_stands_on_the_stack_that_it_interrupted(tmp_pa
 
 def test_calls_through_the_plt_and_back_are_whole(tmp_path: Path) -> None:
     with running(ladder("ladder_plt"), "climb", LIFE) as program:
-        recording = record(program.pid, tmp_path, seconds=1)
+        recording = record(program.pid, tmp_path, seconds=1, until=lambda found: len(found.stacks) > 10)
     far = r"(?:;far_(?:double_)?\1(?:@plt)?|;far_\1;back)"
     outer = r";far_outer(?:;far_0[12]@plt|;far_0[12](?:;nothing)?)?|;far_outer@plt"
     assert strange(recording, rf"{MAIN}(?:;round_trip(?:;near_(\d\d){far}?|{outer})?)?") == []
@@ -194,7 +199,7 @@ FORKS = {
 @pytest.mark.parametrize("mode", list(FORKS))
 def test_children_images_and_short_threads_are_followed(mode: str, tmp_path: Path) -> None:
     with running(ladder("ladder_fork"), mode, LIFE) as program:
-        recording = record(program.pid, tmp_path, "-s", seconds=2)
+        recording = record(program.pid, tmp_path, "-s", seconds=2, until=lambda found: found.samples > 100)
     allowed = re.compile(FORKS[mode].format(f=climbing([*rungs("f"), "f_top"])))
     wrong = {stack: n for stack, n in recording.stacks.items() if not allowed.fullmatch(";".join(stack))}
     assert sum(wrong.values()) <= most(MISPLACED, recording.samples), wrong
