@@ -12,7 +12,7 @@ from pyprof.model.reasons import problem
 from tests import collapsed, warm
 from tests.collapsed import Stacks
 
-FIRST_S, LONGEST_S = 0.5, 4.0
+FIRST_S, LONGEST_S = 0.5, 8.0
 RATE = "800"
 NO_NAMES = problem("no_time_for_names", path="").text
 PIECES_S = [min(FIRST_S * 2**number, LONGEST_S) for number in range(10)]

@@ -16,7 +16,7 @@ from pyprof.interpreters.cpython.snapshot import MOST_SCATTERED
 from pyprof.model.markers import long_chain_mark
 from tests.collapsed import Stacks
 from tests.interpreters.pythons import Python, pythons, running
-from tests.interpreters.runs import functions, record, stacks
+from tests.interpreters.runs import PIECES_S, functions, record, stacks
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
@@ -34,11 +34,12 @@ def recorded(
     with running(python, "deep.py", str(depth)) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        output = folder / "out.collapsed"
-        summary = record(
-            process.pid, output, "--collector", "ptrace", *options, until=whole_named if whole else some_named
-        )
-    return [frames for frames, _ in stacks(folder / "out.collapsed")], summary
+        output, is_enough = folder / "out.collapsed", whole_named if whole else some_named
+        for seconds in PIECES_S:  # one recording: the first samples of each are less than the others
+            summary = record(process.pid, output, "--collector", "ptrace", "-d", str(seconds), *options)
+            if is_enough(stacks(output)):
+                break
+    return [frames for frames, _ in stacks(output)], summary
 
 
 def some_named(found: Stacks) -> bool:

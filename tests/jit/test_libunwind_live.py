@@ -13,9 +13,11 @@ from tests.live.support.recording import Recording, record, running
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
 TURN_MS = "150"
-"""Time between changes in milliseconds. On a shared machine the sampler sees a registration tens of milliseconds
+"""Processor time of a turn in milliseconds. On a shared machine the sampler sees a registration tens of milliseconds
 later.
 """
+SHORT_TURN_MS = "40"
+"""Processor time of a turn in milliseconds, so that both functions run in each second of a tenth of a processor."""
 
 
 def turns(recording: Recording) -> dict[str, tuple[int, int]]:
@@ -43,7 +45,7 @@ def test_registration_and_cancellation_in_a_loop_are_seen_while_recorded(tmp_pat
 
 def test_windows_of_a_recording_each_have_the_names_of_their_time(tmp_path: Path) -> None:
     """Record several windows, between which unused descriptions are dropped and used ones stay."""
-    with running(dyn(tmp_path, "offset"), "loop", TURN_MS) as program:
+    with running(dyn(tmp_path, "offset"), "loop", SHORT_TURN_MS) as program:
         options = ("-d", "4.5", "--every", "1", "-q", "-r", "199", "-o", str(tmp_path / "w%i.collapsed"))
         done = warm.run("record", "-p", str(program.pid), *options, timeout=90)
     assert done.returncode == 0, done.stderr

@@ -13,7 +13,7 @@ import pytest
 
 from pyprof.objfile.jitdump import JitdumpReader, Loaded
 from tests.live.support.other_unwinders import gdb_stacks
-from tests.live.support.recording import dump, record, running
+from tests.live.support.recording import Recording, dump, record, running
 from tests.roots import run_in
 from tests.support import build, need
 
@@ -79,12 +79,20 @@ def test_object_files_that_take_turns_at_one_address_are_told_apart(
     objects: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
     """Alternate object files with different frame sizes. With the other one's table no stack would be complete."""
+
+    def samples_in(recording: Recording) -> dict[tuple[str, str], int]:
+        return {
+            (caller, made): sum(n for stack, n in recording.stacks.items() if stack[-2:] == (caller, made))
+            for caller in ("call_even", "call_odd") for made in ("made_even", "made_odd")
+        }  # fmt: skip
+
+    def has_two_turns_of_each(recording: Recording) -> bool:
+        times = samples_in(recording)
+        return min(times["call_even", "made_even"], times["call_odd", "made_odd"]) > 60  # 30 in a turn of 150 ms
+
     with running(objects[0], "150", *objects[1:]) as program:
-        recording = record(program.pid, tmp_path, seconds=2.5)
-    times = {
-        (caller, made): sum(n for stack, n in recording.stacks.items() if stack[-2:] == (caller, made))
-        for caller in ("call_even", "call_odd") for made in ("made_even", "made_odd")
-    }  # fmt: skip
+        recording = record(program.pid, tmp_path, seconds=2.5, until=has_two_turns_of_each)
+    times = samples_in(recording)
     assert times["call_even", "made_odd"] == times["call_odd", "made_even"] == 0
     assert min(times["call_even", "made_even"], times["call_odd", "made_odd"]) > 0.25 * recording.samples
     assert recording.whole > 0.8

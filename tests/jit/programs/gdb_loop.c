@@ -2,7 +2,8 @@
 
        gdb_loop MILLISECONDS OBJECT...
 
-   An object's code is in .text and begins with a function that loops for as long as the number it is given lasts. */
+   An object's code is in .text and begins with a function that loops for as long as the number it is given lasts. A
+   turn takes so many milliseconds of processor time. */
 #define _GNU_SOURCE
 #include <elf.h>
 #include <stdint.h>
@@ -82,7 +83,7 @@ static void report(struct jit_code_entry *entry, uint32_t action)
 static double now(void)
 {
     struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
     return time.tv_sec + time.tv_nsec * 1e-9;
 }
 

@@ -18,9 +18,9 @@ from tests import warm
 from tests.collapsed import is_block
 
 PYPROF = [sys.executable, "-m", "pyprof"]
-LIFE = "60"
+LIFE = "200"
 """Seconds after which a program ends if the test does not end it."""
-LONGEST_S = 10
+LONGEST_S = 20
 
 
 @contextmanager
