@@ -111,7 +111,7 @@ def recorded(folder: Path, *options: str) -> tuple[dict[str, int], dict[str, obj
     done = warm.run("record", "-d", "0.8", "-r", "400", *options, *to, timeout=120)
     if "are not allowed" in done.stderr:
         missing(f"needs perf_events of the whole machine: {done.stderr}")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 or (done.returncode == 1 and not out.read_text()), done.stderr  # 1: no samples
     roots: dict[str, int] = {}
     for frames, count in sampled(out.read_text()):
         roots[frames[0]] = roots.get(frames[0], 0) + count
