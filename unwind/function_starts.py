@@ -19,7 +19,7 @@ from pyprof.unwind.index import MAX_FILES, FileTables
 from pyprof.unwind.rules import FunctionRows
 from pyprof.unwind.sources import READERS, Reader, open_sources
 
-TABLES = ("sframe", "eh_frame", "breakpad", "debug_frame")
+TABLES = ("sframe", "eh_frame", "go", "breakpad", "debug_frame")
 
 
 class Walked(Protocol):

@@ -52,6 +52,7 @@ _TABLES = {
     "sframe": TableReader(".sframe", "sframe.section", "sframe_source"),
     "eh_frame": TableReader(".eh_frame", "cfi.eh_frame", "eh_frame_source"),
     "exidx": TableReader(".ARM.exidx", "exidx.section", "exidx_source"),
+    "go": TableReader(".gopclntab", "gopclntab", "go_source"),
     "debug_frame": TableReader(".debug_frame", "cfi.debug_frame", "debug_frame_source"),
 }
 READERS: dict[str, Reader] = {**_TABLES}

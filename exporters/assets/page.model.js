@@ -131,6 +131,7 @@ const TRUST_TITLES = {
   eh_frame: ".eh_frame",
   debug_frame: ".debug_frame",
   exidx: ".ARM.exidx",
+  go: "Go's function table",
   breakpad: "Breakpad file",
   libunwind_dynamic: "code registered at run time",
   gdb_jit: "JIT, debugger interface",

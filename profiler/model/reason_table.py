@@ -306,6 +306,8 @@ TABLES = (
            "One function's rows are broken; the next source was asked."),
     Reason("sframe: row of .plt.got corrected", Stage.TABLES,
            "Linkers write a wrong row there (docs/unwind-tables.md)."),
+    Reason("go: function with broken rows", Stage.TABLES,
+           "One function of .gopclntab is broken; the next source was asked."),
     Reason("STACK CFI*", Stage.TABLES,
            "A row of a Breakpad symbol file is not usable, or in part."),
 )

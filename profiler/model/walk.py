@@ -52,6 +52,7 @@ class Trust(IntEnum):
     INTERPRETER = 14
     COMPLETED = 16
     KERNEL = 15
+    GO = 17
 
     @property
     def label(self) -> str:

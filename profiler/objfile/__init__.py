@@ -9,6 +9,7 @@ base            The interface of an object file, independent of its format
 debug_files     Separate debug files: by build ID, by .gnu_debuglink (CRC checked), from debuginfod's cache (read only)
 debuginfod      A client of debuginfod servers, which downloads files by build ID into the shared cache
 foreign_path    Files whose names come from foreign input: a target, an object file, a core file
+gopclntab       The function table that Go's linker writes into every program
 growing_file    Reader of a file to which its process keeps writing
 held_bytes      A limit on the content of foreign files in memory, for the whole process
 images          The object file behind an address: proved to be the mapped one, with its load bias

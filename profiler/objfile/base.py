@@ -206,7 +206,7 @@ class ObjectFile(Protocol):
         """Return an unwind table, or None if there is none.
 
         Args:
-            name: ".eh_frame", ".eh_frame_hdr", ".debug_frame", ".sframe" or ".ARM.exidx".
+            name: ".eh_frame", ".eh_frame_hdr", ".debug_frame", ".sframe", ".ARM.exidx" or ".gopclntab".
 
         Raises:
             FormatError: The place of the table is stated wrongly.

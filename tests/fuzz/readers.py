@@ -72,6 +72,7 @@ from tests.remote.test_packets import everything as packets
 from tests.unwind.exidx.test_hostile import use as use_exidx
 from tests.unwind.sframe.test_hostile import exhaust as use_sframe
 from tests.unwind.test_cfi_hostile import ask_everything
+from tests.unwind.test_gopclntab import exhaust as gopclntab
 
 Reader = Callable[[bytes], None]
 
@@ -351,12 +352,16 @@ def sample_columns(data: bytes) -> None:
         unpack(data, 5, 3)
 
 
+def go_table(data: bytes) -> None:
+    gopclntab(data)
+
+
 READERS: dict[str, Reader] = {
     reader.__name__: reader
     for reader in (
         *(elf, symbol_tables, dwarf, pe, breakpad, core, minidump, microdump, eh_frame, debug_frame, expressions),
         *(sframe, exidx, perf_map, jitdump, gdb_packets, gdb_documents, python_objects, python_lines, compressed),
         *(cython, procfs, perf_records, bpf_records, kernel_types, libunwind, gdb_jit, names),
-        *(imported, pushed, asks, push_answers, sample_columns, packed_blocks),
+        *(imported, pushed, asks, push_answers, sample_columns, packed_blocks, go_table),
     )
 }

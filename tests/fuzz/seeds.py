@@ -38,6 +38,7 @@ from tests.remote.test_descriptions import REAL, TARGET
 from tests.support import BUILDS
 from tests.symbolize.test_cython import GENERATED
 from tests.unwind.exidx.test_hostile import small_library
+from tests.unwind.go_table import VERSIONS, table
 from tests.unwind.sframe.test_hostile import SECTIONS
 from tests.unwind.test_cfi_hostile import FRAMES
 
@@ -112,6 +113,7 @@ def seeds() -> Mapping[str, list[bytes]]:
         "expressions": [bytes([0x77, 8, 0x06, 0x80, 0x7F]), bytes([0x77, 8, 0x3F, 0x1A, 0x3B, 0x2A, 0x33, 0x24, 0x22])],
         "sframe": [b"\0" + data for data, _, _ in SECTIONS.values()],
         "exidx": [small_library()],
+        "go_table": [table(version=version)[0] for version in VERSIONS],
         "perf_map": [b"7f00 10 py::f:/a b.py\n0x7f10 0x8 LazyCompile:~g x.js:1\nFFFF0 1  void A::b(int)\r\n"],
         "jitdump": [
             jit.HEADER + jit.lines(5, (0x1000, 7, "a")) + jit.load(6, 0x1000, 32, "f") + jit.move(7, 0x1000, 0x2000, 32)

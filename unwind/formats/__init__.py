@@ -7,5 +7,6 @@ cfi/        DWARF call frame information: .eh_frame, .debug_frame
 exidx/      ARM exception index tables
 libunwind/  libunwind's dynamic unwind-info
 sframe/     SFrame sections
+gopclntab   Go's own function table
 gdb_jit     The GDB JIT interface: a list of object files that a process keeps in its memory for debuggers
 """

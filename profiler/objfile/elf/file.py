@@ -34,7 +34,7 @@ from pyprof.objfile.elf.headers import (
 )
 from pyprof.objfile.elf.named_symbols import named_symbols
 from pyprof.objfile.elf.synthetic import synthetic_sections
-from pyprof.objfile.elf.unwind_tables import find_unwind_table, lost_tables
+from pyprof.objfile.elf.unwind_tables import find_unwind_table, lost_tables, search_go_table
 from pyprof.objfile.held_bytes import hold
 from pyprof.objfile.source import ByteSource, BytesSource, FileSource, open_regular
 
@@ -192,6 +192,11 @@ class ElfFile:
 
     def unwind_table(self, name: str) -> UnwindTable | None:
         return find_unwind_table(self, name)
+
+    @cached_property
+    def searched_go_table(self) -> int | None:
+        """The address of Go's function table in a Go program that has no section for it, else None."""
+        return search_go_table(self)
 
     def named_symbols(self, names: Sequence[bytes]) -> dict[bytes, int]:
         return named_symbols(self, names)

@@ -4,6 +4,7 @@
     .debug_frame               likewise, .zdebug_frame too
     .sframe                    by name, by type, by segment, in that order
     .ARM.exidx                 by segment, by name, by type, in that order
+    .gopclntab                 by name (.data.rel.ro.gopclntab, too), else in Go programs by its header
 
 SFrame V1 and early V2 sections are plain PROGBITS named .sframe. Later ones have SHT_GNU_SFRAME and may have any name.
 An image in memory, or a file without section headers, has only the segment, which may be longer than the section. In a
@@ -25,15 +26,19 @@ from pyprof.objfile.elf.synthetic import DIRECT
 if TYPE_CHECKING:
     from pyprof.objfile.elf.file import ElfFile
 
-SFRAME, EXIDX = ".sframe", ".ARM.exidx"
+SFRAME, EXIDX, GO = ".sframe", ".ARM.exidx", ".gopclntab"
+GO_SECTIONS = (GO, ".data.rel.ro.gopclntab")
+GO_NOTE = b"Go\0\0"
+"""Name of the note with the build ID of Go's linker."""
 MAX_SFRAME = 1 << 30
 MAX_EXIDX = 1 << 28
 MAX_RELOCATIONS = 1 << 24
+MAX_NOTES = 1 << 16
 
 
 def find_unwind_table(elf: ElfFile, name: str) -> UnwindTable | None:
     """Return an unwind table by name, as ObjectFile.unwind_table does."""
-    find = {SFRAME: _sframe, EXIDX: _exidx}.get(name, partial(_named, name=name))
+    find = {SFRAME: _sframe, EXIDX: _exidx, GO: _gopclntab}.get(name, partial(_named, name=name))
     return next(find(elf), None)
 
 
@@ -86,6 +91,30 @@ def _exidx(elf: ElfFile) -> Iterator[UnwindTable]:
         if section.stored and section.size:
             read = partial(_section, elf, section)
             yield UnwindTable(EXIDX, section.name, section.addr, section.size, False, read)
+
+
+def _gopclntab(elf: ElfFile) -> Iterator[UnwindTable]:
+    """Yield Go's function table. It is read at its address, so read() returns only its section."""
+    for name in GO_SECTIONS:
+        section = elf.sections.get(name)
+        if section is not None and section.stored and section.size:
+            yield UnwindTable(GO, name, section.addr, section.size, False, partial(_section, elf, section))
+            return
+    if (svma := elf.searched_go_table) is not None:
+        yield UnwindTable(GO, "", svma, 0, True, lambda: memoryview(b""))
+
+
+def search_go_table(elf: ElfFile) -> int | None:
+    """Return the address of Go's function table in a file without a section for it, or None.
+
+    Only files with a note of Go's linker are searched.
+    """
+    notes = (segment for segment in elf.segments if segment.type == e.PT_NOTE)
+    if not any(GO_NOTE in bytes(elf.source.read(note.offset, min(note.filesz, MAX_NOTES))) for note in notes):
+        return None
+    from pyprof.objfile import gopclntab
+
+    return gopclntab.search_go_table(elf)
 
 
 def _section(elf: ElfFile, section: e.SectionHeader) -> memoryview:

@@ -27,7 +27,7 @@ _BACK = rb"[\x48\x4c]\x89[\xc4\xcc\xd4\xdc\xe4\xec\xf4\xfc]|\x48\x8b\x64\x24"  #
 _AWAY = re.compile(b"|".join((_LOAD, _BY_RBX, _ALIGN)), re.DOTALL)
 _HOME = re.compile(_LOAD + b"|" + _BACK, re.DOTALL)
 
-_NO_RULE = Rule(-1, 0, RegRule(RegKind.AT_CFA, -8), cfa_expr=b"\x06")
+NO_RULE = Rule(-1, 0, RegRule(RegKind.AT_CFA, -8), cfa_expr=b"\x06")
 """A rule that always fails, so that the walk ends: DW_OP_deref on an empty stack has no value."""
 
 
@@ -68,6 +68,6 @@ def with_stacks(rows: FunctionRows, code: bytes) -> FunctionRows:
         rule = rows.rules[max(bisect_right(rows.starts, start) - 1, 0)]
         span = next((pair for pair in moved if pair[0] <= start < pair[1]), None)
         if span is not None:
-            rule = rule._replace(ra=UNDEFINED) if span[1] == rows.end else _NO_RULE
+            rule = rule._replace(ra=UNDEFINED) if span[1] == rows.end else NO_RULE
         rules.append(rule)
     return rows._replace(starts=tuple(starts), rules=tuple(rules))
