@@ -10,6 +10,7 @@ elf_symtab  Symbol tables of ELF files as columns: .symtab, .dynsym, .gnu_debugd
 footprint   An estimate of the memory that an object uses, from samples of long containers
 frame_modules  The list of the modules of a profile's frames
 generated_names  Names of generated functions in the form that users write: Cython and V8
+go_names    Names, lines and inlined functions of a Go program, from the function table that Go's linker writes
 kernel      Names of kernel functions, from /proc/kallsyms, and of the system calls in which threads are blocked
 name_cache  A cache of symbols and lines of object files, for the life of the process
 perfmap     A reader of perf maps, the text files `/tmp/perf-PID.map` in which a process names its generated code

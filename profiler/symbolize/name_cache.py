@@ -24,6 +24,7 @@ from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.dwarf.lines import SourceLines, SourcePlace
 from pyprof.symbolize.elf_symtab import DEBUG_FILE, symbol_sources
 from pyprof.symbolize.footprint import footprint
+from pyprof.symbolize.go_names import GoNames, go_names
 from pyprof.symbolize.kernel import KernelNames
 from pyprof.symbolize.symbols import SymbolTable
 
@@ -100,6 +101,11 @@ class FileNames:
         if dwarf is None or not has_dwarf(dwarf):
             return None
         return SourceLines(dwarf, file.min_vaddr - dwarf.min_vaddr, self._image.alternate)
+
+    @cached_property
+    def go_names(self) -> GoNames | None:
+        """The names in the file's .gopclntab, None if it is not a Go program."""
+        return go_names(self._image.file, self.broken)
 
     @cached_property
     def symbol_file(self) -> SymbolFileNames | None:

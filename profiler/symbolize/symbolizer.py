@@ -255,15 +255,13 @@ class Symbolizer:
 
     def _name(self, file: FileNames, image: Image, inside: Sequence[_Found], deadline: Deadline) -> None:
         """Set system_name, function and source from earlier results or from the file."""
-        for text in file.broken:
-            self._names.diagnostics.count("broken symbol table")
-            self._names.diagnostics.problem(image.module.path, problem("symbol_table_broken", where=text))
-        file.broken.clear()
+        self._report_broken(file, image)
         fresh = self._fill_in(file, image, inside)
         self._names.looked_up(len(inside) - len(fresh), len(fresh))
         if not fresh:
             return
         whole = self._add_source(file, image, fresh, deadline)
+        whole = min(whole, self._add_go_names(file, image, fresh, deadline))
         if self._add_symbol_file(file, image, fresh, deadline):
             for item in fresh[:whole]:
                 file.found[image.svma(item.lookup)] = Named(item.system_name, item.function, tuple(item.source))
@@ -331,6 +329,44 @@ class Symbolizer:
             self._diagnostics.problem(path, problem("debug_information_split"))
         return whole
 
+    def _add_go_names(self, file: FileNames, image: Image, inside: Sequence[_Found], deadline: Deadline) -> int:
+        """Set the names and lines of a Go program that its symbol table and DWARF do not have.
+
+        Exported names do not cover all functions.
+
+        Returns:
+            The number of frames before the time limit.
+        """
+        names = file.go_names
+        if names is None:
+            return len(inside)
+        whole, has_time = 0, self._source_budget_s != 0
+        for item in inside:
+            if not item.source or not item.system_name or not file.complete:
+                has_time = has_time and self._is_in_time(deadline, image.module.path)
+                place = names.find(image.svma(item.lookup), has_time)
+                if place is not None:
+                    if not item.system_name or not file.complete:
+                        item.system_name, item.function = place.name, place.start
+                    item.source = item.source or place.places
+            whole += has_time
+        self._report_broken(file, image)
+        return whole
+
+    def _is_in_time(self, deadline: Deadline, path: str) -> bool:
+        try:
+            deadline.check()
+        except OutOfTime:
+            self._lines_take_long(path)
+            return False
+        return True
+
+    def _report_broken(self, file: FileNames, image: Image) -> None:
+        for text in file.broken:
+            self._names.diagnostics.count("broken symbol table")
+            self._names.diagnostics.problem(image.module.path, problem("symbol_table_broken", where=text))
+        file.broken.clear()
+
     def _add_symbol_file(self, file: FileNames, image: Image, inside: Sequence[_Found], deadline: Deadline) -> bool:
         """Set names that the user's symbol file has and the object file does not.
 
@@ -344,12 +380,7 @@ class Symbolizer:
             return True
         with_lines = True
         for item in inside:
-            try:
-                deadline.check()
-            except OutOfTime:
-                if with_lines:
-                    self._lines_take_long(image.module.path)
-                with_lines = False
+            with_lines = with_lines and self._is_in_time(deadline, image.module.path)
             place = names.find(image.rel(item.lookup), with_lines)
             if place is None:
                 continue

@@ -1,0 +1,55 @@
+"""Names, lines and inlined functions of a Go program, from the function table that Go's linker writes.
+
+The names are those of Go's own tracebacks and of `go tool pprof`: type arguments are written `[...]`, and assembly
+functions have no suffix for their calling convention. No content of the file makes GoNames.find raise.
+"""
+
+from __future__ import annotations
+
+from pyprof.errors import FormatError
+from pyprof.objfile.base import ObjectFile
+from pyprof.objfile.gopclntab import NAME, GoTable
+from pyprof.symbolize.breakpad import NamedPlace
+from pyprof.symbolize.dwarf.lines import SourcePlace
+
+
+class GoNames:
+    """Looks up addresses in the function table of one file."""
+
+    def __init__(self, table: GoTable, broken: list[str]) -> None:
+        """Take a table.
+
+        Args:
+            table: The function table.
+            broken: Receives the errors of functions whose records cannot be read.
+        """
+        self._table = table
+        self._broken = broken
+
+    def find(self, svma: int, with_lines: bool = True) -> NamedPlace | None:
+        """Return the names at a lookup pc in the file, or None if the table does not cover it."""
+        try:
+            function = self._table.function_at(svma)
+            if function is None or not function.name:
+                return None
+            places = self._table.places(function, svma) if with_lines else []
+        except FormatError as error:
+            self._broken.append(str(error))
+            return None
+        named = [SourcePlace(*place) for place in places]
+        return NamedPlace(function.name, function.start, True, named)
+
+
+def go_names(file: ObjectFile, broken: list[str]) -> GoNames | None:
+    """Return the names in a Go program's function table, or None if the file has none that can be read.
+
+    Args:
+        file: The file.
+        broken: Receives errors, now and later.
+    """
+    try:
+        table = file.unwind_table(NAME)
+        return None if table is None else GoNames(GoTable(file, table.svma), broken)
+    except FormatError as error:
+        broken.append(str(error))
+        return None
