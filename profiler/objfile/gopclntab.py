@@ -69,7 +69,7 @@ class _Layout(NamedTuple):
         fields: Offset in a function's record of the offset of its name.
         unit: Offset of the record's compilation unit, 0 if there is none.
         flags: Offset of the record's flags, 0 if there are none.
-        count: Offset of the number of FUNCDATA entries. The PCDATA entries begin after it.
+        funcdata: Offset of the number of FUNCDATA entries. The PCDATA entries begin after it.
         tree_entry: Size of an entry of the inline tree, 0 if inline trees are not read.
         tree_name: Offset of the name in an entry of the inline tree. The parent's pc follows it.
     """
@@ -79,7 +79,7 @@ class _Layout(NamedTuple):
     fields: int
     unit: int
     flags: int
-    count: int
+    funcdata: int
     tree_entry: int
     tree_name: int
 
@@ -214,7 +214,7 @@ class GoTable:
         """
         layout = self._layout
         record = self._functions + int(self._record[at])
-        head = self._bytes(record, layout.count + 1)
+        head = self._bytes(record, layout.funcdata + 1)
         start, end = int(self._start[at]), int(self._start[at + 1])
         entry = int.from_bytes(head[: 8 if layout.wide else 4], "little") + self.text
         if entry != start:
@@ -257,7 +257,7 @@ class GoTable:
             return None
         if self._pcdata_count(function) <= _INLINE_INDEX:
             return None
-        offset = _word(self._bytes(function.record + layout.count + 1 + 4 * _INLINE_INDEX, 4), 0)
+        offset = _word(self._bytes(function.record + layout.funcdata + 1 + 4 * _INLINE_INDEX, 4), 0)
         return self._steps(function, offset) if offset else None
 
     def _pcdata_count(self, function: GoFunction) -> int:
@@ -266,10 +266,10 @@ class GoTable:
     def _tree(self, function: GoFunction, base: int | None = None) -> int:
         """Return the address of the function's inline tree, 0 if it has none."""
         layout, pcdata = self._layout, self._pcdata_count(function)
-        count = self._bytes(function.record + layout.count, 1)[0]
+        count = self._bytes(function.record + layout.funcdata, 1)[0]
         if not _INLINE_TREE < count <= MAX_FUNCDATA or pcdata > MAX_FUNCDATA:
             return 0
-        at = function.record + layout.count + 1 + 4 * (pcdata + _INLINE_TREE)
+        at = function.record + layout.funcdata + 1 + 4 * (pcdata + _INLINE_TREE)
         offset = _word(self._bytes(at, 4), 0)
         base = self._funcdata if base is None else base
         return base + offset if base and offset != _NO_OFFSET else 0

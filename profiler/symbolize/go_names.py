@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pyprof.errors import FormatError
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.gopclntab import NAME, GoTable
+from pyprof.objfile.gopclntab import GoTable
 from pyprof.symbolize.breakpad import NamedPlace
 from pyprof.symbolize.dwarf.lines import SourcePlace
 
@@ -40,16 +40,16 @@ class GoNames:
         return NamedPlace(function.name, function.start, True, named)
 
 
-def go_names(file: ObjectFile, broken: list[str]) -> GoNames | None:
-    """Return the names in a Go program's function table, or None if the file has none that can be read.
+def go_names(file: ObjectFile, svma: int, broken: list[str]) -> GoNames | None:
+    """Return the names in a Go program's function table, or None if it cannot be read.
 
     Args:
         file: The file.
+        svma: Address of the table.
         broken: Receives errors, now and later.
     """
     try:
-        table = file.unwind_table(NAME)
-        return None if table is None else GoNames(GoTable(file, table.svma), broken)
+        return GoNames(GoTable(file, svma), broken)
     except FormatError as error:
         broken.append(str(error))
         return None

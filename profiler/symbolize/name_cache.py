@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Set
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.summary import NameCounts
@@ -24,9 +25,11 @@ from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.dwarf.lines import SourceLines, SourcePlace
 from pyprof.symbolize.elf_symtab import DEBUG_FILE, symbol_sources
 from pyprof.symbolize.footprint import footprint
-from pyprof.symbolize.go_names import GoNames, go_names
 from pyprof.symbolize.kernel import KernelNames
 from pyprof.symbolize.symbols import SymbolTable
+
+if TYPE_CHECKING:
+    from pyprof.symbolize.go_names import GoNames
 
 MOST_BYTES = 256 << 20
 """Maximum size of the cache in bytes. libxul with its lines takes about 150 MB."""
@@ -105,7 +108,12 @@ class FileNames:
     @cached_property
     def go_names(self) -> GoNames | None:
         """The names in the file's .gopclntab, None if it is not a Go program."""
-        return go_names(self._image.file, self.broken)
+        table = self._image.file.unwind_table(".gopclntab")
+        if table is None:
+            return None
+        from pyprof.symbolize.go_names import go_names
+
+        return go_names(self._image.file, table.svma, self.broken)
 
     @cached_property
     def symbol_file(self) -> SymbolFileNames | None:

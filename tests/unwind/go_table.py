@@ -95,7 +95,9 @@ def table(functions: Sequence[GoCode] = PROGRAM, version: str = "1.20", text: in
             head += struct.pack("<I", 1)
         head += bytes([0, f.flags, 0, 4]) + struct.pack("<3I", 0, 0, inlined)
         records.append(head + struct.pack("<4I", *[0xFFFFFFFF] * 3, tree))
-    return _assembled(magic, version, starts, records, names.data, pctab.data, source), bytes(funcdata.data)
+    return _assembled(magic, version, starts, records, bytes(names.data), bytes(pctab.data), source), bytes(
+        funcdata.data
+    )
 
 
 def _assembled(

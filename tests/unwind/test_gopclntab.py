@@ -36,7 +36,7 @@ def frames(*functions: GoCode, version: str = "1.20") -> GoFrames:
 
 def names_of(version: str) -> GoNames:
     broken: list[str] = []
-    found = go_names(program(go_elf(*table(PROGRAM, version))), broken)
+    found = go_names(program(go_elf(*table(PROGRAM, version))), TABLE, broken)
     assert found is not None
     assert broken == []
     return found
@@ -45,7 +45,7 @@ def names_of(version: str) -> GoNames:
 def shown(names: GoNames, svma: int) -> list[tuple[str, str | None, int]]:
     place = names.find(svma)
     assert place is not None
-    return [tuple(each) for each in place.places]
+    return [(each.name, each.file, each.line) for each in place.places]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -66,7 +66,7 @@ def test_first_function_of_a_stack_is_outermost(version: str) -> None:
     assert algebra(rows) == ["+0x0 cfa = sp; ra = undefined"]
 
 
-def test_flag_of_the_record_marks_outermost_functions_and_signal_handlers_have_a_caller() -> None:
+def test_flag_marks_outermost_functions_and_signal_handlers_have_a_caller() -> None:
     top, handler = GoCode("main.top", flags=1), GoCode("runtime.sigtramp", flags=1)
     source = frames(top, handler)
     first, second = source.function_at(TEXT), source.function_at(TEXT + 0x40)
@@ -142,7 +142,7 @@ def test_inlined_functions_are_innermost_first_with_the_line_of_each_call(versio
     assert shown(names, MAIN + 0x24) == [(*outer, 12), (*main, 10)]
 
 
-def test_file_without_section_headers_or_with_a_merged_section_is_searched_for_the_header() -> None:
+def test_file_without_a_section_for_the_table_is_searched_for_its_header() -> None:
     made, funcdata = table()
     note = b"\4\0\0\0\4\0\0\0\4\0\0\0Go\0\0abcd"
     for headers in (True, False):
@@ -183,7 +183,7 @@ def test_broken_header_is_refused(case: str) -> None:
     assert open_sources(elf, X86_64, ("go",), diagnostics) == []
     assert diagnostics.counts["go: broken, not used"] == 1
     broken: list[str] = []
-    assert go_names(elf, broken) is None
+    assert go_names(elf, TABLE, broken) is None
     assert len(broken) == 1
 
 
@@ -227,14 +227,14 @@ def test_record_of_another_function_is_refused_and_counted() -> None:
 @pytest.mark.parametrize("parent", [-1, 0x40], ids=["before", "behind"])
 def test_inline_tree_with_a_call_outside_of_its_function_is_not_used(parent: int) -> None:
     wrong = (GoCode("main.f", inlined=((0, 0x40),), tree=(("main.inlined", parent),)),)
-    found = go_names(program(go_elf(*table(wrong), wrong)), [])
+    found = go_names(program(go_elf(*table(wrong), wrong)), TABLE, [])
     assert found is not None
     assert [name for name, _, _ in shown(found, TEXT)] == ["main.f"]
 
 
 def test_inlined_calls_that_contain_each_other_end() -> None:
     circle = (GoCode("main.f", inlined=((0, 0x40),), tree=(("main.inlined", 0),)),)
-    found = go_names(program(go_elf(*table(circle), circle)), [])
+    found = go_names(program(go_elf(*table(circle), circle)), TABLE, [])
     assert found is not None
     assert len(shown(found, TEXT)) == 257
 
@@ -244,7 +244,7 @@ def exhaust(data: bytes) -> None:
     try:
         elf = program(go_elf(data, bytes(64)))
         source = go_source(elf, X86_64, Diagnostics())
-        names = go_names(elf, [])
+        names = go_names(elf, TABLE, [])
     except FormatError:
         return
     assert source is not None

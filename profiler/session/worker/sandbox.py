@@ -28,6 +28,7 @@ _LATE = (
     "pyprof.session.matched_stacks",
     "pyprof.session.journal_writer",
     "pyprof.symbolize.frame_cache",
+    "pyprof.symbolize.go_names",
     "pyprof.unwind.formats.exidx.memory",
     *("_blake2", "bz2", "gzip", "lzma", "pycxxfilt", "zlib", "zstandard", "compression.zstd"),
     *("linecache", "tokenize", "traceback"),
