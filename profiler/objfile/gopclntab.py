@@ -446,7 +446,7 @@ def search_go_table(file: ObjectFile) -> int | None:
         for at, data in _chunks(file, load):
             for found in _HEADER.finditer(data):
                 svma = at + found.start()
-                if svma % 8 == 0 and _is_table(file, svma):
+                if _is_table(file, svma):
                     return svma
     return None
 

@@ -25,6 +25,7 @@ class GoCode:
     inlined: Sequence[tuple[int, int]] = ()
     tree: Sequence[tuple[str, int]] = ()
     flags: int = 0
+    funcdata: int = 4
     code: bytes = b""
 
 
@@ -93,7 +94,7 @@ def table(functions: Sequence[GoCode] = PROGRAM, version: str = "1.20", text: in
             head += struct.pack("<I", 0)
         if version == "1.20":
             head += struct.pack("<I", 1)
-        head += bytes([0, f.flags, 0, 4]) + struct.pack("<3I", 0, 0, inlined)
+        head += bytes([0, f.flags, 0, f.funcdata]) + struct.pack("<3I", 0, 0, inlined)
         records.append(head + struct.pack("<4I", *[0xFFFFFFFF] * 3, tree))
     return _assembled(magic, version, starts, records, bytes(names.data), bytes(pctab.data), source), bytes(
         funcdata.data

@@ -232,6 +232,29 @@ def test_inline_tree_with_a_call_outside_of_its_function_is_not_used(parent: int
     assert [name for name, _, _ in shown(found, TEXT)] == ["main.f"]
 
 
+def test_function_without_an_inline_tree_has_no_inlined_functions() -> None:
+    made = (GoCode("main.f", inlined=((0, 0x40),), tree=(("main.inlined", 0),), funcdata=3),)
+    found = go_names(program(go_elf(*table(made), made)), TABLE, [])
+    assert found is not None
+    assert [name for name, _, _ in shown(found, TEXT)] == ["main.f"]
+
+
+def test_inline_tree_whose_name_begins_inside_a_string_is_not_used() -> None:
+    made, funcdata = table()
+    moved = bytearray(funcdata)
+    moved[1 + 4] += 1
+    found = go_names(program(go_elf(made, bytes(moved))), TABLE, [])
+    assert found is not None
+    assert [name for name, _, _ in shown(found, MAIN + 0x24)] == ["main.main"]
+
+
+def test_value_table_that_is_longer_than_what_is_read_first_is_whole() -> None:
+    steps = tuple((8 * (n % 2), 1) for n in range(0x400))
+    rows = frames(GoCode("main.f", size=0x400, frame=steps, lines=((1, 0x400),))).function_at(TEXT)
+    assert rows is not None
+    assert len(rows.starts) == 0x400
+
+
 def test_inlined_calls_that_contain_each_other_end() -> None:
     circle = (GoCode("main.f", inlined=((0, 0x40),), tree=(("main.inlined", 0),)),)
     found = go_names(program(go_elf(*table(circle), circle)), TABLE, [])
