@@ -19,7 +19,7 @@ from pyprof.runtime_code.jitdump import FILE as JITDUMP
 from pyprof.tools.survey_code import RunTimeSurvey, survey_code
 from pyprof.unwind.formats.cfi.eh_frame import eh_frame_source
 
-UNWIND_SECTIONS = (".sframe", ".eh_frame", ".debug_frame", ".ARM.exidx")
+UNWIND_SECTIONS = (".sframe", ".eh_frame", ".gopclntab", ".debug_frame", ".ARM.exidx")
 SYMBOL_SECTIONS = (".symtab", ".dynsym", ".gnu_debugdata", ".debug_info")
 FUNCTIONS_LOOKED_AT = 300
 LEAST_SIZE = 9
@@ -93,6 +93,7 @@ def _survey_module(module: Module, image: Image | None, diagnostics: Diagnostics
     file, debug = image.file, image.debug
     unwind = [name for name in UNWIND_SECTIONS if _has_table(file, name)]
     symbols = [name for name in SYMBOL_SECTIONS if _has(file, name)]
+    symbols += [name for name in unwind if name == ".gopclntab"]
     if debug:
         symbols.append("debug file")
         if _has_table(debug, ".debug_frame") and ".debug_frame" not in unwind:

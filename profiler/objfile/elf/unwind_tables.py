@@ -94,14 +94,17 @@ def _exidx(elf: ElfFile) -> Iterator[UnwindTable]:
 
 
 def _gopclntab(elf: ElfFile) -> Iterator[UnwindTable]:
-    """Yield Go's function table. It is read at its address, so read() returns only its section."""
+    """Yield Go's function table. Without a section its size is that of the rest of its segment."""
     for name in GO_SECTIONS:
         section = elf.sections.get(name)
         if section is not None and section.stored and section.size:
             yield UnwindTable(GO, name, section.addr, section.size, False, partial(_section, elf, section))
             return
-    if (svma := elf.searched_go_table) is not None:
-        yield UnwindTable(GO, "", svma, 0, True, lambda: memoryview(b""))
+    svma = elf.searched_go_table
+    load = elf.load_at(svma) if svma is not None else None
+    if svma is not None and load is not None:
+        size = load.vaddr + load.filesz - svma
+        yield UnwindTable(GO, "", svma, size, True, partial(elf.at_svma, svma, size))
 
 
 def search_go_table(elf: ElfFile) -> int | None:
