@@ -1,4 +1,4 @@
-"""The layers and rooms of docs/design.md, compared with the imports; and what packages say of their modules."""
+"""Tests that imports follow the layers in docs/design.md, and that package docstrings list their modules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
 
 
 def table(heading: str) -> dict[str, list[str]]:
-    """Return the table of docs/design.md with this heading: the first cell of each row -> the other cells."""
+    """Return the table of docs/design.md with this heading: the other cells of each row by its first cell."""
     (body,) = re.findall(rf"^{re.escape(heading)}\n\|[-|]+\n((?:\|.*\n)+)", DESIGN, re.MULTILINE)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in body.replace("`", "").splitlines()]
     return {name: cells for name, *cells in rows}
@@ -44,12 +44,12 @@ LATE = {
     ("pyprof.comparison.result", "pyprof.exporters.difference"),
     ("pyprof.comparison.result", "pyprof.exporters.notebook"),
 }
-"""(module, import within a function or for types): values that users hold can write and compare themselves."""
+"""(module, import within a function or for types) of values whose methods call higher layers."""
 ROOMS = table("| room | may import |")
 SHARED = {"linux", "targets"} | {
     path.stem for path in (ROOT / "collectors").glob("*.py") if path.stem not in ("__init__", "registry")
 }
-"""The modules and rooms that "shared" stands for in the table of rooms."""
+"""The modules and packages that "shared" stands for in the table of packages."""
 
 FORMAT_MODULES = ("pyprof.objfile.elf", "pyprof.objfile.pe", "pyprof.objfile.missing_file")
 ELF_MEANT: dict[str, str] = {
@@ -59,7 +59,7 @@ ELF_MEANT: dict[str, str] = {
     "collectors/gdb/": "a remote process is laid out by its program headers",
     "profiler/symbolize/elf_symtab.py": "the symbol tables of ELF files",
 }
-"""Who may import objfile.elf outside of objfile/, and why."""
+"""Modules outside of objfile/ that may import objfile.elf, with the reason."""
 FORMATS = ("ElfFile", "AbsentFile", "PeImage")
 
 
@@ -92,7 +92,7 @@ def imports(path: Path) -> set[str]:
 @pytest.mark.parametrize(("module", "path"), sources(), ids=lambda v: v if isinstance(v, str) else "")
 def test_module_imports_only_layers_below_it(module: str, path: Path) -> None:
     late = {name for user, name in LATE if user == module}
-    if module in ("pyprof", "pyprof_start"):  # names for users, imported when they are first used; the command
+    if module in ("pyprof", "pyprof_start"):  # the public names, which are imported lazily, and the command
         return
     assert late <= imports(path)
     layer = module.split(".")[1]
@@ -177,7 +177,7 @@ def test_docstring_of_a_room_names_its_files_and_rooms(init: Path) -> None:
 
 
 def calls_and_imports(path: Path) -> set[str]:
-    """Names of the modules that a file imports and of the functions that it calls by their bare names."""
+    """Return the names of the modules that a file imports and of the functions that it calls without a prefix."""
     found: set[str] = set()
     for node in syntax.nodes(path):
         if isinstance(node, ast.Import):
@@ -198,9 +198,10 @@ OWN_SIGNALS = {
     "profiler/session/worker/deadline.py",
     "profiler/session/worker/process.py",
 }
-"""The child that becomes a command undoes what its parent did to its signals; stops are waited for by
-SIGCHLD, should it be ignored in the main thread; __main__ is the command line; the worker leaves signals to
-the sampler, and obeys the one that says that its time is up.
+"""Modules that may change signal handlers.
+
+The child that becomes a command restores its parent's changes. Stops need SIGCHLD, which the main thread may ignore.
+__main__ is the command line. The worker leaves signals to the sampler, and obeys the one at its deadline.
 """
 
 

@@ -1,4 +1,4 @@
-"""Tests of the tests' own machinery: marks, and builds that are made once."""
+"""Tests of the tests' machinery: marks, and builds that are made once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TESTS = Path(__file__).parent
 
 
 def asking(path: Path) -> set[str]:
-    """Return the tests of a file that have no mark and need a tool of the system, directly or by what they call."""
+    """Return the tests of a file that have no mark and need a system tool, directly or through what they call."""
     functions = [node for node in syntax.tree(path).body if isinstance(node, ast.FunctionDef)]
     marked = {each.name for each in functions if any("pytest.mark." in text for text in kinds_of(each))}
     return {name for name in _asking(path) - marked if name.startswith("test_")}
@@ -28,7 +28,7 @@ def _asking(path: Path) -> frozenset[str]:
     if path == TESTS / "support.py":
         return frozenset({"build", "need"})
     functions = [node for node in syntax.tree(path).body if isinstance(node, ast.FunctionDef)]
-    names = {"open_page", "browser"}  # fixtures of the page's tests
+    names = {"open_page", "browser"}  # fixtures that need Chromium
     for node in syntax.nodes(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests."):
             helper = TESTS.parent / f"{(node.module or '').replace('.', '/')}.py"
@@ -66,7 +66,7 @@ def test_unit_tests_ask_for_no_tool(tmp_path: Path) -> None:
 def test_same_build_is_made_once_and_another_source_header_or_flag_is_another_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    builds = tmp_path / "builds"  # no other test builds there
+    builds = tmp_path / "builds"  # separate from the builds of other tests
     builds.mkdir()
     monkeypatch.setenv("PYPROF_TEST_BUILDS", str(builds))
     source, header = tmp_path / "program.c", tmp_path / "number.h"

@@ -1,4 +1,4 @@
-"""Files and functions that comments, docstrings and docs name are there."""
+"""Tests that files and functions exist that comments, docstrings and documentation mention."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = ("profiler", "unwind", "collectors", "interpreters", "exporters", "tests", "bench", "start", "examples")
 SOURCES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")) if "fixtures" not in path.parts]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "bench/README.md"]
-"""CHANGELOG.md tells of files that were."""
+"""Checked pages. CHANGELOG.md is left out because it may mention files that no longer exist."""
 
 FILE = re.compile(r"(?<![\w./<>*{}$\"'-])((?:[\w.-]+/)*[\w.-]+\.(?:py|js|md))\b(?![\w/*{])")
 FUNCTION = re.compile(r"(?<![\w.$:<>])([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\(\)")
@@ -29,22 +29,22 @@ NAME = re.compile(
     r"|bpf|perf|ptrace|gdb|hybrid|offcpu|postmortem|cpython)(?:\.(?!md\b)\w+)+)"
 )
 WORTH_IT = re.compile(r"#.*(?:\w\.\w|\(\))")
-"""A comment, or what looks like one, with any of them: a file's tokens take ten times as long as its tree."""
+"""A pattern for comments with possible names. It avoids tokenizing, which takes ten times as long as parsing."""
 ROOMS = {name: ROOT / name for name in ("unwind", "collectors", "exporters", "interpreters")}
 ROOMS |= {folder.name: folder for top in ("collectors", "interpreters") for folder in (ROOT / top).glob("*/")}
 
 OTHERS = {
-    *("aio.py", "encoder.py", "Objects/locations.md"),  # CPython's
-    *("minidump.py", "docs/symbol_files.md"),  # a package's, Breakpad's
+    *("aio.py", "encoder.py", "Objects/locations.md"),  # CPython
+    *("minidump.py", "docs/symbol_files.md"),  # the minidump package, Breakpad
     "oddities.append",
-    "shop.py",  # an example's
-    *("row_number", "perf.data"),  # SQL's, perf's
+    "shop.py",  # an example
+    *("row_number", "perf.data"),  # SQL, perf
 }
-"""Not ours."""
+"""Names of files and functions of other projects."""
 CLASS = re.compile(r"(?<![\w`./<$:-])([A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+)(?![\w/-]|\.\w)")
 OTHER_CLASSES = {
     *("PyCodeObject", "PyDictKeysObject", "PyDictValues", "PyFrameObject", "PyGenObject", "PyInterpreterState"),
-    *("PyFrameObjects", "PyObject", "PySetObject", "PyThreadState", "InitVar"),  # CPython's
+    *("PyFrameObjects", "PyObject", "PySetObject", "PyThreadState", "InitVar"),  # CPython
     *(
         "AnyValue",
         "ExportProfilesServiceResponse",
@@ -62,15 +62,15 @@ OTHER_CLASSES = {
         "ExportProfilesServiceRequest",
         "WriteRaw",
         "PusherService",
-    ),  # of formats and libraries
-    *("CodeView", "HotSpot", "MiniDebugInfo", "PerfSupportPlugin"),  # compilers and what they write
-    *("InstructionAddressSeemsValid", "ScanForReturnAddress"),  # Breakpad's
-    "ThumbExpandImm",  # of ARM's manual
+    ),  # formats and libraries
+    *("CodeView", "HotSpot", "MiniDebugInfo", "PerfSupportPlugin"),  # compilers and their formats
+    *("InstructionAddressSeemsValid", "ScanForReturnAddress"),  # Breakpad
+    "ThumbExpandImm",  # ARM's manual
 }
 
 
 def prose(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, text) of the comments and docstrings of a source; strings that stand alone are docstrings, too."""
+    """Yield (line, text) of the comments and docstrings of a source file, including strings below constants."""
     text = path.read_text()
     for token in tokenize.generate_tokens(io.StringIO(text).readline) if WORTH_IT.search(text) else ():
         if token.type == tokenize.COMMENT:
@@ -82,15 +82,16 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
 
 @cache
 def mentions() -> tuple[tuple[str, str], ...]:
-    """(where, text) of all prose of the project."""
+    """Return (place, text) of all comments, docstrings and pages of the project."""
     found = [(f"{path.relative_to(ROOT)}:{line}", text) for path in SOURCES for line, text in prose(path)]
     return (*found, *((str(page.relative_to(ROOT)), page.read_text()) for page in PAGES))
 
 
 @cache
 def defined() -> frozenset[str]:
-    """Names of functions, methods, classes and callables that the sources define, "name" and "Class.name"; attributes
-    and parameters that are called count as well.
+    """Return the names that the sources define, as "name" and "Class.name".
+
+    These are functions, methods, classes, and attributes and parameters that are called.
     """
     names: set[str] = set()
     for path in SOURCES:
@@ -108,7 +109,9 @@ def defined() -> frozenset[str]:
 
 
 def tree() -> frozenset[str]:
-    """Paths of all files that prose may name, and what these end with: "c.py" and "b/c.py" of "a/b/c.py"."""
+    """Return the paths of all files that may be mentioned, and their ends, such as "c.py" and "b/c.py" for
+    "a/b/c.py".
+    """
     found = set()
     for folder, folders, names in os.walk(ROOT):
         others = {"node_modules", "build" if Path(folder) == ROOT else ""}
@@ -122,7 +125,7 @@ def tree() -> frozenset[str]:
 
 @cache
 def members(path: Path) -> frozenset[str]:
-    """Top-level names of a module."""
+    """Return the top-level names of a module."""
     names: set[str] = set()
     for node in syntax.tree(path).body:
         match node:
@@ -136,7 +139,7 @@ def members(path: Path) -> frozenset[str]:
 
 
 def is_there(name: str) -> bool:
-    """Does "model.tree", "model.tree.rewrite" or "model.tree.Tree.child" name something?"""
+    """Return True if a name such as "model.tree", "model.tree.rewrite" or "model.tree.Tree.child" exists."""
     room, *parts = name.split(".")
     folder = ROOMS.get(room, ROOT / "profiler" / room)
     while parts and (folder / parts[0]).is_dir():
@@ -148,7 +151,7 @@ def is_there(name: str) -> bool:
 
 
 def function_is_there(name: str) -> bool:
-    """A function by its name; of "Class.name" the class has it, where the class is one of ours."""
+    """Return True if a function exists, in its class if the name is "Class.name" with a class of the project."""
     owner, _, last = name.rpartition(".")
     owner = owner.rpartition(".")[2]
     if owner in defined() and owner[:1].isupper():

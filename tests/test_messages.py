@@ -1,4 +1,6 @@
-"""The voice of error messages: they follow "pyprof: " and "  hint: ", so they begin small and have no full stop."""
+"""Tests of the style of error messages: they follow "pyprof: " or "  hint: ", so they begin in lower case, without a
+period.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ PROPER = ("CAP_", "ELF", "LEB128", "DWARF", "CFA", "FDE", "CIE", "FILE", "Linux"
 
 
 def messages() -> Iterator[tuple[str, str]]:
-    """(where, text) of the literal arguments of every named condition; the values in an f-string as "x"."""
+    """Yield (place, text) of the literal arguments of every named error, with "x" for the values in an f-string."""
     for folder in ("profiler", "unwind", "collectors", "exporters"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             for node in syntax.nodes(path):

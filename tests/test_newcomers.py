@@ -1,5 +1,5 @@
-"""Newcomers' tasks of docs/porting.md: what was added is named by its own files and by its line in a registry, and by
-nothing else in the packages.
+"""Tests of the tables in docs/porting.md: an added part is named only by its own files and by its line in a
+registry.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ WORDS = {
     "a collector (the replay of saved batches)": re.compile(r"\breplay", re.I),
     "a view of native frames (`--native calls`)": re.compile(r"""["']calls["']"""),
 }
-"""Task -> what all that belongs to it contains."""
+"""A pattern for everything that belongs to each task."""
 
 
 def row(task: str) -> list[str]:
-    """The cells of a task's row: own files, one line in, docs, tests."""
+    """Return the cells of a task's row: own files, line in a registry, documentation, tests."""
     (found,) = [line for line in PAGE.splitlines() if line.startswith(f"| {task} |")]
     return [cell.strip() for cell in found.strip("|").split("|")][1:]
 
 
 def files(cell: str) -> set[str]:
-    """Paths of sources in a cell; a folder's files are `folder/{a,b}.py`."""
+    """Return the paths of source files in a cell, where `folder/{a,b}.py` stands for several."""
     found = set()
     for path in re.findall(r"`([\w/{},]+\.py)`", cell):
         before, names, after = re.fullmatch(r"(.*?)(?:\{(.*)\})?([^{}]*)", path).groups("")  # type: ignore[union-attr]
@@ -40,13 +40,13 @@ def files(cell: str) -> set[str]:
 
 
 def naming(words: re.Pattern[str]) -> set[str]:
-    """The sources that name something, but for the maps of rooms."""
+    """Return the source files that match, without the package docstrings that list modules."""
     found = {path for _, path in sources() if words.search(path.read_text())}
     return {str(path.relative_to(ROOT)) for path in found if path.name != "__init__.py" or is_own(path)}
 
 
 def is_own(path: Path) -> bool:
-    """Does a file of the room's own name stand in the table?"""
+    """Return True if the package belongs to a row of the table."""
     return str(path.parent.relative_to(ROOT)) in {"interpreters/ruby", "collectors/replay"}
 
 

@@ -1,4 +1,4 @@
-"""The project itself: what starts fast, what README says."""
+"""Tests of the project as a whole: quick start-up, and statements of the README."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_index_leads_to_every_page(folder: str) -> None:
 
 
 def test_change_log_is_one_page() -> None:
-    """Nothing is released yet: the change log says what the first version can do, not what changed on the way."""
+    """Limit the change log: before the first release it describes what that can do, not the changes on the way."""
     assert len((ROOT / "CHANGELOG.md").read_text().split()) < 1200
 
 

@@ -1,4 +1,4 @@
-"""Dataclasses that cost little to define: the standard library's are the specification."""
+"""Tests of dataclasses that are cheap to define, against those of the standard library."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.test_layers import ROOT, sources
 
 
 def classes(dataclass: Callable[..., Any], field: Callable[..., Any]) -> dict[str, Any]:
-    """The same classes by one of the two."""
+    """Return the same classes, defined with one of the two implementations."""
 
     @dataclass(frozen=True, slots=True)
     class Point:
-        """Frozen, with slots, defaults and a method."""
+        """A frozen class with slots, defaults and a method."""
 
         x: int
         y: int = 2
@@ -177,7 +177,7 @@ def test_shared_default_that_can_change_is_refused() -> None:
 
 @records.dataclass(frozen=True, slots=True)
 class Sent:
-    """At the top of a module, so that pickle finds it."""
+    """A class at module level, where pickle finds it."""
 
     number: int
     words: tuple[str, ...] = ()
@@ -194,7 +194,7 @@ class Begun:
 
 
 def test_thread_that_entered_a_method_before_another_one_replaced_it_gets_there() -> None:
-    entered = Begun.__init__  # what a second thread runs while the first one compiles
+    entered = Begun.__init__  # a second thread may run this while the first one compiles
     first = Begun(1)
     assert Begun.__init__ is not entered
     second = Begun.__new__(Begun)

@@ -1,4 +1,4 @@
-"""The reference tables of the manual: each is in exactly one page, and none lacks a row."""
+"""Tests of the reference tables in the manual: each is in exactly one page and complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Private roots: one that lacks something is not reused, and what is missing is said with the command that mends it."""
+"""Tests of private roots: an incomplete one is not reused, and an error names the command that repairs it."""
 
 from __future__ import annotations
 

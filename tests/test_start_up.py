@@ -1,4 +1,4 @@
-"""What a command loads: modules that take long, and are for something else, stay out."""
+"""Tests of the modules that a command loads: expensive ones for other purposes stay out."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ HEAVY = {
     "pyprof.unwind.formats.sframe": "for files that have it",
     "pyprof.exporters.flamegraph": "for its format",
 }
-"""Module -> what it costs, or what it is for: not for a native recording or dump."""
+"""Modules that a native recording or dump must not load, with their cost or purpose."""
 
 NAMING = {"pyprof.symbolize", "pyprof.unwind", "pyprof.objfile.elf", "pyprof.interpreters.cpython.frame_reader"}
-"""What the worker loads beside the sampler, or nobody where no interpreter runs."""
+"""Packages that the worker loads in addition to the sampler, or that are not loaded unless an interpreter runs."""
 SAMPLER, WORKER = 167, 250
-"""Modules of ours."""
+"""Maximum number of pyprof's modules in the sampler and in the worker."""
 
 LISTS = ("--no-sandbox",)
 """A worker without rights could not write what it has loaded. It loads more (tests/session/test_sandbox_modules.py)."""
@@ -64,7 +64,7 @@ main()
 
 
 def loaded(out: Path, *arguments: str) -> list[set[str]]:
-    """The modules of each process of a command, at its end."""
+    """Return the modules of each process of a command at its end."""
     subprocess.run([sys.executable, "-c", LOAD, str(out), *arguments], capture_output=True, timeout=60, check=False)
     return [set(line.split()) for line in out.read_text().splitlines()]
 

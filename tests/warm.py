@@ -1,10 +1,10 @@
-"""Runs of pyprof as processes of their own that have loaded their modules already.
+"""Runs of pyprof in processes that have loaded its modules already.
 
-A server loads every module of the package once for each process that runs tests. A run is a fork of it: with the
-caller's arguments, folder, environment and streams, with a process id, exit code and signals of its own, and it ends as
-Python ends. What is left out is the start of an interpreter, which costs as much as a short recording. Where the
-environment has other values of variables that Python itself reads, `python -m pyprof` is started. The tests of
-start-up, signals and terminals start that, too.
+A server process loads every module of the package once for each test process. A run is a fork of it with the caller's
+arguments, folder, environment and streams, and with a separate pid, exit code and signals. It ends as Python ends. Only
+the start of an interpreter is left out, which costs as much as a short recording. If the environment differs in
+variables that Python itself reads, the run is a new `python -m pyprof`. The tests of start-up, signals and terminals
+always start a new one, too.
 """
 
 from __future__ import annotations
@@ -36,14 +36,18 @@ _LONGEST_MESSAGE = 1 << 17
 def run(
     *arguments: str, timeout: float = 60, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """`pyprof` with these arguments, and no standard input. Raises subprocess.TimeoutExpired."""
+    """Run `pyprof` with these arguments and no standard input.
+
+    Raises:
+        subprocess.TimeoutExpired: The run took longer than the timeout.
+    """
     environment = dict(os.environ if env is None else env)
     if _read_by_python(environment) != _read_by_python(os.environ):
         command = [sys.executable, "-m", "pyprof", *arguments]
         return subprocess.run(
             command, capture_output=True, text=True, timeout=timeout, check=False, cwd=cwd, env=environment
         )
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # two messages are never read as one
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # keeps message boundaries
     out, err = os.pipe(), os.pipe()
     with ours, open(out[0], "rb"), open(err[0], "rb"):
         message = json.dumps({"arguments": arguments, "cwd": str(cwd or Path.cwd()), "env": environment}).encode()
@@ -63,12 +67,12 @@ def run(
 
 
 def _read_by_python(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables that an interpreter has read when it runs: another value needs one that starts."""
+    """Return the variables that an interpreter reads at its start, so that other values need a new interpreter."""
     return {name: value for name, value in environment.items() if name.startswith(("PYTHON", "LC_", "LANG"))}
 
 
 def _read(pipes: list[int], deadline: float) -> list[bytes] | None:
-    """What comes from pipes until they are closed at the other end; None: they were not in time."""
+    """Read pipes until they are closed at the other end. Return None after the deadline."""
     said = {pipe: bytearray() for pipe in pipes}
     with selectors.DefaultSelector() as ready:
         for pipe in pipes:
@@ -86,7 +90,7 @@ def _read(pipes: list[int], deadline: float) -> list[bytes] | None:
 
 @cache
 def _server() -> socket.socket:
-    """Where it takes requests. It ends when this process does."""
+    """Start the server and return its request socket. The server ends when this process does."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, "-c", "from tests.warm import serve; serve()"]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
@@ -98,13 +102,13 @@ def _server() -> socket.socket:
 
 
 def serve() -> None:
-    """In the server, whose requests come on its standard input."""
+    """Serve requests from standard input, in the server process."""
     requests = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for module in pkgutil.walk_packages(pyprof.__path__, "pyprof."):
         importlib.import_module(module.name)
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the waiting processes
     while True:
         message, files, *_ = socket.recv_fds(requests, _LONGEST_MESSAGE, 3)
         if not message:
@@ -118,7 +122,7 @@ def serve() -> None:
 
 
 def _run(message: bytes, files: list[int]) -> None:
-    """In a process that tells the caller what becomes of its child; and in that child, which is pyprof."""
+    """Fork pyprof, and report its pid and exit code to the caller. The fork runs pyprof."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
     if pid:

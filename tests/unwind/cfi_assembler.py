@@ -1,4 +1,4 @@
-"""Builds .eh_frame, .debug_frame and .eh_frame_hdr bytes for tests, field by field as the formats say.
+"""A builder of .eh_frame, .debug_frame and .eh_frame_hdr sections for tests, field by field:
 
 frames = Frames(svma=0x9000)
 cie = frames.cie()
@@ -23,12 +23,12 @@ PCREL_SDATA4 = 0x1B
 
 
 def ra_column(arch: Arch) -> int:
-    """Of the register that usually is a CIE's return address."""
+    """Return the column of the register that is the usual return address of a CIE."""
     return arch.pc if arch.lr < 0 else arch.lr
 
 
 def ra_register(arch: Arch) -> int:
-    """Its DWARF number."""
+    """Return the DWARF number of the usual return address register."""
     return next(number for number, column in arch.dwarf.items() if column == ra_column(arch))
 
 
@@ -107,12 +107,23 @@ def val_expression(register: int, expr: bytes) -> bytes:
 
 
 X86_64_START = def_cfa(7, 8) + offset(16, 1)
-"""What GNU as puts into each CIE of x86-64: cfa = rsp + 8, rip at cfa - 8."""
+"""The instructions that GNU as puts into each CIE of x86-64: cfa = rsp + 8, rip at cfa - 8."""
 
 
 @dataclass
 class Frames:
-    """One section. eh: .eh_frame, else .debug_frame. wide: the 64-bit DWARF format."""
+    """A section under construction.
+
+    Attributes:
+        svma: Address of the section.
+        eh: Whether it is .eh_frame instead of .debug_frame.
+        byteorder: "little" or "big".
+        word: Size of an address in bytes.
+        wide: Whether it has the 64-bit DWARF format.
+        bases: Bases of textrel and datarel pointers.
+        data: Contents.
+        fdes: (start address, offset) of each FDE.
+    """
 
     svma: int = 0x9000
     eh: bool = True
@@ -142,7 +153,20 @@ class Frames:
         address_size: int | None = None,
         segment_size: int = 0,
     ) -> int:
-        """augmentation: "zR" for .eh_frame, "" for .debug_frame. augmentation_data: what 'z' measures."""
+        """Add a CIE and return its offset.
+
+        Args:
+            initial: Initial instructions.
+            augmentation: Augmentation string, by default "zR" for .eh_frame and "" for .debug_frame.
+            augmentation_data: Data whose length 'z' announces.
+            encoding: DW_EH_PE encoding of pointers.
+            version: Version of the CIE.
+            code_align: Code alignment factor.
+            data_align: Data alignment factor.
+            ra: DWARF number of the return address register.
+            address_size: Address size of version 4.
+            segment_size: Segment selector size of version 4.
+        """
         if augmentation is None:
             augmentation = "zR" if self.eh else ""
         if encoding is None:
@@ -179,13 +203,20 @@ class Frames:
         self.data += bytes(4)
 
     def code_svma(self, cie: int, before: int = 0) -> int:
-        """svma of the instruction at `before` of the next FDE, for set_loc."""
+        """Return the address of the instruction at `before` of the next FDE, for DW_CFA_set_loc."""
         encoding, augmentation, word, segment_size = self._cies[cie]
         fields = segment_size + 2 * len(self.pointer(0, encoding, 0, word)) + augmentation.startswith("z")
         return self.svma + len(self.data) + self._header_size() + fields + before
 
     def pointer(self, value: int, encoding: int, here: int, word: int) -> bytes:
-        """value as DW_EH_PE encoding. here: the field's svma."""
+        """Return a value in a DW_EH_PE encoding.
+
+        Args:
+            value: The value.
+            encoding: The encoding.
+            here: Address of the field.
+            word: Size of an address in bytes.
+        """
         application = encoding & 0x70
         if application == 0x50:
             return bytes(-here % word) + struct.pack(self.order + {4: "I", 8: "Q"}[word], value)
@@ -216,7 +247,7 @@ class Frames:
         self.data += head + struct.pack(self.order + ("Q" if pointer_size == 8 else "I"), value) + body
         return at
 
-    # ---- what the readers make of it
+    # ---- results of the readers
 
     def section(self) -> CfiSection:
         name = ".eh_frame" if self.eh else ".debug_frame"
@@ -225,7 +256,7 @@ class Frames:
     def hdr(
         self, svma: int, encoding: int = 0x3B, entries: list[tuple[int, int]] | None = None, count: int = -1
     ) -> bytes:
-        """.eh_frame_hdr with a table of (start, offset of the FDE), by default of all FDEs, sorted."""
+        """Return .eh_frame_hdr with a table of (start, offset of the FDE), by default of all FDEs in order."""
         rows = sorted(self.fdes) if entries is None else entries
         out = bytearray([1, 0x1B, 0x03, encoding])
         out += self.pointer(self.svma, 0x1B, svma + 4, self.word)
@@ -245,7 +276,7 @@ class Frames:
         return EhFrame(self.section(), header, arch, diagnostics)
 
     def rows(self, at: int, arch: Arch = X86_64) -> list[str]:
-        """Rows of the FDE at an offset: "+0x1 cfa = sp + 16; ra = [cfa - 8]"."""
+        """Return the rows of the FDE at an offset as text: "+0x1 cfa = sp + 16; ra = [cfa - 8]"."""
         table = self.table(arch)
         return algebra(table.programs.rows(table.entries.fde(at)), arch)
 
@@ -256,6 +287,6 @@ def algebra(function: FunctionRows, arch: Arch = X86_64) -> list[str]:
 
 
 def rows_of(*code: bytes, arch: Arch = X86_64, size: int = 0x1000, **cie: object) -> list[str]:
-    """The rows of one function with these instructions."""
+    """Return the rows of a function with these instructions."""
     frames = Frames(word=arch.word, byteorder=arch.byteorder)
     return frames.rows(frames.fde(frames.cie(**cie), 0x1000, size, *code), arch)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Wraps section bytes into an ELF file: sections with addresses, and one PT_LOAD for code."""
+"""ELF files that contain given sections with addresses, and one PT_LOAD for code."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ class Content:
 
 
 def compressed(data: bytes) -> Content:
-    """SHF_COMPRESSED with zlib (gABI: type, reserved, size, alignment)."""
+    """Return a section compressed with zlib and an SHF_COMPRESSED header (gABI: type, reserved, size, alignment)."""
     return Content(struct.pack("<IIQQ", 1, 0, len(data), 1) + zlib.compress(data), flags=SHF_COMPRESSED)
 
 
 def elf_bytes(
     sections: dict[str, Content], code: tuple[int, int] | None = (0x1000, 0x10000), headers: bool = True
 ) -> bytes:
-    """x86-64 ET_DYN. code: svma range of an executable PT_LOAD. Sections with an svma get a PT_LOAD of their own.
+    """Return an x86-64 ET_DYN file.
 
-    headers: False leaves the section headers away, as in a stripped image.
+    Args:
+        sections: Contents by name. A section with an address has a separate PT_LOAD.
+        code: Address range of an executable PT_LOAD.
+        headers: Whether to write section headers, which a stripped image lacks.
     """
     names, body, rows, loads = b"\0", bytearray(64 + 56 * 8), [bytes(64)], []
     for name, content in sections.items():

@@ -1,6 +1,6 @@
-"""What other readers make of a file's CFI: readelf's and llvm-dwarfdump's interpreted rows, in our algebra.
+"""Rows of a file's CFI according to readelf and llvm-dwarfdump, in pyprof's notation.
 
-Run as a script it compares whole files: python -m tests.unwind.cfi_oracles FILE...
+As a script it compares whole files: python -m tests.unwind.cfi_oracles FILE...
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support import need
 from tests.unwind.cfi_assembler import ra_column
 
 Function = tuple[int, int, list[tuple[int, str]]]
-"""start, end, and (location, row), neighbouring equal rows merged."""
+"""(start, end, [(location, row)]) of a function, with equal neighbouring rows merged."""
 
 
 def run(*command: str) -> str:
@@ -36,7 +36,7 @@ def merge(start: int, end: int, rows: list[tuple[int, str]]) -> Function:
     merged: list[tuple[int, str]] = []
     for at, row in rows:
         if at >= end:
-            break  # rows of no instruction of this function
+            break  # rows beyond the function's end
         if merged and merged[-1][0] == at:
             merged.pop()
         if not merged or merged[-1][1] != row:
@@ -44,7 +44,7 @@ def merge(start: int, end: int, rows: list[tuple[int, str]]) -> Function:
     return start, end, merged
 
 
-# ---- ours
+# ---- rows of pyprof
 
 
 def table_of(elf: ElfFile, section: str, arch: Arch) -> CfiTable:
@@ -58,7 +58,7 @@ def table_of(elf: ElfFile, section: str, arch: Arch) -> CfiTable:
 
 
 def our_rows(path: str, section: str, row: str = "full") -> dict[int, Function]:
-    """By offset of the FDE. row: "full" or "readelf" (less detail)."""
+    """Return the rows of each FDE by its offset, with full detail or with that of readelf."""
     elf = ElfFile.open(path)
     arch = find_arch(elf.machine, elf.elf_class, elf.byteorder)
     assert arch is not None
@@ -81,7 +81,7 @@ def our_rows(path: str, section: str, row: str = "full") -> dict[int, Function]:
     return found
 
 
-# ---- llvm-dwarfdump: full detail. Version 14 does not bring the CFA back at DW_CFA_restore_state: left out
+# ---- llvm-dwarfdump: full detail, without functions with DW_CFA_restore_state, which version 14 ignores for the CFA
 
 _LLVM_FDE = re.compile(r"([0-9a-f]{8,16}) [0-9a-f]+ [0-9a-f]+ FDE cie=[0-9a-f]+ pc=([0-9a-f]+)\.\.\.([0-9a-f]+)")
 _LLVM_ROW = re.compile(r"  0x([0-9a-f]+): CFA=(.*)")
@@ -145,7 +145,7 @@ def _llvm_column(name: str, arch: Arch) -> int | None:
     name = name.lower().removeprefix("reg")
     if name.isdigit():
         return arch.dwarf.get(int(name))
-    # LLVM 14 says WSP and W29 for sp and x29, R15D for r15.
+    # LLVM 14 prints WSP and W29 for sp and x29, and R15D for r15.
     names = {f"w{n}": n for n in range(31)} | {"wsp": 31} if arch.name == "aarch64" else {}
     names |= {n: column for column, n in enumerate(arch.registers)}
     return names.get(name.removesuffix("d") if arch.name == "s390x" else name)
@@ -186,7 +186,7 @@ def _plus(base: str, n: int) -> str:
     return f"{base} {'-' if n < 0 else '+'} {abs(n)}" if n else base
 
 
-# ---- readelf: says "exp" for expressions and "u" for both undefined and unmentioned
+# ---- readelf: prints "exp" for expressions and "u" for both undefined and unmentioned registers
 
 _READELF_FDE = re.compile(r"([0-9a-f]{8,16}) [0-9a-f]+ [0-9a-f]+ FDE cie=([0-9a-f]+) pc=([0-9a-f]+)\.\.([0-9a-f]+)")
 _READELF_CIE = re.compile(r"([0-9a-f]{8,16}) [0-9a-f]+ [0-9a-f]+ CIE")
@@ -207,7 +207,7 @@ def readelf_rows(path: str, section: str) -> dict[int, Function]:
     def close() -> None:
         if current:
             offset, cie, start, end = current
-            # Nothing is printed of a function whose instructions change nothing.
+            # readelf prints nothing for a function whose instructions change nothing.
             found[offset] = merge(start, end, rows or [(start, cies[cie][0][1])])
 
     for line in run("readelf", "--debug-dump=frames-interp", "-W", path).splitlines():
@@ -235,7 +235,7 @@ def readelf_rows(path: str, section: str) -> dict[int, Function]:
 
 
 def readelf_form(rule: Rule, arch: Arch) -> str:
-    """A rule as readelf would print it, where it can tell."""
+    """Return a rule as readelf prints it, as far as readelf can express it."""
 
     def cell(name: str, reg: RegRule) -> str:
         match reg.kind:
@@ -264,7 +264,7 @@ def readelf_form(rule: Rule, arch: Arch) -> str:
 
 
 def differences(ours: dict[int, Function], theirs: dict[int, Function], *, covering: bool = True) -> Iterator[str]:
-    """One line per FDE that differs. FDEs without a single address are left out where covering."""
+    """Yield one line for each FDE that differs. With covering=True empty FDEs are left out."""
     for offset in sorted(ours.keys() | theirs.keys()):
         mine, other = ours.get(offset), theirs.get(offset)
         if other is not None and covering and other[1] <= other[0]:

@@ -1,7 +1,7 @@
-"""Stacks and tables made by hand: programs of frames whose walk is known, for any architecture.
+"""Synthetic programs, tables and stacks whose walk is known, for any architecture.
 
-A Program is a file of functions, each with one rule; a MadeLane a stack of calls between them, written as the rules
-say, with the frames that a right walk finds.
+A Program is a file of functions, each with one rule. A MadeLane is a stack of calls between them, laid out according to
+the rules, with the frames that a correct walk finds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OTHER_STACK = 0x60000000
 
 
 def little_elf(arch: Arch, code: bytes, entry: int = 0) -> ElfFile:
-    """An ELF file with one executable PT_LOAD at svma 0 that holds code."""
+    """Return an ELF file with one executable PT_LOAD at address 0 that contains the code."""
     order = "<" if arch.byteorder == "little" else ">"
     wide = arch.elf_class == 64
     head, phead = (64, 56) if wide else (52, 32)
@@ -54,7 +54,7 @@ def little_elf(arch: Arch, code: bytes, entry: int = 0) -> ElfFile:
 
 @dataclass
 class HandSource:
-    """A source with given functions."""
+    """A source of unwind rows with given functions."""
 
     all: Sequence[FunctionRows]
     name: str = "eh_frame"
@@ -72,12 +72,12 @@ class HandSource:
 
 
 def reader_of(source: HandSource) -> Reader:
-    """A reader that finds this source in every file."""
+    """Return a reader that finds this source in every file."""
     return lambda elf, arch, diagnostics: source
 
 
 class HandImages(ImageStore):
-    """One image, loaded at BASE in every address space."""
+    """An image store with one image, loaded at BASE in every address space."""
 
     def __init__(self, elf: ElfFile) -> None:
         super().__init__(Diagnostics())
@@ -101,12 +101,12 @@ def made_space(number: int = 1, read: ReadMemory = lambda avma, size: b"") -> Ad
 
 
 KINDS = ("sp", "sp_fp", "fp", "expr", "other", "fp_lost", "ra_expr")
-"""Shapes of frames; the names say where the cfa comes from, or what is special."""
+"""Kinds of frames, named after the base of the CFA or after a special property."""
 
 
 @dataclass
 class Made:
-    """One function of a Program."""
+    """A function of a Program."""
 
     kind: str
     size: int
@@ -115,7 +115,7 @@ class Made:
 
 
 class Program:
-    """Functions of every kind, at svma n * FUNCTION; function 0 is outermost."""
+    """Functions of every kind at addresses n * FUNCTION. Function 0 is the root."""
 
     def __init__(self, arch: Arch, seed: int, uncovered: bool = True) -> None:
         self.arch = arch
@@ -137,7 +137,7 @@ class Program:
         code = bytearray(SPAN)
         if arch.name in ("x86_64", "i386"):
             for at in range(16, SPAN, 16):
-                code[at - 5] = 0xE8  # every multiple of 16 follows a call, of itself
+                code[at - 5] = 0xE8  # a call of itself precedes every multiple of 16
         self.elf = little_elf(arch, bytes(code))
 
     def _rule(self, kind: str, size: int) -> Rule | None:
@@ -187,7 +187,13 @@ def _sleb(value: int) -> bytes:
 
 @dataclass
 class MadeLane:
-    """registers: of the innermost frame. memory: avma -> word. frames: (pc, exact, trust) of a right walk."""
+    """A stack.
+
+    Attributes:
+        registers: Registers of the innermost frame.
+        memory: Words by address.
+        frames: (pc, exact, trust) of each frame of a correct walk.
+    """
 
     registers: dict[int, int]
     memory: dict[int, int]
@@ -200,7 +206,7 @@ class MadeLane:
 
 
 def make_lane(program: Program, depth: int, signals: bool = False) -> MadeLane:  # noqa: C901
-    """A stack of depth calls of the program's functions, innermost first, up to function 0."""
+    """Return a stack of this many calls of the program's functions, from the leaf up to function 0."""
     arch, rng, word = program.arch, program.random, program.arch.word
     drop = arch.sp_off  # the caller's sp = cfa + sp_off
     lane = MadeLane({}, {}, [], 0, 0)
@@ -212,7 +218,7 @@ def make_lane(program: Program, depth: int, signals: bool = False) -> MadeLane: 
             calls.append(_walkable(program, calls, rng.choice(program.functions[1:])))
     calls.append(program.functions[0])
 
-    # First the shape (sp and cfa of each frame), then the saved registers from the outermost frame inwards.
+    # First the layout (sp and cfa of each frame), then the saved registers from root to leaf.
     sp = OTHER_STACK + 0x1000 if signals and rng.random() < 0.5 else STACK + 0x1000
     lane.base = sp - 0x80
     sps, cfas = [], []
@@ -281,7 +287,7 @@ SAVES_OTHER = {"sp_fp", "fp", "other", "fp_lost", "ra_expr", "signal"}
 
 
 def _walkable(program: Program, inner: Sequence[Made], call: Made) -> Made:
-    """call, or a plain function where call needs a register that an inner frame lost."""
+    """Return the function, or a plain one if it needs a register that an inner frame lost."""
     fp_known = other_known = True
     for made in inner:
         fp_known = made.kind != "fp_lost" and (fp_known or made.kind in SAVES_FP)
@@ -291,7 +297,13 @@ def _walkable(program: Program, inner: Sequence[Made], call: Made) -> Made:
 
 
 def batch_of(arch: Arch, lanes: Sequence[MadeLane], read: ReadMemory = lambda avma, size: b"") -> SampleBatch:
-    """The batch that a collector would have made. read: of the target's memory, now."""
+    """Return the batch that a collector would yield.
+
+    Args:
+        arch: The architecture.
+        lanes: The stacks.
+        read: Reader of the target's current memory.
+    """
     n = len(lanes)
     regs = np.zeros((n, len(arch.registers)), np.uint64)
     data = bytearray()

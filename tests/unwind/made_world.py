@@ -1,4 +1,4 @@
-"""A program of a few functions, made by hand, and a stack below it: for walks that need its code, too."""
+"""A synthetic program of a few functions with a stack, for walks that need the program's code."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ FP_RULE = Rule(RBP, 16, AT_RA, ((RBP, RegRule(RegKind.AT_CFA, -16)),))
 LEAF_RULE = Rule(RSP, 8, AT_RA)
 
 ROOT, CODE, OTHER, COVERED, FRAMED, LEAF, PLT = (0x1000 * n for n in range(1, 8))
-"""svma of functions: covered by ROOT_RULE; not covered; not covered; LEAF_RULE + 8; FP_RULE; LEAF_RULE; a jump."""
+"""Addresses of functions with these rules: ROOT_RULE, none, none, LEAF_RULE + 8, FP_RULE, LEAF_RULE, and a PLT jump."""
 
 
 @dataclass
 class World:
-    """Code and tables of a program, a stack, and the walk of both walkers over it."""
+    """Code and tables of a program with a stack, which both walkers walk."""
 
     arch: Arch = X86_64
     entry: int = 0
@@ -46,13 +46,13 @@ class World:
     )
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
     pointers: dict[int, int] = field(default_factory=dict)
-    """Words of the target's memory beside its stack, by avma."""
+    """Words of the target's memory outside of its stack, by address."""
 
     def read(self, avma: int, size: int) -> bytes:
         return self.pointers[avma].to_bytes(size, "little") if avma in self.pointers else b""
 
     def call(self, at: int, target: int | None = None) -> int:
-        """Put a call into the code, direct or (target None) indirect; its return address as avma."""
+        """Write a direct call into the code, or an indirect one if target is None, and return its return address."""
         if target is None:
             self.code[at : at + 2] = b"\xff\xd0"
             return BASE + at + 2

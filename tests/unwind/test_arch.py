@@ -1,4 +1,4 @@
-"""Architectures are data: their tables agree with themselves, and calls are seen in real code."""
+"""Tests of the architectures' tables: they are consistent, and calls in real code are recognized."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_signal_frames_save_what_an_unwinder_needs_in_distinct_words(arch: Arch)
 
 
 @pytest.mark.parametrize("arch", [arch for arch in ALL if arch.signals.frames], ids=lambda arch: arch.name)
-def test_signal_trampoline_is_known_where_it_is_returned_to_and_up_to_behind_its_system_call(arch: Arch) -> None:
+def test_signal_trampoline_is_recognized_from_its_start_through_its_syscall(arch: Arch) -> None:
     for frame in arch.signals.frames:
         memory = bytes(64) + frame.code + bytes(64)
         known = partial(_is_known, arch, frame.code, memory)
@@ -54,7 +54,7 @@ def test_signal_trampoline_is_known_where_it_is_returned_to_and_up_to_behind_its
 
 
 def _is_known(arch: Arch, code: bytes, memory: bytes, pc: int, exact: bool) -> bool:
-    """As this trampoline, or as one that begins within it."""
+    """Return True if the code is recognized as this trampoline or as one that begins within it."""
     found = arch.signals.trampoline_at(lambda avma, size: memory[avma : avma + size], pc, exact)
     return found is not None and found.code in code
 

@@ -1,4 +1,4 @@
-"""The batch walker finds what the scalar walker finds, and both find what was made."""
+"""Tests that the batch walker and the scalar walker find the same frames, which are those of the synthetic stacks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unwind.made_stacks import MadeLane, Program, batch_of, make_lane, unw
 
 ARCHES = [X86_64, AARCH64, ARM, S390X, I386, PPC64LE]
 FEW, MANY = 9, 24
-"""So few lanes are walked one by one, so many together."""
+"""Number of samples that are walked one by one, and number that are walked together."""
 
 
 def assert_same(one: Walk, other: Walk) -> None:
@@ -84,7 +84,9 @@ def damage(lane: MadeLane, rng: np.random.Generator, arch: Arch) -> None:
     many=st.sampled_from([FEW, MANY]),
     spaces=st.sampled_from([1, 5]),
 )
-@example(seed=45575, max_depth=5, fallback=False, many=FEW, spaces=1)  # ARM: the root's CFA is below the last frame's
+@example(
+    seed=45575, max_depth=5, fallback=False, many=FEW, spaces=1
+)  # on ARM the root's CFA is below that of the last frame
 def test_damaged_stacks_end_alike_in_both_walkers(
     arch: Arch, seed: int, max_depth: int, fallback: bool, many: int, spaces: int
 ) -> None:

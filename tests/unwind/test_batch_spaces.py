@@ -1,4 +1,4 @@
-"""Lanes of several address spaces in one batch: with enough in each to be walked by steps, or all together."""
+"""Tests of batches with several address spaces, each with enough samples for vectorized steps, or all together."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_every_space_of_a_batch_is_walked_by_steps_from_depth_zero() -> None:
 
 
 class _Images(HandImages):
-    """Another program in each address space."""
+    """An image store with another program in each address space."""
 
     def __init__(self, programs: Sequence[Program]) -> None:
         super().__init__(programs[0].elf)

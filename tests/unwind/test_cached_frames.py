@@ -1,4 +1,4 @@
-"""Deep stacks of a thread are walked once: later walks join, and find what they would have found alone."""
+"""Tests of caching the outer frames of deep stacks: walks that reuse them find the same frames as a full walk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def of_one_thread(arch: Arch, *lanes: MadeLane) -> SampleBatch:
 
 
 def begun_at(lane: MadeLane, registers: list[int | None], arch: Arch) -> MadeLane:
-    """The same stack as if an outer frame were the innermost one."""
+    """Return the stack that begins at an outer frame with these registers."""
     values = {column: value for column, value in enumerate(registers) if value is not None}
     base = max(values[arch.sp] - 0x80, lane.base) & ~7 | lane.base & 7
     return replace(deepcopy(lane), registers=values, base=base, size=lane.base + lane.size - base)

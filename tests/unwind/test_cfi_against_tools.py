@@ -1,6 +1,7 @@
-"""Row for row against readelf and llvm-dwarfdump: programs built for their oddities, and the files of this process.
+"""Tests of CFI rows against readelf and llvm-dwarfdump, on unusual programs and on the files of this process.
 
-readelf tells no expressions; llvm-dwarfdump tells all, but not of functions that restore a state (see cfi_oracles).
+readelf prints no expressions. llvm-dwarfdump prints everything except for functions that restore a state (see
+cfi_oracles).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ BARE = ("-nostdlib", "-nostartfiles", "-fPIE", "-static-pie")
 
 
 def agree(path: Path, section: str = ".eh_frame") -> int:
-    """Rows that readelf has, after all were found the same."""
+    """Assert that all rows are equal, and return the number of rows that readelf has."""
     theirs = llvm_rows(str(path), section)
     ours = {offset: f for offset, f in our_rows(str(path), section).items() if offset in theirs}
     assert list(differences(ours, theirs)) == []
@@ -88,7 +89,7 @@ def test_files_of_this_process() -> None:
         assert agree(Path(path)) > 0, path
 
 
-# ---- directives: every row, as it must be
+# ---- directives: every row with its expected text
 
 DIRECTIVES = {
     "_start": ["+0x0 cfa = sp + 8; ra = undefined"],
@@ -124,7 +125,7 @@ DIRECTIVES = {
     ],
     "simple": ["+0x0 cfa = sp + 16; ra = [cfa - 16]"],
     "trampoline": ["+0x0 cfa = sp + 160; ra = [cfa - 8]; signal"],
-    # A return address in a column without a rule is in the register itself, as gdb and libgcc have it.
+    # A return address column without a rule means the register itself, as in gdb and libgcc.
     "other_column": [
         "+0x0 cfa = sp + 8; ra = rcx",
         "+0x1 cfa = sp + 8; rcx = [cfa - 24]; ra = [cfa - 24]",

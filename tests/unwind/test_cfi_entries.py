@@ -1,4 +1,4 @@
-"""CIEs and FDEs: layouts, versions, augmentations, pointer encodings."""
+"""Tests of CIEs and FDEs: layouts, versions, augmentations and pointer encodings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutated and random sections: rows or FormatError, nothing else, in bounded time and memory."""
+"""Fuzz tests of CFI with mutated and random sections: rows or FormatError in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FIRST_BYTES = 3000
 
 
 def real() -> tuple[bytes, int, bytes, int]:
-    """.eh_frame and .eh_frame_hdr of the C library, cut short: (bytes, svma, bytes, svma)."""
+    """Return truncated .eh_frame and .eh_frame_hdr of the C library: (bytes, svma, bytes, svma)."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     elf = ElfFile.open(next(line.split()[5] for line in lines if "/libc" in line))
     frames, header = elf.section(".eh_frame"), elf.section(NAME)
@@ -45,7 +45,7 @@ FRAMES, FRAMES_SVMA, HDR, HDR_SVMA = real()
 
 
 def mutated(data: bytes) -> st.SearchStrategy[bytes]:
-    """data with some bytes changed, some cut out and some put in."""
+    """Generate data with bytes changed, removed and inserted."""
     place = st.integers(0, len(data))
     change = st.tuples(place, st.integers(0, 6), st.binary(max_size=12))
 
@@ -74,7 +74,7 @@ def check(function: FunctionRows, arch: Arch) -> None:
 
 
 def ask_everything(section: CfiSection, arch: Arch, header: tuple[memoryview, int] | None) -> None:
-    """Each function, its edges, and the places where none is."""
+    """Query each function, its edges, and addresses without a function."""
     source = EhFrame(section, header, arch, Diagnostics())
     table = CfiTable(section, arch, Diagnostics())
     edges = {0, 1, (1 << 64) - 1}

@@ -1,4 +1,4 @@
-"""The row machine, instruction by instruction."""
+"""Tests of the CFI row machine for each instruction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-""".debug_frame: found, inflated and indexed late; what the linker dropped is not believed."""
+"""Tests of .debug_frame: lazy decompression and indexing, and FDEs of functions that the linker dropped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from tests.unwind.cfi_elf import Content, compressed, elf_bytes
 def frames_of(*functions: tuple[int, int]) -> Frames:
     frames = Frames(eh=False, svma=0)
     for start, size in functions:
-        frames.fde(frames.cie(), start, size, advance(1), def_cfa_offset(16))  # a CIE each, as compilers have it
+        frames.fde(
+            frames.cie(), start, size, advance(1), def_cfa_offset(16)
+        )  # one CIE for each FDE, as compilers write it
     return frames
 
 
@@ -75,7 +77,7 @@ def test_file_without_the_section_has_no_source() -> None:
     assert eh_frame_source(elf, X86_64, Diagnostics()) is None
 
 
-# ---- .eh_frame from files, for the parts that need an ELF file
+# ---- .eh_frame in ELF files
 
 
 def eh_elf(headers: bool, with_hdr: bool = True, svma: int = 0x20000) -> ElfFile:
@@ -83,7 +85,7 @@ def eh_elf(headers: bool, with_hdr: bool = True, svma: int = 0x20000) -> ElfFile
     frames.fde(frames.cie(), 0x1000, 0x20, advance(1), def_cfa_offset(16))
     frames.fde(frames.cie(), 0x2000, 0x20)
     frames.terminator()
-    frames.data += b"\xcc" * 64 if not headers else b""  # what follows in the segment
+    frames.data += b"\xcc" * 64 if not headers else b""  # other data of the segment
     sections = {".eh_frame": Content(bytes(frames.data), frames.svma, 2)}
     if with_hdr:
         sections[".eh_frame_hdr"] = Content(frames.hdr(svma), svma, 2)

@@ -1,4 +1,4 @@
-"""Stacks longer than their copies: walked in what was read of them once, and never otherwise than a whole copy says."""
+"""Tests of stacks longer than their copies: the rest is read once, and frames equal those of a complete copy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,13 @@ PLAIN = ("root", "sp", "sp_fp", "fp")
 
 
 def shortened(batch: SampleBatch, outer: OuterStack | None, spot: int = 512) -> SampleBatch:
-    """The sample of a stop that copies so much; spots: all of the rest, in pieces."""
+    """Return the sample of a stop with a short copy.
+
+    Args:
+        batch: The complete sample.
+        outer: The rest of the stack, read once.
+        spot: Size in bytes of the pieces in which the rest is verified.
+    """
     stack = batch.stack
     base, size, offset = int(stack.base[0]), int(stack.size[0]), int(stack.offset[0])
     data = stack.data[offset : offset + size].tobytes()
@@ -78,7 +84,7 @@ def test_stack_of_plain_rules_is_whole_and_as_its_whole_copy_says(arch: Arch, se
 @settings(deadline=None, max_examples=6)
 @given(seed=st.integers(0, 1 << 32))
 def test_stack_that_is_called_whole_has_the_frames_of_its_whole_copy(seed: int) -> None:
-    """Rules of all kinds, and words that have changed since the rest was read."""
+    """Use rules of all kinds, and words that have changed since the rest was read."""
     program = Program(X86_64, seed)
     rng = np.random.default_rng(seed)
     unwinder, oracle = unwinder_of(program), unwinder_of(program)
@@ -132,7 +138,7 @@ def test_rest_that_was_read_after_the_thread_had_gone_on_is_not_its_sample_s() -
 
 
 class _Index:
-    """Rules by return address."""
+    """Rule ids by return address."""
 
     def __init__(self, ids: dict[int, int]) -> None:
         self._ids = ids
@@ -147,7 +153,7 @@ BASE = 0x7F0000000000
 
 @st.composite
 def recursions(draw: st.DrawFn) -> tuple[list[Rule], list[int]]:
-    """Rules of some functions, and which of them call each other, innermost first."""
+    """Generate rules of some functions, and a stack of them from leaf to root."""
     ra, fp = RegRule(RegKind.AT_CFA, -8), (X86_64.fp, RegRule(RegKind.AT_CFA, -16))
     kinds = st.sampled_from(["sp", "sp_fp", "fp"])
     rules = []
@@ -166,7 +172,7 @@ def recursions(draw: st.DrawFn) -> tuple[list[Rule], list[int]]:
 
 
 def laid_out(rules: list[Rule], stack: list[int]) -> tuple[np.ndarray, int, int]:
-    """Memory, sp and fp of the innermost frame: frames of 24 words where the rule goes by fp."""
+    """Return memory, sp and fp of the innermost frame. Frames with rules by fp have 24 words."""
     sizes = [rules[each].cfa_off if rules[each].cfa_reg == X86_64.sp else 192 for each in stack]
     cfas = (BASE + np.cumsum([0, *sizes]))[1:].tolist()
     words = np.zeros((sum(sizes) >> 3) + 64, np.uint64)

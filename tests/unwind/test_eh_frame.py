@@ -1,4 +1,4 @@
-""".eh_frame through .eh_frame_hdr, and without it."""
+"""Tests of .eh_frame with and without .eh_frame_hdr."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HDR = 0x8000
 
 
 def three_functions(**layout: object) -> Frames:
-    """f at 0x1000..0x1020, g at 0x1020..0x1030, a gap, h at 0x1100..0x1200."""
+    """Return a section with f at 0x1000..0x1020, g at 0x1020..0x1030, a gap, and h at 0x1100..0x1200."""
     frames = Frames(**layout)  # type: ignore[arg-type]
     cie = frames.cie()
     frames.fde(cie, 0x1020, 0x10, advance(2), def_cfa_offset(32))
@@ -32,7 +32,7 @@ def three_functions(**layout: object) -> Frames:
 
 
 def covered(source: EhFrame, *svmas: int) -> list[int | None]:
-    """Starts of the functions that cover the addresses."""
+    """Return the start of the function that covers each address, or None."""
     found = [source.function_at(svma) for svma in svmas]
     return [f.start if f else None for f in found]
 
@@ -86,7 +86,7 @@ def _swapped(frames: Frames) -> bytes:
 
 
 def _lying(frames: Frames) -> bytes:
-    """Each entry leads to the FDE of another function."""
+    """Return a table whose entries refer to the FDEs of other functions."""
     starts, offsets = zip(*sorted(frames.fdes), strict=True)
     return frames.hdr(HDR, entries=list(zip(starts, offsets[1:] + offsets[:1], strict=True)))
 
@@ -279,7 +279,7 @@ _ELF_HEADER = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 3, 62, 1,
 
 @pytest.fixture(scope="module")
 def libc() -> ElfFile:
-    """The C library of this very process."""
+    """Return the C library of this process."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return ElfFile.open(next(line.split()[5] for line in lines if "/libc.so" in line or "/libc-2" in line))
 

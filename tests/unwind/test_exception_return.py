@@ -1,4 +1,4 @@
-"""The frames that a Cortex-M's hardware pushes, word by word; the running ones are in tests/remote."""
+"""Tests of the frames that Cortex-M hardware pushes, on synthetic stacks. tests/remote has live ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyprof.unwind.scalar import Caller, NoCaller, Registers
 
 SP = 0x2000_8000
 FRAME = [0, 1, 2, 3, 12, 0x201, 0x301, 0x0100_0000]
-"""r0-r3, r12, lr, pc, xPSR."""
+"""A basic exception frame: r0-r3, r12, lr, pc, xPSR."""
 
 
 def memory(words: list[int]) -> LaneMemory:
@@ -44,7 +44,7 @@ def memory(words: list[int]) -> LaneMemory:
 
 
 def returning(how: int) -> Registers:
-    """Registers as a handler has them when it returns: r4-r11 are those of the interrupted code."""
+    """Return the registers of a handler at its return, where r4-r11 belong to the interrupted code."""
     values: list[int | None] = [None] * 16
     values[4:12] = range(4, 12)
     values[ARM.sp], values[ARM.pc] = SP, how & ARM.pc_mask

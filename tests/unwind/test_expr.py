@@ -1,4 +1,4 @@
-"""DWARF expressions: every operation that CFI may use, the address size, and what broken bytes do."""
+"""Tests of DWARF expressions: every operation that CFI may use, the address size, and invalid expressions."""
 
 from __future__ import annotations
 
@@ -169,8 +169,8 @@ def test_address_size_and_byte_order_are_the_architectures() -> None:
         b"\x31\x30\x1d",
         b"\x2f\x00\x80",  # jump before the start
         b"\x2f\x10\x00",  # jump past the end
-        b"\x2f\xfd\xff",  # for ever
-        b"\x31\x2f\xfc\xff",  # for ever, the stack grows
+        b"\x2f\xfd\xff",  # an endless loop
+        b"\x31\x2f\xfc\xff",  # an endless loop in which the stack grows
         b"\x98\x00\x00",  # call2
         b"\xe0",
         b"\x00",

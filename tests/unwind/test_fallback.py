@@ -1,4 +1,4 @@
-"""Frames that no table covers: records that are believed, and records that are not."""
+"""Tests of frames that no table covers: valid and invalid frame records."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def test_record_that_does_not_look_like_one_is_refused(many: int) -> None:
     code, caller = world.call(CODE), world.call(OTHER)
     at = code + 1
     for words, fp in [
-        ({SP + 8: SP + 32, SP + 16: caller + 1}, SP + 8),  # no call before the return address
+        ({SP + 8: SP + 32, SP + 16: caller + 1}, SP + 8),  # no call precedes the return address
         ({SP + 8: SP + 32, SP + 16: STACK + 64}, SP + 8),  # not code
-        ({SP + 8: SP, SP + 16: caller}, SP + 8),  # goes down, and no table covers the caller
+        ({SP + 8: SP, SP + 16: caller}, SP + 8),  # leads downwards, and no table covers the caller
         ({SP + 9: SP + 32, SP + 17: caller}, SP + 9),  # not aligned
         ({SP - 16: SP + 32, SP - 8: caller}, SP - 16),  # below sp
-        ({}, 0x1234560),  # nowhere
+        ({}, 0x1234560),  # outside of the stack
     ]:
         assert found(world.walk(words, pc=at, fp=fp, many=many))[1] == "no_rule", (words, fp)
 
@@ -65,7 +65,7 @@ def test_record_past_the_copy_is_unreadable_and_named() -> None:
     assert walk.missing.tolist() == [SP + 0x800]
 
 
-def test_return_address_of_a_function_without_its_record_is_found_by_the_calls_target() -> None:
+def test_return_address_without_a_record_is_found_by_the_calls_target() -> None:
     world = World()
     caller, root = world.call(OTHER, CODE), world.call(ROOT)
     rest = {SP + 32: 0, SP + 40: root}
@@ -148,12 +148,17 @@ def test_frame_pointer_that_an_inner_frame_saved_needs_no_proof() -> None:
 def test_return_address_where_a_call_leaves_sp_is_the_callers_before_any_record() -> None:
     world = World()
     caller, root, beyond = world.call(COVERED), world.call(ROOT), world.call(ROOT + 0x40)
-    words = {SP + 8: caller, SP + 24: root, SP + 32: 0, SP + 40: beyond}  # the record at SP + 32 is an outer frame's
+    words = {
+        SP + 8: caller,
+        SP + 24: root,
+        SP + 32: 0,
+        SP + 40: beyond,
+    }  # the record at SP + 32 belongs to an outer frame
     walk = world.walk(words, sp=SP + 8, pc=BASE + CODE, fp=SP + 32)
     assert found(walk) == ([CODE, COVERED + 2, ROOT + 2], "root")
 
 
-def test_handler_without_a_table_returns_to_the_trampoline_from_its_first_instruction_on() -> None:
+def test_handler_without_a_table_returns_to_the_trampoline_at_once() -> None:
     world = World()
     world.functions[OTHER - 1] = Rule(RSP, 0x30, AT_RA, ((RBP, RegRule(RegKind.AT_CFA, -16)),), signal=True)
     words = {SP + 0x28: BASE + COVERED, SP + 0x40 - 8: world.call(ROOT)}

@@ -1,4 +1,4 @@
-"""A thread asleep in LEAF, called by FRAMED, whose rule needs the frame pointer that nobody saved."""
+"""Tests of recovering the frame pointer of a sleeping thread in LEAF, called by FRAMED, whose rule needs it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unwind.made_world import CODE, COVERED, FP_RULE, FRAMED, LEAF, OTHER,
 
 PROLOGUE = bytes.fromhex("554889e5 53 4883ec38")  # push %rbp; mov %rsp,%rbp; push %rbx; sub $56,%rsp
 ROOM = 64
-"""From FRAMED's sp to its frame pointer, by PROLOGUE; its sp is SP + 8."""
+"""Distance from FRAMED's sp to its frame pointer according to PROLOGUE. Its sp is SP + 8."""
 
 
 def asleep(world: World, words: dict[int, int], pc: int = BASE + LEAF + 2, size: int = 0x400) -> Walk:
@@ -26,7 +26,7 @@ def asleep(world: World, words: dict[int, int], pc: int = BASE + LEAF + 2, size:
 
 
 def framed_world(prologue: bytes = b"") -> tuple[World, int]:
-    """FRAMED, with this code, has called LEAF: the world, and the return address."""
+    """Return a world in which FRAMED, with this code, has called LEAF, and the return address."""
     world = World()
     world.functions[CODE] = FP_RULE
     world.code[FRAMED : FRAMED + len(prologue)] = prologue
@@ -89,12 +89,12 @@ def test_call_through_a_pointer_is_believed_where_the_functions_room_ends() -> N
     fp = SP + 8 + ROOM
     words = {SP: framed, fp: 0, fp + 8: root}
     assert found(asleep(world, words)) == ([*INSIDE, ROOT + 0x22], "root")
-    below = {SP + 24: fp + 32, SP + 32: stale, fp + 32: 0, fp + 40: root}  # what an earlier call left inside
+    below = {SP + 24: fp + 32, SP + 32: stale, fp + 32: 0, fp + 40: root}  # stale words of an earlier call
     assert found(asleep(world, words | below)) == ([*INSIDE, ROOT + 0x22], "root")
 
 
 def test_room_of_128_bytes_is_made_by_an_addition() -> None:
-    """gcc and clang write `add $-128,%rsp`: -128 fits into a byte, 128 does not."""
+    """Use `add $-128,%rsp`, as gcc and clang do: -128 fits into a byte and 128 does not."""
     world, framed = framed_world(bytes.fromhex("554889e5 53 4883c480"))
     fp, root = SP + 8 + 8 + 128, world.call(ROOT + 0x20)
     assert found(asleep(world, {SP: framed, fp: 0, fp + 8: root})) == ([*INSIDE, ROOT + 0x22], "root")
@@ -115,7 +115,7 @@ def test_room_counts_the_arguments_that_are_popped_behind_the_call(pops: str, si
     ids=["registers", "alignment", "numbers", "popped"],
 )
 def test_room_counts_the_arguments_that_are_pushed_before_the_call(pushes: str) -> None:
-    """gcc takes them off by pops somewhere behind the call."""
+    """Push arguments, which gcc pops somewhere after the call."""
     world, framed = framed_world(PROLOGUE)
     argued = bytes.fromhex("e800000000 f2ff10 6a01 7400") + bytes.fromhex(pushes)  # a call, another, an argument, je
     world.code[FRAMED + len(PROLOGUE) : FRAMED + 0x40] = argued.rjust(0x40 - len(PROLOGUE), b"\x90")
@@ -136,7 +136,7 @@ def test_room_of_an_outer_frame_must_hold_as_well() -> None:
 
 
 def moving_world() -> tuple[World, int]:
-    """FRAMED moves sp by an amount that is not in its code."""
+    """Return a world in which FRAMED changes sp by an amount that its code does not contain."""
     world, framed = framed_world(PROLOGUE)
     world.code[FRAMED + 0x20 : FRAMED + 0x23] = bytes.fromhex("4829c4")  # sub %rax,%rsp
     return world, framed
@@ -147,11 +147,11 @@ def test_room_that_is_not_fixed_tells_nothing_but_how_much_it_is_at_least() -> N
     fp, direct = SP + 8 + ROOM, world.call(ROOT + 0x40, FRAMED)
     beyond = {SP: framed, fp + 64: 0, fp + 72: direct}
     assert found(asleep(world, beyond)) == ([*INSIDE, ROOT + 0x45], "root")
-    stale = {SP + 40: 0, SP + 48: direct}  # a call of the same function that returned
+    stale = {SP + 40: 0, SP + 48: direct}  # stale words of an earlier call of the same function
     assert found(asleep(world, beyond | stale)) == ([*INSIDE, ROOT + 0x45], "root")
 
 
-def test_function_that_moves_sp_and_was_called_by_pointer_has_the_only_caller_that_it_can_have() -> None:
+def test_function_with_variable_sp_called_by_pointer_has_its_only_caller() -> None:
     world, framed = moving_world()
     fp, pointer, code = SP + 8 + ROOM, world.call(ROOT + 0x20), world.call(CODE + 0x20)
     alone = {SP: framed, fp + 64: 0, fp + 72: pointer}
@@ -160,7 +160,7 @@ def test_function_that_moves_sp_and_was_called_by_pointer_has_the_only_caller_th
         fp + 16: fp + 32,
         fp + 24: code,
         fp + 40: 1,
-    }  # does not lead to the root, and may be the truth all the same
+    }  # this chain does not reach the root, but may be the true one
     assert found(asleep(world, alone | inside)) == (INSIDE, "no_rule")
 
 
@@ -173,7 +173,7 @@ def test_proof_is_none_where_the_calls_caller_may_have_called_anew() -> None:
     words = {SP: framed}
     for n, ra in enumerate(calls, 1):
         words |= {fp + 64 * n: fp + 64 * (n + 1) if n < len(calls) else 0, fp + 64 * n + 8: ra}
-    # OTHER has called CODE, which has called FRAMED; or OTHER, where it called CODE before, has now called FRAMED
+    # either OTHER has called CODE, which has called FRAMED, or OTHER has called FRAMED where it called CODE before
     assert found(asleep(world, words)) == (INSIDE, "no_rule")
     words[fp + 136] = world.call(OTHER + 0x40, CODE)
     assert found(asleep(world, words))[1] == "root"
@@ -199,7 +199,7 @@ def test_call_through_the_plt_goes_where_its_slot_points() -> None:
     world.code[PLT : PLT + 6] = bytes.fromhex("ff25 00010000")
     slot = BASE + PLT + 6 + 0x100
     words = {SP: framed, SP + 64: 0, SP + 72: world.call(ROOT + 0x20, PLT)}
-    assert found(asleep(world, words)) == (INSIDE, "no_rule")  # the slot cannot be read
+    assert found(asleep(world, words)) == (INSIDE, "no_rule")  # the PLT's slot cannot be read
     world.pointers[slot] = BASE + FRAMED
     assert found(asleep(world, words)) == ([*INSIDE, ROOT + 0x25], "root")
     world.pointers[slot] = BASE + COVERED
@@ -282,7 +282,7 @@ def test_work_is_bounded_for_a_stack_full_of_return_addresses(kind: str, monkeyp
     walk = asleep(world, words, size=1 << 20)
     assert found(walk)[0] == INSIDE
     assert StackEnd(walk.end[0]) in (StackEnd.NO_RULE, StackEnd.UNREADABLE)
-    times = 2  # both walkers
+    times = 2  # each walker counts once
     assert done["links"] > 0
     assert done["frames"] <= times * (recover.MAX_FRAMES + 2 * recover.MAX_PLACES)
     assert done["links"] <= done["frames"] + times * (recover.MAX_PLACES + 2)

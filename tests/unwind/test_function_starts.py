@@ -1,4 +1,6 @@
-"""Where functions without a symbol begin, as each table says; .ARM.exidx, whose entries join some, is not asked."""
+"""Tests of the starts of functions without a symbol in each table, except for .ARM.exidx, whose entries merge
+functions.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ FLAGS = ("-O1", "-shared", "-fPIC", "-nostdlib")
 
 
 def opened(path: Path, *flags: str, compiler: str = "gcc") -> tuple[Image, list[int], set[str]]:
-    """A library, where its functions begin, and which tables it has."""
+    """Build a library, and return its image, the starts of its functions and the names of its tables."""
     build(PROGRAMS / "c_shards_lib.c", path, *FLAGS, *flags, compiler=compiler)
     starts = [symbol(path, name) for name in ("first", "second", "enter")]
     elf = ElfFile.open(str(path))
@@ -63,7 +65,7 @@ def test_exception_tables_of_arm_name_no_function(tmp_path: Path) -> None:
 
 
 class Walked:
-    """What walks have read of one file."""
+    """The table entries that walks have read in one file."""
 
     def __init__(self, image: Image, *svmas: int) -> None:
         sources = open_sources(image.file, image.file.arch, tuple(READERS), Diagnostics()) if image.file.arch else []

@@ -1,6 +1,6 @@
-"""Go's runtime moves to another stack, which its .debug_frame does not say: there the walk ends, and invents no caller.
+"""Tests of Go's runtime, which switches stacks without CFI: the walk ends there and invents no caller.
 
-The code is that of Go 1.19's runtime on x86-64; its table says "cfa = sp + 8" for all of each function.
+The code is that of Go 1.19's runtime on x86-64, whose table has "cfa = sp + 8" for all of each function.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SVMA = 0x1000
 
 SYSTEMSTACK = bytes.fromhex(
     "488b7c2408 64488b0425f8ffffff 488b5830 483b4350 745b 488b13 4839d0 7453 483b83c0000000 7552 e8d2f1ffff "
-    "6448891425f8ffffff 4989d6 488b5a38 4889dc 4889fa 488b3f ffd7 "  # away at 0x41, the call returns to 0x49
+    "6448891425f8ffffff 4989d6 488b5a38 4889dc 4889fa 488b3f ffd7 "  # switches stacks at 0x41, call returns to 0x49
     "64488b0425f8ffffff 488b5830 488b83c0000000 6448890425f8ffffff 488b6038 48c7403800000000 c3 4889fa 488b3f ffe7"
 )
 MCALL = bytes.fromhex("4889c2 488b1c24 49895e40 4c89f0 4989f6 498b6638 50 4c8b22 41ffd4 58 e917450000 c3")

@@ -1,4 +1,4 @@
-"""Rule ids of pcs that were met before: those that a search gives, until the rules themselves change."""
+"""Tests of cached rule ids by pc, which must equal those of a search until the rules change."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_ids_are_those_that_a_search_gives(monkeypatch: pytest.MonkeyPatch, bits
 
 
 class Registered(NoRuntimeRules):
-    """Code at BASE whose frames have so many bytes as it was registered with last."""
+    """JIT code at BASE whose frames have the size that was registered last."""
 
     def __init__(self) -> None:
         self.size = 16

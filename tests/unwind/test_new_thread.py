@@ -1,4 +1,4 @@
-"""A thread that has not run yet stands behind its clone, where C libraries have no tables."""
+"""Tests of a thread that has not run yet: it is at its clone call, for which C libraries have no tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unwind.test_batch import MANY, assert_same
 RAX, RBP, RSP, RIP = 0, 6, 7, 16
 CLONE = 0x2000
 CALLER = BASE + 0x105
-"""Behind a call of CLONE."""
+"""Return address of a call of CLONE."""
 
 
 def end_and_frames(result: int, code: bytes) -> tuple[StackEnd, list[int]]:

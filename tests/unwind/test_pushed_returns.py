@@ -1,4 +1,6 @@
-"""Return addresses that no call left: makecontext(3) and its like push a beginning of a function where stacks begin."""
+"""Tests of pushed return addresses: makecontext(3) and similar functions push a function's start at the end of a
+stack.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,19 @@ from tests.unwind.made_stacks import (
 )
 
 INNER, BEFORE, PUSHED = 0x100, 0x1C0, 0x200
-"""Where functions begin. Between BEFORE and PUSHED there may be room."""
+"""Starts of functions. There may be a gap between BEFORE and PUSHED."""
 CALLS = {"x86_64": b"\xe8\0\0\0\0", "aarch64": b"\0\0\0\x94"}
 
 
 def walked(arch: Arch, ra: int, before_ends: int, called: bool = False) -> tuple[StackEnd, list[int]]:
-    """How a walk ends, and its pcs, where the innermost function returns to ra. called: a call ends at PUSHED."""
+    """Return how a walk ends and its program counters.
+
+    Args:
+        arch: The architecture.
+        ra: Return address of the innermost function.
+        before_ends: End of the function at BEFORE.
+        called: Whether a call instruction ends at PUSHED.
+    """
     code = bytearray(b"\x1f\x20\x03\xd5" * (SPAN // 4) if arch is AARCH64 else b"\x90" * SPAN)
     if called:
         call = CALLS[arch.name]

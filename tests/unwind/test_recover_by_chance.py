@@ -1,7 +1,8 @@
-"""Programs made by chance, run on a made stack until one function falls asleep: what recovery finds is right, or cut.
+"""Tests of frame pointer recovery on random programs: recovered stacks are correct or truncated.
 
-Their functions call each other directly, by pointer and through functions that jump on, recursively; some move sp by
-amounts that are not in their code; what returns leaves its records behind.
+A program runs on a synthetic stack until a function sleeps. Its functions call each other directly, through pointers
+and through jumping functions, also recursively. Some change sp by amounts that are not in their code, and returned
+calls leave stale records behind.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ SAVES = {b"": 0, b"\x53": 8, b"\x41\x54\x53": 16}
 MOST_DEEP = 12
 
 Function = tuple[int, int, bool]
-"""(svma, bytes from sp to the frame pointer, does it move sp beyond that?)"""
+"""(svma, distance from sp to the frame pointer in bytes, whether sp changes beyond that) of a function."""
 
 
 class Asleep(Exception):
@@ -31,7 +32,13 @@ class Asleep(Exception):
 
 
 class Program:
-    """stack: what is written on it; callers: return addresses, outermost first; sp: of LEAF, asleep."""
+    """A random program.
+
+    Attributes:
+        stack: Words of the stack by address.
+        callers: Return addresses from root to leaf.
+        sp: Stack pointer of the sleeping LEAF.
+    """
 
     def __init__(self, seed: int, tables: bool) -> None:
         self.chance = random.Random(seed)
@@ -63,7 +70,7 @@ class Program:
         return at, to
 
     def _call(self, at: int) -> tuple[int, Function | None]:
-        """(return address, what is called; None: by pointer)"""
+        """Write a call, and return (return address, called function or None for a call through a pointer)."""
         kind = self.chance.random()
         if kind < 0.4:
             return self.world.call(at), None

@@ -1,4 +1,4 @@
-"""Functions that replace their own frame by another one: those of libgcc that end a throw, longjmp(3)."""
+"""Tests of functions that replace their own frame by another one, as libgcc at the end of a throw and longjmp(3) do."""
 
 from __future__ import annotations
 
@@ -23,12 +23,9 @@ from tests.unwind.made_stacks import (
 )
 
 OUTER, OUTER_BY_FP, OTHER, LEAVER, INSTALL, HOOK, RESTORER = 0x100, 0x140, 0x180, 0x200, 0x300, 0x340, 0x380
-"""Offsets at which functions begin. The first three call LEAVER, LEAVER and INSTALL.
-
-LEAVER calls INSTALL and HOOK, and jumps.
-"""
+"""Offsets of functions. The first three call LEAVER, LEAVER and INSTALL. LEAVER calls INSTALL and HOOK, and jumps."""
 INSTALLED, JUMP = LEAVER + 0x18, LEAVER + 0x40
-"""Offsets to which INSTALL returns, and at which LEAVER moves the stack pointer."""
+"""Offsets at which INSTALL returns into LEAVER, and at which LEAVER changes the stack pointer."""
 JUMPS = {"x86_64": bytes.fromhex("4889cc59ffe1"), "aarch64": bytes.fromhex("ff63248bc0035fd6")}
 ARCHES = pytest.mark.parametrize("arch", [X86_64, AARCH64], ids=lambda arch: arch.name)
 RA = RegRule(RegKind.AT_CFA, -8)
@@ -37,7 +34,7 @@ FP = STACK + 0x1100
 
 
 def call(arch: Arch, code: bytearray, returns_to: int, target: int) -> None:
-    """Put a call before an address."""
+    """Write a call instruction before this return address."""
     if arch is X86_64:
         code[returns_to - 5 : returns_to] = b"\xe8" + (target - returns_to).to_bytes(4, "little", signed=True)
     else:
@@ -72,12 +69,12 @@ EH_COLUMNS = {"x86_64": {0, 1}, "aarch64": {0, 1, 2, 3}}
 
 
 def walked(arch: Arch, pc: int, returns_to: int) -> tuple[StackEnd, list[int]]:
-    """Return how the walk of a stack ends, and its pcs, for lanes of any number and for both walkers.
+    """Return how the walk of a stack ends and its program counters, for any number of samples and for both walkers.
 
     Args:
         arch: The architecture.
-        pc: Where the thread is: in INSTALL, in RESTORER or in LEAVER.
-        returns_to: The return address that LEAVER's frame holds.
+        pc: Program counter of the thread: in INSTALL, RESTORER or LEAVER.
+        returns_to: Return address in LEAVER's frame.
     """
     sp = at = STACK + 0x1000
     words = {}

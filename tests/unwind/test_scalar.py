@@ -1,4 +1,4 @@
-"""One frame by one rule: each formula, and each way to end."""
+"""Tests of unwinding one frame by one rule: each kind of rule, and each way to end."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_cfa_becomes_sp_and_callee_saved_registers_are_kept() -> None:
         (RegRule(RegKind.AT_REG, 8, RSP), 0x3333),
         (RegRule(RegKind.AT_EXPR, expr=b"\x31\x1c\x37\x1c\x38\x1c"), 0x2222),  # [cfa - 1 - 7 - 8]
         (RegRule(RegKind.EXPR, expr=b"\x37\x22"), SP + 32 + 7),
-        (RegRule(RegKind.AT_REG, 8, R10), None),  # r10 is not known
-        (RegRule(RegKind.AT_CFA, 0x10000), None),  # not in the copy
+        (RegRule(RegKind.AT_REG, 8, R10), None),  # r10 is unknown
+        (RegRule(RegKind.AT_CFA, 0x10000), None),  # outside of the copy
         (RegRule(RegKind.EXPR, expr=b"\xff"), None),
     ],
 )
@@ -92,7 +92,7 @@ def test_slot_below_sp_is_read_from_the_red_zone_or_was_popped() -> None:
 
 @pytest.mark.parametrize("as_expression", [False, True])
 def test_slot_beyond_the_cfa_shows_that_the_frame_pointer_was_popped(as_expression: bool) -> None:
-    # gcc's epilogue of a realigned frame: pop %rbp; lea -8(%r10), %rsp; the slots are still said to hang on rbp
+    # gcc's epilogue of a realigned frame: pop %rbp; lea -8(%r10), %rsp; the CFI still refers to rbp
     def slot(n: int) -> RegRule:
         if as_expression:
             return RegRule(RegKind.AT_EXPR, expr=bytes((0x76, n & 0x7F)))

@@ -1,4 +1,4 @@
-"""Real processes: the stacks that gdb finds, and the ways in which real files are less than whole."""
+"""Tests of the unwinder on real processes against gdb, and of incomplete tables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,13 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 
 @dataclass
 class Stack:
-    """One thread's stack. frames: (pc, Trust)."""
+    """A thread's stack.
+
+    Attributes:
+        frames: (pc, Trust) of each frame.
+        end: How the stack ends.
+        space: The address space.
+    """
 
     frames: list[tuple[int, Trust]]
     end: StackEnd
@@ -43,7 +49,7 @@ class Stack:
 
 @contextmanager
 def process(*command: str | Path, ready: str = "ready\n") -> Iterator[int]:
-    """A process that has said that it is ready; ended afterwards."""
+    """Run a process that prints "ready", and end it afterwards."""
     started = subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, text=True)
     assert started.stdout is not None
     try:
@@ -67,7 +73,7 @@ def batches(pid: int, count: int, rate: float = 100) -> Iterator[tuple[SampleBat
 
 
 def stacks(pid: int, diagnostics: Diagnostics, options: UnwindOptions | None = None) -> dict[int, Stack]:
-    """The last stack of each thread; both walkers agree on all of them."""
+    """Return the last stack of each thread, and assert that both walkers agree on all stacks."""
     unwinder = Unwinder(ImageStore(diagnostics), options or UnwindOptions(), diagnostics)
     last = {}
     for batch, collector in batches(pid, 6):
@@ -95,7 +101,7 @@ for thread in gdb.selected_inferior().threads():
 
 
 def gdb_stacks(pid: int, folder: Path) -> dict[int, list[int]]:
-    """pcs of each thread as gdb finds them, without the frames that gdb makes up (inline functions, tail calls)."""
+    """Return gdb's program counters of each thread, without virtual frames (inlined functions and tail calls)."""
     script = folder / "stacks.py"
     script.write_text(GDB_SCRIPT)
     command = [need("gdb"), "-nx", "-batch", "-iex", "set debuginfod enabled off", "-p", str(pid)]
@@ -132,7 +138,7 @@ def test_stacks_of_sleeping_threads_are_those_of_gdb(tool: str, arguments: Seque
     program = need(tool)
     need("gdb")
     with process(program, *arguments) as pid:
-        time.sleep(0.3)  # until every thread sleeps
+        time.sleep(0.3)  # lets every thread fall asleep
         diagnostics = Diagnostics()
         ours = stacks(pid, diagnostics)
         theirs = gdb_stacks(pid, tmp_path)
@@ -148,7 +154,7 @@ def test_trampoline_without_a_table_is_known_by_its_code(tmp_path: Path) -> None
     assert stack.end is StackEnd.ROOT
     trusts = [trust for _, trust in stack.frames]
     interrupted = trusts.index(Trust.SIGRETURN)
-    assert len(trusts) - interrupted >= 4  # syscall, raise_it, main, and what is below main
+    assert len(trusts) - interrupted >= 4  # syscall, raise_it, main, and the callers of main
 
 
 def test_program_with_frame_pointers_and_no_table_is_whole_by_its_records(tmp_path: Path) -> None:
@@ -178,7 +184,7 @@ def test_table_in_the_separate_debug_file_is_used_where_the_program_has_none(tmp
     assert Trust.DEBUG_FRAME in {trust for _, trust in stack.frames}
 
 
-# How sources are asked, on tables made by hand.
+# The order of sources, with synthetic tables.
 
 RSP = X86_64.sp
 STEP = Rule(RSP, 16, RegRule(RegKind.AT_CFA, -8))

@@ -1,4 +1,4 @@
-"""ARM programs and assembly for the tests."""
+"""Builds of ARM programs and assembly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEAD = ".syntax unified\n.arch armv7-a\n.fpu neon\n.text\n"
 
 
 def assemble(text: str, folder: Path, name: str = "program") -> Path:
-    """A shared library of assembly text; functions keep their order."""
+    """Return a shared library of assembly text, in which functions keep their order."""
     source, thing, library = (folder / f"{name}.{end}" for end in ("s", "o", "so"))
     source.write_text(HEAD + text)
     commands = (
@@ -29,7 +29,7 @@ def assemble(text: str, folder: Path, name: str = "program") -> Path:
 
 
 def function(name: str, body: str, mode: str = "arm") -> str:
-    """body stands between .fnstart and .fnend."""
+    """Return assembly of a function with its body between .fnstart and .fnend."""
     return (
         f".{mode}\n.global {name}\n.type {name}, %function\n{name}: .fnstart\n{body}\n.fnend\n.size {name}, .-{name}\n"
     )
@@ -42,7 +42,7 @@ def source_of(path: Path) -> Exidx:
 
 
 def symbols(path: Path) -> dict[str, int]:
-    """Name -> svma, without the Thumb bit."""
+    """Return the addresses of symbols by name, without the Thumb bit."""
     text = subprocess.run(
         [need("arm-linux-gnueabihf-nm"), str(path)], capture_output=True, text=True, timeout=60, check=True
     ).stdout

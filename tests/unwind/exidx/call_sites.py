@@ -1,4 +1,4 @@
-"""EXIDX against .debug_frame at every call of a file: both must tell the same frame there."""
+"""A comparison of EXIDX and .debug_frame at every call of a file, where both must give the same frame."""
 
 from __future__ import annotations
 
@@ -23,14 +23,22 @@ CALLS = {"bl", "blx"}
 
 @dataclass
 class Compared:
-    """counts: by outcome. unlike: (svma, what exidx says, what .debug_frame says)."""
+    """The result of the comparison.
+
+    Attributes:
+        counts: Number of calls by outcome.
+        unlike: (svma, frame of EXIDX, frame of .debug_frame) of each difference.
+    """
 
     counts: Counter[str] = field(default_factory=Counter)
     unlike: list[tuple[int, str, str]] = field(default_factory=list)
 
 
 def call_sites(path: Path) -> list[int]:
-    """svma of each call instruction, by the disassembler (mapping symbols tell it code from data, A32 from T32)."""
+    """Return the address of each call instruction according to objdump.
+
+    Mapping symbols mark code, data, A32 and T32.
+    """
     text = subprocess.run(
         [need("arm-linux-gnueabihf-objdump"), "-d", str(path)], capture_output=True, text=True, timeout=120, check=True
     ).stdout
@@ -67,6 +75,6 @@ def rule_at(rows: FunctionRows | None, pc: int) -> Rule | None:
 
 
 def frame(rule: Rule) -> tuple[object, ...]:
-    """What both can say: the cfa, the return address, where the callee-saved registers are."""
+    """Return the part of a rule that both tables can express: CFA, return address and callee-saved registers."""
     saved = {column: how for column, how in rule.regs if column in ARM.callee_saved and how.kind is not RegKind.SAME}
     return rule.cfa_reg, rule.cfa_off, rule.cfa_deref, rule.ra, tuple(sorted(saved.items(), key=lambda item: item[0]))

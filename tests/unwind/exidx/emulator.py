@@ -1,7 +1,7 @@
-"""Runs a static ARM program under unicorn, instruction by instruction, with as much of Linux as it needs.
+"""An emulator of static ARM programs, based on unicorn, with as much of Linux as they need.
 
-In: an ELF file. Out: a call of the observer before each instruction, with the registers. The program's threads,
-signals and files do not exist; unknown system calls answer ENOSYS.
+It calls an observer with the registers before each instruction. There are no threads, signals or files, and unknown
+system calls return ENOSYS.
 """
 
 from __future__ import annotations
@@ -31,7 +31,12 @@ ENOSYS = 38
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Before an instruction: r0..r15 (r15: its address), and whether it is Thumb."""
+    """The state before an instruction.
+
+    Attributes:
+        registers: r0 to r15, where r15 is the instruction's address.
+        thumb: Whether the instruction is Thumb.
+    """
 
     registers: tuple[int, ...]
     thumb: bool
@@ -41,7 +46,7 @@ Observer = Callable[["Emulator", State], None]
 
 
 class Emulator:
-    """One run of one program."""
+    """A run of a program."""
 
     def __init__(self, elf: ElfFile) -> None:
         self.elf = elf
@@ -57,13 +62,13 @@ class Emulator:
         machine.mem_map(STACK_TOP - STACK_SIZE, STACK_SIZE)
         machine.mem_map(HEAP, HEAP_SIZE)
         self._break, self._mapped = HEAP, HEAP + HEAP_SIZE // 2
-        machine.reg_write(arm.UC_ARM_REG_C1_C0_2, 0xF0_0000)  # CP10 and CP11: VFP may be used
+        machine.reg_write(arm.UC_ARM_REG_C1_C0_2, 0xF0_0000)  # enables CP10 and CP11 for VFP
         machine.reg_write(arm.UC_ARM_REG_FPEXC, 0x4000_0000)
         machine.reg_write(arm.UC_ARM_REG_SP, self._first_stack())
         machine.hook_add(uc.UC_HOOK_INTR, self._system_call)
 
     def run(self, observer: Observer) -> None:
-        """Until the program exits. observer: called before each instruction."""
+        """Run the program until it exits, and call the observer before each instruction."""
 
         def step(machine: uc.Uc, address: int, _size: int, _data: object) -> None:
             self.instructions += 1
@@ -80,7 +85,7 @@ class Emulator:
         return bytes(self.machine.mem_read(address, size))
 
     def _first_stack(self) -> int:
-        """argc, argv, environment, auxiliary vector."""
+        """Write argc, argv, environment and auxiliary vector, and return the stack pointer."""
         at = STACK_TOP - 0x100
         self.machine.mem_write(at, b"program\0".ljust(16, b"\0") + bytes(range(16)))
         first = self.elf.loads[0]
@@ -95,7 +100,7 @@ class Emulator:
         call = machine.reg_read(arm.UC_ARM_REG_R7)
         a, b = machine.reg_read(arm.UC_ARM_REG_R0), machine.reg_read(arm.UC_ARM_REG_R1)
         result = -ENOSYS
-        if number != 2 or call in (1, 248):  # exit, exit_group; anything but a system call is a crash
+        if number != 2 or call in (1, 248):  # exit, exit_group; any other exception is a crash
             self.exit_status = a if number == 2 else -1
             machine.emu_stop()
         elif call == 0xF0005:  # set_tls

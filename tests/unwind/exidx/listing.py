@@ -1,4 +1,4 @@
-"""All instructions of an entry of .ARM.exidx, as readelf lists them."""
+"""All instructions of an .ARM.exidx entry in readelf's form."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pyprof.unwind.formats.exidx.opcodes import Opcode, instruction
 
 
 def listing(code: bytes) -> list[Opcode]:
-    """Those after a finish (padding), too."""
+    """Return all instructions, including the padding after a finish."""
     done: list[Opcode] = []
     position = 0
     while position < len(code):

@@ -1,4 +1,4 @@
-"""What readelf -u says of an .ARM.exidx section, entry by entry."""
+"""The entries of an .ARM.exidx section according to readelf -u."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from tests.support import need
 
 @dataclass
 class Said:
-    """One entry. kind: "cantunwind", "inline", "table" or "generic"; personality: index, or address if generic."""
+    """An entry.
+
+    Attributes:
+        start: Start address of the function.
+        kind: "cantunwind", "inline", "table" or "generic".
+        personality: Index of the personality routine, or its address if the kind is generic.
+        opcodes: (bytes, meaning) of each instruction.
+    """
 
     start: int
     kind: str

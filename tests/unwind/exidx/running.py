@@ -1,4 +1,4 @@
-"""A film of an emulated ARM program as sample batches, and how many of its stacks the unwinder finds."""
+"""A film of an emulated ARM program as sample batches, and the share of its stacks that the unwinder finds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ PAGE = 0x1000
 
 
 def space_of(film: Film, path: Path) -> AddressSpace:
-    """path: the file that stands behind the mappings: the program, or a stripped copy of it."""
+    """Return the address space of the program.
+
+    Args:
+        film: The film.
+        path: The file in the mappings: the program or a stripped copy.
+    """
     status = path.stat()
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
     mappings = []
@@ -35,7 +40,7 @@ def space_of(film: Film, path: Path) -> AddressSpace:
 
 
 def batch_of(film: Film, moments: Sequence[int], space: AddressSpace) -> SampleBatch:
-    """The moments with these numbers."""
+    """Return a batch of the moments with these numbers."""
     n = len(moments)
     stacks = [film.stacks[i] for i in moments]
     sizes = np.array([len(stack) for stack in stacks], np.int64)
@@ -71,7 +76,7 @@ def stacks(walk: Walk) -> list[tuple[int, ...]]:
 
 
 def found(film: Film, moments: Sequence[int], walk: Walk) -> list[int]:
-    """Those of the walked moments whose whole stack is exact."""
+    """Return the numbers of the walked moments whose whole stack is correct."""
     return [i for i, stack in zip(moments, stacks(walk), strict=True) if stack == truth(film, i)]
 
 

@@ -1,4 +1,4 @@
-"""The true stack of an emulated program: calls and returns, watched instruction by instruction."""
+"""The true stack of an emulated program, from its calls and returns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ SP, LR, PC = 13, 14, 15
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """One moment: registers, the return addresses (innermost first), whether a call is about to be executed."""
+    """The state at one instruction.
+
+    Attributes:
+        registers: Registers.
+        callers: Return addresses from leaf to root.
+        at_call: Whether the next instruction is a call.
+    """
 
     registers: tuple[int, ...]
     callers: tuple[int, ...]
@@ -24,18 +30,23 @@ class Truth:
 
 @dataclass
 class Shadow:
-    """Keeps (return address, sp at the call) of each call under way.
+    """A shadow stack of (return address, sp at the call) for each active call.
 
-    A frame is gone when sp is above its call's, or when its return address is reached with that sp. An exception
-    lands in the middle of a function with that sp too, but elsewhere: that function is then the innermost.
+    A frame ends when sp is above that of its call, or when control reaches its return address with that sp. An
+    exception lands within a function with that sp, but elsewhere; that function is then the innermost one.
     """
 
     functions: list[int]
     calls: list[tuple[int, int]] = field(default_factory=list)
-    _before: tuple[int, int, int] | None = None  # (pc, sp, return address if a call) of the last instruction
+    _before: tuple[int, int, int] | None = None  # (pc, sp, return address of a call or 0) of the last instruction
 
     def step(self, state: State, code: bytes) -> tuple[bool, tuple[int, ...]]:
-        """(is this instruction a call?, return addresses, innermost first) before an instruction. code: 4 bytes."""
+        """Update the stack before an instruction. Return (whether it is a call, return addresses from leaf to root).
+
+        Args:
+            state: The state before the instruction.
+            code: Four bytes of code.
+        """
         pc, sp = state.registers[PC], state.registers[SP]
         called = False
         if self._before is not None:
@@ -64,7 +75,7 @@ class Shadow:
 
 
 def _is_call(code: bytes, thumb: bool) -> bool:
-    """bl, blx of the set that is executed (Calls.follows_call takes either)."""
+    """Return True for bl and blx of the current instruction set. Calls.follows_call accepts both sets."""
     word = int.from_bytes(code, "little")
     if not thumb:
         return word >> 24 & 0xF == 0xB or word >> 25 == 0b1111101 or word & 0x0FFF_FFF0 == 0x012F_FF30
@@ -74,7 +85,7 @@ def _is_call(code: bytes, thumb: bool) -> bool:
 
 
 def function_starts(elf: ElfFile) -> list[int]:
-    """svma of all functions of the symbol table, sorted."""
+    """Return the sorted addresses of all functions in the symbol table."""
     symbols = elf.section(".symtab")
     assert symbols is not None
     rows = struct.iter_unpack("<IIIBBH", symbols)
@@ -83,7 +94,14 @@ def function_starts(elf: ElfFile) -> list[int]:
 
 @dataclass
 class Film:
-    """A whole run: moments[i] with stacks[i], the stack's bytes from sp up."""
+    """A whole run of a program.
+
+    Attributes:
+        elf: The program.
+        emulator: The emulator.
+        moments: The state at each instruction.
+        stacks: The stack's bytes from sp up at each instruction.
+    """
 
     elf: ElfFile
     emulator: Emulator
@@ -92,7 +110,7 @@ class Film:
 
 
 def watch(elf: ElfFile) -> Film:
-    """Run a program to its end."""
+    """Run a program to its end and return the film."""
     shadow, film = Shadow(function_starts(elf)), Film(elf, Emulator(elf))
 
     def observe(emulator: Emulator, state: State) -> None:

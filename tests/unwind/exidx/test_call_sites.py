@@ -1,4 +1,4 @@
-"""EXIDX promises frames at calls: at every call of real code it says what .debug_frame says."""
+"""Tests of EXIDX at calls in real code, where it must equal .debug_frame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Broken input: rows or FormatError, nothing else, in bounded time."""
+"""Fuzz tests of EXIDX: rows or FormatError in bounded time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_EXPRESSION = 64
 
 
 def use(image: bytes, places: list[int]) -> None:
-    """Everything that a caller asks of a source."""
+    """Call every method of a source."""
     with contextlib.suppress(FormatError):
         elf = ElfFile.from_bytes(image, "broken")
         source = exidx_source(elf, ARM, Diagnostics())

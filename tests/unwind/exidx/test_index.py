@@ -1,4 +1,4 @@
-"""The index: what the tests' writer wrote comes back; broken tables cost what they cover, and nothing else."""
+"""Tests of the EXIDX index: written tables are read back, and broken entries lose only what they cover."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_file_without_an_index_or_of_another_architecture_has_no_source() -> Non
 def test_entry_point_that_cannot_be_unwound_is_outermost(code: str) -> None:
     image = bytearray(elf_file([Written(16, CANT), Written(80, CANT)], text_size=96))
     image[24:28] = struct.pack("<I", (TEXT + 16) | (code[0] == "4"))
-    struct.pack_into("<I", image, 52 + 16, 96)  # the text segment gets bytes
+    struct.pack_into("<I", image, 52 + 16, 96)  # p_filesz of the text segment
     image[writer.TEXT_OFFSET + 16 : writer.TEXT_OFFSET + 24] = bytes.fromhex(code)
     exidx = source(bytes(image))
     rows = exidx.function_at(TEXT + 16 + 40)

@@ -1,4 +1,4 @@
-"""Whole system libraries: every entry reads as readelf reads it, and the longest ones too."""
+"""Tests of EXIDX in system libraries: every entry equals readelf's output."""
 
 from __future__ import annotations
 
@@ -73,4 +73,7 @@ def test_signal_restorers_of_libc_are_signal_frames() -> None:
     source = source_of(library("libc.so.6"))
     signals = [f for f in source.functions() if f.rules[0].signal]
     assert len(signals) == 2
-    assert sorted(f.rules[0].cfa_off for f in signals) == [84, 212]  # sp in struct sigframe, struct rt_sigframe
+    assert sorted(f.rules[0].cfa_off for f in signals) == [
+        84,
+        212,
+    ]  # offsets of sp in struct sigframe and struct rt_sigframe

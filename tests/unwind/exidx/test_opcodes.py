@@ -1,4 +1,4 @@
-"""Every unwinding instruction, against readelf and llvm-readelf, which decode what the assembler wrote."""
+"""Tests of every EXIDX instruction against readelf and llvm-readelf, which decode what the assembler wrote."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ ALL = [
 ]
 
 NO_SUCH_REGISTER = re.compile(r"pop \{(b3 .*-D(1[6-9]|[23]\d)|c8 .*-D(3[2-9]|4\d)|c6 .*-wR(1[6-9]|[23]\d))\}")
-"""What readelf shows without asking whether the registers exist: "Reserved" by remarks d and e of the table."""
+"""Instructions of missing registers, which readelf decodes: "Reserved" by remarks d and e of the specification's
+table.
+"""
 
 
 def text_of(code: bytes) -> str:
@@ -83,7 +85,7 @@ def test_every_instruction_reads_as_llvm_reads_it(library: Path) -> None:
             theirs = f"pop {{{prefix}{run[2]}" + (f"-{prefix}{run[3]}" if run[3] else "") + "}"
         if mine.lower().replace("{ra_auth_code}", "ra_auth_code") != theirs.lower():
             unlike.add(code[0])
-    assert unlike == {0xB3, 0xB5, 0xC6, 0xC8}  # registers past the last; b5 is younger than LLVM 14
+    assert unlike == {0xB3, 0xB5, 0xC6, 0xC8}  # missing registers, and b5, which LLVM 14 does not know
 
 
 def test_instructions_after_finish_are_not_run() -> None:

@@ -1,4 +1,4 @@
-"""Rows in prologues and epilogues: the decoder against objdump, the rows against .debug_frame at every instruction."""
+"""Tests of rows in prologues and epilogues: the decoder against objdump, and the rows against .debug_frame."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INSTRUCTION = re.compile(r"^ *([0-9a-f]+):\t([0-9a-f ]+?) *\t(\S+)(?:\t([^@\n]*)
 
 
 def disassembly(path: Path) -> list[tuple[int, str, str, str]]:
-    """(svma, code in hex, mnemonic, operands) of each instruction; data are left out."""
+    """Return (svma, code in hex, mnemonic, operands) of each instruction, without data."""
     text = subprocess.run(
         [need("arm-linux-gnueabihf-objdump"), "-d", str(path)], capture_output=True, text=True, timeout=120, check=True
     ).stdout
@@ -38,7 +38,7 @@ def disassembly(path: Path) -> list[tuple[int, str, str, str]]:
 
 
 def count(registers: str) -> int:
-    """Registers of a list like {r4, r5, lr} or {d8-d11}."""
+    """Return the number of registers in a list such as {r4, r5, lr} or {d8-d11}."""
     total = 0
     for part in registers.strip("{} ").split(","):
         low, _, high = part.strip().partition("-")
@@ -47,7 +47,7 @@ def count(registers: str) -> int:
 
 
 def expected(name: str, operands: str) -> tuple[Effect, int] | None:
-    """What an instruction does to sp, by its text; None if this function does not know."""
+    """Return an instruction's effect on sp according to its text, or None if this function does not know it."""
     base = name.removesuffix(".w").removesuffix(".n")
     number = re.search(r"#(-?\d+)", operands)
     n = int(number[1]) if number else 0
@@ -116,7 +116,9 @@ def test_nearly_every_instruction_has_the_frame_that_debug_frame_says(
         ours, theirs = rule_at(exidx.function_at(at), at), rule_at(frames.function_at(at), at)
         if ours is not None and theirs is not None:
             one, other = frame(ours), frame(theirs)
-            if one == other or (one[0] != other[0] and one[3:] == other[3:]):  # by sp or by fp, but the same places
+            if one == other or (
+                one[0] != other[0] and one[3:] == other[3:]
+            ):  # CFA by sp or fp with equal register slots
                 same += 1
             else:
                 unlike.append((hex(at), describe(ours, ARM), describe(theirs, ARM)))

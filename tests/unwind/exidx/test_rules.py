@@ -1,4 +1,4 @@
-"""What instructions do to a frame: by hand, and from each directive of the assembler."""
+"""Tests of the unwind rules of EXIDX instructions, written by hand and by each assembler directive."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def rule_text(code: str) -> str:
         ("8408", "cfa = sp + 8; r7 = [cfa - 8]; ra = [cfa - 4]"),
         ("8800", "cfa = sp + 4; ra = [cfa - 4]"),
         ("01 a8", "cfa = sp + 16; r4 = [cfa - 8]; ra = [cfa - 4]"),
-        ("a8 01", "cfa = sp + 16; r4 = [cfa - 16]; ra = [cfa - 12]"),  # above: argument registers, spilled
+        ("a8 01", "cfa = sp + 16; r4 = [cfa - 16]; ra = [cfa - 12]"),  # spilled argument registers lie above
         ("01 a0 41", "cfa = sp + 4; r4 = [cfa + 4]; ra = lr"),
         ("97 84 08", "cfa = r7 + 8; r7 = [cfa - 8]; ra = [cfa - 4]"),
         ("9b 41 84 80", "cfa = fp; fp = [cfa - 8]; ra = [cfa - 4]"),
         ("a0 97 84 08", "cfa = r7 + 8; r4 = [sp]; r7 = [cfa - 8]; ra = [cfa - 4]"),
         ("b1 08 84 00", "cfa = sp + 8; r3 = [cfa - 8]; ra = [cfa - 4]"),
         ("b2 00 84 00", "cfa = sp + 520; ra = [cfa - 4]"),
-        ("b2 84 3f", "cfa = sp + 32788; ra = lr"),  # two bytes of uleb128
-        ("b2 04 3f", "cfa = sp + 788; ra = lr"),  # one, and another instruction
+        ("b2 84 3f", "cfa = sp + 32788; ra = lr"),  # a uleb128 of two bytes
+        ("b2 04 3f", "cfa = sp + 788; ra = lr"),  # a uleb128 of one byte, and another instruction
         ("b3 81 84 00", "cfa = sp + 24; ra = [cfa - 4]"),  # two registers and the word of FSTMX
         ("b9 84 00", "cfa = sp + 24; ra = [cfa - 4]"),
         ("c9 83 84 00", "cfa = sp + 36; ra = [cfa - 4]"),
@@ -49,7 +49,7 @@ def rule_text(code: str) -> str:
         ("b4 84 00", "cfa = sp + 8; ra = [cfa - 4]"),
         ("84 00 b5 b4", "cfa = sp + 8; ra = [cfa - 8]"),
         ("8d 00", "cfa = sp + 12; r12 = [cfa - 12]; lr = [cfa - 8]; ra = [cfa - 4]"),
-        ("a8 a0", "cfa = sp + 12; r4 = [cfa - 4]; ra = [cfa - 8]"),  # the last pop of a register counts
+        ("a8 a0", "cfa = sp + 12; r4 = [cfa - 4]; ra = [cfa - 8]"),  # the last pop of a register applies
         ("80 00", "cannot unwind"),
         ("82 00", "cfa = [sp]; ra = lr"),
         ("a0 94 a9", "cfa = expr(breg13 0; deref; consts 12; plus); r4 = [cfa - 12]; r5 = [cfa - 8]; ra = [cfa - 4]"),

@@ -1,4 +1,4 @@
-"""EXIDX on running code: ARM programs, emulated instruction by instruction, against the stack that they really had."""
+"""Tests of EXIDX on emulated ARM programs, at every instruction against the true stack."""
 
 from __future__ import annotations
 
@@ -28,7 +28,12 @@ pytestmark = [pytest.mark.matrix, pytest.mark.system]
 
 @dataclass(frozen=True)
 class Run:
-    """own: moments in the program's own code, not the C library's. calls: those at which a call is executed next."""
+    """An emulated run.
+
+    Attributes:
+        own: Moments in the program's own code, outside of the C library.
+        calls: Moments before a call instruction.
+    """
 
     program: Path
     film: Film
@@ -72,7 +77,7 @@ def test_every_stack_at_a_call_is_exact_by_exidx_alone(run: Run) -> None:
 
 
 def covered_moments(run: Run) -> list[int]:
-    """Moments at which a table covers the code of every frame."""
+    """Return the moments at which tables cover the code of every frame."""
     exidx = source_of(run.program)
     covered: dict[int, bool] = {}
 
@@ -110,7 +115,7 @@ def test_share_of_exact_stacks_at_arbitrary_instructions(
 def test_debug_frame_is_inexact_only_where_gcc_takes_a_frame_down_in_two_steps(run: Run) -> None:
     walk = unwinder("debug_frame", "exidx").walk(batch_of(run.film, run.own, space_of(run.film, run.program)))
     exact = set(found(run.film, run.own, walk))
-    exit_handlers = symbols(run.program)["__run_exit_handlers"]  # C code without any table
+    exit_handlers = symbols(run.program)["__run_exit_handlers"]  # C code without a table
     huge = symbols(run.program)["_Z10huge_framei"]
     inexact = [run.film.moments[i] for i in run.own if i not in exact]
     where = {
@@ -133,7 +138,7 @@ def test_batch_walker_finds_what_the_scalar_walker_finds(run: Run) -> None:
 
 @pytest.mark.parametrize(("restorer", "offset"), [("__default_sa_restorer", 32), ("__default_rt_sa_restorer", 160)])
 def test_interrupted_code_below_a_signal_handler_is_exact(run: Run, restorer: str, offset: int) -> None:
-    """Each moment is interrupted: the kernel's frame below it, a handler's first instruction on top."""
+    """Interrupt each moment: put the kernel's signal frame below it and stop at a handler's first instruction."""
     places = symbols(run.program)
     back = places[restorer]
     moments = [i for i in covered_moments(run)[::5] if run.film.moments[i].registers[ARM.sp] % 4 == 0]
@@ -154,7 +159,7 @@ def test_interrupted_code_below_a_signal_handler_is_exact(run: Run, restorer: st
     first = walk.start[:-1]
     assert walk.exact[first].all()
     assert not walk.exact[first + 1].any()
-    assert walk.exact[first + 2].all()  # interrupted, not calling
+    assert walk.exact[first + 2].all()  # the interrupted frame's pc is exact
 
 
 def test_big_endian_stacks_give_the_same_walk(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""Writes .ARM.exidx and .ARM.extab, and an ELF file around them: the tests' own view of the format."""
+"""A writer of .ARM.exidx and .ARM.extab within an ELF file, independent of the reader."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ CANT, INLINE, COMPACT, GENERIC = "cannot unwind", "inline", "compact", "generic"
 
 @dataclass(frozen=True)
 class Written:
-    """One function. code: instruction bytes, of the length that its kind holds. thumb: bit 0 of the key is set."""
+    """A function.
+
+    Attributes:
+        size: Size in bytes.
+        kind: Kind of its entry.
+        code: Unwind instructions, of the length that the kind holds.
+        personality: Index of the personality routine.
+        thumb: Whether bit 0 of the key is set.
+    """
 
     size: int
     kind: str
@@ -43,9 +51,9 @@ def table_entry(function: Written, place: int) -> list[int]:
 
 
 def elf_file(functions: Sequence[Written], order: str = "<", text_size: int | None = None) -> bytes:
-    """An ELF file whose functions stand one behind the other from TEXT on."""
+    """Return an ELF file whose functions are adjacent from TEXT on."""
     table: list[int] = []
-    index: list[tuple[int, int]] = []  # (start, second word, or the svma of a table entry)
+    index: list[tuple[int, int]] = []  # (start, second word or svma of a table entry)
     start = TEXT
     for function in functions:
         if function.kind == CANT:
@@ -67,7 +75,15 @@ def elf_file(functions: Sequence[Written], order: str = "<", text_size: int | No
 
 
 def wrap(tables: bytes, index_at: int, index_size: int, text_size: int, order: str = "<") -> bytes:
-    """tables: what lies at TABLES; the index is its part at index_at."""
+    """Return an ELF file with these tables.
+
+    Args:
+        tables: Contents at TABLES.
+        index_at: Address of the index within the tables.
+        index_size: Size of the index in bytes.
+        text_size: Size of the text segment in bytes.
+        order: Byte order as in struct.
+    """
     segments = [
         (1, TEXT_OFFSET, TEXT, TEXT, 0, text_size, 5, 4),
         (1, TABLES_OFFSET, TABLES, TABLES, len(tables), len(tables), 4, 4),

@@ -1,4 +1,4 @@
-"""SFrame against .eh_frame of the same file: what SFrame tracks (cfa, ra, fp, flags), at every row of either."""
+"""A comparison of SFrame and .eh_frame of one file at every row, for what SFrame can express: cfa, ra, fp and flags."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from pyprof.unwind.formats.sframe.section import sframe_source
 from pyprof.unwind.rules import SAME, FunctionRows, RegKind, Rule
 
 LD_PLT = {bytes.fromhex("770880003f1a3b2a332422"): 11, bytes.fromhex("770880003f1a392a332422"): 9}
-"""CFA of a lazy PLT in .eh_frame: sp + 8 + ((pc & 15) >= N) * 8. SFrame says the same with a repeating block."""
+"""Expressions for the CFA of a lazy PLT in .eh_frame: sp + 8 + ((pc & 15) >= N) * 8, with N.
+
+SFrame expresses the same by a repeating block.
+"""
 
 
 def rule_at(rows: FunctionRows | None, svma: int) -> Rule | None:
@@ -30,7 +33,9 @@ def rule_at(rows: FunctionRows | None, svma: int) -> Rule | None:
 
 
 def tracked(rule: Rule | None, arch: Arch, svma: int) -> str:
-    """The part of a rule that SFrame can say, as algebra. Where the rule depends on the pc, pc is svma."""
+    """Return the part of a rule that SFrame can express, as text. A rule that depends on the pc is evaluated at
+    svma.
+    """
     if rule is None:
         return "no row"
     if rule.cfa_expr in LD_PLT:
@@ -52,9 +57,9 @@ def boundaries(rows: FunctionRows) -> set[int]:
 
 
 def differences(elf: ElfFile, arch: Arch) -> Iterator[tuple[int, str, str]]:
-    """(svma, what SFrame says, what .eh_frame says) at each address where a row of either begins and they differ.
+    """Yield (svma, rule of SFrame, rule of .eh_frame) for each row of either at which they differ.
 
-    A function that SFrame leaves out is no difference: it says nothing there.
+    Functions without SFrame data are no difference.
     """
     diagnostics = Diagnostics()
     sframe: Source | None = sframe_source(elf, arch, diagnostics)
@@ -64,7 +69,7 @@ def differences(elf: ElfFile, arch: Arch) -> Iterator[tuple[int, str, str]]:
     for rows in sframe.functions():
         at: set[int] = boundaries(rows)
         svma = rows.start
-        while svma < rows.end:  # a table of PLT entries is one function here, maybe several there
+        while svma < rows.end:  # a PLT is one function in SFrame and possibly several in .eh_frame
             other = eh_frame.function_at(svma)
             at |= set() if other is None else boundaries(other)
             svma = rows.end if other is None else max(other.end, svma + 1)

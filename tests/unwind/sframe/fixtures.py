@@ -1,4 +1,4 @@
-"""The fixtures: what real producers made (build_fixtures.sh), and what their objdump says of it."""
+"""Fixtures of real toolchains (build_fixtures.sh), and the listings that their objdump prints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAMES = sorted(path.name.removesuffix(".gz") for path in FOLDER.glob("*.gz"))
 
 
 def load(name: str, folder: Path = FOLDER) -> tuple[ElfFile, Arch]:
-    """Fixture by file name without .gz."""
+    """Return the fixture with this file name without .gz, and its architecture."""
     elf = ElfFile.from_bytes(gzip.decompress((folder / f"{name}.gz").read_bytes()), name)
     arch = find_arch(elf.machine, elf.elf_class, elf.byteorder)
     assert arch is not None

@@ -1,6 +1,6 @@
-"""What objdump --sframe prints, read back: the other opinion on what a section says.
+"""A parser of objdump --sframe, as a second opinion on a section.
 
-A row is (pc, cfa, fp, ra) in objdump's words, with its three ways of writing "at the default place" (u, U, f) as "u".
+A row is (pc, cfa, fp, ra) in objdump's notation. Its three ways of writing "at the default place" (u, U, f) become "u".
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Listed:
 
 
 def read_listing(text: str) -> list[Listed]:
-    """Functions of a listing, ascending by (start, size)."""
+    """Return the functions of a listing in order of (start, size)."""
     listed = []
     for part in re.split(r"(?=func idx \[)", text)[1:]:
         head, columns, *lines = part.strip().splitlines()
@@ -55,7 +55,7 @@ def _row(line: str) -> Row:
 
 
 def as_listed(source: SFrame, i: int, arch: Arch) -> Listed:
-    """Function i of a source in the words of a listing."""
+    """Return function i of a source in the notation of a listing."""
     entry, rows = source.entry(i), source.function(i)
     base = entry.start if entry.repeat else 0
     words = () if rows is None else tuple(zip(rows.starts, rows.rules, strict=True))

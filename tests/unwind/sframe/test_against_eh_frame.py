@@ -1,4 +1,6 @@
-"""SFrame against .eh_frame of the same files: the producer explains each difference (docs/unwind-tables.md)."""
+"""Tests of SFrame against .eh_frame of the same files. docs/unwind-tables.md explains each difference by its
+producer.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,16 @@ from tests.unwind.sframe.fixtures import NAMES, load
 
 CALL = "cfa = sp + 8; fp = fp; ra = [cfa - 8]"
 
-SIGNAL = [  # .cfi_signal_frame cannot be said before V3
+SIGNAL = [  # versions before V3 cannot express .cfi_signal_frame
     (CALL, f"{CALL}; signal"),
     ("cfa = sp + 24; fp = fp; ra = [cfa - 8]", "cfa = sp + 24; fp = fp; ra = [cfa - 8]; signal"),
 ]
-RESTORE = [  # gas 2.40 to 2.44: .cfi_restore_state forgets what changed just before .cfi_remember_state
+RESTORE = [  # gas 2.40 to 2.44: .cfi_restore_state loses the last change before .cfi_remember_state
     ("cfa = sp + 16; fp = fp; ra = [cfa - 8]", "cfa = sp + 24; fp = [cfa - 24]; ra = [cfa - 8]"),
     ("cfa = sp + 624; fp = fp; ra = [cfa - 8]", "cfa = sp + 624; fp = [cfa - 24]; ra = [cfa - 8]"),
     ("cfa = sp + 70624; fp = fp; ra = [cfa - 8]", "cfa = sp + 70624; fp = [cfa - 24]; ra = [cfa - 8]"),
 ]
-SILENT = [  # dropped without a warning before V3: .cfi_offset and .cfi_undefined of the return address, lost rbp
+SILENT = [  # dropped silently before V3: .cfi_offset and .cfi_undefined of the return address, lost rbp
     (CALL, "cfa = sp + 8; fp = fp; ra = [cfa - 16]"),
     (CALL, "outermost"),
     (CALL, "cfa = sp + 8; fp = undefined; ra = [cfa - 8]"),

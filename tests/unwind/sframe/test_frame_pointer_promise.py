@@ -1,4 +1,4 @@
-"""SFRAME_F_FRAME_POINTER on a running program: functions without rows are walked by their frame records."""
+"""A test of SFRAME_F_FRAME_POINTER in a live program: functions without rows are walked by frame pointers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ FLAGS_AT, FRAME_POINTER = 3, 2
 
 @pytest.fixture(scope="module", params=[False, True], ids=["silent", "promised"])
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bool]:
-    """leaf and main have SFrame rows, uncovered has no table. The section's flag is set by hand: gas never does."""
+    """Build a program in which leaf and main have SFrame rows and uncovered has no table.
+
+    The test sets the section's flag, which gas never sets.
+    """
     folder = tmp_path_factory.mktemp("promise")
     (folder / "covered.c").write_text(COVERED)
     (folder / "uncovered.c").write_text(UNCOVERED)

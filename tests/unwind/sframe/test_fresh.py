@@ -1,4 +1,4 @@
-"""The fixtures built afresh by today's packages of the same toolchains: what the tests know of them is still true."""
+"""A test that rebuilds the fixtures with the current packages of the same toolchains."""
 
 from __future__ import annotations
 

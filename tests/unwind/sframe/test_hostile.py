@@ -1,4 +1,4 @@
-"""Random bytes and mutated real sections give rows or FormatError, nothing else, in bounded time."""
+"""Fuzz tests of SFrame with random and mutated sections: rows or FormatError in bounded time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_place(error: FormatError, data: bytes) -> None:
 
 
 def exhaust(data: bytes, svma: int, arch: Arch) -> None:
-    """Everything that can be asked of a section; the listing never has more rows than the section has bytes."""
+    """Call every method of a section. The listing never has more rows than the section has bytes."""
     try:
         source = read_sframe(data, svma, arch)
     except FormatError as error:
@@ -86,7 +86,7 @@ def test_mutated_real_file_gives_a_source_or_format_error(name: str, choose: st.
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_section_made_to_be_slow_is_read_in_linear_work(version: int) -> None:
-    """All functions claim the same rows, as many as there can be."""
+    """Let all functions refer to the same rows, as many as possible."""
     functions, rows = 4000, 30_000
     per = {1: 17, 2: 20, 3: 16}[version]
     count = 65_535 if version == 3 else rows

@@ -1,4 +1,4 @@
-"""Programs whose only unwind table is SFrame, recorded and stepped through: one a version, with a shared library."""
+"""Tests of live programs whose only unwind table is SFrame, one for each version, with a shared library."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_table_in_the_memory_of_a_process_is_that_of_its_file(version: str, tmp_
 
 
 def wait_for_library(pid: int) -> dict[str, ElfFile]:
-    """Images of the program and its library, rebuilt from memory alone."""
+    """Return the images of the program and its library, rebuilt from memory alone."""
     deadline = time.monotonic() + 20
     while True:
         space = address_space(pid, 1, 0)

@@ -1,4 +1,4 @@
-"""The section is found by name, by type and by segment, in files and images; wherever it is, it reads alike."""
+"""Tests of locating the SFrame section by name, type and segment, in files and in memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_section_is_found_by_segment_where_there_are_no_section_headers(name: st
 
 
 def test_section_is_found_by_type_where_it_bears_another_name() -> None:
-    data = raw("llvm-code.so")  # gold makes no segment
+    data = raw("llvm-code.so")  # gold writes no PT_GNU_SFRAME segment
     assert functions_of(data.replace(b".sframe\0", b".stacks\0")) == functions_of(data)
 
 

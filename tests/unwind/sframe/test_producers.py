@@ -1,4 +1,4 @@
-"""Rows of real producers, one for one, against the listing that their own objdump prints."""
+"""Tests of the rows of real toolchains against the listings of the same toolchains' objdump."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PLT_GOT = ((0, "sp+16", "u", "u"),)
 
 
 def corrected(function: Listed) -> Listed:
-    """ld 2.44 to 2.47 gets .plt.got wrong, the reader mends it: an entry is a single jump, its CFA is sp + 8."""
+    """Fix the row of .plt.got, which ld 2.44 to 2.47 writes wrong: an entry is a single jump, so its CFA is sp + 8."""
     return replace(function, rows=((0, "sp+8", "u", "u"),)) if function.rows == PLT_GOT else function
 
 
 def differences(name: str, folder: Path = FOLDER) -> list[str]:
-    """Where our reading of a fixture and its listing differ; empty if nowhere."""
+    """Return the differences between pyprof's rows of a fixture and its listing."""
     elf, arch = load(name, folder)
     diagnostics = Diagnostics()
     source = sframe_source(elf, arch, diagnostics)
@@ -33,7 +33,7 @@ def differences(name: str, folder: Path = FOLDER) -> list[str]:
     return [
         f"{name}: ours {a}\n  theirs {b}"
         for a, b in zip(ours, theirs, strict=True)
-        if a != b and b.size  # a function of no size covers nothing: its rows are dropped
+        if a != b and b.size  # the reader drops the rows of an empty function
     ]
 
 
@@ -72,7 +72,7 @@ def test_function_at_finds_each_function_by_its_first_and_last_byte(name: str) -
     for rows in functions:
         assert source.function_at(rows.end - 1) == rows
         assert source.function_at(rows.starts[0]) == rows
-        if rows.starts[0] > rows.start:  # no rule at the first instructions
+        if rows.starts[0] > rows.start:  # the first instructions have no rule
             assert source.function_at(rows.start) is None
     assert source.function_at(functions[0].start - 1) is None
     assert source.function_at(functions[-1].end) is None

@@ -1,4 +1,4 @@
-"""What the reader does with each oddity, one small section a story."""
+"""Tests of the SFrame reader's treatment of unusual sections, one small section each."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_function_ends_where_the_next_one_starts() -> None:
 
 def test_repeating_block_is_looked_up_modulo_its_size() -> None:
     source = read(section(function(size=0x40, rows=(replace(ENTRY, at=2), replace(PUSHED, at=11)), repeat=16)))
-    assert source.function_at(0x1031) is None  # offset 1 of a block, before its first row
+    assert source.function_at(0x1031) is None  # offset 1 of a block lies before its first row
     rows = source.function_at(0x1032)
     assert rows is not None
     assert (rows.repeat, rows.starts) == (16, (0x1002, 0x100B))
@@ -155,7 +155,7 @@ def test_start_is_counted_modulo_the_address_space() -> None:
     data = write(Section(X86_64, 3, svma=top, fixed_ra=-8, functions=(Function(top - 0x100, 0x20, (ENTRY,)),)))
     assert read_sframe(data, top, X86_64).function_at(top - 0x90) is None
     assert cfa_offsets(read_sframe(data, top, X86_64), top - 0xE1) == [8]
-    moved = read_sframe(data, 0x80, X86_64)  # the functions now stand at the top of the address space
+    moved = read_sframe(data, 0x80, X86_64)  # moves the functions to the top of the address space
     assert cfa_offsets(moved, (1 << 64) - 0x80) == [8]
     assert moved.function_at(-0x80) is None
     assert moved.function_at((1 << 64) + 1) is None
@@ -190,7 +190,7 @@ def test_broken_function_costs_only_itself() -> None:
 
 
 def test_functions_that_share_their_rows_end_the_listing() -> None:
-    """Else a section of a megabyte would list billions of rows."""
+    """Let functions share their rows, with which a section of a megabyte could list billions of rows."""
     many = tuple(function(0x1000 * n, rows=(ENTRY,), start_size=1) for n in range(1, 50))
     data = write(section(*many, version=2))
     for n in range(49):

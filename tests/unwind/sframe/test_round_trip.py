@@ -1,4 +1,4 @@
-"""Sections written by the tests' own writer come back as what they mean: versions, ABIs, byte orders, encodings."""
+"""Tests that written SFrame sections are read back: all versions, ABIs, byte orders and encodings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ RANGE = {1: 127, 2: 32767, 4: 2**31 - 1}
 
 @st.composite
 def places(draw: st.DrawFn, arch: Arch, word: int) -> Place:
-    """Anything that FLEX can say, but not CFA + 0 without deref: its control word means the default place."""
+    """Generate all places that FLEX can express, except CFA + 0 without deref, whose control word means the default
+    place.
+    """
     limit = min(31, len(arch.dwarf) - 1) if word == 1 else len(arch.dwarf) - 1
     registers = [number for number in sorted(arch.dwarf) if number <= limit and number != 65]
     register = draw(st.none() | st.sampled_from(registers))

@@ -1,4 +1,4 @@
-"""Which of SFrame and .eh_frame is asked first, per pc (docs/unwind-tables.md)."""
+"""Tests of the order of SFrame and .eh_frame for each pc (docs/unwind-tables.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tests' own SFrame writer: from what rows mean to bytes, every version, ABI, byte order and encoding."""
+"""An SFrame writer for tests: all versions, ABIs, byte orders and encodings, independent of the reader."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ START_CODE = {1: 0, 2: 1, 4: 2}
 
 @dataclass(frozen=True)
 class Place:
-    """value = register (DWARF number; None: the CFA) + offset, and with deref the word found there."""
+    """A value: register (DWARF number, or None for the CFA) + offset, or the word at that address if deref is True."""
 
     register: int | None
     offset: int
@@ -22,7 +22,16 @@ class Place:
 
 @dataclass(frozen=True)
 class Row:
-    """at: offset from the function or the block. ra, fp None: at the default place. cfa None: outermost."""
+    """A row.
+
+    Attributes:
+        at: Offset from the function or the block.
+        cfa: The CFA, or None for an outermost frame.
+        ra: Place of the return address, or None for the default place.
+        fp: Place of the frame pointer, or None for the default place.
+        mangled: Whether the return address is signed.
+        word: Size of the row's offsets in bytes.
+    """
 
     at: int
     cfa: Place | None
@@ -34,7 +43,18 @@ class Row:
 
 @dataclass(frozen=True)
 class Function:
-    """start: svma. start_size: bytes of a row's start. repeat: bytes of a block, 0 if it does not repeat."""
+    """A function.
+
+    Attributes:
+        start: Address of the function.
+        size: Size in bytes.
+        rows: Its rows.
+        start_size: Size of a row's start in bytes.
+        repeat: Size of a repeating block in bytes, or 0.
+        key_b: Whether return addresses are signed with key B.
+        signal: Whether it is a signal trampoline.
+        flex: Whether its rows have FLEX encoding.
+    """
 
     start: int
     size: int
@@ -48,7 +68,12 @@ class Function:
 
 @dataclass(frozen=True)
 class Section:
-    """flags: PCREL and SORTED are honoured as they stand. functions: in this order."""
+    """A section.
+
+    Attributes:
+        flags: Flags of the header. PCREL determines the encoding of starts; SORTED is written as given.
+        functions: Functions in the order of the section.
+    """
 
     arch: Arch
     version: int
@@ -61,7 +86,7 @@ class Section:
 
 
 def write(section: Section) -> bytes:
-    """The section's bytes."""
+    """Return the section's bytes."""
     order = "<" if section.arch.byteorder == "little" else ">"
     layout = struct.Struct(order + {1: "iIIIB", 2: "iIIIBBH", 3: "qII"}[section.version])
     base = 28 + len(section.auxiliary)
@@ -116,7 +141,7 @@ def _default_words(section: Section, row: Row) -> list[int]:
 def _default_word(place: Place | None) -> int:
     if place is None:
         return 0
-    return place.offset if place.register is None else place.register << 1 | 1  # the latter: s390x, V2
+    return place.offset if place.register is None else place.register << 1 | 1  # odd words are registers on s390x in V2
 
 
 def _flex_words(section: Section, row: Row) -> list[int]:
