@@ -1,4 +1,4 @@
-"""The marks of all tests, busy loops next to a run, and one folder of builds for all processes of a run."""
+"""Configuration of all tests: marks, busy loops during a run, and one folder of builds for all processes of a run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Start the busy loops once in each run: in the controller of xdist, not in its workers."""
+    """Start the busy loops once in each run, in the controller of xdist and not in its workers."""
     if hasattr(session.config, "workerinput"):
         return
     for _ in range(session.config.option.busy_loops):
@@ -68,25 +68,25 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Skip the import of files without unit tests in runs of unit tests alone: most files have none."""
+    """Skip the import of files without unit tests if only unit tests run, because most files have none."""
     if not support.only_units or not collection_path.match("test_*.py"):
         return None
     return True if has_own_kinds(collection_path) else None
 
 
 def has_own_kinds(path: Path) -> bool:
-    """Return True if the `pytestmark` of a test file names a kind, so that the file holds no unit tests."""
+    """Return True if the `pytestmark` of a test file names a kind, so that the file contains no unit tests."""
     statement = re.search(r"^pytestmark = (\[.*?^\]|.*?$)", path.read_text(), re.MULTILINE | re.DOTALL)
     return statement is not None and any(f"pytest.mark.{kind}" in statement[0] for kind in KINDS)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Name bytes by their argument: gzip data contains the time, so that names would differ between processes."""
+    """Name bytes after their argument: gzip data contains the time, so the names would differ between processes."""
     return argname if isinstance(val, bytes) else None
 
 
 def pytest_collection_finish() -> None:
-    """Freeze what was imported, so that later garbage collections skip it."""
+    """Freeze all imported objects, so that later garbage collections skip them."""
     gc.freeze()
     gc.enable()
 
@@ -109,7 +109,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List each rerun with the failure before it: a live test that often needs one is a finding."""
+    """List each rerun with the preceding failure, because a live test that often needs one is unreliable."""
     reruns = terminalreporter.stats.get("rerun", [])
     if reruns:
         terminalreporter.section(f"{len(reruns)} reruns")

@@ -45,7 +45,7 @@ def used(function: ast.FunctionDef) -> set[str]:
 
 
 def kinds_of(function: ast.FunctionDef) -> list[str]:
-    """Return the decorators that give a test a kind other than "unit"."""
+    """Return the decorators that give a test another kind than "unit"."""
     found = [ast.unparse(each) for each in function.decorator_list]
     return [text for text in found if text.rpartition(".")[2] in conftest.KINDS.keys() - {"unit"}]
 
@@ -73,7 +73,7 @@ def test_same_build_is_made_once_and_another_source_header_or_flag_is_another_bu
     source.write_text('#include "number.h"\nint main(void) { return NUMBER + MORE; }')
 
     def result(*flags: str) -> tuple[int, int]:
-        """Return the exit code of the program and the inode of the kept build."""
+        """Return the program's exit code and the inode of the stored build."""
         program = build(source, tmp_path / "program", *flags)
         kept = {path.read_bytes(): path.stat().st_ino for path in builds.iterdir()}
         return subprocess.run([program], timeout=20, check=False).returncode, kept[program.read_bytes()]

@@ -1,4 +1,4 @@
-"""Recordings of programs whose possible stacks are known from their source, judged sample by sample.
+"""Accuracy tests with programs whose possible stacks are known from their source. Each sampled stack is judged.
 
     python -m tests.accuracy [--samples N]
 

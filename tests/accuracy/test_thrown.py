@@ -1,4 +1,4 @@
-"""Exceptions and longjmp in flight: no stack of a recording is one that the program cannot have."""
+"""Tests of exceptions and longjmp: no recorded stack is one that the program cannot have."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Programs that throw exceptions or call longjmp(3) for ever, and which of their stacks are possible.
+"""Programs that throw exceptions or call longjmp(3) forever, with their possible stacks.
 
-main calls attempt, attempt calls level1, and each level calls the next one. level6 leaves all of them at once. Only the
-unwinder and the C++ runtime are called besides.
+main calls attempt, attempt calls level1, and each level calls the next one. level6 leaves all of them at once. No other
+functions are called except for those of the unwinder and the C++ runtime.
 """
 
 from __future__ import annotations
@@ -62,10 +62,11 @@ BUILDS = (
 class Verdict:
     """The samples of a recording, counted by kind.
 
-    samples: All samples.
-    whole: Samples whose stack reaches the program's first function.
-    in_unwinder: Samples whose stack ends with that marker.
-    impossible: Stacks that the program cannot have, outermost function first, with the number of samples.
+    Attributes:
+        samples: Number of all samples.
+        whole: Number of samples whose stack reaches the program's first function.
+        in_unwinder: Number of samples whose stack ends with the marker of the unwinder.
+        impossible: Number of samples by stack that the program cannot have, from root to leaf.
     """
 
     samples: int
@@ -75,7 +76,7 @@ class Verdict:
 
 
 def sample_program(how: Build, collector: str, folder: Path, samples: int, rate: int = 1999) -> Verdict:
-    """Record a program until there are enough samples, and judge each of its stacks."""
+    """Record a program until there are enough samples, and judge each stack."""
     program = build(PROGRAMS / how.source, folder / "program", *how.flags, compiler=how.compiler)
     stacks: dict[tuple[str, ...], int] = {}
     seconds = 1 + 2 * samples / rate
@@ -97,7 +98,7 @@ def is_possible(stack: Sequence[str]) -> bool:
     """Return True if the program can have this stack.
 
     Args:
-        stack: Names of functions, outermost first, behind a marker if the stack is cut.
+        stack: Function names from root to leaf, after a marker if the stack is truncated.
     """
     cut = bool(_MARKER.fullmatch(stack[0]))
     names = [found[1] if (found := _OWN.fullmatch(name)) else name for name in stack[cut:]]
@@ -118,9 +119,9 @@ def _follows(own: Sequence[str]) -> bool:
 
 
 def _names(recording: Recording, symbols: dict[str, str]) -> dict[tuple[str, ...], int]:
-    """Return the stacks of the samples without the kernel's frames.
+    """Return the stacks of the samples without kernel frames.
 
-    A recording on a busy machine may end before all functions are named: they have their addresses in place of names.
+    A recording on a busy machine may end before all functions have names. Such functions appear as addresses.
     """
     found: dict[tuple[str, ...], int] = {}
     for stack, count in recording.stacks.items():
@@ -130,7 +131,9 @@ def _names(recording: Recording, symbols: dict[str, str]) -> dict[tuple[str, ...
 
 
 def _symbols(pid: int) -> dict[str, str]:
-    """Return the names of the functions of a process's files by "FILE!0xADDRESS", which stands for a lost name."""
+    """Map "FILE!0xADDRESS", as which a function without a name appears, to the function's name, for all files of a
+    process.
+    """
     found = {}
     maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
     for path in {Path(line.split(maxsplit=5)[5]) for line in maps if " r-xp " in line and line.count("/")}:

@@ -261,7 +261,7 @@ def test_search_for_what_waits_ends_on_a_stack_of_marks_and_frames_in_circles(
 @SEEKING
 @pytest.mark.parametrize("length", [1, 40, 250])
 def test_rows_of_what_waits_are_taken_in_time(minor: int, length: int) -> None:
-    """Honest activations, as long as they may be; each frame of another function."""
+    """Read valid evaluator calls of maximum length in which each frame has a different function."""
     process = MadeProcess(minor)
     count, apart = min(1000 // (length + 1), 30), 0x400
     first = STACK + 0x800

@@ -16,7 +16,7 @@ class Load:
     """A PT_LOAD segment.
 
     Attributes:
-        memory: p_memsz, or None for the length of the data.
+        memory: p_memsz if it is greater than p_filesz, or None.
         promised: p_filesz, or None for the length of the data.
     """
 

@@ -58,7 +58,7 @@ class CountedReads:
 
 
 class Reader:
-    """A PythonProcess of a running process."""
+    """A PythonProcess for a live process, with everything that it needs."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid

@@ -1,4 +1,4 @@
-"""Tests that no wait with a function of a request on its stack is an idle one."""
+"""Tests of idle waits: a wait with a function of a request on its stack is never idle."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ O_TRACEEXEC, O_TRACEEXIT, O_EXITKILL = 0x10, 0x40, 0x100000
 EVENT_EXEC, EVENT_EXIT, EVENT_STOP = 4, 6, 128
 WALL = 0x40000000
 STEPPED = 0x057F
-"""Wait status of a plain SIGTRAP stop."""
+"""The wait status of a plain SIGTRAP stop."""
 
 AT_PHDR, AT_BASE, AT_ENTRY = 3, 7, 9
 

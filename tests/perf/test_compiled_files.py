@@ -1,4 +1,4 @@
-"""Files of compilers that may have ended before their records are taken."""
+"""Tests of naming compiler processes after their files, also if a process has ended before its records are read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyprof.collectors.perf.compiled_files import CompiledFiles
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
-    """Return the command lines of processes; one that is not in it has ended."""
+    """Replace the command lines of processes by these. A process without one has ended."""
     found: dict[int, str] = {}
     monkeypatch.setattr(procfs, "arguments", lambda pid: found[pid].split(" ") if pid in found else [])
     return found

@@ -1,4 +1,4 @@
-"""An agent pushes to a server while its wall clock is set: the server has each sampled second in exactly one window."""
+"""A test of an agent that pushes while its wall clock is set: the server has each second in exactly one window."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ int clock_gettime(clockid_t id, struct timespec *at)
     return next(id, at);
 }
 """
-"""Keeps libfaketime from the processor clocks of processes, which it would set, too."""
+"""C source of a preloaded library that keeps libfaketime from changing CPU clocks of processes."""
 STEPS = ("+1h", "+0", "-1h")
-"""Offsets of the agent's clock, one after the other: steps of +1 h, -1 h and -1 h."""
+"""Offsets of the agent's clock one after another: steps of +1 h, -1 h and -1 h."""
 
 
 def test_server_has_each_second_once_when_the_agents_clock_is_set_by_an_hour(tmp_path: Path) -> None:
@@ -109,6 +109,6 @@ def test_server_has_each_second_once_when_the_agents_clock_is_set_by_an_hour(tmp
 
 
 def real_span(start_ns: int, length_ns: int) -> tuple[int, int]:
-    """Return when a window really began and ended: the clock of its beginning was wrong by whole hours."""
+    """Return the true start and end of a window whose start is wrong by whole hours."""
     real_ns = start_ns - round((start_ns - time.time_ns()) / HOUR_NS) * HOUR_NS
     return real_ns, real_ns + length_ns

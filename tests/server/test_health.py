@@ -1,4 +1,4 @@
-"""The server's health checks and the log lines about requests that it refuses."""
+"""Tests of the server's health checks and of the log lines about refused requests."""
 
 from __future__ import annotations
 
