@@ -16,8 +16,9 @@ CACHE = Path(os.environ.get("PYPROF_TEST_ROOTS", "/var/cache/pyprof-tests"))
 
 @cache
 def root(suite: str) -> Path:
-    """Return the folder of a suite's root, which is created in CI only. The test is skipped, or fails in CI, without
-    it.
+    """Return the folder of a suite's root, which is created in CI only.
+
+    The test is skipped, or fails in CI, without it.
     """
     need("apt-get")
     need("unshare")

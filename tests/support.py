@@ -144,8 +144,9 @@ def busy_loops(count: int = 4) -> Iterator[None]:
 
 
 def build(source: Path, output: Path, *flags: str, compiler: str = "gcc") -> Path:
-    """Compile a test program, or reuse the result of the same command in this run. A failure shows the compiler's
-    output.
+    """Compile a test program, or reuse the result of the same command in this run.
+
+    A failure shows the compiler's output.
     """
     command = [need(compiler), *flags, str(source), *[f for f in flags if f.startswith("-l")]]
     made = Path(os.environ[BUILDS]) / _digest(

@@ -1,5 +1,6 @@
-"""Tests of the style of error messages: they follow "pyprof: " or "  hint: ", so they begin in lower case, without a
-period.
+"""Tests of the style of error messages.
+
+They follow "pyprof: " or "  hint: ", so they begin in lower case, without a period.
 """
 
 from __future__ import annotations

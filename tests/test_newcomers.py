@@ -1,5 +1,6 @@
-"""Tests of the tables in docs/porting.md: an added part is named only by its own files and by its line in a
-registry.
+"""Tests of the tables in docs/porting.md.
+
+An added part is named only by its own files and by its line in a registry.
 """
 
 from __future__ import annotations

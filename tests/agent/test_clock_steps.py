@@ -66,8 +66,9 @@ def recorded(spool: Path) -> list[tuple[int, int]]:
 
 
 def test_clock_that_is_set_by_an_hour_loses_and_doubles_no_second(tmp_path: Path) -> None:
-    """Step the clock forward and back within windows. The receiver's clock does not change, and the agent reports the
-    offset.
+    """Step the clock forward and back within windows.
+
+    The receiver's clock does not change, and the agent reports the offset.
     """
     word, log, spool, offset = f"agent-steps-{os.getpid()}", tmp_path / "log", tmp_path / "spool", tmp_path / "offset"
     faked = {"LD_PRELOAD": library(), "FAKETIME_TIMESTAMP_FILE": str(offset), "FAKETIME_CACHE_DURATION": "1"}

@@ -22,8 +22,9 @@ from tests.hostile.test_endings import until
 def test_recording_that_cannot_begin_is_said_and_tried_again_later(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fail to start a recording, as when the host cannot create another process: the agent keeps running and
-    retries.
+    """Fail to start a recording, for example because the host cannot create another process.
+
+    The agent keeps running and retries.
     """
     config = parse('[[rule]]\nname = "*"', "x")
     begun, said = [], []

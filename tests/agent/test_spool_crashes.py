@@ -122,8 +122,9 @@ class SpoolAndCrashes(RuleBasedStateMachine):
 
     @rule(saves=st.integers(1, 3), at=st.integers(1, 32), after=st.booleans(), power=st.booleans())
     def crash_with_a_window_under_way(self, saves: int, at: int, after: bool, power: bool) -> None:
-        """Crash between checkpoints of a window: its last checkpoint becomes one segment unless the segment itself was
-        written.
+        """Crash between checkpoints of a window.
+
+        Its last checkpoint becomes one segment unless the segment itself was written.
         """
         window = self.segment().name.key
         last = oldest = None
@@ -165,8 +166,9 @@ class SpoolAndCrashes(RuleBasedStateMachine):
 
     @rule()
     def disk_full_of_others(self) -> None:
-        """Write to a disk that other data fills: one window waits in memory, and the window before it is lost and
-        counted.
+        """Write to a disk that other data fills.
+
+        One window waits in memory, and the window before it is lost and counted.
         """
         first, second, before = self.segment(), self.segment(), self.counted()
         self.disk.room = 0

@@ -118,8 +118,9 @@ class SavedProcess:
         return sp, self.memory.read(sp, (top if sp < top < region.end else region.end) - sp)
 
     def stop(self, tid: int) -> Chain | None:
-        """Return the frames that a ptrace stop of the thread finds. The second stop is used because it can read
-        ahead.
+        """Return the frames that a ptrace stop of the thread finds.
+
+        The second stop is used because it can read ahead.
         """
         sp, data = self.stack(tid)
         words = memoryview(data[: len(data) & ~7]).cast("Q")

@@ -1,5 +1,6 @@
-"""Tests of the BPF program on CPython 3.11 stacks with corrupt CFrames: the search for suspended greenlets ends in
-time.
+"""Tests of the BPF program on CPython 3.11 stacks with corrupt CFrames.
+
+The search for suspended greenlets ends in time.
 """
 
 from __future__ import annotations

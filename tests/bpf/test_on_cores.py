@@ -1,5 +1,6 @@
-"""Tests of the BPF program on CPython core files: its frames equal those of the program's own log and of a ptrace
-stop.
+"""Tests of the BPF program on CPython core files.
+
+Its frames equal those of the program's own log and of a ptrace stop.
 """
 
 from __future__ import annotations

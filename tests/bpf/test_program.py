@@ -1,5 +1,6 @@
-"""Tests of loading the BPF program: its structures match the reader, verification is cheap, and nothing stays
-loaded.
+"""Tests of loading the BPF program.
+
+Its structures match the reader, verification is cheap, and nothing stays loaded.
 """
 
 from __future__ import annotations
@@ -177,8 +178,9 @@ def test_offset_of_a_field_is_found_in_the_kernels_types() -> None:
 
 
 def btf(*records: list[int], names: list[str]) -> bytes:
-    """Return BTF type information of these records. A name in a record is the offset of its first letter: see
-    name().
+    """Return BTF type information of these records.
+
+    A name in a record is the offset of its first letter: see name().
     """
     types = b"".join(struct.pack(f"<{len(record)}I", *record) for record in records)
     strings = "\0".join(["", *names, ""]).encode()

@@ -1,5 +1,6 @@
-"""Tests of a kernel that refuses the BPF program: one message names the source line, and auto uses another
-collector.
+"""Tests of a kernel that refuses the BPF program.
+
+One message names the source line, and auto uses another collector.
 """
 
 from __future__ import annotations

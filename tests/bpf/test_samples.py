@@ -94,8 +94,9 @@ def test_kernel_copies_as_many_frames_as_the_reader_of_them_believes() -> None:
 
 
 def test_stacks_of_threads_that_change_mappings_from_their_first_moment_are_whole(tmp_path: Path) -> None:
-    """Record threads that change mappings all the time: the program cannot walk the VMAs, so it cannot find stack
-    ends.
+    """Record threads that change mappings all the time.
+
+    The program cannot walk the VMAs, so it cannot find stack ends.
     """
     program = build(PROGRAMS / "c_mappings.c", tmp_path / "mappings", "-O1", "-pthread")
     reason = "stack's end not known while mappings change"

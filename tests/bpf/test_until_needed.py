@@ -1,5 +1,6 @@
-"""Tests of attaching to native programs: perf_events samples them until a stack continues on another one, then BPF
-does.
+"""Tests of attaching to native programs.
+
+Events of perf_event_open(2) sample them until a stack continues on another one, then BPF does.
 """
 
 from __future__ import annotations

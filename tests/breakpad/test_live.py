@@ -158,8 +158,9 @@ class Compared:
 
 
 def walk_twice(pid: int, samples: int) -> Compared:
-    """Unwind at least this many samples twice. On a busy machine most runnable threads have no processor when
-    sampled.
+    """Unwind at least this many samples twice.
+
+    On a busy machine most runnable threads have no processor when sampled.
     """
     diagnostics = Diagnostics()
     symbols = SymbolStore([str(store())], diagnostics)

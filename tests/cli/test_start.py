@@ -164,8 +164,9 @@ def test_signal_at_any_moment_of_a_start_has_a_defined_result(command: tuple[str
 def test_signal_after_the_worker_is_forked_leaves_no_process_that_is_stopped(
     arguments: tuple[str, ...], number: signal.Signals, tmp_path: Path
 ) -> None:
-    """Send a signal while the worker is stopped. A stopped worker would remain if the signal's default action ended
-    pyprof.
+    """Send a signal while the worker is stopped.
+
+    A stopped worker would remain if the signal's default action ended pyprof.
     """
     (tmp_path / "sitecustomize.py").write_text(STOPPED_WORKER.format(number=int(number)))
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}

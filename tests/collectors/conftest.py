@@ -59,8 +59,9 @@ def program(binaries: Callable[[str], Path]) -> Iterator[Start]:
 
 @pytest.fixture
 def child() -> Iterator[Callable[[list[str]], subprocess.Popen[bytes]]]:
-    """Yield a function that starts any command, for example child(["sleep", "9"]). The processes are killed at the
-    end.
+    """Yield a function that starts any command, for example child(["sleep", "9"]).
+
+    The processes are killed at the end.
     """
     started: list[subprocess.Popen[bytes]] = []
 

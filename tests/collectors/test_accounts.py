@@ -72,8 +72,9 @@ def test_children_that_are_not_followed_do_not_count(program: Start) -> None:
 
 
 def test_time_of_children_stays_where_their_parent_ends_between_the_same_looks() -> None:
-    """End a child and its parent between two reads: both have been reaped, so no process accounts for the child's
-    time.
+    """End a child and its parent between two reads.
+
+    Both have been reaped, so no process accounts for the child's time.
     """
     burn = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; echo; read line <&3"
     kept = Accounts(FAMILY)

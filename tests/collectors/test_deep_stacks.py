@@ -216,8 +216,9 @@ def test_stop_copies_the_part_of_a_known_stack_that_changes_and_not_all_that_it_
     deep = DeepStack()
 
     def read(inner: int) -> int:
-        """Read the rest after a stop `inner` bytes deeper. Return the number of bytes that the next stop copies and
-        checks.
+        """Read the rest after a stop `inner` bytes deeper.
+
+        Return the number of bytes that the next stop copies and checks.
         """
         deep.read(PtraceCalls(), os.getpid(), base + inner, stack.data[inner:most], length - inner, 8)
         size = deep.to_copy(base, most)

@@ -186,8 +186,9 @@ def test_nothing_is_sampled_once_it_is_told_to_stop(program: Start, calls: Calls
 
 @pytest.mark.parametrize(("stopping", "goes_on"), [(0, True), (1, False)])
 def test_sampling_time_that_has_come_is_not_asked_for_once_sampling_has_stopped(stopping: int, goes_on: bool) -> None:
-    """Stop at a due sampling time: the machine code then makes no round, so a request for one would repeat
-    endlessly.
+    """Stop at a due sampling time.
+
+    The machine code then makes no round, so a request for one would repeat endlessly.
     """
     rounds = QuickRounds.__new__(QuickRounds)
     rounds._rounds = Rounds(due=0)

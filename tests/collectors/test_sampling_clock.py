@@ -32,8 +32,9 @@ def test_one_time_in_each_slot_uniformly_over_all_of_it() -> None:
 @pytest.mark.parametrize("cost", [0.05, 0.3, 0.9, 1.7])
 @pytest.mark.parametrize("period", [0.5, 1.0, 1.01])
 def test_phases_of_a_program_in_step_are_alike_whatever_a_round_costs(cost: float, period: float) -> None:
-    """Check that slots during a long round shift the grid. Otherwise the start of the next slot would have fewer
-    samples.
+    """Check that slots during a long round shift the grid.
+
+    Otherwise the start of the next slot would have fewer samples.
     """
     pace, now, phases = SamplingClock(100, None, 0, random.Random(3).random), 0, []
     for _ in range(20_000):

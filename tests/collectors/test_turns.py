@@ -99,8 +99,9 @@ def test_turn_of_a_thread_is_by_counts_that_agree(
 def test_displaced_thread_is_found_before_any_is_known_and_not_among_many(
     binaries: Callable[[str], Path],
 ) -> None:
-    """Find the thread that the sampler displaced, by its own sched file. The requested thread stands for the displaced
-    one.
+    """Find the thread that the sampler displaced, by its own sched file.
+
+    The requested thread stands for the displaced one.
     """
     with running(binaries("c_relay"), "20000", "4", "1", stdin=subprocess.PIPE) as program:
         tids = sorted(map(int, os.listdir(f"/proc/{program.pid}/task")))

@@ -1,5 +1,6 @@
-"""Tests of the core file collector on synthetic cores: notes, memory, modules and registers in every class and byte
-order.
+"""Tests of the core file collector on synthetic cores in every class and byte order.
+
+They cover notes, memory, modules and registers.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""A test of a core of 31-bit s390, for which Debian has no emulator: unicorn runs the code, and the test writes the
-core.
+"""A test of a core of 31-bit s390, for which Debian has no emulator.
+
+The emulator unicorn runs the code, and the test writes the core.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Tests of the page without a browser: its data equals the profile, its CSP holds, and no name of a target is
-markup.
+"""Tests of the page without a browser.
+
+Its data equals the profile, its CSP holds, and no name of a target is markup.
 """
 
 from __future__ import annotations

@@ -112,8 +112,9 @@ def texts_of(written: bytes) -> str:
 
 @pytest.mark.parametrize("name", [name for name in names() if name != "recording"])
 def test_changes_of_writing_direction_are_escaped_in_every_format(name: str) -> None:
-    """Export names with bidirectional control characters, which would reorder a viewer's text. A recording keeps
-    them.
+    """Export names with bidirectional control characters, which would reorder a viewer's text.
+
+    A recording keeps them.
     """
     letters = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
     builder = Builder(threads=[ThreadInfo(100, 100, f"thread{letters}", f"process{letters}")])

@@ -317,8 +317,9 @@ def test_what_a_killed_recording_had_is_written_without_names_that_are_never_fou
 
 
 def test_names_of_a_command_that_ended_by_itself_are_looked_up_for_longer(tmp_path: Path) -> None:
-    """Symbolize for longer than four seconds if the command has ended by itself: a build has many names, and no user
-    waits.
+    """Symbolize for longer than four seconds if the command has ended by itself.
+
+    A build has many names, and no user waits.
     """
     (tmp_path / "sitecustomize.py").write_text(
         "import sys, time\n"

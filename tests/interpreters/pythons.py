@@ -1,6 +1,4 @@
-"""The interpreters of the tests: those of the machine and of pyenv, and those of other Debian suites in private
-roots.
-"""
+"""Interpreters of the tests: of the machine, of pyenv, and of other Debian suites in private roots."""
 
 from __future__ import annotations
 

@@ -41,8 +41,9 @@ def record(pid: int, output: Path, *options: str, until: Callable[[Stacks], bool
 
 
 def _record_with_names(pid: int, output: Path, seconds: float, *options: str) -> dict[str, Any]:
-    """Record for long enough to find the names: a stopped recording has one second of processor time for
-    symbolization.
+    """Record for long enough to find the names.
+
+    A stopped recording has one second of processor time for symbolization.
     """
     summary = _record(pid, output, seconds, *options)
     for longer in (2, 4, 8):

@@ -1,5 +1,6 @@
-"""Tests of recursion deeper than a stop's copy: leaf functions, the number of missing ones, and the option that
-helps.
+"""Tests of recursion deeper than a stop's copy, which keeps the leaf functions and a marker.
+
+The marker names the number of missing functions and the option that includes them.
 """
 
 from __future__ import annotations

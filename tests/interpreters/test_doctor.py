@@ -45,8 +45,9 @@ def test_version_and_threads_are_named(python: Python) -> None:
 
 @SOME
 def test_advice_on_the_trampoline_does_what_it_says(python: Python, tmp_path: Path) -> None:
-    """Run the recommended command, whose script has an unpredictable name: the target would run another user's
-    script.
+    """Run the recommended command, whose script has an unpredictable name.
+
+    With a predictable name the target would run another user's script.
     """
     with running(python, "calls.py") as process:
         assert process.stdout is not None

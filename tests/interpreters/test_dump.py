@@ -1,5 +1,6 @@
-"""Tests of dumps of sleeping programs that report their own stack: equal frames in the right places among native
-ones.
+"""Tests of dumps of sleeping programs that report their own stack.
+
+The dump has equal frames in the right places among native ones.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Tests of CPython 3.11 and 3.12 evaluators during start-up, which takes several steps: outer functions keep their
-places.
+"""Tests of CPython 3.11 and 3.12 evaluators during start-up, which takes several steps.
 
-The tests hold the target at each of the evaluator's first instructions by replacing it with a jump to itself.
+Outer functions keep their places. The tests hold the target at each of the evaluator's first instructions by replacing
+it with a jump to itself.
 """
 
 from __future__ import annotations

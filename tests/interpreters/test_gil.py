@@ -1,5 +1,6 @@
-"""Tests of `--gil`, which keeps samples of the GIL's holder, on a program that reports when its C code releases the
-GIL.
+"""Tests of `--gil`, which keeps samples of the GIL's holder.
+
+The recorded program reports when its C code releases the GIL.
 """
 
 from __future__ import annotations

@@ -124,8 +124,9 @@ def test_stack_that_a_greenlet_shares_is_whole_without_native_frames(
 
 
 def test_program_that_imports_greenlet_late_is_stopped_if_waits_are_recorded(tmp_path: Path) -> None:
-    """Import greenlet during the recording: only a recording that begins with greenlets loads the BPF program for
-    them.
+    """Import greenlet during the recording.
+
+    Only a recording that begins with greenlets loads the BPF program for them.
     """
     python = next(python for python in pythons() if python.minor == 13 and not python.suite)
     packages = from_pypi(python.minor, "greenlet", "gevent")

@@ -1,5 +1,6 @@
-"""Tests of threads that run one interpreter inside another: one stack has the frames of both, with and without
-stops.
+"""Tests of threads that run one interpreter inside another.
+
+One stack has the frames of both, with and without stops.
 """
 
 from __future__ import annotations

@@ -28,8 +28,9 @@ def overlap(a: Line, b: Line) -> bool:
 
 
 class Specification:
-    """The specification of the table: a list of current descriptions, and one of ended ones in the order of their
-    ends.
+    """The specification of the table.
+
+    It has a list of current descriptions, and one of ended ones in the order of their ends.
     """
 
     def __init__(self) -> None:

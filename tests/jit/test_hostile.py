@@ -1,5 +1,6 @@
-"""A test of a target whose JIT lists are corrupt and change constantly: the recording ends, and static code is
-correct.
+"""A test of a target whose JIT lists are corrupt and change constantly.
+
+The recording ends, and static code is correct.
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ from tests.live.support.recording import Recording, record, running
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
 TURN_MS = "150"
-"""Processor time of a turn in milliseconds. On a shared machine the sampler sees a registration tens of milliseconds
-later.
+"""Processor time of a turn in milliseconds.
+
+On a shared machine the sampler sees a registration tens of milliseconds later.
 """
 SHORT_TURN_MS = "40"
 """Processor time of a turn in milliseconds, so that both functions run in each second of a tenth of a processor."""

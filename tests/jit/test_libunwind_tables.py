@@ -77,8 +77,9 @@ def test_load_offset_is_added_to_what_the_table_says() -> None:
 
 
 def test_exidx_in_memory_is_executed() -> None:
-    """Execute a table of two functions: one with pop {r4, lr}, and one that cannot be unwound. table_len counts
-    bytes.
+    """Execute a table of two functions.
+
+    The first one has pop {r4, lr}, and the second one cannot be unwound. table_len counts bytes.
     """
     memory = Memory()
     entries = [(CODE, 0x80A8B0B0), (CODE + 0x40, 1)]

@@ -123,8 +123,9 @@ def test_lines_of_llvms_jitdump_are_those_of_their_functions(bitcode: Path, tmp_
 
 
 def test_code_of_llvms_jitlink_has_its_jitdumps_tables_and_lines(tmp_path: Path) -> None:
-    """Read the jitdump of JITLink, which Julia uses from 1.10 on: all lines, then all functions, and one table for
-    all.
+    """Read the jitdump of JITLink, which Julia uses from 1.10 on.
+
+    It has all lines, then all functions, and one table for all.
     """
     flags = ["-O1", "-g", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-fPIC", "-Dstatic=", "-c"]
     code = build(PROGRAMS / "spinner.c", tmp_path / "spinner.o", *flags, compiler="clang")

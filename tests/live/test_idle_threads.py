@@ -75,8 +75,9 @@ def sleeping(text: str) -> list[str]:
 
 
 def record(pid: int, folder: Path, *options: str) -> tuple[str, str]:
-    """Record a process, and return its collapsed stacks and the terminal's output. The recording is stored as
-    all.pyprof.
+    """Record a process, and return its collapsed stacks and the terminal's output.
+
+    The recording is stored as all.pyprof.
     """
     out = folder / "shown.collapsed"
     done = pyprof(

@@ -1,6 +1,4 @@
-"""Tests of third-party programs: sleeping ones against gdb and eu-stack, and busy ones, whose stacks must be
-complete.
-"""
+"""Tests of third-party programs: sleeping ones against gdb and eu-stack, busy ones for complete stacks."""
 
 from __future__ import annotations
 

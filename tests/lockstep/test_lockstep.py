@@ -1,6 +1,4 @@
-"""Tests that programs in step with the samples have their true shares, as a short form of `python -m
-tests.lockstep`.
-"""
+"""Tests of true shares for programs in step with the samples: a short form of `python -m tests.lockstep`."""
 
 from __future__ import annotations
 

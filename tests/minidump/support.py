@@ -1,6 +1,4 @@
-"""Runs of `pyprof dump --minidump --json` within the test process, because an interpreter's start takes longer than a
-dump.
-"""
+"""Runs of `pyprof dump --minidump --json` within the test process, which saves the start of an interpreter."""
 
 from __future__ import annotations
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 PLAIN, CALL, RET, JUMP, SYSCALL = range(5)
-"""Kinds of instructions. JUMP is an indirect one; direct and conditional jumps are PLAIN because they leave no
-frame.
+"""Kinds of instructions.
+
+JUMP is an indirect one; direct and conditional jumps are PLAIN because they leave no frame.
 """
 
 LONGEST = 15

@@ -1,5 +1,6 @@
-"""Tests of threads and processes that live for milliseconds: samples are in proportion, or unsampled time is
-reported.
+"""Tests of threads and processes that live for milliseconds.
+
+Samples are in proportion, or unsampled time is reported.
 """
 
 from __future__ import annotations

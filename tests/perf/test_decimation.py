@@ -60,7 +60,7 @@ def test_each_of_a_run_is_drawn_as_often_as_the_others() -> None:
 
 
 @pytest.mark.parametrize("mean", [2.618, 3.5, 4.0])
-def test_items_of_groups_of_a_mean_size_are_drawn_equally_often_and_at_the_designed_distances(mean: float) -> None:
+def test_items_are_drawn_equally_often_and_at_the_designed_distances(mean: float) -> None:
     draw, chance = Draw(), random.Random(1)
     draw.begin(mean)
     found, base = [], 0

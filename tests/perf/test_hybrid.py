@@ -112,8 +112,9 @@ def test_stack_with_pages_that_were_never_written_is_whole_without_stops(allowed
 
 def test_handler_on_its_own_stack_is_whole(allowed: None) -> None:
     def whole(profile: Profile) -> list[bool]:
-        """Return whether each handler's stack is complete, in order of time. Samples before the first stop stay
-        truncated.
+        """Return whether each handler's stack is complete, in order of time.
+
+        Samples before the first stop stay truncated.
         """
         return ["s_01" in stack for stack in names(profile) if stack[-2:] == ("handler", "handler_top")]
 

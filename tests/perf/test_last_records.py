@@ -1,5 +1,6 @@
-"""Tests of the time that threads ran after their last record, on synthetic lifetimes (start, records, end) in
-nanoseconds.
+"""Tests of the time that threads ran after their last record.
+
+Lifetimes are synthetic: (start, records, end) in nanoseconds.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def test_records_come_no_more_often_than_rings_can_hold() -> None:
     assert thinning.factor == 1
 
 
-def test_usual_records_are_more_than_samples_and_not_of_the_same_number_in_each_recording() -> None:
+def test_usual_records_exceed_samples_by_a_factor_that_differs_by_recording() -> None:
     factors = set()
     for _ in range(20):
         thinning = Thinning()
@@ -68,7 +68,7 @@ def test_usual_records_are_more_than_samples_and_not_of_the_same_number_in_each_
 
 @pytest.mark.parametrize("period", [0.5, 1.0, 2.0, 3.0, 0.99, 100 / 99, (1 + 5**0.5) / 2])
 def test_program_in_step_has_its_share_of_the_samples(period: float) -> None:
-    """Records have a fixed period, and the program alternates with a simple multiple of the sampling period."""
+    """Thin records with a fixed period of a program that alternates with a simple multiple of the sampling period."""
     samples = 20_000
     thinning = Thinning()
     thinning.begin(100, 0)

@@ -135,8 +135,9 @@ class Disk:
             file.at += call.result
 
     def left(self, rng: random.Random, into: Path) -> None:
-        """Write into a folder what a power cut leaves now: a random part of the unsynced data, or all of it, or
-        nothing.
+        """Write into a folder what a power cut leaves now.
+
+        That is a random part of the unsynced data, or all of it, or nothing.
         """
         share = rng.choice((0.0, 0.5, 1.0))
         names = dict(self._names)

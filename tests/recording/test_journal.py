@@ -35,8 +35,9 @@ CUTS = 10
 
 
 def parts(profile: Profile, count: int) -> list[JournalPart]:
-    """Split a profile into journal parts: everything except for samples in the first one, and the samples in
-    several.
+    """Split a profile into journal parts.
+
+    The first one has everything except for samples, which are spread over several parts.
     """
     first = JournalPart(
         profile.modules,

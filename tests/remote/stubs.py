@@ -24,8 +24,9 @@ def free_port() -> int:
 
 
 def _listens(port: int, process: subprocess.Popen[bytes]) -> bool:
-    """Return True if a process listens on the port, from /proc/net/tcp. A test connection would be the stub's only
-    one.
+    """Return True if a process listens on the port, from /proc/net/tcp.
+
+    A test connection would be the stub's only one.
     """
     del process
     wanted = f":{port:04X} "

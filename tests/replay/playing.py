@@ -98,8 +98,9 @@ def profiles(log: Path, files: Path) -> Iterator[tuple[str, Profile]]:
 
 
 def written(name: str, profile: Profile) -> dict[str, bytes]:
-    """Return the output of each exporter, and the summary. Recordings are left out: their bytes depend on SQLite's
-    version.
+    """Return the output of each exporter, and the summary.
+
+    Recordings are left out: their bytes depend on SQLite's version.
     """
     found: dict[str, bytes] = {}
     for entry in registry.FORMATS:

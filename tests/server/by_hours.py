@@ -94,8 +94,9 @@ def moments(store: Store, words: dict[str, str]) -> list[int]:
 
 
 def refusal(store: Store) -> str:
-    """Return the reason why a query for the first minutes of an hour is refused: a rolled-up hour is stored at its
-    end.
+    """Return the reason why a query for the first minutes of an hour is refused.
+
+    A rolled-up hour is stored at its end.
     """
     try:
         query_api.profile(store.asked(Asked(60, 1 << 30)), TENANT, span(60, 75))

@@ -76,8 +76,9 @@ def test_segment_gives_the_same_rows_if_its_stacks_are_known_in_whole_or_in_part
 
 
 def of_files(*paths: str, turn: int) -> Profile:
-    """Return a profile with a stack of one function of each file, in the order of turn. Paths determine the files'
-    numbers.
+    """Return a profile with a stack of one function of each file, in the order of turn.
+
+    Paths determine the files' numbers.
     """
     builder = Builder()
     for path in paths:

@@ -1,5 +1,6 @@
-"""Tests of sending chains of interpreter frames from sampler to worker: each once, or as a difference from a sent
-one.
+"""Tests of sending chains of interpreter frames from sampler to worker.
+
+Each is sent once, or as a difference from a sent one.
 """
 
 from __future__ import annotations

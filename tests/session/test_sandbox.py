@@ -228,8 +228,8 @@ def test_keeper_opens_by_the_rights_of_the_target_and_object_files_of_everybody(
 
 @pytest.mark.live
 @pytest.mark.skipif(not ROOT, reason="only root has rights that others lack")
-def test_file_broker_opens_private_object_files_of_a_target_that_has_ended_and_no_core_files(tmp_path: Path) -> None:
-    """The target is of root, and its files are on the host."""
+def test_broker_opens_object_files_of_an_ended_target_but_no_core_files(tmp_path: Path) -> None:
+    """Use a target of root whose files are on the host."""
     tmp_path.chmod(0o700)
     program, core = tmp_path / "program", tmp_path / "core"
     shutil.copy("/bin/true", program)

@@ -74,8 +74,9 @@ def test_time_that_is_missing_is_nowhere_in_particular() -> None:
 
 
 def test_block_is_of_the_process_whose_other_threads_have_samples() -> None:
-    """Mark time of a process whose main thread has no samples. With another start time it would be shown as a second
-    process.
+    """Mark time of a process whose main thread has no samples.
+
+    With another start time it would be shown as a second process.
     """
     found = window(Account("a", 1000 * MS, 1000 * MS, 300 * MS))
     other = ThreadInfo(7, 8, "worker", "a", started=90, process_started=50)
@@ -99,8 +100,9 @@ def test_time_in_missed_sampling_times_is_told_where_it_is_much() -> None:
 
 
 def test_who_waits_for_processors_marks_what_was_missed() -> None:
-    """Mark time that a starved profiler misses: it misses the busy times most, so a profile without them would be
-    wrong.
+    """Mark time that a starved profiler misses.
+
+    It misses the busy times most, so a profile without them would be wrong.
     """
     account = Account("a", 1000 * MS, 700 * MS, 400 * MS, kernel_ns=100 * MS, waits=True)
     assert blocks(with_unseen(window(account))) == {LATE: 500, IN_KERNEL: 100}

@@ -180,8 +180,9 @@ def test_target_runs_on_after_its_profiler_was_killed(tmp_path: Path) -> None:
 
 
 def test_functions_keep_their_names_while_a_recording_is_peeked_at(tmp_path: Path) -> None:
-    """Peek repeatedly. Only a closed window may let the sampler drop functions; a peek once counted as an empty
-    window.
+    """Peek repeatedly.
+
+    Only a closed window may let the sampler drop functions; a peek once counted as an empty window.
     """
     with (
         running(sys.executable, str(PROGRAMS / "shares.py"), str(tmp_path / "spent")) as process,

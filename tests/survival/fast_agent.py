@@ -1,5 +1,4 @@
-"""`python -m tests.survival.fast_agent SPOOL WORD TIMES`: run an agent with all times of its configuration divided by
-TIMES.
+"""`python -m tests.survival.fast_agent SPOOL WORD TIMES`: run an agent with all configured times divided by TIMES.
 
 It records processes with WORD in their command lines.
 """

@@ -239,8 +239,9 @@ def test_build_ids_that_are_none_cost_no_server(files: Path, tmp_path: Path, mon
 def test_files_that_the_kernel_makes_up_are_not_read_for_a_recording(
     recording: Profile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Use paths of kernel files, because a recording may contain any path. A read of /proc/kmsg consumes its
-    messages.
+    """Use paths of kernel files, because a recording may contain any path.
+
+    A read of /proc/kmsg consumes its messages.
     """
     read: list[int] = []
     monkeypatch.setattr("pyprof.symbolize.resymbolize.open_object_file", read.append)

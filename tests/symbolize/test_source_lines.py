@@ -1,5 +1,6 @@
-"""Tests of lines and inlined functions against addr2line and llvm-symbolizer, for various compilers and DWARF
-versions.
+"""Tests of lines and inlined functions against addr2line and llvm-symbolizer.
+
+They cover various compilers and DWARF versions.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The first process of the guest: it runs the checks, prints one line for each, and powers off. It needs no
-packages.
+"""The first process of the guest: it runs the checks, prints one line for each, and powers off.
+
+It needs no packages.
 """
 
 import json

@@ -1,5 +1,6 @@
-"""Tests of the starts of functions without a symbol in each table, except for .ARM.exidx, whose entries merge
-functions.
+"""Tests of the starts of functions without a symbol in each table.
+
+.ARM.exidx is not used because its entries merge functions.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Tests of pushed return addresses: makecontext(3) and similar functions push a function's start at the end of a
-stack.
+"""Tests of return addresses that no call pushed.
+
+makecontext(3) and similar functions push a function's start at the end of a stack.
 """
 
 from __future__ import annotations

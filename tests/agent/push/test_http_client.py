@@ -1,5 +1,6 @@
-"""Tests of the HTTP client against hostile receivers: response sizes and times are bounded, secrets go to no other
-host.
+"""Tests of the HTTP client against hostile receivers.
+
+Response sizes and times are bounded, secrets go to no other host.
 """
 
 from __future__ import annotations

@@ -131,8 +131,9 @@ ANSWERS = {
 
 
 def test_each_answer_of_a_backend_is_counted_exactly_and_nothing_is_lost(tmp_path: Path) -> None:
-    """Alternate each error response with successes: the pusher sets refused segments aside and retries the others
-    later.
+    """Alternate each error response with successes.
+
+    The pusher sets refused segments aside and retries the others later.
     """
     spool = opened(tmp_path / "spool")
     kept = segments(len(ANSWERS) * 3)

@@ -33,8 +33,9 @@ def rule_at(rows: FunctionRows | None, svma: int) -> Rule | None:
 
 
 def tracked(rule: Rule | None, arch: Arch, svma: int) -> str:
-    """Return the part of a rule that SFrame can express, as text. A rule that depends on the pc is evaluated at
-    svma.
+    """Return the part of a rule that SFrame can express, as text.
+
+    A rule that depends on the pc is evaluated at svma.
     """
     if rule is None:
         return "no row"

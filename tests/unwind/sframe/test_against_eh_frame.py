@@ -1,5 +1,6 @@
-"""Tests of SFrame against .eh_frame of the same files. docs/unwind-tables.md explains each difference by its
-producer.
+"""Tests of SFrame against .eh_frame of the same files.
+
+docs/unwind-tables.md explains each difference by its producer.
 """
 
 from __future__ import annotations
