@@ -103,10 +103,13 @@ class BpfCollector(PerfCollector):
         taken = self.take(until_ns, samples, source.words)
         self._accounts.look(self.members.tracked.roots, until_ns == FOREVER_NS, self.slots())
         lanes = np.flatnonzero(taken.wanted)
-        batch = source.dressed(taken.switched.take(lanes), lanes)
         self._taken += len(lanes)
-        parts = by_width(batch, np.ones(len(lanes), np.bool_), samples.narrow[lanes])
-        for part in map(self._decimation.thinned, parts):
+        chosen, every = self._decimation.choose(len(lanes))
+        lanes = lanes[chosen]
+        batch = source.dressed(taken.switched.take(lanes), lanes)
+        if every > 1:
+            batch = replace(batch, weight=batch.weight * every)
+        for part in by_width(batch, np.ones(len(lanes), np.bool_), samples.narrow[lanes]):
             self.saw(part)
             yield part
         self._unwound(taken)

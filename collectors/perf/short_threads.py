@@ -162,11 +162,23 @@ class Decimation:
         self._draw = Draw()
 
     def thinned(self, batch: SampleBatch) -> SampleBatch:
+        chosen, every = self.choose(len(batch))
+        if every == 1:
+            return batch
+        part = batch.take(chosen)
+        return replace(part, weight=part.weight * every)
+
+    def choose(self, n: int) -> tuple[I64, int]:
+        """Choose among the next n samples, before anything is done for them.
+
+        Returns:
+            The indices of the samples to keep, and the factor of their weight.
+        """
         if self._stride.every != self._every:
             self._every = self._stride.every
             self._draw.begin(self._every)
-        if self._every == 1 or not len(batch):
-            return batch
-        part = batch.take(self._draw.take(len(batch)))
-        self.left_out += len(batch) - len(part)
-        return replace(part, weight=part.weight * self._every)
+        if self._every == 1 or not n:
+            return np.arange(n), 1
+        chosen = self._draw.take(n)
+        self.left_out += n - len(chosen)
+        return chosen, self._every

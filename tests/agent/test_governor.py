@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyprof.agent import budget
 from pyprof.agent.governor import AIM, MOST_PATIENCE, PARTS, STRIDES, BudgetVerdict, CostBudget, Effort, Governor
 
 MB = 1 << 20
@@ -153,3 +156,22 @@ def test_more_is_not_tried_while_memory_is_nearly_used_up() -> None:
     minutes = iter(range(10_000))
     said = lived(lambda _, __: 0.001, 60, lambda _: (195 + 6 * (not next(minutes))) * MB)[0]
     assert said == [BudgetVerdict.LESS]
+
+
+def test_memory_is_read_once_in_the_budgets_time_however_often_it_is_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel walks all pages for a reading, which is dear where the budget is small."""
+    now, spent_s, read = 1000.0, 0.0, list[float]()
+
+    def memory() -> int:
+        read.append(now)
+        return 50 << 20
+
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(budget, "spent", lambda: spent_s)
+    monkeypatch.setattr(budget, "memory", memory)
+    keeper = budget.BudgetKeeper(CostBudget(0.001, 100 << 20, 60.0), lambda *_, **__: None)
+    for _ in range(240):
+        now, spent_s = now + 5, spent_s + 0.5
+        keeper.keep()
+    assert keeper.exceeded > 40
+    assert 10 <= len(read) <= 21

@@ -78,3 +78,19 @@ def test_items_are_drawn_equally_often_and_at_the_designed_distances(mean: float
         designed.append(start + chance.randrange(size))
         start += size
     assert ks_probability(np.diff(places).astype(np.float64), np.diff(designed).astype(np.float64)) > 1e-7
+
+
+def test_samples_are_chosen_before_anything_is_done_for_them() -> None:
+    stride = Stride()
+    decimation, kept = Decimation(stride), 0
+    stride.every = 4
+    for size in (0, 1, 2, 7, 40, 350):
+        chosen, every = decimation.choose(size)
+        assert every == (4 if size else 1)
+        assert sorted(set(chosen.tolist())) == chosen.tolist()
+        assert all(0 <= at < size for at in chosen.tolist())
+        kept += len(chosen)
+    assert kept == 100
+    assert decimation.left_out == 300
+    stride.every = 1
+    assert decimation.choose(3)[0].tolist() == [0, 1, 2]
