@@ -10,6 +10,7 @@ intervals, and whether a service that ran is missing. The agent's own cost is co
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,7 +30,7 @@ from pyprof.agent.segments import SegmentName
 from pyprof.agent.time_parsing import TimeSpan
 from pyprof.model.functions import costs
 from pyprof.model.share_interval import sampling_basis
-from pyprof.records import dataclass, field
+from pyprof.records import dataclass, field, field_names
 
 SERVICES, WORKERS = 10, 3
 SHARES = 0.01, 0.02, 0.03, 0.04, 0.1
@@ -69,7 +71,17 @@ class OwnClocks:
 
 @dataclass
 class Tally:
-    """Results for one number of busy loops and one budget."""
+    """Results for one number of busy loops and one budget.
+
+    Attributes:
+        errors: Relative error of the sum in each judged window.
+        shares, covered: Number of judged shares, and of those within their interval.
+        widths, samples: Widths of the intervals, and effective numbers of samples.
+        missing: Number of services that ran and were shown as zero.
+        cpu: The agent's own cost in each window, as a part of a processor.
+        steps: The last line of the log about the budget.
+        needed: Budget in percent that the agent has stated last as needed, 0 if it kept its own.
+    """
 
     errors: list[float] = field(default_factory=list)
     shares: int = 0
@@ -79,13 +91,14 @@ class Tally:
     missing: int = 0
     cpu: list[float] = field(default_factory=list)
     steps: str = ""
+    needed: float = 0.0
 
 
 class BusyHost:
     """The programs, in a folder with their clocks."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._started = folder, list[subprocess.Popen[bytes]]()
+        self.folder, self._started = folder, list[subprocess.Popen[bytes]]()
         script = str(SOURCES / "busy_service.py")
         for service in range(SERVICES):
             environment = {**os.environ, "SERVICE": f"service-{service}"}
@@ -95,7 +108,7 @@ class BusyHost:
             self._started += [subprocess.Popen(command, env=environment) for command in (idle, *work)]
 
     def clocks(self, service: int) -> OwnClocks:
-        return OwnClocks([self._folder / f"{service}-{nth}" for nth in range(WORKERS)])
+        return OwnClocks([self.folder / f"{service}-{nth}" for nth in range(WORKERS)])
 
     def end(self) -> None:
         for process in self._started:
@@ -151,34 +164,95 @@ def judge_window(spool: Path, name: SegmentName, clocks: OwnClocks, ahead_ns: in
         tally.widths.append(high - low)
 
 
-def measure(host: BusyHost, folder: Path, budget: float, arguments: argparse.Namespace) -> Tally:
-    """Record some windows, after a time in which the agent adapts its effort."""
-    tally, spool, log = Tally(), folder / f"spool-{time.monotonic_ns()}", folder / "log"
-    config = folder / "agent.toml"
-    config.write_text(_CONFIG.format(window=arguments.window, budget=budget, over=arguments.over, word=folder))
-    command = [sys.executable, "-m", "pyprof", "agent", "--config", str(config), "--log", "json", "--spool", str(spool)]
-    with log.open("wb") as out:
-        agent = subprocess.Popen(command, stderr=out)
+class AgentRun:
+    """An agent with one budget. Its folder is not the host's, whose name chooses the processes to record."""
+
+    def __init__(self, host: BusyHost, folder: Path, budget: float, arguments: argparse.Namespace) -> None:
+        self.tally = Tally()
+        self._spool = folder / f"spool-{budget:g}-{time.monotonic_ns()}"
+        self._log, config = folder / f"{self._spool.name}-log", folder / f"{self._spool.name}-toml"
+        config.write_text(_CONFIG.format(window=arguments.window, budget=budget, over=arguments.over, word=host.folder))
+        command = [sys.executable, "-m", "pyprof", "agent", "--config", str(config), "--log", "json"]
+        with self._log.open("wb") as out:
+            self._agent = subprocess.Popen([*command, "--spool", str(self._spool)], stderr=out)
+        self._since_ns = 0
+        self._spent = 0.0, 0.0
+
+    @property
+    def has_window(self) -> bool:
+        return '"event":"window"' in self._log.read_text()
+
+    def begin_to_judge(self) -> None:
+        self._since_ns = time.time_ns()
+        self._spent = own_cpu.spent(self._agent.pid), time.monotonic()
+
+    def add_cost(self) -> None:
+        """Add the cost since the last call."""
+        spent_s, at = own_cpu.spent(self._agent.pid), time.monotonic()
+        self.tally.cpu.append((spent_s - self._spent[0]) / (at - self._spent[1]))
+        self._spent = spent_s, at
+
+    def kill(self) -> None:
+        self._agent.kill()
+        self._agent.wait()
+
+    def end(self, host: BusyHost) -> Tally:
+        self._agent.terminate()
+        self._agent.wait(60)
+        lines = self._log.read_text().splitlines()
+        for line in lines:
+            if '"level":"error"' in line:
+                print(line)
+        steps = [line for line in lines if '"does ' in line or "not kept" in line]
+        self.tally.steps = steps[-1] if steps else ""
+        needed = [json.loads(line)["needed_cpu_percent"] for line in steps if "needed_cpu_percent" in line]
+        self.tally.needed = needed[-1] if needed else 0.0
+        judge(host, self._spool, self._since_ns, self.tally)
+        return self.tally
+
+
+def measure(
+    host: BusyHost, folder: Path, budgets: Sequence[float], arguments: argparse.Namespace
+) -> dict[float, Tally]:
+    """Record some windows with an agent for each budget, after a time in which each adapts its effort."""
+    runs = {budget: AgentRun(host, folder, budget, arguments) for budget in budgets}
     try:
         deadline = time.monotonic() + _BEGINS_S
-        while '"event":"window"' not in log.read_text() and time.monotonic() < deadline:
+        while not all(run.has_window for run in runs.values()) and time.monotonic() < deadline:
             time.sleep(0.5)
         time.sleep(arguments.settle)
-        since_ns = time.time_ns()
+        for run in runs.values():
+            run.begin_to_judge()
         for _ in range(arguments.windows + 1):
-            before_s, before = own_cpu.spent(agent.pid), time.monotonic()
             time.sleep(arguments.window)
-            tally.cpu.append((own_cpu.spent(agent.pid) - before_s) / (time.monotonic() - before))
+            for run in runs.values():
+                run.add_cost()
+        return {budget: run.end(host) for budget, run in runs.items()}
     finally:
-        agent.terminate()
-        agent.wait(60)
-    for line in log.read_text().splitlines():
-        if '"level":"error"' in line:
-            print(line)
-    steps = [line for line in log.read_text().splitlines() if '"does ' in line or "not kept" in line]
-    tally.steps = steps[-1] if steps else ""
-    judge(host, spool, since_ns, tally)
-    return tally
+        for run in runs.values():
+            run.kill()
+
+
+def verdict(budget: float, tally: Tally) -> str:
+    """Return the goals that a row misses, "met" if there are none."""
+    cost = 100 * float(np.mean(tally.cpu))
+    missed = {
+        "no window": not tally.errors,
+        f"sums within {100 * CLOSE:.0f} %": any(abs(error) > CLOSE for error in tally.errors),
+        f"shares in {100 * COVERED:.0f} %": tally.covered < COVERED * tally.shares,
+        "false zeros": tally.missing > 0,
+        "cost": cost > budget and not tally.needed,
+    }
+    names = [name for name, is_missed in missed.items() if is_missed]
+    needed = f" (stated minimum {tally.needed:.2f} %)" if cost > budget and tally.needed else ""
+    return f"{'misses ' + ', '.join(names) if names else 'met'}{needed}"
+
+
+def write_report(path: Path, head: str, rows: Sequence[str], found: Sequence[dict[str, object]]) -> None:
+    """Write a table in Markdown, and its figures as JSON."""
+    path.with_suffix(".md").write_text("\n".join([head, "", HEAD, *rows, ""]))
+    text = json.dumps({"head": head, "rows": list(found)}, indent=1, default=float)
+    path.with_suffix(".json").write_text(f"{text}\n")
 
 
 def row(loops: int, budget: float, tally: Tally) -> str:
@@ -197,13 +271,14 @@ def row(loops: int, budget: float, tally: Tally) -> str:
         f"{tally.covered} of {tally.shares}, {covered:.1f} %",
         f"{tally.missing}",
         f"{100 * float(np.mean(tally.cpu)):.2f} %",
+        verdict(budget, tally),
     )
     return f"| {' | '.join(cells)} |"
 
 
 HEAD = (
     "| busy loops | budget | windows | sum: median error | largest | within 2 % | samples | width of intervals "
-    "| shares in their interval | false zeros | own cost |\n|" + "---|" * 11
+    "| shares in their interval | false zeros | own cost | goals |\n|" + "---|" * 12
 )
 
 
@@ -216,19 +291,37 @@ def main() -> None:
     parser.add_argument("--over", type=int, default=60, metavar="S", help="budget.over (%(default)s)")
     parser.add_argument("--settle", type=float, default=180, metavar="S", help="left out at the beginning")
     parser.add_argument("--steps", action="store_true", help="print the last step of each agent's budget, too")
+    parser.add_argument("--together", action="store_true", help="run the agents of all budgets at the same time")
+    parser.add_argument(
+        "--matrix", type=Path, metavar="FILE", help="the matrix in 20 minutes; writes FILE.md, FILE.json"
+    )
     arguments = parser.parse_args()
-    print(f"{time.strftime('%Y-%m-%d %H:%M')}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}")
-    print(HEAD, flush=True)
-    with tempfile.TemporaryDirectory(prefix="pyprof-bench-") as made:
-        host = BusyHost(Path(made))
+    if arguments.matrix is not None:
+        arguments.together = True
+        arguments.window, arguments.windows, arguments.settle, arguments.over = 40, 5, 80.0, 30
+    budgets = [float(each) for each in arguments.budgets.split(",")]
+    groups = [budgets] if arguments.together else [[budget] for budget in budgets]
+    rows, found = list[str](), list[dict[str, object]]()
+    head = f"{time.strftime('%Y-%m-%d %H:%M')}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}, "
+    head += f"windows of {arguments.window} s{', the agents of all budgets at once' if arguments.together else ''}"
+    print(f"{head}\n\n{HEAD}", flush=True)
+    folder = partial(tempfile.TemporaryDirectory, prefix="pyprof-bench-")
+    with folder() as of_host, folder() as of_agents:
+        host = BusyHost(Path(of_host))
         try:
             for loops in map(int, arguments.loops.split(",")):
-                for budget in map(float, arguments.budgets.split(",")):
+                for group in groups:
                     with busy_loops(loops):
-                        tally = measure(host, Path(made), budget, arguments)
-                    print(row(loops, budget, tally), flush=True)
-                    if arguments.steps:
-                        print(tally.steps)
+                        tallies = measure(host, Path(of_agents), group, arguments)
+                    for budget, tally in tallies.items():
+                        rows.append(row(loops, budget, tally))
+                        figures = {name: getattr(tally, name) for name in field_names(Tally)}
+                        found.append({"loops": loops, "budget": budget, "goals": verdict(budget, tally), **figures})
+                        print(rows[-1], flush=True)
+                        if arguments.steps:
+                            print(tally.steps)
+                if arguments.matrix is not None:
+                    write_report(arguments.matrix, head, rows, found)
         finally:
             host.end()
 
