@@ -105,7 +105,7 @@ def test_agent_that_is_held_ends_at_the_second_signal(never_read: subprocess.Pop
 def test_agent_that_is_held_ends_without_the_window_of_what_holds_it(
     never_read: subprocess.Popen[str], tmp_path: Path
 ) -> None:
-    """End an agent whose shutdown timeout a sitecustomize module raises."""
+    """End an agent that may not rely on its shutdown timeout, which a sitecustomize module raises."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\nif 'pyprof' in sys.orig_argv:\n    from pyprof.cli import agent\n    agent._MOST_S = 600\n"
     )
@@ -343,7 +343,10 @@ def test_names_of_a_command_that_ended_by_itself_are_looked_up_for_longer(tmp_pa
 
 
 def test_slow_machine_gets_more_time_at_the_end(tmp_path: Path) -> None:
-    """Make loading, the end of sampling and symbolization slow through a sitecustomize module."""
+    """Simulate a slow machine through a sitecustomize module.
+
+    The end of sampling and symbolization are slow, and the reference time of loading is a hundredth.
+    """
     (tmp_path / "sitecustomize.py").write_text(
         "import pathlib, sys, time\n"
         "if 'record' in sys.argv:\n"

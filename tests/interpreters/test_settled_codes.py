@@ -29,7 +29,7 @@ class Process:
     Attributes:
         heads: Number of the code object at each address.
         gone: Whether the process has ended.
-        late: Whether only single reads are possible.
+        late: Whether a read of several ranges returns nothing.
     """
 
     def __init__(self) -> None:

@@ -26,8 +26,10 @@ def scan(read: ReadMemory, now_ns: int) -> CodeScan:
 
 
 def test_registration_that_is_gone_when_it_is_read_again_is_kept_as_it_was_read() -> None:
-    """Remove a registration before its second read, which the second one, of the old layout, requires for the first
-    one.
+    """Remove a registration before its second read.
+
+    The second read is due because the layout of the first registration is ambiguous until the next one shows the old
+    layout.
     """
     memory = with_procedure(X86_64, offset=False)
     second = memory.pieces.pop(INFO)

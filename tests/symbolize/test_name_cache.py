@@ -186,7 +186,7 @@ def test_lines_that_nobody_asks_for_go_and_their_answers_stay(tmp_path: Path) ->
         file, whole = cache.file(image), cache.nbytes
         lines = weakref.ref(file.lines)
         cache.rest()
-        assert lines() is file.lines  # the query has been used since the cache began to evict
+        assert lines() is file.lines  # a lookup has come since the last rest()
         cache.rest()
         gc.collect()
         assert lines() is None
