@@ -36,8 +36,18 @@ class GoNames:
         except FormatError as error:
             self._broken.append(str(error))
             return None
-        named = [SourcePlace(*place) for place in places]
-        return NamedPlace(function.name, function.start, True, named)
+        named = [SourcePlace(without_type_arguments(place.name), place.file, place.line) for place in places]
+        return NamedPlace(without_type_arguments(function.name), function.start, True, named)
+
+
+def without_type_arguments(name: str) -> str:
+    """Return a function's name with its type arguments replaced by "...", as Go prints it.
+
+    Before Go 1.21 the table itself has that form.
+    """
+    head, bracket, rest = name.partition("[")
+    _, closing, tail = rest.rpartition("]")
+    return f"{head}[...]{tail}" if bracket and closing else name
 
 
 def go_names(file: ObjectFile, svma: int, broken: list[str]) -> GoNames | None:

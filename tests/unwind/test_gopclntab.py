@@ -13,7 +13,7 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import AARCH64, X86_64
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.gopclntab import GoTable
-from pyprof.symbolize.go_names import GoNames, go_names
+from pyprof.symbolize.go_names import GoNames, go_names, without_type_arguments
 from pyprof.unwind.formats.gopclntab import GoFrames, go_source
 from pyprof.unwind.sources import open_sources
 from tests.unwind.cfi_assembler import algebra
@@ -140,6 +140,21 @@ def test_inlined_functions_are_innermost_first_with_the_line_of_each_call(versio
     assert shown(names, MAIN) == [(*main, 10)]
     assert shown(names, MAIN + 0x14) == [("main.inner", "/src/main.go", 10), (*outer, 12), (*main, 10)]
     assert shown(names, MAIN + 0x24) == [(*outer, 12), (*main, 10)]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("main.Map[go.shape.int,go.shape.[]string]", "main.Map[...]"),
+        ("main.(*List[go.shape.int]).Push.func1", "main.(*List[...]).Push.func1"),
+        ("main.odd]name[", "main.odd]name["),
+    ],
+)
+def test_type_arguments_are_shown_as_go_prints_them(name: str, expected: str) -> None:
+    made = (GoCode(name),)
+    found = go_names(program(go_elf(*table(made), made)), TABLE, [])
+    assert found is not None
+    assert without_type_arguments(name) == shown(found, TEXT)[0][0] == expected
 
 
 def test_file_without_a_section_for_the_table_is_searched_for_its_header() -> None:
