@@ -159,7 +159,7 @@ def test_more_is_not_tried_while_memory_is_nearly_used_up() -> None:
 
 
 def test_memory_is_read_once_in_the_budgets_time_however_often_it_is_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel walks all pages for a reading, which is dear where the budget is small."""
+    """The kernel walks all pages for a reading, which is expensive if the budget is small."""
     now, spent_s, read = 1000.0, 0.0, list[float]()
 
     def memory() -> int:
