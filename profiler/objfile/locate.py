@@ -139,15 +139,16 @@ def read_target(space: AddressSpace, avma: int, size: int) -> bytes:
 def identify(space: AddressSpace, module: Module, elf: ElfFile, bias: int) -> Identity:
     """Compare a file with the target's memory, for an assumed load bias.
 
-    The build ID decides if its note is mapped. Otherwise the headers do. A mapping without headers is compared by its
-    code (V8 maps its builtins out of the executable a second time). If neither is readable (core files), the dynamic
-    table decides.
+    The build ID decides if a segment of notes has it and is mapped. From Go 1.24 on, Go's linker writes it outside of
+    that segment. Otherwise the headers do. A mapping without headers is compared by its code (V8 maps its builtins out
+    of the executable a second time). If neither is readable (core files), the dynamic table decides.
     """
     if elf.build_id:
         readable = False
         for segment in elf.segments:
             size = min(segment.filesz, MAX_PROOF)
-            if segment.type == PT_NOTE and _is_mapped(space, module, segment.offset, bias + segment.vaddr):
+            stated = segment.type == PT_NOTE and build_id_in_notes(elf.source.read(segment.offset, size), elf.order)
+            if stated == elf.build_id and _is_mapped(space, module, segment.offset, bias + segment.vaddr):
                 notes = read_target(space, bias + segment.vaddr, size)
                 readable = readable or len(notes) == size
                 if build_id_in_notes(memoryview(notes), elf.order) == elf.build_id:

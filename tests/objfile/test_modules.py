@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, group_modules
+from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.file_access import Opener
-from pyprof.objfile.locate import candidates, identify
+from pyprof.objfile.locate import Identity, candidates, identify
 
 LIB = ("08:01", 7, "/lib/a.so")
 ANON = ("00:00", 0, "")
@@ -42,6 +44,23 @@ def test_of_thousands_of_mappings_of_a_file_a_few_are_opened_and_compared(monkey
         identify(space, module, candidate.elf, 0)
     assert 0 < len(opened) <= 16
     assert 0 < len(read) <= 256
+
+
+def test_file_whose_build_id_is_in_no_segment_is_compared_by_its_content() -> None:
+    data = Path(sys.executable).read_bytes()
+    elf = ElfFile.from_bytes(data, "program")
+    base, first = 0x10000000, elf.loads[0]
+    mappings = (Mapping(base, base + len(data), "r-xp", 0, "08:01", 7, "/a"),)
+
+    def read(avma: int, size: int) -> bytes:
+        return data[avma - base : avma - base + size]
+
+    space = AddressSpace(0, os.getpid(), 0, mappings, read, "/", image=ProgramImage())
+    (module,) = space.modules
+    elf.__dict__["build_id"] = "ab" * 20  # as if only a section had it
+    assert identify(space, module, elf, base - first.vaddr) is Identity.CONTENT
+    del elf.__dict__["build_id"]
+    assert identify(space, module, elf, base - first.vaddr) in (Identity.BUILD_ID, Identity.CONTENT)
 
 
 def test_text_moved_to_huge_pages_as_a_whole_keeps_its_module() -> None:
